@@ -462,12 +462,47 @@ class Policy:
     """A ratio that an agent reported longer ago does not count. Agents report twice a second."""
     arrivals_calm_s: float = 60.0
     """After this time without a difference the relay asks again at once, then with pauses."""
+    arrivals_pauses_s: tuple[float, ...] = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+    """Pauses after the first, second, ... answer. The first three are short: they tell what
+    persists from what passes."""
     auto_dump_stuck_s: float = 2.0
     """After this the relay asks for stacks. An agent names what is stuck within a second."""
     auto_dump_every_s: float = 30.0
     """Pause between two such requests."""
     auto_dump_fresh_s: float = 1.5
     """Three missed reports: what no agent repeats is no longer stuck."""
+    ras_stuck_s: float = 2.0
+    """NCCL's RAS service is asked once something has been stuck for this time. An agent names what
+    is stuck within a second."""
+    ras_stuck_fresh_s: float = 2.0
+    """... and for this time after the last agent has said so."""
+    ras_silent_s: float = 3.0
+    """A rank on NCCL that has not reported for this time counts as stuck. Agents report twice a
+    second: its interpreter does not run."""
+    init_inside_s: float = 2.0
+    """The relay looks at the route to the store of a rank that is in init_process_group for this
+    time. On one host a healthy one is over in less."""
+    file_call_slow_s: float = 5.0
+    """A call on a path that takes longer is reported. A busy file server takes a second or two."""
+    disk_fresh_s: float = 15.0
+    """Each file system is asked every five seconds. What three answers in a row have not renewed is
+    not known any more."""
+    disk_written_s: float = 900.0
+    """A folder in which a file was open for writing is watched for this time. Checkpoints are
+    written every few minutes."""
+
+    wait_shown_s: float = 2.0
+    """A wait in a group is shown from this time on. Shorter ones are the rhythm of the training."""
+    group_stuck_s: float = 5.0
+    """A group in which ranks wait this long is listed before the others."""
+    wait_fresh_s: float = 2.0
+    """Four missed reports: a rank that reported a wait longer ago may be anywhere by now, so the
+    text beside its stack does not name the wait."""
+    host_report_old_s: float = 5.0
+    """Numbers of a host are marked as old. A relay reports once a second."""
+    gpu_free_ratio: float = 0.05
+    """Share of its memory, and of its time, that is used on a GPU that counts as free: a display
+    server, a forgotten context."""
 
 
 POLICY = Policy()

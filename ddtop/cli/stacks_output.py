@@ -6,6 +6,7 @@ from ddtop.cli.output import glyphs, width
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.stacks.merge import Merged
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.stacks.dump_sets import around
 from ddtop.present.stacks.lines import Shape, stacks_text
 from ddtop.viewer.source_lines import Excerpts
@@ -19,7 +20,7 @@ def text_of(
 ) -> str:
     """The stacks as text. `source`: with the lines of source that can be read in time."""
     excerpts = Excerpts(source)
-    setting = around(snapshot, verdict, merged, excerpts.get)
+    setting = around(snapshot, verdict, merged, excerpts.get, POLICY)
     # The first pass finds out which lines are wanted. A thread reads the files.
     stacks_text(merged, width(), glyphs(), setting, shape)
     excerpts.wait(SOURCE_S)

@@ -12,57 +12,53 @@ from dataclasses import dataclass
 
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.waits.align import comparable_seq
+from ddtop.policy import Policy
 from ddtop.present.collectives import op_with_bytes
 from ddtop.present.text import clean
 from ddtop.wire.records import Collective, Group, GroupProgress
 from ddtop.words.sentences import op_name
 
-BEHIND_S, STANDS_S = 2.0, 5.0
-"""Waits shorter than the first are the rhythm of a training; from the second on a group moves to
-the top."""
 SECOND_NS = 1_000_000_000
 _Moving = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Waits in one group: since when (unix ns), and for whom; `late` empty: all are there, and
-    nothing comes back."""
+class GroupWait:
+    """Ranks wait in one group."""
 
     since_unix_ns: int
-    late: frozenset[int]
+    #: The members that they wait for. Empty: every member is there, and nothing completes.
+    behind: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberClass:
-    """Members of a group of which the same is true. `put_in`, `came_back`: numbers of collectives,
-    None where not known.
-
-    `op`: the collective that is open, else the last one. `since_unix_ns`: since when something is
-    open, the longest of them.
-    """
+    """Members of a group that are in the same state at the same collective."""
 
     ranks: tuple[int, ...]
     state: State
-    put_in: int | None
-    came_back: int | None
+    #: Number of the last collective that they have enqueued; None where not known.
+    enqueued: int | None
+    #: Number of the last one that has completed; None where not known.
+    completed: int | None
+    #: The collective that is open, else the last one.
     op: str
     open: bool
+    #: Since when a collective has been pending, on the member that has waited longest.
     since_unix_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group. `front`: the last collective that any member has enqueued. `lag`: members behind
-    that, by how far they are.
-
-    `ops`: what is open at the front, with who is in it; two of them are a mismatch.
-    """
+    """One group, as a row shows it."""
 
     group: Group
+    #: The last collective that any member has enqueued.
     front: int | None
+    #: Members that others wait for: the last collective that they have enqueued, and who they are.
     lag: tuple[tuple[int | None, tuple[int, ...]], ...]
-    standing: Standing | None
+    wait: GroupWait | None
+    #: The calls that are open at the oldest open number, and who is in each. Two are a mismatch.
     ops: tuple[tuple[str, tuple[int, ...]], ...]
     last_op: str
 
@@ -77,35 +73,36 @@ def label_of(group: Group) -> str:
     return clean(group.description or group.name)
 
 
-def standings(snapshot: Snapshot) -> dict[str, Standing]:
+def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:
     """The groups in which somebody waits for longer than a training's rhythm, by name; one pass
     over the waits."""
-    borne = snapshot.time_unix_ns - int(BEHIND_S * SECOND_NS)
+    newest = snapshot.time_unix_ns - int(policy.wait_shown_s * SECOND_NS)
     since: dict[str, int] = {}
-    late: dict[str, dict[int, tuple[int, ...]]] = {}
+    behind: dict[str, dict[int, tuple[int, ...]]] = {}
     for wait in snapshot.waits:
-        if wait.since_unix_ns <= borne:
+        if wait.since_unix_ns <= newest:
             since[wait.group] = min(since.get(wait.group, wait.since_unix_ns), wait.since_unix_ns)
             # Once a collective: thousands of waiters in the same one name the same ranks.
-            late.setdefault(wait.group, {}).setdefault(wait.seq, wait.behind)
+            behind.setdefault(wait.group, {}).setdefault(wait.seq, wait.behind)
     return {
-        name: Standing(at, frozenset(rank for behind in late[name].values() for rank in behind))
+        name: GroupWait(at, frozenset(rank for ranks in behind[name].values() for rank in ranks))
         for name, at in since.items()
     }
 
 
 def order_of(
     snapshot: Snapshot,
-    standing: dict[str, Standing],
+    waits: dict[str, GroupWait],
     by_name: Iterable[str],
+    policy: Policy,
     at_fault: Collection[int] = (),
 ) -> list[str]:
     """Those that stand still first: those that wait for a rank at fault, then the longest wait;
     then all others by name."""
-    limit = snapshot.time_unix_ns - int(STANDS_S * SECOND_NS)
+    limit = snapshot.time_unix_ns - int(policy.group_stuck_s * SECOND_NS)
     stuck = sorted(
-        (one.late.isdisjoint(at_fault), one.since_unix_ns // SECOND_NS, name)
-        for name, one in standing.items()
+        (one.behind.isdisjoint(at_fault), one.since_unix_ns // SECOND_NS, name)
+        for name, one in waits.items()
         if one.since_unix_ns <= limit
     )
     first = [name for _, _, name in stuck]
@@ -119,7 +116,7 @@ def natural(text: str) -> tuple[object, ...]:
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
 
 
-def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> GroupFacts:
+def group_facts(snapshot: Snapshot, group: Group, wait: GroupWait | None) -> GroupFacts:
     """What is true of one group: one look at each member."""
     reached: dict[int | None, list[int]] = {}
     held: dict[int, dict[_Moving, list[int]]] = {}
@@ -150,10 +147,10 @@ def group_facts(snapshot: Snapshot, group: Group, standing: Standing | None) -> 
     lag = tuple(
         (seq, tuple(reached[seq]))
         for seq in sorted(reached, key=lambda seq: -1 if seq is None else seq)
-        if seq != front and standing is not None and not standing.late.isdisjoint(reached[seq])
+        if seq != front and wait is not None and not wait.behind.isdisjoint(reached[seq])
     )
     found = tuple((op, tuple(sorted(who))) for op, who in ops.items())
-    return GroupFacts(group, front, lag, standing, found, clean(op_name(last_op)))
+    return GroupFacts(group, front, lag, wait, found, clean(op_name(last_op)))
 
 
 def _progress(rank: RankFacts, name: str) -> GroupProgress | None:
@@ -168,7 +165,7 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
         rank = snapshot.rank(number)
         progress = _progress(rank, group.name)
         held = next((one for one in rank.comm.open_collectives if one.group == group.name), None)
-        put_in = comparable_seq(progress) if progress is not None else None
+        enqueued = comparable_seq(progress) if progress is not None else None
         behind = (progress.p2p_offset or 0) if progress is not None else 0
         back = (
             None if progress is None or progress.completed is None else progress.completed - behind
@@ -178,12 +175,12 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
             if held is not None
             else clean(op_name((progress.last_op if progress else "") or ""))
         )
-        key = (rank.state, put_in, back, op, held is not None)
+        key = (rank.state, enqueued, back, op, held is not None)
         found.setdefault(key, []).append(number)
         at = progress.pending_since_unix_ns if progress is not None else None
         if at is not None:
             since[key] = min(since.get(key, at), at)
     classes = [MemberClass(tuple(ranks), *key, since.get(key)) for key, ranks in found.items()]
     return tuple(
-        sorted(classes, key=lambda one: (one.put_in is not None, one.put_in or 0, one.ranks))
+        sorted(classes, key=lambda one: (one.enqueued is not None, one.enqueued or 0, one.ranks))
     )

@@ -16,9 +16,6 @@ from ddtop.policy import Policy
 LOOKS_FIRST, LOOKS_EACH, LOOKS_MOST = 12, 2, 80
 """Samples behind the first ratio of an agent, samples that each report adds, and the most that a
 ratio is made of. They follow from the sampler of the agent."""
-EVERY_S = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
-"""Pauses after the first, second, ... answer. The first three are short: they tell what persists
-from what passes."""
 
 
 class ArrivalsTrigger:
@@ -56,7 +53,8 @@ class ArrivalsTrigger:
             # The answers so far are about another rank.
             self._least, self._times = least, min(self._times, 1)
         self._since = self._since if self._since is not None else now
-        pause = EVERY_S[min(self._times, len(EVERY_S)) - 1] if self._times else 0.0
+        pauses_s = policy.arrivals_pauses_s
+        pause = pauses_s[min(self._times, len(pauses_s)) - 1] if self._times else 0.0
         if now - self._since < policy.arrivals_stuck_s or now - self._asked < pause:
             return False
         self._asked, self._times = now, self._times + 1

@@ -83,7 +83,7 @@ class Server:
         self._history = History()
         self._probe = HostProbe()
         self.host = self._probe.host
-        self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
+        self._rendezvous, self._helpers = RendezvousWatch(policy), HelperWatch()
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = Requests(self, self._ranks, automatic, policy)
@@ -99,7 +99,7 @@ class Server:
         self._ended_unix_ns: int | None = None
         self._garbled = 0
         self._state_files = StateFiles(
-            job, run, self.sender, self._probe.host, self._link.port, self._history
+            job, run, self.sender, self._probe.host, self._link.port, self._history, policy
         )
         self._place = RelayPlace()
         size, self._budget_wrong = budget()
@@ -107,7 +107,7 @@ class Server:
             registry.journal_path(job, run, self.sender), size, self._history.facts
         )
         self._journal_share = JournalShare(size)
-        self._load, self._gpus, self._ras = HostWatch(), Gpus(), Ras()
+        self._load, self._gpus, self._ras = HostWatch(policy), Gpus(), Ras(policy)
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,

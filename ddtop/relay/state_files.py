@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from ddtop import journal, registry
+from ddtop.policy import Policy
 from ddtop.relay.history import History
 from ddtop.relay.host.file_calls import Writer
 from ddtop.wire.hosts import ALONE, LEAF
@@ -45,7 +46,14 @@ class StateFiles:
     """The files of one relay. No method waits for a folder but `finish`."""
 
     def __init__(
-        self, job: str, run: str, sender: str, host: str, port: int, history: History
+        self,
+        job: str,
+        run: str,
+        sender: str,
+        host: str,
+        port: int,
+        history: History,
+        policy: Policy,
     ) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
         self._history = history
@@ -54,8 +62,8 @@ class StateFiles:
         self._last_state = registry.last_state_path(job, run, sender)
         self._started_unix_ns = time.time_ns()
         self._state, self._runtime = (
-            Writer(str(self._last_state.parent)),
-            Writer(str(self.roster.parent)),
+            Writer(str(self._last_state.parent), policy),
+            Writer(str(self.roster.parent), policy),
         )
 
     @property

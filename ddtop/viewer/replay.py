@@ -78,7 +78,7 @@ def read_recording(
                 tape.add(envelope, data, job)
             if int(reader.read_ratio * NOTICES) > noticed:
                 noticed = int(reader.read_ratio * NOTICES)
-                tape.notice(diagnose(job.snapshot(job.last_unix_ns), POLICY))
+                tape.notice(diagnose(job.snapshot(job.last_unix_ns), job.policy))
                 progress(reader.read_ratio)
     damage = []
     if reader.damage and not (growing and reader.damage.startswith(f"{path.name}: cut off")):

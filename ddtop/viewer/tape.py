@@ -18,7 +18,7 @@ from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.wire import frames
 from ddtop.wire.records import HostState
 
@@ -146,6 +146,11 @@ class Tape:
         )
 
     @property
+    def policy(self) -> Policy:
+        """The thresholds by which its moments are judged: those of the job that was recorded."""
+        return self._segments[0].job.policy
+
+    @property
     def span(self) -> tuple[int, int] | None:
         """The first and the last moment (unix ns) that can be shown.
 
@@ -198,7 +203,8 @@ class Tape:
         moments = [unix_ns - STEP_NS * back for back in range(looks - 1, -1, -1)]
         begins = [segment.begin_unix_ns for segment in self._segments]
         first = max(bisect_right(begins, moments[0]) - 1, 0)
-        job, judge = self._segments[first].job.copy(), Judge(POLICY)
+        job = self._segments[first].job.copy()
+        judge = Judge(job.policy)
         waiting = [
             (at, data)
             for segment in list(self._segments)[
@@ -227,7 +233,8 @@ class Tape:
         segments = list(self._segments)
         if not segments:
             return
-        job, judge, due = segments[0].job.copy(), Judge(POLICY), segments[0].begin_unix_ns
+        job, due = segments[0].job.copy(), segments[0].begin_unix_ns
+        judge = Judge(job.policy)
         for segment in segments:
             for at, data in list(zip(segment.times, segment.data, strict=False)):
                 _apply(job, data)

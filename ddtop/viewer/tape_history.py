@@ -4,7 +4,7 @@ the tape."""
 from __future__ import annotations
 
 from ddtop.model.state.series import Series
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.viewer.history import DEPTH, PERIOD_NS, History, Memory, empty
 from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
@@ -12,7 +12,10 @@ from ddtop.wire.records import HostState, RankState
 
 
 class Past(History):
-    """What a viewer that had been there would remember; made for the ranks that are asked for."""
+    """What a viewer would remember that had followed the job until that moment.
+
+    Made for the ranks that somebody asks for.
+    """
 
     def __init__(self, tape: Tape, unix_ns: int) -> None:
         super().__init__()
@@ -46,15 +49,20 @@ class Past(History):
                 waits.add(at, record.wait_samples, record.all_samples)
                 if at >= due_unix_ns:
                     due_unix_ns = at + PERIOD_NS
-                    _append(made, state, waits, at, rss_bytes)
+                    _append(made, state, waits, at, rss_bytes, self._tape.policy)
         return made
 
 
 def _append(
-    memory: Memory, state: RankState, waits: Series, at: int, rss_bytes: int | None
+    memory: Memory,
+    state: RankState,
+    waits: Series,
+    at: int,
+    rss_bytes: int | None,
+    policy: Policy,
 ) -> None:
-    grown = waits.grown(POLICY.window_s, at)
-    measured = grown is not None and grown[0] >= POLICY.window_min_s and grown[1][1] > 0
+    grown = waits.grown(policy.window_s, at)
+    measured = grown is not None and grown[0] >= policy.window_min_s and grown[1][1] > 0
     memory.step_ms.append(state.step_ms)
     memory.wait_ratio.append(min(1.0, grown[1][0] / grown[1][1]) if measured and grown else None)
     memory.loader_depth.append(state.loader.depth if state.loader else None)

@@ -14,6 +14,7 @@ from ddtop.cli.simulate import moment
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.stacks.merge import Merged, merge
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.as_json import DIAGNOSE_SCHEMA, STATUS_SCHEMA, diagnose_json, status_json
 from ddtop.present.events import EVENT_SCHEMA, event_json
 from ddtop.present.gpus.gpu_list import GPUS_SCHEMA, gpus_json
@@ -366,7 +367,7 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
             change = Change(APPEARED, snapshot.time_unix_ns, finding=finding, ended=snapshot.ended)
             yield EVENT_SCHEMA, event_json(change, snapshot.job)
         gpus = [rank.gpu.own.gpu for rank in snapshot.ranks if rank.gpu.own is not None]
-        yield GPUS_SCHEMA, gpus_json(gpus, None)
+        yield GPUS_SCHEMA, gpus_json(gpus, None, POLICY)
         yield (
             STACKS_SCHEMA,
             stacks_json(_stacks(scenario), snapshot.job, True, snapshot.time_unix_ns),

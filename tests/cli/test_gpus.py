@@ -17,6 +17,7 @@ from ddtop.cli import gpu_query
 from ddtop.cli.commands.gpus import gpus
 from ddtop.cli.errors import CommandError
 from ddtop.cli.gpu_query import read
+from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_list import gpus_lines, headline, is_free
 from ddtop.present.text import cell_width
 from ddtop.relay.gpus.nvml import driver_is_there
@@ -147,7 +148,7 @@ def test_what_counts_as_free(change, free):
         "util_ratio": 0.0,
     } | change
 
-    assert is_free(Gpu(**card)) is free
+    assert is_free(Gpu(**card), POLICY) is free
 
 
 def test_parts_of_a_mig_gpu_are_named_by_their_uuid():
@@ -155,9 +156,9 @@ def test_parts_of_a_mig_gpu_are_named_by_their_uuid():
         Gpu(0, "GPU-a", used_bytes=GIB, total_bytes=80 * GIB, mig=True),
         Gpu(0, "MIG-b", used_bytes=0, total_bytes=40 * GIB, parent="GPU-a"),
     )
-    lines = gpus_lines(gpus, None, 100)
+    lines = gpus_lines(gpus, None, 100, POLICY)
 
-    assert headline(gpus, None) == "1 of 1 GPU is free"
+    assert headline(gpus, None, POLICY) == "1 of 1 GPU is free"
     assert lines[-1].endswith("CUDA_VISIBLE_DEVICES=MIG-b")
 
 
@@ -173,7 +174,7 @@ def test_nothing_is_wider_than_the_terminal(width):
         "NVIDIA H100 80GB HBM3 with a very long name",
         processes=(long, long),
     )
-    lines = gpus_lines((card, Gpu(1, "GPU-b", lost=True)), "580", width)
+    lines = gpus_lines((card, Gpu(1, "GPU-b", lost=True)), "580", width, POLICY)
 
     assert max(cell_width(line) for line in lines) <= width
     assert "\x1b" not in "".join(lines)
@@ -183,9 +184,11 @@ def test_a_lost_gpu_and_one_in_another_container_are_reported():
     nv = FakeNvml(FakeCard(uuid="GPU-a", raises={"*": IS_LOST}))
     gpus, _ = read(lambda: nv)
 
-    assert "lost: it no longer answers" in "\n".join(gpus_lines(gpus, None, 100))
+    assert "lost: it no longer answers" in "\n".join(gpus_lines(gpus, None, 100, POLICY))
     hidden = Gpu(0, "GPU-a", 0.9, GIB, 2 * GIB, processes=(GpuProcess(4711, GIB, local=False),))
-    assert "pid 4711 outside of this container" in "\n".join(gpus_lines((hidden,), None, 120))
+    assert "pid 4711 outside of this container" in "\n".join(
+        gpus_lines((hidden,), None, 120, POLICY)
+    )
 
 
 def test_a_child_that_cannot_be_killed_holds_up_neither_the_command_nor_its_reader():

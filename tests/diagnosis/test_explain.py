@@ -79,7 +79,7 @@ def test_thresholds_read_in_the_unit_of_their_name():
 
 
 def test_the_list_has_one_line_a_kind():
-    lines = kinds_text(PAGES.values(), COLUMNS).splitlines()
+    lines = kinds_text(PAGES.values(), COLUMNS, POLICY).splitlines()
 
     assert [line.split()[0] for line in lines[: len(PAGES)]] == list(PAGES)
     assert max(len(line) for line in lines) <= COLUMNS

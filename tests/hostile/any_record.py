@@ -59,7 +59,7 @@ def bears(found):
         *diagnose_text(snapshot, verdict, 100).split("\n"),
     ]
     codes = codes_of(snapshot, ())
-    hosts = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
+    hosts = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes, POLICY)
     table = hosts_table(160, hosts)
     lines += [plain(host_row(host, codes, 0.1, table)) for host in hosts]
     lines += [

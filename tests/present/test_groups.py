@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from ddtop.policy import POLICY
 from ddtop.present.glyphs import UNICODE
-from ddtop.present.groups import group_facts, label_of, member_classes, natural, order_of, standings
+from ddtop.present.groups import (
+    group_facts,
+    group_waits,
+    label_of,
+    member_classes,
+    natural,
+    order_of,
+)
 from ddtop.present.text import line_width, plain
 from ddtop.ui.render.groups import group_lines, group_row, groups_table
 from ddtop.wire.records import Group, GroupProgress
@@ -25,7 +33,7 @@ def many(world_size=64, culprit=13):
 
 
 def row(snapshot, name, width=110):
-    found = group_facts(snapshot, snapshot.group(name), standings(snapshot).get(name))
+    found = group_facts(snapshot, snapshot.group(name), group_waits(snapshot, POLICY).get(name))
     return plain(group_row(snapshot, found, groups_table(width)))
 
 
@@ -66,7 +74,7 @@ def test_a_training_in_its_rhythm_has_nobody_behind():
     snapshot, _ = builders.hang()
     fresh = tuple(replace(wait, since_unix_ns=NOW - SECOND) for wait in snapshot.waits)
 
-    assert standings(replace(snapshot, waits=fresh)) == {}
+    assert group_waits(replace(snapshot, waits=fresh), POLICY) == {}
     assert " - " in row(replace(snapshot, waits=fresh), "0")
 
 
@@ -77,7 +85,7 @@ def test_where_all_are_there_and_nothing_comes_back_that_is_said():
     assert "nothing completes (31 s)" in row(replace(snapshot, waits=waits), "0", 140)
 
 
-def test_a_member_that_is_gone_is_behind_whatever_it_had_put_in():
+def test_a_member_that_is_gone_is_behind_whatever_it_had_enqueued():
     snapshot, _ = builders.hang()
     ahead = replace(snapshot.ranks[5], comm={"groups": (GroupProgress("0", 74_893, 74_892),)})
     ranks = (*snapshot.ranks[:5], ahead, *snapshot.ranks[6:])
@@ -87,7 +95,7 @@ def test_a_member_that_is_gone_is_behind_whatever_it_had_put_in():
 
 def test_members_in_different_calls_at_one_number_are_a_mismatch_and_marked_without_colour():
     snapshot = mismatched()
-    found = group_facts(snapshot, snapshot.group("0"), standings(snapshot).get("0"))
+    found = group_facts(snapshot, snapshot.group("0"), group_waits(snapshot, POLICY).get("0"))
 
     assert found.mismatch
     assert "✖ all_reduce 4.0 MiB float32 [0-3] against broadcast" in row(snapshot, "0", 200)
@@ -98,7 +106,7 @@ def test_what_stands_still_comes_first_then_the_names_as_people_count():
     names = [
         group.name for group in sorted(snapshot.groups, key=lambda group: natural(label_of(group)))
     ]
-    order = order_of(snapshot, standings(snapshot), names)
+    order = order_of(snapshot, group_waits(snapshot, POLICY), names, POLICY)
 
     assert [label_of(snapshot.group(name)) for name in order[:4]] == [
         "default_pg",
@@ -108,16 +116,19 @@ def test_what_stands_still_comes_first_then_the_names_as_people_count():
     ]
     assert label_of(snapshot.group(order[-1])) == "tp_15"
     waits = tuple(replace(wait, group="12") for wait in snapshot.waits)
-    assert order_of(snapshot, standings(replace(snapshot, waits=waits)), names)[0] == "12"
+    assert (
+        order_of(snapshot, group_waits(replace(snapshot, waits=waits), POLICY), names, POLICY)[0]
+        == "12"
+    )
 
 
 def test_of_several_that_stand_still_the_one_that_waits_for_the_rank_at_fault_comes_first():
     snapshot, _ = many()
     longer = replace(snapshot.waits[0], group="12", since_unix_ns=NOW - 60 * SECOND, behind=(44,))
-    standing = standings(replace(snapshot, waits=(*snapshot.waits, longer)))
+    waits = group_waits(replace(snapshot, waits=(*snapshot.waits, longer)), POLICY)
 
-    assert order_of(snapshot, standing, ())[0] == "12"
-    assert order_of(snapshot, standing, (), (13,))[0] == "0"
+    assert order_of(snapshot, waits, (), POLICY)[0] == "12"
+    assert order_of(snapshot, waits, (), POLICY, (13,))[0] == "0"
 
 
 def test_the_page_of_a_group_has_its_members_by_what_they_do_the_last_first():
@@ -158,5 +169,7 @@ def test_no_row_is_wider_than_its_table():
     for width in range(72, 220, 7):
         table = groups_table(width)
         for name in ("0", "3"):
-            found = group_facts(snapshot, snapshot.group(name), standings(snapshot).get(name))
+            found = group_facts(
+                snapshot, snapshot.group(name), group_waits(snapshot, POLICY).get(name)
+            )
             assert line_width(group_row(snapshot, found, table, UNICODE)) <= width

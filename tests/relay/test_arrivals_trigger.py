@@ -8,7 +8,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ddtop.policy import POLICY
-from ddtop.relay.arrivals_trigger import EVERY_S, ArrivalsTrigger
+from ddtop.relay.arrivals_trigger import ArrivalsTrigger
+
+PAUSES_S = POLICY.arrivals_pauses_s
 
 
 def asked(seconds, shares, trigger=None, begin=0.0):
@@ -31,8 +33,8 @@ def test_one_that_hardly_waits_is_asked_about_within_two_seconds_and_then_ever_l
     times = asked(400, lambda _: (0.7, 0.02, 0.68, 0.71))
 
     assert times[0] <= 2
-    assert [later - before for before, later in pairwise(times)][: len(EVERY_S)] == list(EVERY_S)
-    assert len(times) <= 400 / EVERY_S[-1] + len(EVERY_S)
+    assert [later - before for before, later in pairwise(times)][: len(PAUSES_S)] == list(PAUSES_S)
+    assert len(times) <= 400 / PAUSES_S[-1] + len(PAUSES_S)
 
 
 def test_a_rank_alone_has_nobody_to_differ_from():
@@ -56,7 +58,7 @@ def test_another_slow_rank_is_asked_about_at_once_and_not_a_minute_later():
     asked(300, lambda _: (0.7, 0.02, 0.7), trigger)
     times = asked(30, lambda _: (0.02, 0.7, 0.7), trigger, begin=300.0)
 
-    assert times[0] <= EVERY_S[0] + 1
+    assert times[0] <= PAUSES_S[0] + 1
 
 
 def test_nonsense_is_not_believed():

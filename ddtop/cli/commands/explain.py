@@ -32,7 +32,7 @@ def explain(kind: str | None) -> None:
     from ddtop.present.findings.explain import explain_text, kinds_text
 
     if kind is None:
-        click.echo(kinds_text(PAGES.values(), width()), nl=False)
+        click.echo(kinds_text(PAGES.values(), width(), POLICY), nl=False)
         return
     page = page_of(kind, POLICY)
     if page is None:

@@ -40,7 +40,12 @@ def filled(page: Explanation, policy: Policy) -> Explanation:
 
 def limits(policy: Policy) -> dict[str, str]:
     """Every threshold by its name, as text, with the unit that the name ends in."""
-    return {field.name: _value(field.name, getattr(policy, field.name)) for field in fields(policy)}
+    return {field.name: _text(field.name, getattr(policy, field.name)) for field in fields(policy)}
+
+
+def _text(name: str, value: float | tuple[float, ...]) -> str:
+    values = value if isinstance(value, tuple) else (value,)
+    return ", ".join(_value(name, one) for one in values)
 
 
 def _value(name: str, value: float) -> str:

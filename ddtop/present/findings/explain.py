@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddtop.diagnosis.explain.page import Explanation
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.present.text import fit, hang
 
 WIDEST = 100
@@ -34,7 +34,7 @@ def explain_text(page: Explanation, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def kinds_text(pages: Iterable[Explanation], width: int, policy: Policy = POLICY) -> str:
+def kinds_text(pages: Iterable[Explanation], width: int, policy: Policy) -> str:
     """All kinds, a line each, and when any of them is shown."""
     pages, width = list(pages), min(width, WIDEST)
     column = max(len(page.kind) for page in pages) + 2

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ddtop.policy import Policy
 from ddtop.present.table.layout import Field, table_for
 from ddtop.present.text import Line, Span, clean
 from ddtop.wire.gpu import Gpu, GpuProcess
 from ddtop.words import units
 
 GPUS_SCHEMA = "ddtop.gpus/1"
-FREE_RATIO = 0.05
-"""Of its memory and of its time that is used on a GPU that counts as free: a display server, a
-forgotten context."""
 FIELDS = (
     Field("gpu", "GPU", 4),
     Field("name", "NAME", 10, grows=1, most=26, rank=2),
@@ -25,28 +23,33 @@ FIELDS = (
 )
 
 
-def is_free(gpu: Gpu) -> bool:
+def is_free(gpu: Gpu, policy: Policy) -> bool:
     """Nobody computes on it, and its memory is there; a GPU that is divided (MIG) is taken by its
     parts."""
     if gpu.lost or gpu.mig or gpu.prohibited or gpu.used_bytes is None or not gpu.total_bytes:
         return False
     if gpu.exclusive and gpu.processes:
         return False
-    return gpu.used_bytes <= FREE_RATIO * gpu.total_bytes and (gpu.util_ratio or 0.0) <= FREE_RATIO
+    most = policy.gpu_free_ratio
+    return gpu.used_bytes <= most * gpu.total_bytes and (gpu.util_ratio or 0.0) <= most
 
 
-def gpus_json(gpus: Sequence[Gpu], driver: str | None) -> dict[str, Any]:
+def gpus_json(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> dict[str, Any]:
     """All GPUs with who holds them, null for what the driver does not tell."""
-    return {"schema": GPUS_SCHEMA, "driver": driver, "gpus": [_gpu_json(gpu) for gpu in gpus]}
+    return {
+        "schema": GPUS_SCHEMA,
+        "driver": driver,
+        "gpus": [_gpu_json(gpu, policy) for gpu in gpus],
+    }
 
 
-def _gpu_json(gpu: Gpu) -> dict[str, Any]:
+def _gpu_json(gpu: Gpu, policy: Policy) -> dict[str, Any]:
     known = gpu.used_bytes is not None and gpu.total_bytes is not None
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "name": gpu.name,
-        "free": is_free(gpu),
+        "free": is_free(gpu, policy),
         "free_bytes": max(0, (gpu.total_bytes or 0) - (gpu.used_bytes or 0)) if known else None,
         "total_bytes": gpu.total_bytes,
         "util_ratio": gpu.util_ratio,
@@ -71,27 +74,27 @@ def _gpu_json(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int) -> list[str]:
+def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int, policy: Policy) -> list[str]:
     """A sentence, a row a GPU and one more for each further process, and how to start on the free
     ones."""
     table = table_for(FIELDS, width)
-    lines = [headline(gpus, driver), "", _text(table.titles())]
+    lines = [headline(gpus, driver, policy), "", _text(table.titles())]
     for gpu in gpus:
-        first, *more = _held(gpu)
+        first, *more = _held(gpu, policy)
         lines.append(_text(table.line(_cells(gpu, first))))
         empty: dict[str, Span] = {field.key: ("", "") for field in FIELDS}
         lines += [_text(table.line({**empty, "held": (text, "")})) for text in more]
-    free = [gpu for gpu in gpus if is_free(gpu)]
+    free = [gpu for gpu in gpus if is_free(gpu, policy)]
     if free:
         names = [gpu.uuid if gpu.parent else str(gpu.index) for gpu in free]
         lines += ["", f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(names)}"]
     return [line.rstrip() for line in lines]
 
 
-def headline(gpus: Sequence[Gpu], driver: str | None) -> str:
+def headline(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> str:
     """`2 of 8 GPUs are free (driver 580.65.06)`; GPUs that are divided count by their parts."""
     parts = [gpu for gpu in gpus if not gpu.mig]
-    free = sum(1 for gpu in parts if is_free(gpu))
+    free = sum(1 for gpu in parts if is_free(gpu, policy))
     text = (
         f"{free} of {units.plural(len(parts), 'GPU')} {'is' if free == 1 else 'are'} free"
         if parts
@@ -114,14 +117,14 @@ def process_text(one: GpuProcess) -> str:
     return " ".join(word for word in words if word)
 
 
-def _held(gpu: Gpu) -> list[str]:
+def _held(gpu: Gpu, policy: Policy) -> list[str]:
     if gpu.lost:
         return ["lost: it no longer answers"]
     if gpu.prohibited and not gpu.processes:
         return ["nobody may: compute mode prohibited"]
     if gpu.processes:
         return [process_text(one) for one in gpu.processes]
-    if is_free(gpu):
+    if is_free(gpu, policy):
         return ["free"]
     if gpu.mig:
         return ["divided (MIG)"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddtop.diagnosis.gpus import strangers
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import Device
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import Policy
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.gpus.gpu_list import process_text
 from ddtop.present.table.bars import bar, hollow
@@ -116,7 +116,7 @@ def alarming(gpu: Gpu) -> bool:
     return any(word in ALARMING for word in gpu.throttle or ())
 
 
-def driver_text(watch: GpuWatch | None, policy: Policy = POLICY) -> str:
+def driver_text(watch: GpuWatch | None, policy: Policy) -> str:
     """`driver silent 40s`, `driver fails`; empty while it answers."""
     if watch is None:
         return ""
@@ -197,9 +197,11 @@ def refused_text(device: Device) -> str:
     )
 
 
-def driver_line(watch: GpuWatch, gpus: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
+def driver_line(
+    watch: GpuWatch, gpus: int, width: int, policy: Policy, glyphs: Glyphs = UNICODE
+) -> Line:
     """One row in place of those of GPUs whose driver does not answer."""
-    text = driver_text(watch)
+    text = driver_text(watch, policy)
     more = clean(watch.why) if watch.why is not None else "what it said last is left out"
     style = "warning" if watch.why is not None else "critical"
     lead = f"  {units.plural(gpus, 'GPU')}" if gpus else "  GPUs"
@@ -207,9 +209,9 @@ def driver_line(watch: GpuWatch, gpus: int, width: int, glyphs: Glyphs = UNICODE
     return clip_line(spans, width, glyphs.ellipsis)
 
 
-def silent_note(snapshot: Snapshot) -> str:
+def silent_note(snapshot: Snapshot, policy: Policy) -> str:
     """`driver silent on node3`, `on 3 hosts`; empty while the drivers of all hosts answer."""
-    silent = [host for host in snapshot.hosts if driver_text(host.gpu_watch)]
+    silent = [host for host in snapshot.hosts if driver_text(host.gpu_watch, policy)]
     if not silent:
         return ""
     host = silent[0]

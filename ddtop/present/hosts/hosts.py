@@ -11,7 +11,7 @@ from operator import attrgetter
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.host_facts import HostSeen
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.present.gpus.gpu_text import driver_text, trouble_of
 from ddtop.present.table.grid import Host
 from ddtop.present.table.rank_class import AT_FAULT, FINISHED, HEALTHY, codes_at
@@ -63,7 +63,9 @@ class HostFacts:
         return self.worst <= HEALTHY
 
 
-def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tuple[HostFacts, ...]:
+def hosts_facts(
+    snapshot: Snapshot, hosts: Sequence[Host], codes: bytes, policy: Policy
+) -> tuple[HostFacts, ...]:
     """All hosts in the order of their first rank; those with a rank at fault stand first, then
     those with a GPU in trouble; those without ranks last."""
     reports: dict[str, _Report] = {}
@@ -81,8 +83,9 @@ def hosts_facts(snapshot: Snapshot, hosts: Sequence[Host], codes: bytes) -> tupl
             worst = max(codes_at(codes, host.ranks), default=FINISHED)
             own = tuple(gpus.get(clean(state.host) if state is not None else host.name, ()))
             cores = _cores(snapshot, host.ranks)
-            more = _of_gpus(snapshot, host.ranks, own) if own else _NO_GPUS
-            watch = state.gpu_watch if state is not None and driver_text(state.gpu_watch) else None
+            more = _of_gpus(snapshot, host.ranks, own, policy) if own else _NO_GPUS
+            watch = state.gpu_watch if state is not None else None
+            watch = watch if driver_text(watch, policy) else None
             found.append(
                 HostFacts(
                     host.name,
@@ -110,12 +113,12 @@ _NO_GPUS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
 
 
 def _of_gpus(
-    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device]
+    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device], policy: Policy
 ) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
     waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu.waits])
     return waiting, tuple(
-        [number for number, device in enumerate(own) if trouble_of(device, now, POLICY)]
+        [number for number, device in enumerate(own) if trouble_of(device, now, policy)]
     )
 
 
@@ -160,7 +163,7 @@ def _apart(name: str, sender: str) -> str:
     return f"{name} {clean(sender[-4:])}"
 
 
-def clock_text(seen: HostSeen | None) -> str:
+def clock_text(seen: HostSeen | None, policy: Policy) -> str:
     """What is worth saying of a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty while all is
     well."""
     if seen is None:
@@ -168,10 +171,10 @@ def clock_text(seen: HostSeen | None) -> str:
     if seen.offset_ns is None or seen.error_ns is None:
         return "unknown"
     parts = []
-    if abs(seen.offset_ns) > POLICY.clock_shown_s * units.SECOND_NS:
+    if abs(seen.offset_ns) > policy.clock_shown_s * units.SECOND_NS:
         # What the host's clock shows beyond the hub's.
         parts.append(f"{-seen.offset_ns / units.SECOND_NS:+.1f} s")
-    if seen.error_ns > POLICY.clock_matters_s * units.SECOND_NS:
+    if seen.error_ns > policy.clock_matters_s * units.SECOND_NS:
         parts.append(f"±{seen.error_ns / 1e6:.0f} ms")
     return " ".join(parts)
 

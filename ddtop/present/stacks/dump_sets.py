@@ -10,15 +10,12 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.stacks.merge import Merged, merge
 from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.policy import POLICY
+from ddtop.policy import Policy
 from ddtop.present.now import end_text
 from ddtop.present.stacks.lines import Around, Read
 from ddtop.present.text import clean
 from ddtop.wire.records import Stacks
 from ddtop.words.sentences import collective_text
-
-HEARD_S = 2.0
-"""Four missed reports: it may be anywhere by now."""
 
 
 def last_request(snapshot: Snapshot) -> str | None:
@@ -92,11 +89,15 @@ def merged_of(
     return merge(stacks, at_fault(verdict, snapshot))
 
 
-def around(snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | None) -> Around:
+def around(
+    snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | None, policy: Policy
+) -> Around:
     """What the snapshot knows besides the stacks: only what was so when they were taken."""
     taken = merged.last_unix_ns or snapshot.time_unix_ns
     return Around(
-        doing={rank.rank: text for rank in snapshot.ranks if (text := _doing_then(rank, taken))},
+        doing={
+            rank.rank: text for rank in snapshot.ranks if (text := _doing_then(rank, taken, policy))
+        },
         blamed=frozenset(at_fault(verdict, snapshot)),
         started={
             rank.rank: rank.hello.started_unix_ns
@@ -107,16 +108,15 @@ def around(snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | No
     )
 
 
-def _doing_then(rank: RankFacts, taken_unix_ns: int) -> str | None:
+def _doing_then(rank: RankFacts, taken_unix_ns: int, policy: Policy) -> str | None:
     """What it does now, if it has not moved since its stack was taken."""
     if rank.dump.stacks is None or rank.gone or (rank.progress.last_unix_ns or 0) > taken_unix_ns:
         return None
-    return _doing(rank)
+    return _doing(rank, policy)
 
 
-def _doing(rank: RankFacts) -> str | None:
+def _doing(rank: RankFacts, policy: Policy) -> str | None:
     """Of a rank that waits for others the collective names it best."""
-    # What a rank said before it fell silent is no wait.
-    if rank.wait is not None and (rank.agent.report_age_s or 0.0) <= HEARD_S:
+    if rank.wait is not None and (rank.agent.report_age_s or 0.0) <= policy.wait_fresh_s:
         return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
-    return doing(rank, POLICY)
+    return doing(rank, policy)

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from ddtop.policy import Policy
 from ddtop.relay.gpus.ras_text import parse_text, usual_of
 from ddtop.relay.processes import cgroup
 from ddtop.relay.processes.sample import Watched
@@ -35,10 +36,6 @@ GREETING_S, TRIES = 1.0, 5
 """All processes of a node share the port and the kernel picks one by the port of the asking side:
 one that is stopped takes the question and says nothing. A living one greets at once."""
 EVERY_S = 10.0
-STUCK_S = 2.0
-FRESH_S = 2.0
-SILENT_S = 3.0
-"""An agent speaks twice a second: one that has not for so long has no interpreter to do it with."""
 ANSWER_BYTES_MAX = 4 << 20
 COMMUNICATORS_MAX, RANKS_MAX, OPS_MAX, TEXT_MAX = 64, 4096, 16, 200
 TOLD_MAX = 2048
@@ -306,7 +303,8 @@ class Ras:
     Used by the relay's thread. Only the question itself runs on a thread of its own.
     """
 
-    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, policy: Policy, deadline_s: float = DEADLINE_S) -> None:
+        self._policy = policy
         self._deadline_s = deadline_s
         self._since: float | None = None
         self._last = self._asked = float("-inf")
@@ -317,8 +315,13 @@ class Ras:
 
     def saw(self, now: float) -> None:
         """An agent reports that something is stuck."""
-        self._since = now if self._since is None or now - self._last > FRESH_S else self._since
+        passed = now - self._last > self._policy.ras_stuck_fresh_s
+        self._since = now if self._since is None or passed else self._since
         self._last = now
+
+    def stuck(self, now: float) -> bool:
+        """Whether something has been stuck for long enough to ask."""
+        return self._since is not None and now - self._since >= self._policy.ras_stuck_s
 
     def look(self, now: float, here: Iterable[Watched], elsewhere: int = 0) -> RasAnswer | None:
         """An answer that has just come, once.
@@ -331,14 +334,13 @@ class Ras:
         """
         answer, self._answer = self._answer, None
         ranks = [one for one in here if "nccl" in (one.hello.backend or "")]
-        if any(now - one.heard_mono_ns / 1e9 > SILENT_S for one in ranks):
+        if any(now - one.heard_mono_ns / 1e9 > self._policy.ras_silent_s for one in ranks):
             self.saw(now)
-        if self._since is not None and now - self._last > FRESH_S:
+        if self._since is not None and now - self._last > self._policy.ras_stuck_fresh_s:
             self._since = None
-        stuck = self._since is not None and now - self._since >= STUCK_S
         busy = self._thread is not None and self._thread.is_alive()
         if (
-            stuck
+            self.stuck(now)
             and not busy
             and now - self._asked >= EVERY_S
             and any(one.hello.rank == 0 for one in ranks)

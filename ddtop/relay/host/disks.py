@@ -15,18 +15,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from ddtop.relay.host.file_calls import CALLS_MAX, SLOW_S, LatestResult
+from ddtop.policy import Policy
+from ddtop.relay.host.file_calls import CALLS_MAX, LatestResult
 from ddtop.wire.load import Disk
 from ddtop.wire.records import Hello
 
 DISKS_MAX, FOLDERS_MAX = 8, 12
-STALE_S = 15.0
-"""Each file system is asked every five seconds: what three answers in a row have not renewed is not
-known any more."""
 SHM = "/dev/shm"
-WRITTEN_S = 900.0
-"""A folder in which a file was open for writing counts so long: checkpoints are written every few
-minutes."""
 RANKS_A_LOOK, FILES_MAX = 4, 512
 """Ranks whose open files are read at one look, in turn, and files of each: a readlink and a short
 read, 10 us together."""
@@ -56,7 +51,8 @@ class DiskWatch:
     Check: `df -h`, `df -i`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._asked: dict[str, LatestResult[_Sized]] = {}
         self._written: dict[str, Use] = {}
         self._turn = 0
@@ -100,7 +96,8 @@ class DiskWatch:
         return f"/proc/{outside.setdefault(namespace, pid)}/root{path}"
 
     def _look_at_files(self, ranks: tuple[Hello, ...], outside: dict[str, int], now: float) -> None:
-        for where in [where for where, one in self._written.items() if now - one.seen > WRITTEN_S]:
+        oldest = now - self._policy.disk_written_s
+        for where in [where for where, one in self._written.items() if one.seen < oldest]:
             del self._written[where]
         # Rank 0 writes most checkpoints; the others follow in turn.
         first = [one for one in ranks if not one.rank]
@@ -128,7 +125,8 @@ class DiskWatch:
         """
         found: dict[int, Disk] = {}
         for where, use in uses.items():
-            sized = self._asked[where].result(now, STALE_S) if where in self._asked else None
+            asked = self._asked.get(where)
+            sized = asked.result(now, self._policy.disk_fresh_s) if asked is not None else None
             if sized is not None:
                 found.setdefault(
                     sized[0], Disk(use.path, use.use, *sized[1:], ranks=tuple(sorted(use.ranks)))
@@ -144,7 +142,8 @@ class DiskWatch:
         (s).
         """
         waiting = ((path, one.waiting_s(now)) for path, one in self._asked.items())
-        return tuple((path, seconds) for path, seconds in waiting if seconds > SLOW_S)
+        slow_s = self._policy.file_call_slow_s
+        return tuple((path, seconds) for path, seconds in waiting if seconds > slow_s)
 
 
 def _written_folders(pid: int) -> Iterator[str]:

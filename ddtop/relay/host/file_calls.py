@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from ddtop.policy import Policy
+
 T = TypeVar("T")
-SLOW_S = 5.0
-"""A call that takes longer is reported. A busy file server takes a second or two."""
 CALLS_MAX = 16
 """Calls of one kind that may hang at a time: each holds a thread. More paths are not looked at
 until one of them answers."""
@@ -75,9 +75,9 @@ class Writer:
     properties may be used on any thread.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, policy: Policy) -> None:
         """`folder`: what it writes to, for its sentences."""
-        self._folder = folder
+        self._folder, self._slow_s = folder, policy.file_call_slow_s
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
         self._problems: dict[str, str] = {}
@@ -108,7 +108,7 @@ class Writer:
         """What could not be written, or that the folder does not answer; None while all is well."""
         with self._changed:
             waits_s = time.monotonic() - self._since if self._since is not None else 0.0
-            if waits_s > SLOW_S:
+            if waits_s > self._slow_s:
                 why = f"has not answered for {waits_s:.0f} s (a file server that hangs?)"
                 return f"{self._folder} {why}: nothing is written there"
             return next(iter(self._problems.values()), None)

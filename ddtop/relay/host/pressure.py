@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from ddtop.policy import Policy
 from ddtop.relay.host.disks import DiskWatch, Use
 from ddtop.wire.load import HostLoad
 from ddtop.wire.records import Hello
@@ -20,11 +21,11 @@ SLOWLY_EVERY = 5
 class HostWatch:
     """The numbers of the whole host, once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._looks = 0
         self._times: tuple[int, int] | None = None
         self._slow = HostLoad()
-        self._disks = DiskWatch()
+        self._disks = DiskWatch(policy)
         self._uses: dict[str, Use] = {}
 
     def look(self, hellos: Iterable[Hello]) -> HostLoad:

@@ -16,14 +16,13 @@ import psutil
 
 from ddtop import registry
 from ddtop.launch.torchrun import is_elastic
+from ddtop.policy import Policy
 from ddtop.relay.processes import candidates, sample, sockets
 from ddtop.relay.processes.candidate_stacks import CandidateStacks
 from ddtop.wire.records import Hello, ProcessState
 from ddtop.wire.rendezvous import Candidacy, Rendezvous, store_address
 from ddtop.wire.stacks import StackFrame
 
-INSIDE_NS = 2_000_000_000
-"""A healthy init_process_group on one host is over in less."""
 ASK_AGAIN_NS = 5_000_000_000
 """A search for the owner of a socket reads the descriptors of all processes of the host."""
 COMMAND_CHARACTERS = 120
@@ -58,7 +57,8 @@ class Seen(NamedTuple):
 class RendezvousWatch:
     """What is seen of the ranks that meet; used by the relay's thread once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self._inside_ns = int(policy.init_inside_s * 1e9)
         self._probe = sockets.Probe()
         self._owners: dict[int, int | None] = {}
         self._ask_again_mono_ns = 0
@@ -69,7 +69,7 @@ class RendezvousWatch:
 
     def look(self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int) -> Seen:
         """What is to be seen now; nothing while nobody has been inside for long."""
-        inside = [one for one in watched if _inside(one, now_mono_ns)]
+        inside = [one for one in watched if _inside(one, now_mono_ns, self._inside_ns)]
         if not inside:
             self._owners.clear()
             self._candidates.clear()
@@ -210,9 +210,9 @@ class RendezvousWatch:
         return Candidacy(found.pid, found.mark, here.command, here.started_unix_ns, loaded, frames)
 
 
-def _inside(watched: sample.Watched, now_mono_ns: int) -> bool:
+def _inside(watched: sample.Watched, now_mono_ns: int, least_ns: int) -> bool:
     since = watched.page.init_since_mono_ns if watched.page is not None else 0
-    return bool(since) and now_mono_ns - since >= INSIDE_NS
+    return bool(since) and now_mono_ns - since >= least_ns
 
 
 def _endpoints(found: Iterable[tuple[str, int]]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ import msgspec
 
 from ddtop.model.stacks.merge import merge
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.collectives import what_moves
 from ddtop.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
-from ddtop.present.groups import BEHIND_S
 from ddtop.present.hosts.hosts import clock_words
 from ddtop.present.job_text import group_label
 from ddtop.present.now import now_age_s, now_text, open_call_text, waits_text
@@ -205,7 +205,10 @@ def _there_for(snapshot: Snapshot, place: Place) -> str:
 def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     newest = sorted(rank.comm.retired_collectives, key=lambda one: (one.group, one.seq))[-4:]
     wait = rank.wait
-    if wait is not None and snapshot.time_unix_ns - wait.since_unix_ns < BEHIND_S * units.SECOND_NS:
+    if (
+        wait is not None
+        and snapshot.time_unix_ns - wait.since_unix_ns < POLICY.wait_shown_s * units.SECOND_NS
+    ):
         # The rhythm of a training: a line that comes and goes with every look says nothing.
         wait = None
     if not rank.comm.open_collectives and not newest and wait is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import ENVIRONMENT, PROCESS, TORCH, Device
+from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_list import process_text
 from ddtop.present.gpus.gpu_text import (
     alarming,
@@ -110,7 +111,7 @@ def _device(snapshot: Snapshot, rank: RankFacts) -> Device | None:
 
 
 def _driver(watch: GpuWatch | None) -> str:
-    if watch is None or not driver_text(watch):
+    if watch is None or not driver_text(watch, POLICY):
         return ""
     if watch.why is not None:
         return f"cannot be asked: {clean(watch.why)}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.glyphs import STATE_STYLES, UNICODE, Glyphs
-from ddtop.present.groups import GroupFacts, group_facts, label_of, member_classes, standings
+from ddtop.present.groups import GroupFacts, group_facts, group_waits, label_of, member_classes
 from ddtop.present.table.columns import state_text
 from ddtop.present.table.layout import Field, Table, table_for
 from ddtop.present.text import Line, Span, clean
@@ -33,7 +34,7 @@ def group_row(
 ) -> Line:
     """One group; a culprit's word and a mismatch are marked by a glyph too."""
     cells: dict[str, Span] = {
-        "group": (label_of(found.group), "bold" if found.standing else ""),
+        "group": (label_of(found.group), "bold" if found.wait else ""),
         "backend": (clean(found.group.backend), "dim"),
         "ranks": (rank_list(found.group.ranks, RANGES_MOST), "dim"),
         "front": (units.count(found.front), ""),
@@ -44,9 +45,9 @@ def group_row(
 
 
 def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
-    if found.standing is None:
+    if found.wait is None:
         return "-", "dim"
-    for_s = units.duration((snapshot.time_unix_ns - found.standing.since_unix_ns) / units.SECOND_NS)
+    for_s = units.duration((snapshot.time_unix_ns - found.wait.since_unix_ns) / units.SECOND_NS)
     if found.lag:
         parts = []
         for seq, ranks in found.lag[:2]:
@@ -54,8 +55,8 @@ def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
             parts.append(f"{rank_list(ranks, 2)} {at}")
         more = f", {len(found.lag) - 2} more" if len(found.lag) > 2 else ""
         return f"{'; '.join(parts)}{more} ({for_s})", "warning"
-    if found.standing.late:
-        return f"{ranks_text(found.standing.late, 2)} ({for_s})", "warning"
+    if found.wait.behind:
+        return f"{ranks_text(found.wait.behind, 2)} ({for_s})", "warning"
     return f"nothing completes ({for_s})", "warning"
 
 
@@ -76,7 +77,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     if group is None:
         page.text(f"the group {clean(name)} is not there any more", "dim")
         return page.lines
-    found = group_facts(snapshot, group, standings(snapshot).get(name))
+    found = group_facts(snapshot, group, group_waits(snapshot, POLICY).get(name))
     page.add(
         (label_of(group), "title"),
         (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""),
@@ -89,7 +90,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
         if found.front is None
         else f"collective #{found.front:,} is the last that was enqueued",
     )
-    page.item("behind", "nobody" if found.standing is None else _behind(snapshot, found)[0])
+    page.item("behind", "nobody" if found.wait is None else _behind(snapshot, found)[0])
     if found.mismatch:
         page.text(
             "members are in different calls at the same number:",
@@ -125,8 +126,8 @@ def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) 
         cells: dict[str, Span] = {
             "ranks": (rank_list(one.ranks, 5), ""),
             "state": (state_text(one.state, glyphs), STATE_STYLES[one.state]),
-            "in": (units.count(one.put_in), ""),
-            "back": (units.count(one.came_back), ""),
+            "in": (units.count(one.enqueued), ""),
+            "back": (units.count(one.completed), ""),
             "since": (units.age(age), ""),
             "op": (one.op or "-", "" if one.open else "dim"),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddtop.policy import POLICY
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.gpus.gpu_text import driver_text
 from ddtop.present.hosts.hosts import HostFacts, clock_text, worst_ranks
@@ -16,8 +17,6 @@ from ddtop.wire.records import HostState
 from ddtop.words import units
 from ddtop.words.ranks import rank_list
 
-OLD_S = 5.0
-"""A relay reports once a second."""
 FIELDS = (
     Field("host", "HOST", 7, grows=1, most=20),
     Field("ranks", "RANKS", 6, grows=1, most=18),
@@ -40,7 +39,7 @@ REFUSED = Field("refused", "REFUSED", 7, right=True)
 def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False) -> Table[Field]:
     """The columns of these hosts for that width; `gpus`: some host has any."""
     names = max((cell_width(host.name) for host in hosts), default=0)
-    clocks = max((cell_width(clock_text(host.seen)) for host in hosts), default=0)
+    clocks = max((cell_width(clock_text(host.seen, POLICY)) for host in hosts), default=0)
     link = (
         [LINK] if any(host.seen is not None and host.seen.role != ALONE for host in hosts) else []
     )
@@ -74,14 +73,14 @@ def host_row(
 ) -> Line:
     """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known
     yet."""
-    late = host.age_s is not None and host.age_s > OLD_S
+    late = host.age_s is not None and host.age_s > POLICY.host_report_old_s
     cells: dict[str, Span] = {
         "host": (host.name, "bold" if host.worst > HEALTHY else ""),
         "ranks": (rank_list(host.ranks, 2) or "-", ""),
         "state": _worst(host, codes, glyphs),
         "gpus": _gpus(host),
         "link": _link(host),
-        "clock": (clock_text(host.seen), "warning"),
+        "clock": (clock_text(host.seen, POLICY), "warning"),
         "load": ("-" if host.rank_cores is None else f"{host.rank_cores:.1f}", ""),
         "heard": (units.age(host.age_s), "critical" if host.lost else "warning" if late else "dim"),
         **_reported(host.state, relay_cpu_ratio, table, glyphs),
@@ -107,7 +106,7 @@ def _gpus(host: HostFacts) -> Span:
     """`8  97%  312G/640G`: how many, how busy on average, their memory; `7/8 wait`: so many only
     wait in NCCL."""
     watch = host.state.gpu_watch if host.state is not None else None
-    silent = driver_text(watch)
+    silent = driver_text(watch, POLICY)
     if silent:
         return silent, "critical" if watch is not None and watch.why is None else "warning"
     whole = [one for one in host.devices if one.gpu.parent is None]

@@ -6,6 +6,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from ddtop.model.state.facts import RankFacts, State
+from ddtop.policy import POLICY
 from ddtop.present.glyphs import state_style
 from ddtop.present.table.columns import NUMBER, WAITS, CellContext, Column, cell_text
 from ddtop.present.table.layout import Table
@@ -13,9 +14,6 @@ from ddtop.present.text import Line, Span, fit
 from ddtop.ui.render.palette import Palette
 from ddtop.ui.render.strips import strip_of
 from ddtop.words.units import NOT_MEASURED
-
-OLD_S = 3.0
-"""A report older than this is six missed ones at the agent's 2 Hz; what it said is shown as old."""
 
 _TOLD_BY_STATE = frozenset({"state", "now", "for"})
 _QUIET = frozenset({"host", "phases", "pid", "heard", "nccl"})
@@ -31,7 +29,11 @@ def row_line(
     """The cells of one rank; `old`: the whole picture is from the past, not this rank's report
     alone."""
     state = state_style(rank)
-    late = rank.agent.report_age_s is not None and rank.agent.report_age_s > OLD_S and not rank.gone
+    late = (
+        rank.agent.report_age_s is not None
+        and rank.agent.report_age_s > POLICY.report_silent_s
+        and not rank.gone
+    )
     spans: list[Span] = []
     for number, (column, width) in enumerate(shape.columns()):
         if number:

@@ -6,14 +6,15 @@ from typing import ClassVar
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.groups import (
     GroupFacts,
-    Standing,
+    GroupWait,
     group_facts,
+    group_waits,
     label_of,
     natural,
     order_of,
-    standings,
 )
 from ddtop.present.text import Line
 from ddtop.ui import actions
@@ -40,7 +41,7 @@ class GroupsView(ListingView):
         self._groups: dict[str, Group] = {}
         self._by_name: list[str] = []
         self._named_for: tuple[Group, ...] = ()
-        self._standing: dict[str, Standing] = {}
+        self._waits: dict[str, GroupWait] = {}
         self._facts: dict[str, GroupFacts] = {}
         self._snapshot: Snapshot | None = None
         self._looked_unix_ns = 0
@@ -50,10 +51,10 @@ class GroupsView(ListingView):
         if snapshot is not self._snapshot:
             self._snapshot = snapshot
             self._forget(snapshot)
-            self._standing = standings(snapshot)
+            self._waits = group_waits(snapshot, POLICY)
             self._take_names(snapshot.groups)
         table, glyphs = groups_table(self.list.size.width), self.session.paint.glyphs
-        order = order_of(snapshot, self._standing, self._by_name, culprits(look.verdict))
+        order = order_of(snapshot, self._waits, self._by_name, POLICY, culprits(look.verdict))
         if not order:
             self.titles.show([(("no process group is known yet", "dim"),)])
             self.list.show((), lambda _: ())
@@ -88,14 +89,14 @@ class GroupsView(ListingView):
         found = self._facts.get(name)
         if found is None:
             found = self._facts[name] = group_facts(
-                snapshot, self._groups[name], self._standing.get(name)
+                snapshot, self._groups[name], self._waits.get(name)
             )
         return found
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """How many stand still, and which rows are visible."""
         del snapshot
-        still = f"{len(self._standing):,} of {len(self._by_name):,} wait" if self._standing else ""
+        still = f"{len(self._waits):,} of {len(self._by_name):,} wait" if self._waits else ""
         return [still, self.list.range_note]
 
     def keys(self) -> list[Key]:

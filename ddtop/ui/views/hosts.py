@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_text import driver_line, gpu_line
 from ddtop.present.hosts.hosts import HostFacts, gpus_note, hosts_facts, part_of
 from ddtop.present.text import Line
 from ddtop.ui import actions
-from ddtop.ui.render.hosts import OLD_S, host_row, hosts_table
+from ddtop.ui.render.hosts import host_row, hosts_table
 from ddtop.ui.session import Session
 from ddtop.ui.views.listing import ListingView
 from ddtop.ui.views.view import Coded
@@ -41,7 +42,7 @@ class HostsView(ListingView):
         self.coded.take(look, snapshot)
         if self._due(snapshot):
             self._snapshot = snapshot
-            self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes)
+            self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes, POLICY)
             self._note_relays(snapshot.time_unix_ns)
         found, codes, glyphs = self._found, self.coded.codes, self.session.paint.glyphs
         width, gpus = self.list.size.width, bool(snapshot.devices)
@@ -52,7 +53,7 @@ class HostsView(ListingView):
         def row(index: int) -> Line:
             host, gpu = rows[index]
             if gpu is not None and host.watch is not None:
-                return driver_line(host.watch, len(host.devices), width, glyphs)
+                return driver_line(host.watch, len(host.devices), width, POLICY, glyphs)
             if gpu is not None:
                 device = host.devices[gpu]
                 line = gpu_line(
@@ -61,7 +62,7 @@ class HostsView(ListingView):
                 # What was told so long ago is not what is.
                 return (
                     line
-                    if (host.age_s or 0.0) <= OLD_S
+                    if (host.age_s or 0.0) <= POLICY.host_report_old_s
                     else tuple((text, "old") for text, _ in line)
                 )
             return host_row(host, codes, self._relay_cpu(host), table, glyphs)

@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_text import silent_note
 from ddtop.present.table.columns import COLUMNS, Column
 from ddtop.present.table.order import BY_VERDICT, Rows, describe_filter, parse_filter
@@ -121,7 +122,7 @@ class RanksView(View):
             notes.append(f"sorted by {self._sort_title()}")
         if self.session.setup.follow:
             notes.append("following")
-        if snapshot.devices and (silent := silent_note(snapshot)):
+        if snapshot.devices and (silent := silent_note(snapshot, POLICY)):
             notes.append(silent)
         if self.table.tagged:
             notes.append(f"{len(self.table.tagged)} tagged")

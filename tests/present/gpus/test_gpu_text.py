@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.model.state.gpu_facts import Device
+from ddtop.policy import POLICY
 from ddtop.present.as_json import status_json
 from ddtop.present.glyphs import ASCII
 from ddtop.present.gpus.gpu_text import gpu_line
@@ -101,7 +102,7 @@ def test_a_card_is_never_wider_than_the_screen(width, glyphs):
 def test_the_row_of_a_host_sums_its_cards_up():
     snapshot = on_gpus()
     codes = codes_of(snapshot, ())
-    (host,) = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes)
+    (host,) = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes, POLICY)
     table = hosts_table(140, (host,), gpus=True)
 
     assert "8  96%   356G/640G" in plain(host_row(host, codes, None, table))
@@ -109,12 +110,12 @@ def test_the_row_of_a_host_sums_its_cards_up():
     silent = replace(
         snapshot, hosts=tuple(_with_watch(one, GpuWatch(34_000, "580")) for one in snapshot.hosts)
     )
-    (host,) = hosts_facts(silent, hosts_of_ranks(names_of(silent.ranks)), codes)
+    (host,) = hosts_facts(silent, hosts_of_ranks(names_of(silent.ranks)), codes, POLICY)
     assert "driver silent 34s" in plain(host_row(host, codes, None, table))
     fails = replace(
         snapshot, hosts=tuple(_with_watch(one, GpuWatch(1, None, "no")) for one in snapshot.hosts)
     )
-    (host,) = hosts_facts(fails, hosts_of_ranks(names_of(fails.ranks)), codes)
+    (host,) = hosts_facts(fails, hosts_of_ranks(names_of(fails.ranks)), codes, POLICY)
     assert "driver fails" in plain(host_row(host, codes, None, table))
 
 

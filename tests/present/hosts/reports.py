@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddtop.policy import POLICY
 from ddtop.present.hosts.hosts import hosts_facts, names_of
 from ddtop.present.table.grid import hosts_of_ranks
 from ddtop.present.table.rank_class import codes_of
@@ -28,7 +29,7 @@ REPORT = HostState(
 
 def facts(snapshot, at_fault=()):
     codes = codes_of(snapshot, at_fault)
-    return hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes), codes
+    return hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes, POLICY), codes
 
 
 def reported(world_size=16, culprit=13):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ddtop.model.stacks.merge import merge
 from ddtop.model.state.facts import RankFacts, State
+from ddtop.policy import POLICY
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.stacks.as_json import stacks_json
 from ddtop.present.stacks.dump_sets import answers, around, at_fault, last_request, merged_of
@@ -42,7 +43,9 @@ def read(file, line, started_unix_ns):
 
 def text_of(snapshot, width=80, shape=Shape(), glyphs=UNICODE):  # noqa: B008
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
-    return stacks_text(merged, width, glyphs, around(snapshot, VERDICT, merged, read), shape)
+    return stacks_text(
+        merged, width, glyphs, around(snapshot, VERDICT, merged, read, POLICY), shape
+    )
 
 
 def test_the_odd_one_comes_first_with_its_worker_and_its_source():
@@ -301,10 +304,10 @@ def test_what_a_rank_does_now_is_not_said_of_stacks_from_before_it_moved():
     moved = replace(snapshot.ranks[0], progress={"last_unix_ns": NOW - 50 * SECOND})
     ranks = (moved, *snapshot.ranks[1:])
 
-    assert 0 not in around(replace(snapshot, ranks=ranks), VERDICT, merged, None).doing
+    assert 0 not in around(replace(snapshot, ranks=ranks), VERDICT, merged, None, POLICY).doing
     still = replace(moved, progress={"last_unix_ns": NOW - 90 * SECOND})
     assert (
-        around(replace(snapshot, ranks=(still, *ranks[1:])), VERDICT, merged, None)
+        around(replace(snapshot, ranks=(still, *ranks[1:])), VERDICT, merged, None, POLICY)
         .doing[0]
         .startswith("waiting in")
     )
@@ -329,7 +332,7 @@ def test_what_a_rank_said_before_it_fell_silent_is_no_wait():
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
     silent = replace(snapshot.ranks[0], agent={"report_age_s": 5.0})
     said = around(
-        replace(snapshot, ranks=(silent, *snapshot.ranks[1:])), VERDICT, merged, None
+        replace(snapshot, ranks=(silent, *snapshot.ranks[1:])), VERDICT, merged, None, POLICY
     ).doing
 
     assert "waiting in all_reduce" not in said.get(0, "")

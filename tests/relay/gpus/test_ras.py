@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddtop.policy import POLICY
 from ddtop.relay.gpus import ras
 from ddtop.relay.gpus.ras import (
     NOT_ASKED,
@@ -287,7 +288,7 @@ def hello(number=0, backend="nccl", heard_s=float("inf"), state="S", size=1, **e
 def asked(monkeypatch, hellos, seconds, step=1.0, sees=True):
     """The moments at which the service was asked, while something stands all the time."""
     found: list[float] = []
-    watch = Ras()
+    watch = Ras(POLICY)
     monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer())
     for number in range(int(seconds / step)):
         now = 100.0 + number * step
@@ -339,7 +340,7 @@ def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
     monkeypatch.setattr(
         ras, "ask", lambda *arguments: told.append(arguments) or RasAnswer(why=NOT_ASKED)
     )
-    watch = Ras()
+    watch = Ras(POLICY)
     ranks = [hello(0, size=2), *([] if missing else [hello(1, size=2)])]
     for second in range(6):
         watch.saw(float(second))
@@ -359,7 +360,7 @@ def test_without_nccl_or_rank_0_or_switched_off_nobody_is_asked(monkeypatch, hel
 
 
 def test_a_job_that_moves_is_left_alone(monkeypatch):
-    watch = Ras()
+    watch = Ras(POLICY)
     monkeypatch.setattr(ras, "ask", lambda *_: pytest.fail("asked"))
     for second in range(0, 60, 3):
         watch.saw(float(second))
@@ -367,7 +368,7 @@ def test_a_job_that_moves_is_left_alone(monkeypatch):
 
 
 def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
-    watch = Ras()
+    watch = Ras(POLICY)
     both = RasAnswer(
         (
             Communicator("a", 1, (RasRank(0, "n", 4800),)),
@@ -394,7 +395,7 @@ def test_an_answer_tells_for_how_long_it_has_been_the_same(monkeypatch):
     moved = msgspec.structs.replace(first, ranks=(RasRank(0, "n", 4800, counts={"AllReduce": 2}),))
     said = [(first, second), (second, first), (moved, second)]
     monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer(said.pop(0)))
-    watch = Ras()
+    watch = Ras(POLICY)
     told = []
     for second_s in range(27):
         watch.saw(float(second_s))

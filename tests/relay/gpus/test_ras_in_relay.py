@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 
 import pytest
 
-from ddtop.relay.gpus import ras
+from ddtop.policy import POLICY
 from ddtop.wire.records import CommStatus, RankState
 from tests.relay.gpus.ras_service import NEW, Service, answer, rank
 from tests.relay.stage import Stage, is_a
 
 
 @pytest.fixture
-def stage(home, monkeypatch):
-    monkeypatch.setattr(ras, "SILENT_S", 0.5)
-    monkeypatch.setattr(ras, "STUCK_S", 0.5)
-    found = Stage(home)
+def stage(home):
+    found = Stage(home, policy=replace(POLICY, ras_silent_s=0.5, ras_stuck_s=0.5))
     yield found
     found.close()
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop import registry
+from ddtop.policy import POLICY
 from ddtop.procfs import children
 from ddtop.relay.processes import candidates, pyspy, rendezvous, sample, sockets
 from ddtop.wire.page import PageView
@@ -31,6 +32,10 @@ SIX = (
     b"   0: 00000000000000000000000000000000:7149 0000000000000000FFFF00000100007F:0000 0A"
     b" 00000000:00000000 00:00000000 00000000     0        0 99 1 0 100 0 0 10 0\n"
 )
+
+
+def watching():
+    return rendezvous.RendezvousWatch(POLICY)
 
 
 # -- the kernel's table
@@ -191,14 +196,10 @@ SLEEPS = "import time; print('ready', flush=True); time.sleep(100)"
 def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
     with listening() as port, child(CONNECTS, str(port)) as pid:
         stranger = inside(pid, environment=env(port), launcher_pid=1)
-        (way,) = rendezvous.RendezvousWatch().look([stranger], 1, time.monotonic_ns()).ways
-        (shell,) = (
-            rendezvous.RendezvousWatch().look([stranger], os.getpid(), time.monotonic_ns()).ways
-        )
+        (way,) = watching().look([stranger], 1, time.monotonic_ns()).ways
+        (shell,) = watching().look([stranger], os.getpid(), time.monotonic_ns()).ways
         elastic = inside(pid, environment=env(port) | {"TORCHELASTIC_RUN_ID": "x"}, launcher_pid=1)
-        (torchrun,) = (
-            rendezvous.RendezvousWatch().look([elastic], os.getpid(), time.monotonic_ns()).ways
-        )
+        (torchrun,) = watching().look([elastic], os.getpid(), time.monotonic_ns()).ways
 
     assert (way.sockets, way.local, way.probe) == (("ESTABLISHED",), True, None)
     assert (way.listener_pid, way.listener_ours) == (os.getpid(), False)
@@ -210,7 +211,7 @@ def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
 def test_nobody_listens_and_the_try_is_refused():
     with listening() as port:
         pass
-    meeting = rendezvous.RendezvousWatch()
+    meeting = watching()
     with child(SLEEPS) as pid:
         rank = inside(pid, environment=env(port))
         meeting.look([rank], 1, time.monotonic_ns())
@@ -225,7 +226,7 @@ def test_nothing_is_looked_at_while_nobody_has_been_inside_for_long(monkeypatch)
     now = time.monotonic_ns()
     ranks = [inside(os.getpid(), now - 1_000_000_000), inside(os.getpid(), 0)]
 
-    assert rendezvous.RendezvousWatch().look(ranks, 1, now) == rendezvous.Seen()
+    assert watching().look(ranks, 1, now) == rendezvous.Seen()
 
 
 def end_reads():
@@ -238,7 +239,7 @@ def end_reads():
 def test_children_of_the_same_parent_that_are_no_ranks_yet_are_candidates():
     with child(SLEEPS) as known, child(SLEEPS) as new, child(SLEEPS, "resource_tracker") as helper:
         rank = inside(known, claim="init", init_method="file:///x")
-        meeting = rendezvous.RendezvousWatch()
+        meeting = watching()
         ways, found, *_ = meeting.look([rank], 1, time.monotonic_ns())
         again = meeting.look([rank], 1, time.monotonic_ns()).candidates
         meeting.close()
@@ -266,7 +267,7 @@ def test_under_a_launcher_only_a_process_with_a_number_is_one(monkeypatch):
         monkeypatch.setenv("RANK", "3")
         with child(SLEEPS) as numbered:
             rank = inside(known, environment=env(1) | {"TORCHELASTIC_RUN_ID": "x"})
-            found = rendezvous.RendezvousWatch().look([rank], 1, time.monotonic_ns()).candidates
+            found = watching().look([rank], 1, time.monotonic_ns()).candidates
 
     assert (numbered, 3) in [(one.pid, one.rank) for one in found]
     assert unnumbered not in [one.pid for one in found]
@@ -303,7 +304,7 @@ def parent(*children_with):
 
 
 def look_at(*ranks):
-    return rendezvous.RendezvousWatch().look(list(ranks), 1, time.monotonic_ns())
+    return watching().look(list(ranks), 1, time.monotonic_ns())
 
 
 def test_another_program_of_the_same_parent_is_no_candidate():
