@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 PEER_WAITS_KEPT = 100
 
@@ -73,3 +73,20 @@ class PeerNotes:
         self.counts.pop(group, None)
         self.calls.pop(group, None)
         self.bases.pop(group, None)
+
+
+_meshes: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+
+
+def note_mesh(mesh: Any) -> None:
+    """A DeviceMesh was made, perhaps before this process is a rank.
+
+    Of slices with the same dimensions one is kept: a program may make thousands of them.
+    """
+    root = getattr(mesh, "_root_mesh", None)
+    _meshes[mesh.mesh_dim_names, id(mesh if root is None else root)] = mesh
+
+
+def meshes() -> list[Any]:
+    """The DeviceMesh objects that still exist, in the order in which they were made."""
+    return [mesh for one in _meshes.valuerefs() if (mesh := one()) is not None]

@@ -51,6 +51,8 @@ SOURCES = (
     Source("iterations", "probes.iterations", probes=True),
     Source("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
     Source("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
+    Source("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
+    Source("pipeline", "wrap.pipelining", after="torch.distributed.pipelining.stage"),
     Source("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
     Source("peer calls", "probes.peer_calls", probes=True),
     Source("collectives", "probes.collectives", probes=True),

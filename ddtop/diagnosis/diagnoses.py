@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.evidence import parallel_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
 from ddtop.diagnosis.heard import heard_only
 from ddtop.diagnosis.table import TABLE
 from ddtop.model.state.facts import Snapshot
 from ddtop.policy import Policy
+
+PLACES_MOST = 4
+"""Ranks of a finding whose places are told."""
 
 
 def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
@@ -24,7 +30,20 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         own = row.rule(context)
         reported[row.name] = tuple(own)
         found = row.fold(context, own) if row.fold is not None else found + own
-    return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns)))
+    placed = [_with_places(finding, snapshot) for finding in found]
+    return tuple(
+        sorted(placed, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns))
+    )
+
+
+def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The finding, with where its ranks stand in the grid and in the pipeline."""
+    lines = [
+        line
+        for rank in finding.ranks[:PLACES_MOST]
+        if (line := parallel_line(snapshot, snapshot.rank(rank))) is not None
+    ]
+    return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
 
 
 def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:

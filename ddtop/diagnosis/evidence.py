@@ -13,7 +13,7 @@ from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import verb
-from ddtop.words.sentences import clipped
+from ddtop.words.sentences import clipped, coordinates_text, stage_text
 from ddtop.words.units import duration
 
 REASON_CHARACTERS = 80
@@ -54,6 +54,13 @@ def place_line(rank: RankFacts) -> str | None:
         return None
     below = f" › {place.callee}" if place.callee else ""
     return f"rank {rank.rank} is at {place.file}:{place.line} {place.function}{below}"
+
+
+def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:
+    """`rank 2 is pp 1, tp 0; pipeline stage 1 (0-1), forward of microbatch 3 (0-7)`."""
+    texts = [coordinates_text(snapshot.place_of(rank)), *map(stage_text, rank.comm.pipeline[:2])]
+    text = "; ".join(filter(None, texts))
+    return f"rank {rank.rank} is {text}" if text else None
 
 
 def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:

@@ -6,6 +6,7 @@ from ddtop.model import restarts
 from ddtop.model import snapshot as build
 from ddtop.model.gpus import records
 from ddtop.model.hosts import clocks, hosts
+from ddtop.model.parallel import coordinates_of
 from ddtop.model.state import loader_progress, ratios
 from ddtop.model.state.arrival_rounds import Answer
 from ddtop.model.state.facts import Snapshot
@@ -91,7 +92,7 @@ class Job(JobMemory):
         if isinstance(record, RankState):
             self._on_state(memory, envelope, record)
         elif isinstance(record, Groups):
-            self._on_groups(memory, record)
+            self._on_groups(memory, envelope, record)
         elif isinstance(record, Stacks):
             _on_stacks(memory, record)
         elif isinstance(record, Arrivals):
@@ -256,7 +257,10 @@ class Job(JobMemory):
             Answer(envelope.rank, sender, envelope.unix_ns, record, overlaps, error_ns=error_ns)
         )
 
-    def _on_groups(self, memory: RankMemory, record: Groups) -> None:
+    def _on_groups(self, memory: RankMemory, envelope: Envelope, record: Groups) -> None:
+        coordinates = coordinates_of(record.groups, envelope.rank or 0)
+        if coordinates != memory.coordinates:
+            memory.coordinates, self.axes = coordinates, None
         for group in map(unpacked, record.groups):
             known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
             if known is not None and memory.generation < since:

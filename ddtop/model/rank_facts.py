@@ -180,6 +180,8 @@ def _comm(
         age_s = max(0.0, pending_s) if memory.exit is None else None
     comm = Comm(
         groups=state.groups,
+        coordinates=memory.coordinates,
+        pipeline=state.pipeline,
         open_collectives=state.open_collectives,
         retired_collectives=state.retired_collectives,
         open_calls=state.open_calls,

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from ddtop.model.gpus import records
 from ddtop.model.gpus.devices import devices_of
 from ddtop.model.hosts import hosts
+from ddtop.model.parallel import axes_of
 from ddtop.model.rank_facts import fields_of
 from ddtop.model.state import job_progress, probes
 from ddtop.model.state.ending import ended
 from ddtop.model.state.facts import (
+    Axis,
     Blame,
     Ended,
     PeerWait,
@@ -90,7 +92,17 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         apart=hosts.apart(reports.hosts),
         orders=tuple(job.orders),
         progress=job_progress.of_job(ranks),
+        axes=_axes(job, ranks),
     )
+
+
+def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
+    """The grid, worked out again only when some rank's coordinates have changed."""
+    if job.axes is None:
+        job.axes = axes_of(
+            [one.comm.coordinates for one in ranks if one.comm.coordinates], len(ranks)
+        )
+    return job.axes
 
 
 def _fields_of_all(

@@ -13,7 +13,7 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
 from ddtop.model.state.probes import probes_off
 from ddtop.wire.progress import TrainingProgress
-from ddtop.wire.records import OpenCall
+from ddtop.wire.records import Group, OpenCall, Stage
 
 STATUS_SCHEMA = "ddtop.status/1"
 DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
@@ -32,9 +32,11 @@ def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
         "world_size": snapshot.world_size,
         "health": verdict.health if verdict is not None else UNKNOWN,
         **_contact(verdict),
-        "ranks": [_rank(rank, rank.rank in blamed) for rank in snapshot.ranks],
+        "ranks": [_rank(snapshot, rank, rank.rank in blamed) for rank in snapshot.ranks],
         "probes_off": probes_off_json(snapshot),
         "progress": progress_json(snapshot.progress),
+        "axes": [{"name": axis.name, "size": axis.size} for axis in snapshot.axes],
+        "groups": [_group(group) for group in snapshot.groups],
     }
 
 
@@ -52,7 +54,7 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
         "probes_off": probes_off_json(snapshot),
         "health": verdict.health,
         **_contact(verdict),
-        "findings": [finding_json(finding) for finding in verdict.findings],
+        "findings": [finding_json(finding, snapshot) for finding in verdict.findings],
         "progress": progress_json(snapshot.progress),
     }
 
@@ -114,8 +116,9 @@ def ended_json(ended: Ended | None) -> Json | None:
     }
 
 
-def finding_json(finding: Finding) -> Json:
-    """One finding."""
+def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
+    """One finding; without a snapshot it is not known what its group is for."""
+    group = snapshot.group(finding.group) if snapshot is not None and finding.group else None
     return {
         "kind": finding.kind,
         "severity": finding.severity,
@@ -128,10 +131,29 @@ def finding_json(finding: Finding) -> Json:
         "group": finding.group,
         "op": finding.op,
         "seq": finding.seq,
+        "group_meaning": _meaning(group),
+        "group_ranks": list(group.ranks) if group is not None else None,
     }
 
 
-def _rank(rank: RankFacts, blamed: bool) -> Json:
+def _meaning(group: Group | None) -> str | None:
+    """What the group is for, as a sentence names it: `tp`."""
+    return group.meanings[0] if group is not None and group.meanings else None
+
+
+def _group(group: Group) -> Json:
+    """A process group: torch's name and description of it, and what the program uses it for."""
+    return {
+        "name": group.name,
+        "description": group.description,
+        "meaning": _meaning(group),
+        "meanings": list(group.meanings),
+        "backend": group.backend,
+        "ranks": list(group.ranks),
+    }
+
+
+def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
     return {
         "rank": rank.rank,
         "host": rank.host,
@@ -143,7 +165,7 @@ def _rank(rank: RankFacts, blamed: bool) -> Json:
         "iteration": rank.progress.iteration,
         "iteration_source": rank.progress.iteration_source,
         "step_ms": rank.progress.step_ms,
-        "collective": _collective(rank),
+        "collective": _collective(snapshot, rank),
         "calls": [_call(call) for call in rank.comm.open_calls],
         "wait_ratio": rank.comm.wait_ratio,
         "loader": _loader(rank),
@@ -153,6 +175,8 @@ def _rank(rank: RankFacts, blamed: bool) -> Json:
         "rss_bytes": rank.process.rss_bytes,
         "report_age_s": rank.agent.report_age_s,
         "progress": progress_json(rank.progress.training),
+        "coordinates": {name: place for name, place, _ in rank.comm.coordinates} or None,
+        "pipeline": [_stage(stage) for stage in rank.comm.pipeline] or None,
     }
 
 
@@ -168,7 +192,19 @@ def _place(rank: RankFacts) -> Json | None:
     }
 
 
-def _collective(rank: RankFacts) -> Json | None:
+def _stage(stage: Stage) -> Json:
+    """A stage of torch's pipelining; stages and microbatches count from 0."""
+    return {
+        "stage": stage.index,
+        "stages": stage.stages,
+        "microbatches": stage.microbatches,
+        "in_flight": list(stage.in_flight),
+        "pass": stage.pass_,
+        "microbatch": stage.microbatch,
+    }
+
+
+def _collective(snapshot: Snapshot, rank: RankFacts) -> Json | None:
     held = rank.comm.collective
     if held is None:
         return None
@@ -178,6 +214,7 @@ def _collective(rank: RankFacts) -> Json | None:
         "seq": held.seq,
         "age_s": rank.comm.collective_age_s,
         "state": held.state,
+        "group_meaning": _meaning(snapshot.group(held.group)),
     }
 
 

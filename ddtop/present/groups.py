@@ -16,7 +16,7 @@ from ddtop.policy import Policy
 from ddtop.present.collectives import op_with_bytes
 from ddtop.present.text import clean
 from ddtop.wire.records import Collective, Group, GroupProgress
-from ddtop.words.sentences import op_name
+from ddtop.words.sentences import group_name, op_name
 
 SECOND_NS = 1_000_000_000
 _Moving = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
@@ -69,8 +69,8 @@ class GroupFacts:
 
 
 def label_of(group: Group) -> str:
-    """As torch's users call it: its description, else its name."""
-    return clean(group.description or group.name)
+    """As the program uses it (`tp`), else torch's description of it, else its name."""
+    return clean(group_name(group))
 
 
 def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:

@@ -21,6 +21,7 @@ from ddtop.wire.records import Hello
 from ddtop.words import units
 from ddtop.words.progress import progress_text
 from ddtop.words.ranks import rank_list, ranks_text
+from ddtop.words.sentences import group_name
 
 WIDTH = 120
 BYTES_MAX = 1 << 20
@@ -204,8 +205,8 @@ def _groups(snapshot: Snapshot) -> list[str]:
     lines = []
     for group in snapshot.groups:
         title = (
-            f"{clean(group.description or group.name)} ({clean(group.backend)}): ranks"
-            f" {rank_list(group.ranks)}"
+            f"{clean(group_name(group))} ({clean(group.backend)}): ranks {rank_list(group.ranks)}"
+            + (f", torch's name {clean(group.name)}" if group.meanings else "")
         )
         front: dict[str, list[int]] = {}
         for rank in group.ranks:

@@ -88,7 +88,7 @@ ACTIONS = (
         "slash",
         "/",
         "filter",
-        "filter the rows: words, or state:blocked host:node3 rank:0-7; Esc takes it away",
+        "filter the rows: words, or state:blocked host:node3 rank:0-7 tp:3; Esc takes it away",
         "filter",
         (RANKS,),
     ),

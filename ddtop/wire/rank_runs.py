@@ -27,7 +27,7 @@ def packed(group: Group) -> Group:
     runs = _runs(group.ranks)
     if 6 * len(runs) > len(group.ranks):
         return group
-    return Group(group.name, group.description, (), group.backend, runs)
+    return Group(group.name, group.description, (), group.backend, runs, group.meanings)
 
 
 def unpacked(group: Group) -> Group:
@@ -37,7 +37,26 @@ def unpacked(group: Group) -> Group:
     """
     if not group.runs:
         return group
-    return Group(group.name, group.description, _ranks(group.runs), group.backend)
+    ranks = _ranks(group.runs)
+    return Group(group.name, group.description, ranks, group.backend, (), group.meanings)
+
+
+def place_in(group: Group, rank: int) -> int | None:
+    """How many members come before the rank, packed or not; None if it is no member."""
+    if not group.runs:
+        return group.ranks.index(rank) if rank in group.ranks else None
+    before = 0
+    for first, count, step in group.runs:
+        place, rest = divmod(rank - first, step) if step else (0, rank - first)
+        if rest == 0 and 0 <= place < count:
+            return before + place
+        before += max(count, 0)
+    return None
+
+
+def size_of(group: Group) -> int:
+    """How many members it has, packed or not."""
+    return sum(max(count, 0) for _, count, _ in group.runs) if group.runs else len(group.ranks)
 
 
 @lru_cache(maxsize=256)

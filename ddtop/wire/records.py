@@ -191,6 +191,22 @@ class Hello(Record, frozen=True, array_like=True):
     script_digest: str | None = None
 
 
+class Stage(msgspec.Struct, frozen=True, array_like=True):
+    """One stage of torch's pipelining that this rank runs.
+
+    `index` counts from 0. `microbatches`: of one step, None before the first. `in_flight`: those
+    whose forward is done and whose backward is not. `pass_`: forward or backward, and `microbatch`
+    the one that is in it; None where that is not known or nothing runs.
+    """
+
+    index: int
+    stages: int
+    microbatches: int | None = None
+    in_flight: tuple[int, ...] = ()
+    pass_: str | None = None
+    microbatch: int | None = None
+
+
 class RankState(Record, frozen=True, array_like=True):
     """What a rank does now. Sent twice a second; the newest replaces one that still waits.
 
@@ -204,7 +220,8 @@ class RankState(Record, frozen=True, array_like=True):
     `gc_total_ns`: time in full garbage collections. `spots`: where the last `spots_samples` (half
     a minute) found the main thread most often. `held_samples` were late because something held the
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
-    of torch's CUDA. `progress`: what the program's framework counts.
+    of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
+    torch's pipelining that it runs.
     """
 
     phase: str
@@ -242,6 +259,7 @@ class RankState(Record, frozen=True, array_like=True):
     catching: Catching | None = None
     usual_wait_ms: float | None = None
     progress: TrainingProgress | None = None
+    pipeline: tuple[Stage, ...] = ()
 
 
 class Arrivals(Record, frozen=True, array_like=True):
@@ -262,7 +280,8 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     """A process group; `name` is torch's group_name, the only key that is the same on all ranks.
 
     `runs`: on the wire in place of the `ranks` of a large one, each first, count and step
-    (`wire.rank_runs`).
+    (`wire.rank_runs`). `meanings`: what the program uses it for, the narrowest first: names of
+    dimensions of a DeviceMesh ("tp"), or those of Megatron and DeepSpeed in the same words.
     """
 
     name: str
@@ -270,6 +289,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     ranks: tuple[int, ...]
     backend: str
     runs: tuple[tuple[int, int, int], ...] = ()
+    meanings: tuple[str, ...] = ()
 
 
 class Groups(Record, frozen=True, array_like=True):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from ddtop.wire.calls import RECEIVES
-from ddtop.wire.records import Collective, Group, Place
+from ddtop.wire.rank_runs import BESIDE
+from ddtop.wire.records import Collective, Group, Place, Stage
 from ddtop.wire.samples import Spot
 from ddtop.wire.stacks import StackFrame
+from ddtop.words.ranks import rank_list, ranks_text
+
+RANGES_MOST = 4
 
 
 def clipped(text: str, most: int) -> str:
@@ -66,24 +70,69 @@ def tensor_text(collective: Collective) -> str:
     return f"{collective.op} of {numbers:,} {dtypes}{root}"
 
 
-def names_of_groups(groups: Iterable[Group]) -> dict[str, str]:
+class GroupNames(Mapping[str, str]):
     """Torch's group names as users know them.
 
-    The description where it is unique, `group 2` where the group has none.
+    `tp (ranks 4-7)` where it is known what the group is for, `fsdp` where there is one such group;
+    else the description where it is unique, `group 2` where the group has none. Each name is made
+    when it is asked for: a job has thousands of groups, and a sentence names one of them.
     """
-    found = list(groups)
-    texts = Counter(group.description for group in found)
-    return {
-        group.name: group.description
-        if _names(group) and texts[group.description] == 1
-        else _numbered(group)
-        for group in found
-    }
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._groups = {group.name: group for group in groups}
+        self._texts = Counter(map(_named, self._groups.values()))
+
+    def __getitem__(self, name: str) -> str:
+        group = self._groups[name]
+        alone = _names(group) and self._texts[_named(group)] == 1
+        return _named(group) if alone else _told_apart(group)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def names_of_groups(groups: Iterable[Group]) -> GroupNames:
+    """The names of these groups."""
+    return GroupNames(groups)
+
+
+def group_name(group: Group) -> str:
+    """What the group is for, else torch's description of it, else its name."""
+    return (_named(group) if _names(group) else "") or group.name
+
+
+def _named(group: Group) -> str:
+    beside = " (gloo)" if group.name.endswith(BESIDE) else ""
+    return group.meanings[0] + beside if group.meanings else group.description
 
 
 def _names(group: Group) -> bool:
-    return group.description not in ("", group.name)
+    return bool(group.meanings) or group.description not in ("", group.name)
 
 
-def _numbered(group: Group) -> str:
-    return f"{group.description if _names(group) else 'group'} {group.name}"
+def _told_apart(group: Group) -> str:
+    if group.meanings and group.ranks:
+        return f"{_named(group)} ({ranks_text(group.ranks, RANGES_MOST)})"
+    return f"{_named(group) if _names(group) else 'group'} {group.name}"
+
+
+def coordinates_text(places: Iterable[tuple[str, int]]) -> str:
+    """`dp 0, tp 3, pp 1`."""
+    return ", ".join(f"{name} {place}" for name, place in places)
+
+
+def stage_text(stage: Stage) -> str:
+    """`pipeline stage 1 (0-1), forward of microbatch 3 (0-7), 2 in flight`. All count from 0."""
+    text = f"pipeline stage {stage.index} (0-{stage.stages - 1})"
+    last = f" (0-{stage.microbatches - 1})" if stage.microbatches else ""
+    if stage.pass_ is not None:
+        text += f", {stage.pass_}"
+        text += "" if stage.microbatch is None else f" of microbatch {stage.microbatch}{last}"
+    if stage.in_flight:
+        # Its forward is done, its backward has not begun.
+        text += f", {rank_list(stage.in_flight, RANGES_MOST)} in flight"
+        text += last if stage.microbatch is None else ""
+    return text

@@ -55,6 +55,8 @@ _FINDING: Keys = {
     "group": ("string or null", "the process group"),
     "op": ("string or null", "the collective"),
     "seq": ("int or null", "the number of the collective in its group"),
+    "group_meaning": ("string or null", "what that group is for: `dp`, `tp`, `pp`, ..."),
+    "group_ranks": ("array of int or null", "the members of that group"),
 }
 _ENDED: Keys = {
     "reason": ("string", "how the job ended"),
@@ -156,6 +158,7 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].collective.seq": ("int", "its number in that group"),
         "ranks[].collective.age_s": ("number or null", "for how long it has been open"),
         "ranks[].collective.state": ("string", "scheduled, started or completed"),
+        "ranks[].collective.group_meaning": ("string or null", "what that group is for: `tp`"),
         "ranks[].calls": (
             "array of object",
             "sends, receives and other calls that have not returned",
@@ -210,6 +213,33 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].cpu_ratio": ("number or null", "cores in use, children included"),
         "ranks[].rss_bytes": ("int or null", "main memory"),
         "ranks[].report_age_s": ("number or null", "for how long the agent has not been heard"),
+        "ranks[].coordinates": (
+            "object or null",
+            'its number in each parallel group by what that is for: `{"dp": 0, "tp": 3}`',
+        ),
+        "ranks[].pipeline": (
+            "array of object or null",
+            "the stages of torch's pipelining that it runs",
+        ),
+        "ranks[].pipeline[].stage": ("int", "the stage, from 0"),
+        "ranks[].pipeline[].stages": ("int", "how many stages there are"),
+        "ranks[].pipeline[].microbatches": ("int or null", "microbatches in a step"),
+        "ranks[].pipeline[].in_flight": (
+            "array of int",
+            "microbatches whose forward is done and whose backward has not begun",
+        ),
+        "ranks[].pipeline[].pass": ("string or null", "`forward` or `backward`, if one runs"),
+        "ranks[].pipeline[].microbatch": ("int or null", "the microbatch in that pass, from 0"),
+        "axes": ("array of object", "the dimensions of the grid of ranks, outermost first"),
+        "axes[].name": ("string", "what its groups are for: `pp`, `dp`, `tp`, ..."),
+        "axes[].size": ("int", "members of one of its groups"),
+        "groups": ("array of object", "the process groups"),
+        "groups[].name": ("string", "torch's name"),
+        "groups[].description": ("string", "torch's description"),
+        "groups[].meaning": ("string or null", "what the program uses it for, as sentences say it"),
+        "groups[].meanings": ("array of string", "all names that the program has for that"),
+        "groups[].backend": ("string", "its backend"),
+        "groups[].ranks": ("array of int", "its members"),
     },
     DIAGNOSE_SCHEMA: {
         **_HEAD,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
-from ddtop.model.state.facts import RankFacts, State
+import msgspec
+
+from ddtop.model.state.facts import Axis, RankFacts, State
 from ddtop.present.as_json import diagnose_json, progress_json, status_json
 from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.records import Stage
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
+from tests.ui.changed import replace
 
 RANK_KEYS = [
     "rank",
@@ -32,6 +35,8 @@ RANK_KEYS = [
     "rss_bytes",
     "report_age_s",
     "progress",
+    "coordinates",
+    "pipeline",
 ]
 
 
@@ -50,6 +55,8 @@ def test_a_status_has_a_row_for_every_rank_with_every_key():
         "ranks",
         "probes_off",
         "progress",
+        "axes",
+        "groups",
     ]
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.status/1", "train-4730", True)
     assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
@@ -78,6 +85,7 @@ def test_a_blocked_rank_in_json():
             "seq": 74_893,
             "age_s": 31.0,
             "state": "started",
+            "group_meaning": None,
         },
         "calls": [],
         "wait_ratio": 0.94,
@@ -88,6 +96,8 @@ def test_a_blocked_rank_in_json():
         "rss_bytes": 1180 * 2**20,
         "report_age_s": 0.2,
         "progress": None,
+        "coordinates": None,
+        "pipeline": None,
     }
 
 
@@ -117,7 +127,7 @@ def test_a_diagnosis_in_json():
     assert found["health"] == "critical"
     assert list(found["findings"][0]) == [
         "kind", "severity", "ranks", "victims", "since_unix_ns", "summary", "evidence", "advice",
-        "group", "op", "seq",
+        "group", "op", "seq", "group_meaning", "group_ranks",
     ]  # fmt: skip
     assert found["findings"][0]["victims"] == [0, 1, 2, 3, 4, 6, 7]
 
@@ -159,3 +169,37 @@ def test_a_loss_that_is_no_number_is_null_and_said_to_be_so():
     assert found is not None
     assert (found["loss"], found["loss_finite"], found["lr"]) == (None, False, None)
     json.dumps(found, allow_nan=False)
+
+
+def test_a_parallel_job_has_the_names_of_its_groups_both_ways():
+    snapshot, verdict = builders.hang()
+    group = msgspec.structs.replace(snapshot.groups[0], meanings=("fsdp", "dp"))
+    first = replace(
+        snapshot.ranks[0],
+        comm={
+            "coordinates": (("fsdp", 0, 8),),
+            "pipeline": (Stage(1, 2, 4, (2, 3), "forward", 4),),
+        },
+    )
+    snapshot = replace(
+        snapshot, groups=(group,), ranks=(first, *snapshot.ranks[1:]), axes=(Axis("fsdp", 8),)
+    )
+    status = status_json(snapshot)
+    finding = diagnose_json(snapshot, verdict)["findings"][0]
+
+    assert status["axes"] == [{"name": "fsdp", "size": 8}]
+    assert status["groups"] == [
+        {
+            "name": "0", "description": "default_pg", "meaning": "fsdp",
+            "meanings": ["fsdp", "dp"], "backend": "gloo", "ranks": list(range(8)),
+        }
+    ]  # fmt: skip
+    assert status["ranks"][0]["coordinates"] == {"fsdp": 0}
+    assert status["ranks"][0]["pipeline"] == [
+        {
+            "stage": 1, "stages": 2, "microbatches": 4, "in_flight": [2, 3], "pass": "forward",
+            "microbatch": 4,
+        }
+    ]  # fmt: skip
+    assert (finding["group"], finding["group_meaning"]) == ("0", "fsdp")
+    assert finding["group_ranks"] == list(range(8))

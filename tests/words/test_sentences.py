@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.wire.records import Collective, Group, OpenCall
+from ddtop.wire.records import Collective, Group, OpenCall, Stage
 from ddtop.words.ranks import rank_list, ranks_text
-from ddtop.words.sentences import collective_text, names_of_groups, tensor_text
+from ddtop.words.sentences import collective_text, names_of_groups, stage_text, tensor_text
 from ddtop.words.units import duration
 from tests.jobs import FakeJob, unix_ns
 
@@ -132,3 +132,45 @@ def test_the_advice_names_the_call_that_is_missing(call, advice):
 
     assert job.finding().ranks == (1,)
     assert advice in job.finding().advice
+
+
+def test_groups_are_named_by_what_they_are_for():
+    names = names_of_groups(
+        [
+            Group("0", "default_pg", (0, 1, 2, 3), "gloo", (), ("fsdp", "dp")),
+            Group("1", "mesh_tp", (0, 1), "gloo", (), ("tp",)),
+            Group("2", "mesh_tp", (2, 3), "gloo", (), ("tp",)),
+            Group("2/gloo", "mesh_tp (gloo)", (2, 3), "gloo", (), ("tp",)),
+            Group("3", "mesh_ep", (), "gloo", (), ("ep",)),
+            Group("4", "mesh_ep", (), "gloo", (), ("ep",)),
+        ]
+    )
+
+    assert dict(names) == {
+        "0": "fsdp",
+        "1": "tp (ranks 0,1)",
+        "2": "tp (ranks 2,3)",
+        "2/gloo": "tp (gloo)",
+        "3": "ep 3",
+        "4": "ep 4",
+    }
+    assert names.get("9", "9") == "9"
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        (Stage(1, 2), "pipeline stage 1 (0-1)"),
+        (Stage(0, 4, 8, (2, 3)), "pipeline stage 0 (0-3), 2,3 in flight (0-7)"),
+        (
+            Stage(1, 2, 4, (), "forward", 2),
+            "pipeline stage 1 (0-1), forward of microbatch 2 (0-3)",
+        ),
+        (
+            Stage(1, 2, 4, (0, 1), "backward"),
+            "pipeline stage 1 (0-1), backward, 0,1 in flight (0-3)",
+        ),
+    ],
+)
+def test_a_pipeline_stage_counts_as_torch_does(stage, text):
+    assert stage_text(stage) == text

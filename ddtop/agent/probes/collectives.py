@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
-from ddtop.agent.notes import PeerNotes
+from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import STUCK_NS, Communication, Tick
 from ddtop.agent.probes.captures import Captures
 from ddtop.agent.probes.group_status import Watch
+from ddtop.agent.probes.parallel import meanings_of
 from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.agent.probes.torch_group import describe, error_of
@@ -39,7 +40,8 @@ STILL_STALL_NS = 4_000_000_000
 NCCL_STUCK_NS = 4_000_000_000
 """Entries of NCCL are read only after this long: in a healthy step a collective may be open for
 seconds."""
-ENTRIES, STATUS = "entries", "recorder status"
+MEANINGS_EVERY_NS = 2_000_000_000
+ENTRIES, STATUS, MEANINGS = "entries", "recorder status", "parallel groups"
 """Names in `probes_off`."""
 IN_LINE_NS = 3_000_000_000
 """A main thread that is inside one call for this long waits for something, for example its GPU. A
@@ -76,6 +78,8 @@ class Collectives(Communication):
         self._entries_at = 0
         self._status_at = 0
         self._errors_at = 0
+        self._meanings: dict[str, tuple[str, ...]] = {}
+        self._meanings_at = 0
         self.skips = 0
         self._looked_at = 0
         self.waits = False
@@ -220,13 +224,25 @@ class Collectives(Communication):
             for name, group in found
             if self._watches[name].enqueued or not name.endswith(BESIDE)
         ]
-        if [name for name, _ in used] != [group.name for group in self.groups]:
-            self.groups = tuple(describe(world, name, group) for name, group in used)
+        changed = [name for name, _ in used] != [group.name for group in self.groups]
+        if (changed or now - self._meanings_at > MEANINGS_EVERY_NS) and used:
+            # A mesh or a global may get its group after the group was made.
+            self._meanings_at, before = now, self._meanings
+            guard.run(MEANINGS, self._find_meanings, world)
+            changed = changed or self._meanings != before
+        if changed:
+            self.groups = tuple(
+                describe(world, name, group, self._meanings.get(name.removesuffix(BESIDE), ()))
+                for name, group in used
+            )
             if any("nccl" in group.backend for group in self.groups):
                 self._captures.watch()
         for gone in set(self._watches) - {name for name, _ in found}:
             del self._watches[gone]
             self._peers.forget(gone)
+
+    def _find_meanings(self, world: Any) -> None:
+        self._meanings = meanings_of(world, meshes())
 
     def _look_at_number(self, name: str, seq: int | None, now: int) -> None:
         watch = self._watches.get(name)

@@ -41,7 +41,7 @@ def _backend(world: Any, group: Any) -> str:
     return backend
 
 
-def describe(world: Any, name: str, group: Any) -> Group:
+def describe(world: Any, name: str, group: Any, meanings: tuple[str, ...] = ()) -> Group:
     """The record of the group. `name`: torch's; with `BESIDE` at its end it is the gloo half."""
     own = name.removesuffix(BESIDE)
     try:
@@ -52,5 +52,5 @@ def describe(world: Any, name: str, group: Any) -> Group:
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else own
     if name != own:
-        return packed(Group(name, f"{description} (gloo)", ranks, "gloo"))
-    return packed(Group(name, description, ranks, _backend(world, group)))
+        return packed(Group(name, f"{description} (gloo)", ranks, "gloo", (), meanings))
+    return packed(Group(name, description, ranks, _backend(world, group), (), meanings))

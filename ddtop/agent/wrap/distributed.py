@@ -1,7 +1,8 @@
-"""Wrappers around init_process_group, new_group and destroy_process_group.
+"""Wrappers around init_process_group, new_group, destroy_process_group and DeviceMesh.
 
 The flight recorder has none of these calls. Each is written to the state page before it runs, so a
-rank that never returns from it is seen there.
+rank that never returns from it is seen there. A DeviceMesh is remembered after it was made: it says
+what its groups are for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
+from ddtop.agent.notes import note_mesh
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
@@ -28,6 +30,25 @@ def wrap(module: ModuleType) -> None:
     _replace(module, "init_process_group", _before_init, _after_init)
     _replace(module, "new_group", None, None)
     _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
+
+
+def wrap_mesh(module: ModuleType) -> None:
+    """Remember each mesh that `torch.distributed.device_mesh.DeviceMesh` makes."""
+    kind = getattr(module, "DeviceMesh", None)
+    # Without torch.distributed the class is an empty stand-in.
+    if kind is None or not hasattr(kind, "mesh_dim_names"):
+        return
+    original = kind.__init__
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        guard.run("device mesh", note_mesh, self)
+
+    setattr(construct, _WRAPPED, True)
+    kind.__init__ = construct
 
 
 def _replace(

@@ -257,11 +257,11 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         lines += stack_lines(rank, policy)
         own = next((item for item in rank.comm.groups if item.group == blame.group), None)
         enqueued = own.enqueued - (own.p2p_offset or 0) if own else 0
-        waits = verb(blame.waiters, "waits", "wait")
+        inside = _waiters_in(snapshot, blame)
         if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(
-                f"rank {rank.rank} has enqueued #{enqueued}, {ranks_text(blame.waiters)} {waits} in"
-                f" #{blame.seq}"
+                f"rank {rank.rank} has enqueued #{enqueued}, {ranks_text(inside)}"
+                f" {verb(inside, 'waits', 'wait')} in #{blame.seq}"
             )
     waiter = snapshot.rank(blames[0].waiters[0])
     # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is
@@ -270,6 +270,14 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
     if (place := waiter.reported.place) is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
     return tuple(line for line in lines if line is not None)
+
+
+def _waiters_in(snapshot: Snapshot, blame: Blame) -> tuple[int, ...]:
+    """Those who wait in the very collective; the others wait elsewhere, for these."""
+    inside = {
+        wait.rank for wait in snapshot.waits if (wait.group, wait.seq) == (blame.group, blame.seq)
+    }
+    return tuple(rank for rank in blame.waiters if rank in inside) or blame.waiters
 
 
 def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy) -> str:

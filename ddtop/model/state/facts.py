@@ -32,9 +32,21 @@ from ddtop.wire.records import (
     Place,
     ProcessState,
     Stacks,
+    Stage,
 )
 from ddtop.wire.rendezvous import Candidacy, Rendezvous
 from ddtop.wire.samples import Catching, Spot
+
+Coordinates = tuple[tuple[str, int, int], ...]
+"""(meaning, place, size) of each parallel group of a rank: ("tp", 3, 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of the grid of ranks."""
+
+    name: str
+    size: int
 
 
 class State(str, Enum):
@@ -148,6 +160,10 @@ class Comm(msgspec.Struct, frozen=True, gc=False):
     """The rank's collectives, its other calls of torch.distributed and MPI, and their waits."""
 
     groups: tuple[GroupProgress, ...] = ()
+    #: Its place in each group whose meaning is known.
+    coordinates: Coordinates = ()
+    #: The stages of torch's pipelining that it runs.
+    pipeline: tuple[Stage, ...] = ()
     open_collectives: tuple[Collective, ...] = ()
     #: The last collectives that have completed.
     retired_collectives: tuple[Collective, ...] = ()
@@ -474,6 +490,13 @@ class Snapshot:
     orders: tuple[tuple[int, Order], ...] = ()
     #: How far the training is: the progress of the ranks as one.
     progress: TrainingProgress | None = None
+    #: The dimensions of the grid of ranks, outermost first; empty where no group has a meaning.
+    axes: tuple[Axis, ...] = ()
+
+    def place_of(self, rank: RankFacts) -> tuple[tuple[str, int], ...]:
+        """The rank's coordinates in the grid: (("pp", 1), ("tp", 3))."""
+        known = {name: place for name, place, _ in rank.comm.coordinates}
+        return tuple((axis.name, known[axis.name]) for axis in self.axes if axis.name in known)
 
     def rank(self, number: int) -> RankFacts:
         """The facts of one rank; a rank outside the world is `missing`."""

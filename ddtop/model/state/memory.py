@@ -16,6 +16,7 @@ import msgspec
 from ddtop.model.state import loader_progress
 from ddtop.model.state.arrival_rounds import Rounds
 from ddtop.model.state.candidates import Candidates
+from ddtop.model.state.facts import Axis, Coordinates
 from ddtop.model.state.gpu_facts import Own
 from ddtop.model.state.gpu_memory import Gpus
 from ddtop.model.state.series import Series
@@ -78,6 +79,8 @@ class RankMemory:
     step_best_ms: float | None = None
     #: The two longest pauses between two moments of progress, the longest first.
     longest_pauses_ns: tuple[int, int] = (0, 0)
+    #: Its place in each of its groups whose meaning is known.
+    coordinates: Coordinates = ()
     #: The newest dump of the process, and the newest of each DataLoader worker by pid.
     stacks: Stacks | None = None
     worker_stacks: dict[int, Stacks] = field(default_factory=dict)
@@ -180,6 +183,8 @@ class JobMemory:
         self.groups: dict[str, Group] = {}
         #: The generation of the rank that reported each group.
         self.groups_of: dict[str, int] = {}
+        #: The grid of ranks; None: coordinates have changed since it was worked out.
+        self.axes: tuple[Axis, ...] | None = None
         #: By host: when its relay reported last, and the report.
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
@@ -209,6 +214,7 @@ class JobMemory:
 
     def place(self, rank: int, memory: RankMemory) -> RankMemory:
         """Make this process the rank from now on."""
+        self.axes = None
         self.remove(rank)
         self.ranks[rank] = memory
         self.ranks_of.setdefault(memory.sender, set()).add(rank)
@@ -222,7 +228,10 @@ class JobMemory:
 
     def widen(self, hello: Hello) -> None:
         """The world is as large as the largest report of it."""
-        self.world_size = max(self.world_size, hello.world_size or 0, (hello.rank or 0) + 1)
+        before = self.world_size
+        self.world_size = max(before, hello.world_size or 0, (hello.rank or 0) + 1)
+        if self.world_size != before:
+            self.axes = None
 
     @property
     def first_unix_ns(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,9 +11,11 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.text import clean
+from ddtop.wire.meanings import ORDER, short
 from ddtop.words.ranks import rank_ranges
 
 BY_VERDICT = "verdict"
+_DIMENSION = re.compile(r"[a-z][a-z0-9_]*")
 
 SortKey = Callable[[RankFacts], object]
 
@@ -148,6 +151,7 @@ class Rows:
 class Filter:
     """What a row must have: every term of what was typed.
 
+    `places`: where it must stand in its parallel groups, `tp:3`.
     `problem` is a sentence where a term could not be read; such a term is left out.
     """
 
@@ -155,13 +159,16 @@ class Filter:
     hosts: tuple[str, ...] = ()
     ranks: tuple[range, ...] | None = None
     words: tuple[str, ...] = ()
+    places: tuple[tuple[str, tuple[range, ...]], ...] = ()
     problem: str = ""
     text: str = field(default="", compare=False)
 
     @property
     def empty(self) -> bool:
         """Every row passes."""
-        return not (self.states or self.hosts or self.words or self.ranks is not None)
+        return not (
+            self.states or self.hosts or self.words or self.places or self.ranks is not None
+        )
 
     def passes(self, rank: RankFacts, blamed: bool = False) -> bool:
         """This row is shown. `blamed`: a critical finding blames the rank, whatever its state."""
@@ -175,6 +182,8 @@ class Filter:
         host = clean(rank.host or "").lower()
         if self.hosts and not any(part in host for part in self.hosts):
             return False
+        if self.places and not self._stands_there(rank):
+            return False
         if not self.words:
             return True
         row = f"{rank.rank} {rank.state.value} {host} {now_text(rank).lower()} {rank.pid or ''}"
@@ -182,18 +191,28 @@ class Filter:
             row += f" {rank.reported.place.function} {rank.reported.place.file}".lower()
         return all(word in row for word in self.words)
 
+    def _stands_there(self, rank: RankFacts) -> bool:
+        known = {name: place for name, place, _ in rank.comm.coordinates}
+        return all(
+            name in known and any(known[name] in part for part in parts)
+            for name, parts in self.places
+        )
+
 
 def parse_filter(text: str) -> Filter:
-    """What was typed after `/`: `state:blocked host:node3 rank:0-7,12`, every other word is looked
-    for in the row."""
+    """What was typed after `/`: `state:blocked host:node3 rank:0-7,12 tp:3 pp:1`, every other word
+    is looked for in the row."""
     states: set[str] = set()
     hosts: list[str] = []
     words: list[str] = []
     ranks: tuple[range, ...] | None = None
+    places: list[tuple[str, tuple[range, ...]]] = []
     problem = ""
     for term in text.lower().split():
         name, colon, value = term.partition(":")
-        if not colon or name not in ("state", "host", "rank"):
+        if colon and (place := _place(name, value)) is not None:
+            places += place
+        elif not colon or name not in ("state", "host", "rank"):
             words.append(term)
         elif not value:
             continue
@@ -210,7 +229,19 @@ def parse_filter(text: str) -> Filter:
             found = rank_ranges(value, unfinished=True)
             problem = problem if found is not None else f"not ranks: {value!r}"
             ranks = found if found is not None else ranks
-    return Filter(frozenset(states), tuple(hosts), ranks, tuple(words), problem, text.strip())
+    return Filter(
+        frozenset(states), tuple(hosts), ranks, tuple(words), tuple(places), problem, text.strip()
+    )
+
+
+def _place(name: str, value: str) -> list[tuple[str, tuple[range, ...]]] | None:
+    """A place in a parallel group, empty while its number is still typed; None: it is none."""
+    if name in ("state", "host", "rank") or not _DIMENSION.fullmatch(name):
+        return None
+    if not value:
+        return [] if name in ORDER else None
+    found = rank_ranges(value, unfinished=True)
+    return None if found is None else [(short(name), found)]
 
 
 def describe_filter(found: Filter, shown: int, total: int) -> str:

@@ -15,6 +15,7 @@ from ddtop.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
 from ddtop.present.hosts.hosts import clock_words
 from ddtop.present.job_text import group_label
 from ddtop.present.now import now_age_s, now_text, open_call_text, waits_text
+from ddtop.present.parallel import pipeline_texts, place_text
 from ddtop.present.stacks.lines import Around, Shape, stacks_lines
 from ddtop.present.table.bars import sparkline
 from ddtop.present.table.columns import state_text
@@ -250,6 +251,9 @@ def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if not rank.comm.groups:
         return
     page.heading("groups")
+    page.item("place", place_text(snapshot, rank))
+    for text in pipeline_texts(rank):
+        page.item("runs", text)
     rows = [
         (
             group_label(snapshot, one.group),

@@ -78,7 +78,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.view: View = self.ranks
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
-        self.input = Input(placeholder="state:blocked host:node3 rank:0-7 word", id="filter")
+        self.input = Input(placeholder="state:blocked host:node3 rank:0-7 tp:3 word", id="filter")
 
     @property
     def table(self) -> RankTable:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual.app import ComposeResult
+
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
 from ddtop.policy import POLICY
@@ -16,28 +18,38 @@ from ddtop.present.groups import (
     natural,
     order_of,
 )
+from ddtop.present.parallel import grid_lines
 from ddtop.present.text import Line
 from ddtop.ui import actions
 from ddtop.ui.render.groups import group_row, groups_table
 from ddtop.ui.session import Session
 from ddtop.ui.views.listing import ListingView
 from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Group
 
 PICKED_MOST = 256
+GRID_LINES_MOST = 10
 LARGE, LARGE_NS = 1024, 2_000_000_000
 """Groups of so many members are looked at once in so long."""
 
 
 class GroupsView(ListingView):
-    """Those that stand still first. Members are looked at for visible rows only, once a look."""
+    """The grid of ranks, and below it the groups, those that stand still first.
 
+    Members are looked at for visible rows only, once a look.
+    """
+
+    DEFAULT_CSS = """
+    GroupsView #groups-grid { height: 0; }
+    """
     topic: ClassVar[str] = actions.GROUPS
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
+        self.grid = LinesView(session.paint, "groups-grid")
         self._groups: dict[str, Group] = {}
         self._by_name: list[str] = []
         self._named_for: tuple[Group, ...] = ()
@@ -46,6 +58,18 @@ class GroupsView(ListingView):
         self._snapshot: Snapshot | None = None
         self._looked_unix_ns = 0
 
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.grid
+        yield from super().compose()
+
+    def _show_grid(self, look: Look, snapshot: Snapshot) -> None:
+        most = min(GRID_LINES_MOST, self.size.height // 2)
+        paint, at_fault = self.session.paint, culprits(look.verdict)
+        lines = grid_lines(snapshot, self.size.width, most, at_fault, paint.glyphs)
+        self.grid.styles.height = len(lines) + (1 if lines else 0)
+        self.grid.show([*lines, ()] if lines else [])
+
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """All groups; nothing is looked at twice for one look."""
         if snapshot is not self._snapshot:
@@ -53,6 +77,7 @@ class GroupsView(ListingView):
             self._forget(snapshot)
             self._waits = group_waits(snapshot, POLICY)
             self._take_names(snapshot.groups)
+        self._show_grid(look, snapshot)
         table, glyphs = groups_table(self.list.size.width), self.session.paint.glyphs
         order = order_of(snapshot, self._waits, self._by_name, POLICY, culprits(look.verdict))
         if not order:

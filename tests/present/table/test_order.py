@@ -144,3 +144,25 @@ def test_rows_are_worked_out_anew_only_for_something_new():
 
     assert rows.of(snapshot, verdict, "now", False, some) is first
     assert rows.of(replace(snapshot), verdict, "now", False, some) is not first
+
+
+def test_a_filter_takes_places_in_parallel_groups():
+    snapshot = builders.hang()[0]
+    ranks = tuple(
+        replace(rank, comm={"coordinates": (("pp", rank.rank // 4, 2), ("tp", rank.rank % 4, 4))})
+        for rank in snapshot.ranks
+    )
+    snapshot = replace(snapshot, ranks=ranks)
+
+    assert passing("tp:3", snapshot) == [3, 7]
+    assert passing("tp:2-3 pp:1", snapshot) == [6, 7]
+    assert passing("tensor_parallel:0,1 pp:0", snapshot) == [0, 1]
+    assert passing("dp:0", snapshot) == []
+    assert passing("tp:", snapshot) == list(range(8))
+    assert parse_filter("tp:3").problem == ""
+
+
+def test_a_place_is_not_taken_for_a_word_and_a_word_not_for_a_place():
+    assert parse_filter("train.py:31").words == ("train.py:31",)
+    assert parse_filter("http://x").words == ("http://x",)
+    assert parse_filter("tp:3").words == ()

@@ -1,0 +1,104 @@
+"""The pipeline stages of this rank, and the microbatch that each is in.
+
+Source: attributes of torch's `_PipelineStageBase`: `stage_index`, `num_stages`, `chunks`, the keys
+of `fwd_cache` (microbatches whose forward is done and whose backward has not begun), and how many
+outputs the last stage has. Whether a forward or a backward runs is seen in the frames. No tensor is
+read. Caveat: microbatches go through a stage in ascending order in every schedule; backwards do so
+in all but looped BFS, so the number of a backward is left out where it would be a guess.
+Check: `stage.fwd_cache.keys()` in the program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from ddtop.agent.probe import Probe, Tick
+from ddtop.wire.records import Stage
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+STAGES_MAX = 32
+IN_FLIGHT_MAX = 64
+DEPTH_MAX = 200
+FORWARD, BACKWARD = "forward", "backward"
+_STAGE_FILE, _SCHEDULE_FILE = "pipelining/stage.py", "pipelining/schedules.py"
+_PASSES = {
+    "forward_one_chunk": FORWARD,
+    "backward_one_chunk": BACKWARD,
+    "backward_weight_one_chunk": BACKWARD,
+}
+
+
+class PipelineProbe(Probe):
+    """The stages that still exist, in the order in which they were made."""
+
+    name = "pipeline"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._stages: list[ref[Any]] = []
+
+    def add(self, stage: Any) -> None:
+        """One more stage; called on the program's thread."""
+        if len(self._stages) < STAGES_MAX:
+            self._stages.append(ref(stage))
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The stages now."""
+        stages = [stage for one in self._stages if (stage := one()) is not None]
+        in_schedule, passes = running_pass(self._rank.lead_id)
+        # With several stages the frames do not tell which of them runs.
+        passes = passes if len(stages) == 1 else None
+        return {"pipeline": tuple(_stage(stage, in_schedule, passes) for stage in stages)}
+
+
+def running_pass(thread_id: int) -> tuple[bool, str | None]:
+    """Whether the thread is inside a schedule's step, and in a forward or a backward of it."""
+    frame: FrameType | None = sys._current_frames().get(thread_id)
+    passes = None
+    for _ in range(DEPTH_MAX):
+        if frame is None:
+            break
+        code = frame.f_code
+        if passes is None and code.co_name in _PASSES and code.co_filename.endswith(_STAGE_FILE):
+            passes = _PASSES[code.co_name]
+        elif code.co_filename.endswith(_SCHEDULE_FILE) and code.co_name.startswith("step"):
+            return True, passes
+        frame = frame.f_back
+    return False, None
+
+
+def _stage(stage: Any, in_schedule: bool, passes: str | None) -> Stage:
+    index, stages = int(stage.stage_index), int(stage.num_stages)
+    chunks = stage.chunks if isinstance(stage.chunks, int) else None
+    if not in_schedule:
+        return Stage(index, stages, chunks)
+    # The keys are numbers. Copying them is one step of C code, so the program cannot change them.
+    in_flight = tuple(sorted(stage.fwd_cache)[:IN_FLIGHT_MAX])
+    # The last stage keeps each output until the step is over, unless it was told not to.
+    last = index == stages - 1
+    outputs = len(stage.output_chunks) if last else 0
+    microbatch = None
+    if passes == FORWARD:
+        microbatch = _next_forward(in_flight, outputs, last)
+    elif passes == BACKWARD:
+        microbatch = _running_backward(in_flight, outputs, chunks)
+    return Stage(index, stages, chunks, in_flight, passes, microbatch)
+
+
+def _next_forward(in_flight: tuple[int, ...], outputs: int, last: bool) -> int | None:
+    if in_flight:
+        return in_flight[-1] + 1
+    # Only the last stage may have ended all that it began and go on.
+    return (outputs or None) if last else 0
+
+
+def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | None) -> int | None:
+    if in_flight:
+        return in_flight[0] - 1 if in_flight[0] > 0 else None
+    return outputs - 1 if chunks is not None and 0 < outputs < chunks else None
