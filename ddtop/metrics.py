@@ -222,3 +222,124 @@ def metric(name: str) -> Metric:
         if one.name == name:
             return one
     raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of series of `ddtop exporter`, by Prometheus' rules: base units, which are the end
+    of the name.
+
+    `kind`: gauge, counter or info. `labels`: besides `job`. `most`: how many series of it one job
+    may have.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+    most: int = 1
+    of_job: bool = True
+
+
+SERIES_MAX = 60
+"""Series of one job, whatever its size: a fleet of 200 jobs stays below what one small Prometheus
+takes without thinking."""
+FINDINGS_MAX, CULPRITS_MAX, STATES = 6, 8, 14
+
+FAMILIES = (
+    Family("ddtop_build_info", "info", ("version", "python"), "The exporter itself.", of_job=False),
+    Family("ddtop_jobs", "gauge", (), "Jobs that the exporter follows.", of_job=False),
+    Family("ddtop_up", "gauge", (), "1: the job's relay is heard. 0: nothing new is known of it."),
+    Family("ddtop_job_live", "gauge", (), "1: the job runs. 0: it ended within two minutes."),
+    Family("ddtop_look_age_seconds", "gauge", (), "How old the other numbers of the job are."),
+    Family(
+        "ddtop_job_info",
+        "info",
+        (
+            "run",
+            "script",
+            "user",
+            "host",
+            "backend",
+            "world_size",
+            "launcher",
+            "slurm_job_id",
+        ),
+        "What the job is. host: of its relay, on the host of rank 0.",
+    ),
+    Family("ddtop_world_size", "gauge", (), "Ranks that the job should have."),
+    Family("ddtop_job_start_time_seconds", "gauge", (), "When the job began, Unix time."),
+    Family("ddtop_restarts_total", "counter", (), "How often the launcher restarted the ranks."),
+    Family("ddtop_ranks", "gauge", ("state",), "Ranks in each state.", STATES),
+    Family("ddtop_hosts", "gauge", ("state",), "Hosts that are heard, and that are lost.", 2),
+    Family("ddtop_findings", "gauge", (), "Findings that stand and are not muted."),
+    Family(
+        "ddtop_finding",
+        "gauge",
+        ("kind", "severity"),
+        "Findings of this kind that stand and are not muted. The worst kinds only: ddtop_findings"
+        " counts all.",
+        FINDINGS_MAX,
+    ),
+    Family("ddtop_muted_findings", "gauge", (), "Findings that stand and are muted."),
+    Family("ddtop_culprits", "gauge", (), "Ranks that critical findings and warnings name."),
+    Family(
+        "ddtop_culprit",
+        "gauge",
+        ("kind", "rank", "host"),
+        "1 while a finding names this rank. The first ones only: ddtop_culprits counts all.",
+        CULPRITS_MAX,
+    ),
+    Family("ddtop_steps_total", "counter", (), "Iterations that the job finished, median rank."),
+    Family(
+        "ddtop_step_seconds",
+        "gauge",
+        ("over_ranks",),
+        "Time of the last iteration: min, median and max over the ranks.",
+        3,
+    ),
+    Family(
+        "ddtop_no_progress_seconds",
+        "gauge",
+        (),
+        "For how long no rank has made progress; 0 while one does.",
+    ),
+    Family(
+        "ddtop_comm_wait_ratio",
+        "gauge",
+        ("over_ranks",),
+        "Share of the last 10 s in which a collective was open: min and mean over the ranks. The"
+        " straggler has the minimum.",
+        2,
+    ),
+    Family(
+        "ddtop_loader_wait_ratio",
+        "gauge",
+        ("over_ranks",),
+        "Share of the last 10 s spent waiting for a batch: mean and max over the ranks.",
+        2,
+    ),
+    Family(
+        "ddtop_straggler_lost_seconds_total",
+        "counter",
+        (),
+        "Time that the other ranks waited for stragglers, since the exporter has followed the job.",
+    ),
+    Family(
+        "ddtop_goodput_ratio",
+        "gauge",
+        (),
+        "Time in iterations of the usual length over wall time, since the exporter has followed the"
+        " job.",
+    ),
+    Family("ddtop_gpus", "gauge", (), "GPUs of the job's ranks."),
+    Family("ddtop_gpu_utilization_ratio", "gauge", (), "Share of the last second, mean of GPUs."),
+    Family("ddtop_gpu_memory_used_bytes", "gauge", (), "Memory in use on the job's GPUs, sum."),
+    Family("ddtop_gpu_memory_bytes", "gauge", (), "Memory of the job's GPUs, sum."),
+    Family("ddtop_gpu_power_watts", "gauge", (), "Power of the job's GPUs, sum."),
+    Family("ddtop_agent_cpu_ratio", "gauge", (), "Cores that watching uses in a rank, mean."),
+    Family("ddtop_relay_cpu_seconds_total", "counter", (), "CPU time of the job's relays, sum."),
+    Family("ddtop_relay_resident_memory_bytes", "gauge", (), "Memory of the job's relays, sum."),
+    Family("ddtop_dropped_records_total", "counter", (), "Records that agents and relays dropped."),
+)
+"""All series of `ddtop exporter`."""

@@ -26,6 +26,7 @@ SUMMARIES: Mapping[str, str] = {
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
+    "exporter": "The live jobs as series for Prometheus.",
     "explain": "What a finding means, how it is found, what to do.",
     "gpus": "Free and busy GPUs of this host, and who holds them.",
     "help": "What a command does, and its options: ddtop help stacks",
@@ -42,7 +43,16 @@ SUMMARIES: Mapping[str, str] = {
 }
 """The first sentence of each command's help. `ddtop --help` shows these without any import."""
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Look at a job": ("attach", "status", "diagnose", "stacks", "watch", "jobs", "gpus"),
+    "Look at a job": (
+        "attach",
+        "status",
+        "diagnose",
+        "stacks",
+        "watch",
+        "exporter",
+        "jobs",
+        "gpus",
+    ),
     "After the end": ("report", "replay", "explain"),
     "Act on a job": ("run", "signal"),
     "Set up and try": ("demo", "doctor", "setup-env", "key", "completion", "help"),

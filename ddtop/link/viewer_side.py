@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Hashable, Iterator
 from typing import TypeVar
 
 import zmq
@@ -20,14 +21,24 @@ PING_S = 2.0
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 HEAP_FRAMES = 500
 """Read in one turn of the event loop: 2 ms."""
+NO_LIMIT = 0
+MOST_LINKS = 4096
+"""Sockets of one context; libzmq allows 1023 unless it is told otherwise."""
 FLOOD_PER_S, COUNT_S, GATHER_S = 400.0, 0.25, 0.02
 _S = TypeVar("_S", bound="zmq.Socket[bytes] | zmq.asyncio.Socket")
 
 
-def _connect(socket: _S, address: str, port: int, secret: bytes, controller: bool) -> _S:
+def _connect(
+    socket: _S,
+    address: str,
+    port: int,
+    secret: bytes,
+    controller: bool,
+    queue_frames: int = RECEIVE_QUEUE_FRAMES,
+) -> _S:
     mine = derive(secret, CONTROLLER if controller else VIEWER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE_FRAMES)
+    socket.setsockopt(zmq.RCVHWM, queue_frames)
     socket.setsockopt(zmq.CURVE_SERVERKEY, derive(secret, SERVER).public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
@@ -97,6 +108,68 @@ class ViewerLink:
 
     def close(self) -> None:
         """Close at once."""
+        self._context.destroy(linger=0)
+
+
+class ViewerLinks:
+    """Many links in one thread, for a loop that follows many jobs. Each has a name.
+
+    They share one context, because each context has threads of its own. The queues of libzmq have
+    no limit here: whoever follows many jobs is now and then busy for a second with one of them, and
+    libzmq 4.3.5 may abort the process when a queue that was full is read again (its issue 3937).
+    The caller takes out what is there in each turn, and bounds what it keeps. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._context = zmq.Context(io_threads=1)
+        self._context.max_sockets = MOST_LINKS
+        self._poller = zmq.Poller()
+        self._sockets: dict[Hashable, zmq.Socket[bytes]] = {}
+        self._names: dict[zmq.Socket[bytes], Hashable] = {}
+
+    def open(self, name: Hashable, address: str, port: int, secret: bytes) -> None:
+        """Connect to a relay. The link is there at once, whether the relay answers or not.
+
+        Raises:
+            OSError: there are no more descriptors.
+        """
+        try:
+            socket = self._context.socket(zmq.DEALER)
+            _connect(socket, address, port, secret, controller=False, queue_frames=NO_LIMIT)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, error.strerror) from None
+        self._sockets[name] = socket
+        self._names[socket] = name
+        self._poller.register(socket, zmq.POLLIN)
+
+    def send(self, name: Hashable, frame: bytes) -> None:
+        """Queue a frame; dropped if the relay does not take it."""
+        with contextlib.suppress(zmq.Again):
+            self._sockets[name].send(frame, zmq.NOBLOCK)
+
+    def receive(self, seconds: float) -> Iterator[tuple[Hashable, bytes]]:
+        """The frames that are there, after a wait of at most `seconds` for the first.
+
+        Takes at most `HEAP_FRAMES` from each link, so that none keeps the others out.
+        """
+        for socket, _ in self._poller.poll(int(seconds * 1000)):
+            name = self._names[socket]
+            for _ in range(HEAP_FRAMES):
+                try:
+                    data = socket.recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                yield name, data
+
+    def close_one(self, name: Hashable) -> None:
+        """Close this link at once."""
+        socket = self._sockets.pop(name)
+        del self._names[socket]
+        self._poller.unregister(socket)
+        socket.close(0)
+
+    def close(self) -> None:
+        """Close all at once."""
         self._context.destroy(linger=0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.metrics import METRICS
+from ddtop.metrics import FAMILIES, METRICS, SERIES_MAX
 from docs.generate.markdown import code, head, table
 
 
@@ -16,4 +16,16 @@ def page() -> str:
         "`-` on the screen and `null` in JSON mean *not measured*. `0` means *measured zero*.",
     )
     rows = ((code(one.name), one.unit, one.meaning, one.source, code(one.check)) for one in METRICS)
-    return "\n".join(lines + table(("name", "unit", "meaning", "source", "check by hand"), rows))
+    lines += table(("name", "unit", "meaning", "source", "check by hand"), rows)
+    lines += [
+        "## Series",
+        "",
+        f"What `ddtop exporter` serves. A job has at most {SERIES_MAX} series, whatever its size."
+        " Each has the label `job`, but for the first two.",
+        "",
+    ]
+    series = (
+        (code(one.name), one.kind, ", ".join(map(code, one.labels)), str(one.most), one.meaning)
+        for one in FAMILIES
+    )
+    return "\n".join(lines + table(("name", "type", "labels", "most", "meaning"), series))

@@ -95,6 +95,12 @@ def _dashboard(options: argparse.Namespace) -> Iterator[Row]:
     yield from dashboard.measure(seconds, 20 if options.quick else 60, gpus=options.gpus)
 
 
+def _exporter(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import exporter
+
+    yield from exporter.measure(20 if options.quick else 60)
+
+
 def _latency(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import latency
 
@@ -137,6 +143,7 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "journal": ("the journal's CPU in the relay", False, _journal),
     "views": ("attach, status, jobs", False, _views),
     "dashboard": ("the dashboard at 8, 1,024 and 10,000 ranks", False, _dashboard),
+    "exporter": ("a scrape of 10,000 ranks, and of 200 jobs", False, _exporter),
     "dumps": ("stacks of all ranks", False, _dumps),
     "latency": ("from a fault to its name", True, _latency),
     "bytes": ("what a refresh sends to the terminal", False, _bytes),

@@ -1,0 +1,322 @@
+"""Series of all live jobs for Prometheus: the collector, the web server, the text file."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import platform
+import pwd
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import click
+from prometheus_client import CollectorRegistry, make_wsgi_app, write_to_textfile
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.process_collector import ProcessCollector
+
+import ddtop
+from ddtop import registry
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.output import printable
+from ddtop.cli.web_config import WebConfig
+from ddtop.diagnosis.finding import Verdict
+from ddtop.metrics import FAMILIES, Family
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.series import Sample, series_of
+from ddtop.viewer.fleet import Fleet, FleetJob
+from ddtop.viewer.tally import Tally, tally_of
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+TEXTFILE = "ddtop.prom"
+TEXTFILE_S = 5.0
+"""How often the text file is written. node_exporter reads it at each of its own scrapes."""
+IDLE_S = 10.0
+"""A connection on which nothing comes for so long is closed."""
+CONNECTIONS_MAX = 32
+"""Prometheus uses one; more than this is a mistake or an attack, and is closed at once."""
+FIRST_LOOK_S = 3.0
+_PAGE = b"<html><title>ddtop</title><body><a href=/metrics>metrics</a></body></html>\n"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeries:
+    """What is kept of one look at a job."""
+
+    tally: Tally
+    samples: tuple[Sample, ...]
+
+
+def digest(
+    entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, before: JobSeries | None
+) -> JobSeries:
+    """The series of one job, made on the thread of the fleet: a scrape only reads them."""
+    tally = tally_of(snapshot, before.tally if before is not None else None)
+    about = {"script": os.path.basename(entry.script), "host": entry.host, "user": _user()}
+    if entry.sender != registry.ELSEWHERE:
+        about["started_unix_ns"] = str(entry.started_unix_ns)
+    return JobSeries(tally, series_of(snapshot, verdict, tally, about))
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+class Collector:
+    """The series of a fleet, for Prometheus' client library."""
+
+    def __init__(self, jobs: Callable[[], Iterable[FleetJob[JobSeries]]]) -> None:
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[Metric]:
+        """All families. A job whose relay is not heard has `ddtop_up` 0 and its last numbers'
+        age, and nothing else: old numbers must not look like new ones.
+        """
+        families = {family.name: _metric(family) for family in FAMILIES}
+        jobs = newest(self._jobs())
+        version = platform.python_version()
+        _add(families, "ddtop_build_info", [], (ddtop.__version__, version), 1)
+        _add(families, "ddtop_jobs", [], (), len(jobs))
+        for one in jobs:
+            name = [one.entry.job]
+            _add(families, "ddtop_up", name, (), float(one.contact is None))
+            if one.value is None:
+                continue
+            _add(families, "ddtop_look_age_seconds", name, (), one.age_s)
+            if one.contact is None:
+                for sample in one.value.samples:
+                    _add(families, sample.family, name, sample.labels, sample.value)
+        yield from families.values()
+
+
+def newest(jobs: Iterable[FleetJob[JobSeries]]) -> list[FleetJob[JobSeries]]:
+    """Each job once: of several runs of one name the live one, of these the newest. Two series
+    with the same labels would make Prometheus refuse all.
+    """
+    found: dict[str, FleetJob[JobSeries]] = {}
+    for one in jobs:
+        known = found.get(one.entry.job)
+        if known is None or _rank(one) > _rank(known):
+            found[one.entry.job] = one
+    return list(found.values())
+
+
+def _rank(job: FleetJob[JobSeries]) -> tuple[bool, int]:
+    return job.entry.ended_unix_ns is None, job.entry.started_unix_ns
+
+
+def _metric(family: Family) -> Metric:
+    labels = [*(["job"] if family.of_job else []), *family.labels]
+    if family.kind == "counter":
+        return CounterMetricFamily(family.name, family.meaning, labels=labels)
+    if family.kind == "info":
+        return InfoMetricFamily(family.name.removesuffix("_info"), family.meaning, labels=labels)
+    return GaugeMetricFamily(family.name, family.meaning, labels=labels)
+
+
+def _add(
+    families: dict[str, Metric], name: str, job: list[str], labels: tuple[str, ...], value: float
+) -> None:
+    metric: Any = families[name]
+    if isinstance(metric, InfoMetricFamily):
+        known = FAMILY_OF[name].labels
+        metric.add_metric(job, dict(zip(known, labels, strict=True)))
+    else:
+        metric.add_metric([*job, *labels], value)
+
+
+FAMILY_OF = {family.name: family for family in FAMILIES}
+
+
+def registry_of(jobs: Callable[[], Iterable[FleetJob[JobSeries]]]) -> CollectorRegistry:
+    """What is served: the jobs, and what the exporter's own process costs (process_*)."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(Collector(jobs))
+    ProcessCollector(registry=found)
+    return found
+
+
+# -- serving
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = IDLE_S
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Nothing: a scrape is no event."""
+
+
+class Server(ThreadingWSGIServer):
+    """A thread a connection, and a bounded number of them."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    tls: Any = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(*arguments, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve it on a thread, or close it where too many are served."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Shake hands here, so that a client that does not cannot keep the others out."""
+        try:
+            request.settimeout(IDLE_S)
+            if self.tls is not None:
+                request = self.tls.wrap_socket(request, server_side=True)
+            super().process_request_thread(request, client_address)
+        except OSError:
+            # A client that speaks no TLS, or has gone.
+            self.shutdown_request(request)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: the client has gone."""
+
+
+def application(found: CollectorRegistry, config: WebConfig) -> Any:
+    """The WSGI application: /metrics, and a page that leads there."""
+    metrics = make_wsgi_app(found)
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if not config.admits(environ.get("HTTP_AUTHORIZATION", "")):
+            start("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="ddtop"')])
+            return [b"Unauthorized\n"]
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start("405 Method Not Allowed", [("Allow", "GET, HEAD")])
+            return [b""]
+        if environ["PATH_INFO"] == "/metrics":
+            return metrics(environ, start)  # type: ignore[no-any-return]
+        if environ["PATH_INFO"] == "/":
+            start("200 OK", [("Content-Type", "text/html")])
+            return [_PAGE]
+        start("404 Not Found", [])
+        return [b"Not Found\n"]
+
+    return answer
+
+
+def listening(address: str, port: int, found: CollectorRegistry, config: WebConfig) -> Server:
+    """A server that listens, and does not serve yet.
+
+    Raises:
+        CommandError: 2, it cannot listen there, or it may not: nobody would have to show who he is.
+    """
+    where = f"--listen {place(address, port)}"
+    try:
+        family, _, _, _, target = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        loopback = ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback
+        if not loopback and not config.users and config.tls is None:
+            raise CommandError(
+                f"ddtop: {where} would show the jobs to everybody on the network: give"
+                " --web-config FILE with TLS or basic_auth_users, or listen on 127.0.0.1",
+                USAGE,
+            )
+        kind = type("Server", (Server,), {"address_family": family, "tls": config.tls})
+        served: Server = make_server(
+            str(target[0]), port, application(found, config), kind, handler_class=_Handler
+        )
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise CommandError(f"ddtop: {where} cannot be used: {why}", USAGE) from None
+    return served
+
+
+def place(address: str, port: int) -> str:
+    """HOST:PORT, with brackets around an address of IPv6."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+class TextFile:
+    """The series in a file for node_exporter's textfile collector. It is written whole or not at
+    all, and removed at the end: a file that stays would show a job that has long ended.
+    """
+
+    def __init__(self, folder: str, found: CollectorRegistry) -> None:
+        """
+        Raises:
+            CommandError: 2, the folder is none, or cannot be written.
+        """
+        self._path = Path(folder) / TEXTFILE
+        self._found = found
+        self._complained = False
+        if not Path(folder).is_dir():
+            raise CommandError(f"ddtop: --textfile {folder}: there is no such folder", USAGE)
+        probe = Path(folder) / f".{TEXTFILE}.{os.getpid()}"
+        try:
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise CommandError(f"ddtop: --textfile {folder}: {error.strerror}", USAGE) from None
+
+    def write(self) -> None:
+        """Write it. What goes wrong is said once."""
+        try:
+            write_to_textfile(str(self._path), self._found)
+        except OSError as error:
+            if not self._complained:
+                click.echo(printable(f"ddtop: {self._path}: {error.strerror}"), err=True)
+            self._complained = True
+            return
+        self._complained = False
+
+    def remove(self) -> None:
+        """Remove it."""
+        self._path.unlink(missing_ok=True)
+
+
+def serve(
+    fleet: Fleet[JobSeries], server: Server | None, file: TextFile | None, scheme: str
+) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    fleet.start()
+    fleet.wait(FIRST_LOOK_S)
+    try:
+        if server is not None:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            address, port = server.socket.getsockname()[:2]
+            text = f"ddtop: serving {scheme}://{place(address, port)}/metrics"
+            click.echo(text, err=True)
+        while not stop.is_set():
+            if file is not None:
+                file.write()
+            # In turns: a signal that comes before the wait must not be missed.
+            until = time.monotonic() + TEXTFILE_S
+            while not stop.wait(0.5) and time.monotonic() < until:
+                fleet.jobs()
+    finally:
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+        if file is not None:
+            file.remove()
+        fleet.close()

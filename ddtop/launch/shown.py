@@ -1,0 +1,25 @@
+"""Which launcher shows in the part of a rank's environment that its agent sends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ddtop.launch import launchers
+
+_OF_TORCHRUN = "TORCHELASTIC_"
+"""RANK and WORLD_SIZE are set by hand too, these variables are not."""
+
+
+def launcher_of(environ: Mapping[str, str]) -> str:
+    """The name of the innermost launcher whose variables are there; empty: none shows."""
+    if any(name.startswith(_OF_TORCHRUN) for name in environ):
+        return "torchrun"
+    others = [one for one in launchers() if one.name != "torchrun"]
+    for one in others:
+        if one.numbers(environ) is not None:
+            return one.name
+    for one in others:
+        if one.sent and any(re.fullmatch(one.sent, name) for name in environ):
+            return one.name
+    return ""

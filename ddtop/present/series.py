@@ -1,0 +1,168 @@
+"""One job as series for Prometheus: samples of the families in `ddtop/metrics.py`.
+
+At most `metrics.SERIES_MAX` samples a job. Whatever grows with the job is a number over its ranks,
+or the first of a list with a count beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean, median
+from typing import NamedTuple
+
+from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, Finding, Verdict
+from ddtop.launch.shown import launcher_of
+from ddtop.metrics import CULPRITS_MAX, FINDINGS_MAX
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.viewer.tally import Tally
+from ddtop.wire.gpu import Gpu
+
+LABEL_CHARACTERS = 120
+_INFO_FROM = 64
+"""Ranks in which the environment of the launcher is looked for: rank 0 may not have come yet."""
+
+
+class Sample(NamedTuple):
+    """One series: `labels` are in the order of the family, without `job`."""
+
+    family: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+def series_of(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    tally: Tally,
+    about: Mapping[str, str],
+    muted: Iterable[Finding] = (),
+) -> tuple[Sample, ...]:
+    """All series of one job but those of the contact with it. `about`: script, user, host and
+    start time of its job file. `muted`: the findings that stand and are muted.
+    """
+    return (
+        *_job(snapshot, about),
+        *_ranks(snapshot),
+        *_findings(snapshot, verdict, len(tuple(muted))),
+        *_pace(snapshot, tally),
+        *_gpus(snapshot),
+        *_own(snapshot),
+    )
+
+
+def _job(snapshot: Snapshot, about: Mapping[str, str]) -> Iterator[Sample]:
+    hello = next((one.hello for one in snapshot.ranks[:_INFO_FROM] if one.hello), None)
+    environment = hello.environment if hello is not None else {}
+    labels = (
+        snapshot.run,
+        about.get("script", ""),
+        about.get("user", ""),
+        about.get("host", ""),
+        (hello.backend if hello is not None else None) or "",
+        str(snapshot.world_size),
+        launcher_of(environment),
+        environment.get("SLURM_JOB_ID", ""),
+    )
+    yield Sample("ddtop_job_live", float(snapshot.live))
+    yield Sample("ddtop_job_info", 1, tuple(_label(one) for one in labels))
+    yield Sample("ddtop_world_size", snapshot.world_size)
+    if "started_unix_ns" in about:
+        yield Sample("ddtop_job_start_time_seconds", int(about["started_unix_ns"]) / 1e9)
+    yield Sample("ddtop_restarts_total", snapshot.attempt)
+
+
+def _label(text: str) -> str:
+    return text[:LABEL_CHARACTERS]
+
+
+def _ranks(snapshot: Snapshot) -> Iterator[Sample]:
+    states = Counter(one.state for one in snapshot.ranks)
+    # Also those with no rank: a series that comes and goes cannot be compared with itself.
+    yield from (Sample("ddtop_ranks", states[state], (state.value,)) for state in State)
+    lost = sum(one.lost for one in snapshot.seen)
+    yield Sample("ddtop_hosts", len(snapshot.seen) - lost, ("heard",))
+    yield Sample("ddtop_hosts", lost, ("lost",))
+
+
+def _findings(snapshot: Snapshot, verdict: Verdict, muted: int) -> Iterator[Sample]:
+    kinds = Counter((one.kind, one.severity) for one in verdict.findings)
+    worst = sorted(kinds, key=lambda one: SEVERITIES.index(one[1]))
+    yield Sample("ddtop_findings", len(verdict.findings))
+    for key in worst[:FINDINGS_MAX]:
+        yield Sample("ddtop_finding", kinds[key], (str(key[0].value), key[1]))
+    yield Sample("ddtop_muted_findings", muted)
+    named = _named(verdict)
+    yield Sample("ddtop_culprits", len({rank for _, rank in named}))
+    for kind, rank in list(named)[:CULPRITS_MAX]:
+        host = _label(snapshot.rank(rank).host or "")
+        yield Sample("ddtop_culprit", 1, (kind, str(rank), host))
+
+
+def _named(verdict: Verdict) -> dict[tuple[str, int], None]:
+    """(kind, rank) of all ranks at fault, those of critical findings first, each once."""
+    blaming = [one for one in verdict.findings if one.severity != INFO]
+    blaming.sort(key=lambda one: one.severity != CRITICAL)
+    return dict.fromkeys((str(one.kind.value), rank) for one in blaming for rank in one.ranks)
+
+
+def _pace(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
+    ranks = snapshot.ranks
+    if snapshot.iteration is not None:
+        yield Sample("ddtop_steps_total", snapshot.iteration)
+    steps_s = [one.progress.step_ms / 1000 for one in ranks if one.progress.step_ms]
+    if steps_s:
+        yield Sample("ddtop_step_seconds", min(steps_s), ("min",))
+        yield Sample("ddtop_step_seconds", median(steps_s), ("median",))
+        yield Sample("ddtop_step_seconds", max(steps_s), ("max",))
+    still = snapshot.still_since_unix_ns
+    still_s = (snapshot.time_unix_ns - still) / 1e9 if still is not None else 0.0
+    yield Sample("ddtop_no_progress_seconds", max(still_s, 0.0))
+    waits = [one.comm.wait_ratio for one in ranks if one.comm.wait_ratio is not None]
+    if waits:
+        yield Sample("ddtop_comm_wait_ratio", min(waits), ("min",))
+        yield Sample("ddtop_comm_wait_ratio", fmean(waits), ("mean",))
+    loads = [one.loader.wait_ratio for one in ranks if one.loader.wait_ratio is not None]
+    if loads:
+        yield Sample("ddtop_loader_wait_ratio", fmean(loads), ("mean",))
+        yield Sample("ddtop_loader_wait_ratio", max(loads), ("max",))
+    yield Sample("ddtop_straggler_lost_seconds_total", tally.lost_s)
+    if tally.goodput_ratio is not None:
+        yield Sample("ddtop_goodput_ratio", tally.goodput_ratio)
+
+
+def _gpus(snapshot: Snapshot) -> Iterator[Sample]:
+    gpus = _own_gpus(snapshot.ranks)
+    if not gpus:
+        return
+    yield Sample("ddtop_gpus", len(gpus))
+    used = [one.util_ratio for one in gpus if one.util_ratio is not None]
+    if used:
+        yield Sample("ddtop_gpu_utilization_ratio", fmean(used))
+    for family, values in (
+        ("ddtop_gpu_memory_used_bytes", [one.used_bytes for one in gpus]),
+        ("ddtop_gpu_memory_bytes", [one.total_bytes for one in gpus]),
+        ("ddtop_gpu_power_watts", [one.power_watts for one in gpus]),
+    ):
+        known = [one for one in values if one is not None]
+        if known:
+            yield Sample(family, sum(known))
+
+
+def _own_gpus(ranks: Iterable[RankFacts]) -> list[Gpu]:
+    """Each GPU once, though ranks may share it."""
+    owned = [(one.agent.sender, one.gpu.own.gpu) for one in ranks if one.gpu.own is not None]
+    found = {(sender, gpu.uuid): gpu for sender, gpu in owned}
+    return list(found.values())
+
+
+def _own(snapshot: Snapshot) -> Iterator[Sample]:
+    """What ddtop itself costs."""
+    agents = [one.agent.cpu_ratio for one in snapshot.ranks if one.agent.cpu_ratio is not None]
+    if agents:
+        yield Sample("ddtop_agent_cpu_ratio", fmean(agents))
+    hosts = snapshot.hosts
+    yield Sample("ddtop_relay_cpu_seconds_total", sum(one.relay_cpu_ns for one in hosts) / 1e9)
+    yield Sample("ddtop_relay_resident_memory_bytes", sum(one.relay_rss_bytes for one in hosts))
+    dropped = sum(one.agent.drops for one in snapshot.ranks) + sum(one.dropped for one in hosts)
+    yield Sample("ddtop_dropped_records_total", dropped)

@@ -1,0 +1,399 @@
+"""All live jobs at once: each is followed all the time, on one thread, and looked at every second.
+
+The dashboard follows one job with an engine of its own. A list of 200 jobs cannot have 200 of
+those. Here all jobs share one thread, one ZeroMQ context and one budget for looks, and of each look
+only what `digest` makes of it is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar, cast
+
+from ddtop import registry
+from ddtop.diagnosis.finding import Verdict
+from ddtop.link.viewer_side import HEAP_FRAMES, PING_S, ViewerLinks
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, LET_GO, QUEUE_BYTES_MAX, SWITCH_S
+from ddtop.viewer.follower import JOIN_S, SILENT_S, Follower, request, why_silent
+from ddtop.viewer.tape import FRAME_COST_BYTES
+from ddtop.wire.hosts import LEAF
+from ddtop.wire.records import Command
+from ddtop.wire.rendezvous import is_loopback
+
+READ_S = 2.0
+"""How often it is read which jobs there are."""
+LOOK_S, LOOK_MOST_S = 1.0, 2.5
+"""Pauses between two looks at one job. The longer one keeps what is shown less than 3 s old."""
+SECOND_LOOK_S = 0.55
+"""A finding needs two looks half a second apart. The second follows as soon as it counts."""
+LOOK_SHARE, JOB_SHARE = 0.4, 0.15
+"""Of one core, for looks at all jobs together, and at one job."""
+TURN_S = 0.1
+"""Frames are taken in in heaps: waking up for each of them would cost more than the frame."""
+AGAIN_S = 2.0
+"""Pause before a relay that does not answer is connected to again."""
+BEHIND_S = 2.0
+"""A look waits so long for the frames that have come in."""
+ENDED_KEPT_S = 120.0
+"""A job that has ended is kept so long: a collector that comes every minute has to see its end."""
+
+T = TypeVar("T")
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A job to follow: its entry, and the secret of the user that it belongs to."""
+
+    entry: registry.JobEntry
+    secret: bytes
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all others: name, run and host."""
+        return self.entry.job, self.entry.run, self.entry.sender
+
+
+@dataclass(frozen=True, slots=True)
+class FleetJob(Generic[T]):
+    """One job, as it is known now.
+
+    `value`: what `digest` made of the last look; None before the first one. `contact`: None while
+    its relay is heard, else why not, one sentence. `age_s`: how old `value` is, seconds. `looks`:
+    how many looks there were.
+    """
+
+    entry: registry.JobEntry
+    value: T | None
+    contact: str | None
+    age_s: float
+    looks: int
+
+
+class _Followed(Generic[T]):
+    """What the thread keeps of one job."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.follower: Follower | None = None
+        self.connected = self.pinged = 0.0
+        self.again = 0.0
+        self.contact: str | None = None
+        self.value: T | None = None
+        self.looked = time.monotonic()
+        self.looks = 0
+        self.due = 0.0
+        self.cost_s = 0.0
+        self.queue: deque[tuple[bytes, float]] = deque()
+        self.queue_bytes = 0
+
+
+class Fleet(Generic[T]):
+    """Follows the jobs that `read` names, until it is closed.
+
+    `start`, `close`, `jobs` and `wait` are for the caller's thread. `digest` is called on the
+    thread of the fleet, with each look.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[Target]],
+        digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
+    ) -> None:
+        """`read`: which jobs to follow, called every two seconds on a thread of its own. It may
+        raise `RegistryError`, which `problem` then says. `digest` gets the value before, too.
+        """
+        self._read, self._digest = read, digest
+        self.problem: str | None = None
+        self.dropped = 0
+        """Frames that came faster than they could be taken in."""
+        self._targets: list[Target] | None = None
+        self._followed: dict[Key, _Followed[T]] = {}
+        self._shown: tuple[FleetJob[T], ...] = ()
+        self._links: ViewerLinks | None = None
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._ranks = 0
+        self._threads: list[threading.Thread] = []
+        self.failure: BaseException | None = None
+        self._before: tuple[float, tuple[int, int, int]] | None = None
+
+    def start(self) -> None:
+        """Start following; once. Like the engine, it makes other threads wait as little as it can:
+        for the interpreter's lock, and for its collector of circles.
+        """
+        self._before = sys.getswitchinterval(), gc.get_threshold()
+        sys.setswitchinterval(SWITCH_S)
+        gc.set_threshold(*GC_THRESHOLDS)
+        for run, name in ((self._reading, "ddtop-jobs"), (self._following, "ddtop-fleet")):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """End it. A folder that does not answer is left to itself."""
+        self._stop.set()
+        for thread in self._threads[1:]:
+            thread.join()
+        if self._before is not None:
+            sys.setswitchinterval(self._before[0])
+            gc.set_threshold(*self._before[1])
+            self._before = None
+
+    def jobs(self) -> tuple[FleetJob[T], ...]:
+        """All jobs, in the order in which `read` named them."""
+        self._check()
+        now = time.monotonic()
+        # `age_s` was the moment of the look; here it becomes an age.
+        return tuple(replace(one, age_s=max(now - one.age_s, 0.0)) for one in self._shown)
+
+    def wait(self, seconds: float, looks: int = 2) -> tuple[FleetJob[T], ...]:
+        """The jobs, as soon as each has been looked at so often or is not heard; at the latest
+        after so many seconds.
+        """
+        until = time.monotonic() + seconds
+
+        def known() -> bool:
+            read = self._targets is not None or self.problem is not None
+            return self.failure is not None or (
+                read
+                and len(self._shown) == len(self._targets or ())
+                and all(one.looks >= looks or one.contact is not None for one in self._shown)
+            )
+
+        with self._changed:
+            self._changed.wait_for(known, max(until - time.monotonic(), 0.0))
+        return self.jobs()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise RuntimeError("the fleet has failed") from self.failure
+
+    # -- the thread that reads
+
+    def _reading(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._targets = list(self._read())
+                self.problem = None
+            except registry.RegistryError as error:
+                self.problem = str(error)
+                with self._changed:
+                    self._changed.notify_all()
+            self._stop.wait(READ_S)
+
+    # -- the thread that follows
+
+    def _following(self) -> None:
+        self._links = ViewerLinks()
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                self._adopt()
+                self._take_in()
+                self._keep_contact()
+                self._look()
+                self._show()
+                self._stop.wait(max(TURN_S - (time.monotonic() - began), 0.005))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, `jobs` raises it
+            self.failure = error
+            with self._changed:
+                self._changed.notify_all()
+        finally:
+            self._links.close()
+
+    def _adopt(self) -> None:
+        """Begin to follow what is new, and let go what is over."""
+        targets = self._targets
+        if targets is None:
+            return
+        kept: dict[Key, _Followed[T]] = {}
+        for target in targets:
+            one = self._followed.pop(target.key, None) or _Followed(target)
+            if one.target.entry.endpoint() != target.entry.endpoint():
+                self._disconnect(one)
+            one.target = target
+            kept[target.key] = one
+        for gone in self._followed.values():
+            self._disconnect(gone)
+        self._followed = kept
+
+    def _disconnect(self, one: _Followed[T]) -> None:
+        if one.follower is not None and self._links is not None:
+            self._links.close_one(one.target.key)
+        one.follower, one.again = None, 0.0
+        one.queue.clear()
+        one.queue_bytes = 0
+
+    def _take_in(self) -> None:
+        """Take in what has come, for as long as a look may wait."""
+        self._fetch()
+        until = time.monotonic() + LOOK_S
+        waiting = [one for one in self._followed.values() if one.queue]
+        while waiting and not self._stop.is_set() and time.monotonic() < until:
+            for one in waiting:
+                for _ in range(min(len(one.queue), HEAP_FRAMES)):
+                    data, _ = one.queue.popleft()
+                    one.queue_bytes -= len(data) + FRAME_COST_BYTES
+                    if one.follower is not None:
+                        one.follower.take(data)
+            self._fetch()
+            waiting = [one for one in self._followed.values() if one.queue]
+
+    def _fetch(self) -> None:
+        """Move what libzmq has into queues of our own, which are bounded."""
+        assert self._links is not None
+        now = time.monotonic()
+        for name, data in self._links.receive(0.0):
+            one = self._followed.get(cast(Key, name))
+            if one is None or one.follower is None:
+                continue
+            one.follower.took_mono_s = now
+            if one.queue_bytes < QUEUE_BYTES_MAX:
+                one.queue.append((data, now))
+                one.queue_bytes += len(data) + FRAME_COST_BYTES
+            else:
+                self.dropped += 1
+
+    def _keep_contact(self) -> None:
+        now = time.monotonic()
+        for one in self._followed.values():
+            if one.follower is None:
+                if now >= one.again:
+                    self._connect(one, now)
+                continue
+            follower = one.follower
+            silent_s = now - max(follower.took_mono_s, one.connected)
+            if follower.refusal:
+                one.contact = f"the relay of {one.target.entry.job} refuses: {follower.refusal}"
+            elif not follower.live:
+                if silent_s > SILENT_S:
+                    one.contact = why_silent(one.target.entry)
+            elif silent_s > SILENT_S:
+                one.contact = why_silent(one.target.entry)
+            else:
+                one.contact = None
+            if follower.refusal or follower.rejoin or silent_s > JOIN_S:
+                self._disconnect(one)
+                one.again = now + (0.0 if follower.rejoin else AGAIN_S)
+            elif now - one.pinged > PING_S and self._links is not None:
+                one.pinged = now
+                self._links.send(one.target.key, request(Command("ping")))
+
+    def _connect(self, one: _Followed[T], now: float) -> None:
+        entry = one.target.entry
+        one.again = now + AGAIN_S
+        why = closed(entry)
+        if why is not None or self._links is None:
+            one.contact = why
+            return
+        try:
+            self._links.open(one.target.key, *entry.endpoint(), one.target.secret)
+        except OSError as error:
+            one.contact = f"no connection to {entry.job}: {error.strerror}"
+            return
+        one.follower = Follower(entry.job)
+        one.connected = one.pinged = now
+        self._links.send(one.target.key, request(Command("join", history_s=0.0)))
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        ranks = 0
+        total_s = sum(one.cost_s for one in self._followed.values())
+        for one in self._followed.values():
+            follower = one.follower
+            if follower is None or not follower.live or one.contact is not None or now < one.due:
+                continue
+            if one.queue and now < one.due + BEHIND_S:
+                continue
+            worked = time.thread_time()
+            # What still waits would make its ranks look silent: the look is of the moment before.
+            late_s = now - one.queue[0][1] if one.queue else 0.0
+            snapshot, verdict = follower.look(follower.now_unix_ns() - int(late_s * 1e9))
+            one.value = self._digest(one.target.entry, snapshot, verdict, one.value)
+            one.looks += 1
+            one.looked = time.monotonic()
+            one.cost_s = time.thread_time() - worked
+            pause_s = max(LOOK_S, one.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
+            if follower.judge.wavers or one.looks < follower.judge.snapshots_needed:
+                pause_s = max(SECOND_LOOK_S, 2 * one.cost_s)
+            one.due = one.looked + min(pause_s, LOOK_MOST_S)
+            facts = list(snapshot.ranks)
+            del snapshot, verdict
+            ranks += len(facts)
+            # Of 10,000 ranks that is 50 ms in one go, in which no other thread gets its turn.
+            while facts:
+                del facts[-LET_GO:]
+            if self._stop.is_set():
+                return
+        if ranks:
+            self._ranks = max(ranks, self._ranks)
+            gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * self._ranks, *GC_THRESHOLDS[1:])
+
+    def _show(self) -> None:
+        self._shown = tuple(
+            FleetJob(one.target.entry, one.value, one.contact, one.looked, one.looks)
+            for one in self._followed.values()
+        )
+        with self._changed:
+            self._changed.notify_all()
+
+
+def closed(entry: registry.JobEntry) -> str | None:
+    """Why the relay of this entry cannot be asked from here, one sentence; None if it may be."""
+    if not entry.reachable(time.time_ns()) and entry.sender != registry.ELSEWHERE:
+        return why_silent(entry)
+    address, _ = entry.endpoint()
+    if not entry.is_here and is_loopback(address) and entry.host != os.uname().nodename:
+        return f"its relay listens on {entry.host} only: ddtop status --ssh {entry.host}"
+    return None
+
+
+def own_jobs() -> list[Target]:
+    """The jobs of this user that live, or that ended a moment ago. A leaf is a part of its hub.
+
+    Raises:
+        RegistryError: the state folder or the key cannot be read.
+    """
+    now = time.time_ns()
+    entries = registry.without_parts(registry.read_entries(), now)
+    wanted = [one for one in entries if _wanted(one, now)]
+    return [Target(one, secret) for secret in _secrets(wanted) for one in wanted]
+
+
+def _secrets(wanted: list[registry.JobEntry]) -> list[bytes]:
+    # Without a job no key is made in an empty state folder.
+    return [registry.secret()] if wanted else []
+
+
+def _wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
+    if entry.role == LEAF and entry.part_of and entry.ended_unix_ns is not None:
+        return False
+    ended = entry.ended_unix_ns
+    if ended is not None:
+        young = now_unix_ns - ended < ENDED_KEPT_S * 1e9
+        return young and entry.reachable(now_unix_ns)
+    return entry.live(now_unix_ns)
+
+
+@contextlib.contextmanager
+def following(
+    read: Callable[[], Iterable[Target]],
+    digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
+) -> Iterator[Fleet[T]]:
+    """A fleet that is closed behind the block."""
+    fleet: Fleet[T] = Fleet(read, digest)
+    fleet.start()
+    try:
+        yield fleet
+    finally:
+        fleet.close()

@@ -1,0 +1,309 @@
+"""`ddtop exporter` as a command: what it serves, to whom, and what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import os
+import select
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddtop import registry
+from ddtop.cli import cli
+from ddtop.cli.commands.exporter import address_of
+from ddtop.cli.errors import CommandError
+from ddtop.cli.exporter import JobSeries, newest
+from ddtop.viewer.fleet import FleetJob
+from tests.cli.commands import ddtop
+from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+
+pytest.importorskip("prometheus_client")
+PASSWORD = "correct horse"
+
+
+class Exporting:
+    """The command, and the port that it has said."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ddtop", "exporter", *words], stderr=subprocess.PIPE, bufsize=0
+        )
+
+    @property
+    def port(self):
+        ready, _, _ = select.select([self.process.stderr], [], [], DEADLINE_S)
+        line = self.process.stderr.readline().decode() if ready else ""
+        assert "serving" in line, line
+        return int(line.rpartition("/metrics")[0].rpartition(":")[2])
+
+    def stops(self):
+        """(exit code, stderr)."""
+        self.process.send_signal(signal.SIGTERM)
+        _, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, err.decode()
+
+
+@pytest.fixture
+def exporting():
+    found = []
+
+    def start(*words):
+        found.append(Exporting(*words))
+        return found[-1]
+
+    yield start
+    for one in found:
+        one.process.kill()
+        one.process.communicate()
+
+
+@pytest.fixture
+def stage(home):
+    found = Stage(home)
+    found.rank()
+    found.heard(found.viewer(), sees_ranks)
+    end = time.monotonic() + DEADLINE_S
+    while not registry.read_entries():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    yield found
+    if found.thread.is_alive():
+        found.close()
+
+
+def get(port, path="/metrics", *, tls=None, user=None, accept=None, method="GET"):
+    """(status, body, content type)."""
+    kind = http.client.HTTPConnection
+    more = {}
+    if tls is not None:
+        kind, more = http.client.HTTPSConnection, {"context": tls}
+    connection = kind("127.0.0.1", port, timeout=DEADLINE_S, **more)
+    headers = {"Accept": accept} if accept else {}
+    if user is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body, answer.headers.get("Content-Type", "")
+
+
+def parsed(body):
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(body)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_shows_the_live_job_in_open_metrics(stage, exporting):
+    port = exporting("--listen", "127.0.0.1:0").port
+
+    status, body, kind = get(port, accept="application/openmetrics-text; version=1.0.0")
+
+    found = parsed(body)
+    assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
+    assert found["ddtop_up", (("job", "train"),)] == 1
+    assert found["ddtop_world_size", (("job", "train"),)] == 2
+    assert found["ddtop_jobs", ()] == 1
+    assert get(port, "/")[0] == 200
+    assert get(port, "/else")[0] == 404
+    assert get(port, method="POST")[0] == 405
+
+
+def test_a_job_whose_relay_is_not_heard_keeps_no_old_numbers(stage, exporting):
+    port = exporting("--listen", "127.0.0.1:0").port
+    assert 'ddtop_up{job="train"} 1.0' in get(port)[1]
+    # The relay is a thread of this process, so its job file goes on to say that it lives.
+    stage.close()
+
+    end = time.monotonic() + DEADLINE_S
+    while 'ddtop_up{job="train"} 0.0' not in (body := get(port)[1]):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert 'ddtop_world_size{job="train"}' not in body
+    assert 'ddtop_look_age_seconds{job="train"}' in body
+
+
+def test_it_ends_in_order_at_a_signal(home, exporting):
+    running = exporting("--listen", "127.0.0.1:0")
+    assert running.port
+
+    assert running.stops() == (0, "")
+
+
+def test_of_two_runs_of_one_name_the_live_one_is_served():
+    """Two series with the same labels would make Prometheus refuse all."""
+
+    def run(name, started, ended=None):
+        entry = registry.JobEntry(
+            registry.SCHEMA, "train", name, "h", "s", 1, 1, "", 1, "", "t", 1, 1, started, started,
+            ended,
+        )  # fmt: skip
+        return FleetJob(entry, None, None, 0.0, 0)
+
+    jobs: list[FleetJob[JobSeries]] = [run("old", 1, 5), run("live", 2), run("gone", 9, 10)]
+
+    assert [one.entry.run for one in newest(jobs)] == ["live"]
+
+
+def test_a_text_file_is_written_and_removed_at_the_end(stage, exporting, tmp_path):
+    running = exporting("--textfile", str(tmp_path))
+    path = tmp_path / "ddtop.prom"
+    end = time.monotonic() + DEADLINE_S
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    text = path.read_text()
+
+    assert 'ddtop_up{job="train"} 1.0' in text
+    assert running.stops() == (0, "")
+    assert not path.exists()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    done = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+         "ec_paramgen_curve:P-256", "-nodes",
+         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        pytest.skip("openssl makes no certificate here")
+    return tmp_path
+
+
+def hashed(password):
+    import bcrypt
+
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+
+
+def test_tls_and_a_password_keep_strangers_out(home, exporting, certificate):
+    config = certificate / "web.yml"
+    config.write_text(
+        "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
+        f"basic_auth_users: {{alice: '{hashed(PASSWORD)}'}}\n"
+    )
+    port = exporting("--listen", "127.0.0.1:0", "--web-config", str(config)).port
+    tls = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+
+    # One that connects and says nothing keeps nobody out.
+    with socket.create_connection(("127.0.0.1", port)):
+        assert get(port, tls=tls, user=f"alice:{PASSWORD}")[0] == 200
+    assert get(port, tls=tls, user=f"alice:{PASSWORD}")[0] == 200
+    for user in (None, "alice:wrong", f"bob:{PASSWORD}", "alice", f"alice:{'x' * 100}"):
+        assert get(port, tls=tls, user=user)[0] == 401, user
+    with pytest.raises((http.client.HTTPException, OSError)):
+        get(port)
+
+
+BROKEN = {
+    "not there": None,
+    "no YAML": "a: [",
+    "a list": "- a\n",
+    "unknown key": "http_server_config: {}\n",
+    "nothing in it": "basic_auth_users: {}\n",
+    "no hash": "basic_auth_users: {alice: secret}\n",
+    "no certificate": "tls_server_config: {cert_file: none.pem, key_file: none.pem}\n",
+    "half a certificate": "tls_server_config: {cert_file: none.pem}\n",
+    "old TLS": "tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}\n",
+    "users as a list": "basic_auth_users: [alice]\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_served(monkeypatch):
+    """What is not refused here would serve until somebody ends the tests."""
+
+    def served(*_):
+        raise AssertionError("it was not refused")
+
+    monkeypatch.setattr("ddtop.cli.exporter.serve", served)
+
+
+def refused(*words):
+    """The sentence with which the command line is refused, with exit code 2."""
+    with pytest.raises(CommandError) as raised:
+        cli.main(["exporter", *words], standalone_mode=False)
+    assert raised.value.code == 2
+    text = str(raised.value)
+    assert text.startswith("ddtop: ")
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_web_config_is_one_sentence(home, tmp_path, name):
+    path = tmp_path / "web.yml"
+    if BROKEN[name] is not None:
+        path.write_text(BROKEN[name])
+
+    assert f"--web-config {path}" in refused("--web-config", str(path))
+
+
+@pytest.mark.parametrize("text", ["9477", "host:", "host:x", "h:65536", "::1:9477", "h:-1", ""])
+def test_an_address_that_is_none_is_refused(home, text):
+    assert "takes HOST:PORT" in refused("--listen", text)
+
+
+def test_addresses_are_understood():
+    assert address_of(":9477") == ("127.0.0.1", 9477)
+    assert address_of("[::1]:1") == ("::1", 1)
+    assert address_of("node1:80") == ("node1", 80)
+
+
+def test_a_port_in_use_is_refused_and_no_text_file_is_left(home, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = refused("--listen", f"127.0.0.1:{port}", "--textfile", str(tmp_path))
+
+    assert "Address already in use" in text
+    assert not (tmp_path / "ddtop.prom").exists()
+
+
+def test_a_name_that_nobody_has_is_refused(home):
+    assert "cannot be used" in refused("--listen", "no-such-host.invalid:9477")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "[::]"])
+def test_the_network_may_not_read_without_a_password(home, address):
+    """0.0.0.0 leads to this host as well, and to it from everywhere."""
+    assert "everybody on the network" in refused("--listen", f"{address}:0")
+
+
+def test_a_folder_that_is_none_is_refused(home, tmp_path):
+    assert "there is no such folder" in refused("--textfile", str(tmp_path / "none"))
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(home, tmp_path):
+    tmp_path.chmod(0o500)
+
+    assert "Permission denied" in refused("--textfile", str(tmp_path))
+
+
+def test_a_folder_of_the_kernel_cannot_be_written(home):
+    """Also not by root."""
+    assert "--textfile /proc" in refused("--textfile", "/proc")
+
+
+def test_without_the_client_library_it_says_what_to_install(home, tmp_path):
+    (tmp_path / "prometheus_client.py").write_text("raise ImportError(name='prometheus_client')\n")
+    done = ddtop("exporter", PYTHONPATH=str(tmp_path))
+
+    assert done.returncode == 2
+    assert done.stderr == (
+        "ddtop: the exporter needs prometheus_client: pip install 'ddtop[exporter]'\n"
+    )
