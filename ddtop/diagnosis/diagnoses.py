@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.earlier import earlier_than
 from ddtop.diagnosis.evidence import parallel_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
 from ddtop.diagnosis.heard import heard_only
@@ -25,9 +26,12 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
     for row in TABLE:
         explained = frozenset(row.ranks_left_out(reported))
         context = Context(heard, policy, snapshot, tuple(found), reported, explained)
-        if row.is_silent(context):
+        if not row.can_speak(context):
             continue
-        own = row.rule(context)
+        causes = row.silencers(context)
+        if causes and not row.may_be_earlier:
+            continue
+        own = earlier_than(causes, row, context) if causes else row.rule(context)
         reported[row.name] = tuple(own)
         found = row.fold(context, own) if row.fold is not None else found + own
     placed = [_with_places(finding, snapshot) for finding in found]

@@ -72,19 +72,27 @@ class Row:
     leaves_out: tuple[str, ...] = ()
     #: All findings after this rule, where it completes or replaces findings of rules above.
     fold: Fold | None = None
+    #: What it finds may have begun before what silences it. Then it is a cause of its own, and it
+    #: stays (`ddtop.diagnosis.earlier`).
+    may_be_earlier: bool = False
 
     @property
     def name(self) -> str:
         """The module of the rule."""
         return self.rule.__module__.rpartition(".")[2]
 
-    def is_silent(self, context: Context) -> bool:
-        """Whether the rule must not be asked at this moment."""
-        return (
-            any(context.reported.get(name) for name in self.silenced_by)
-            or not all(getattr(context.snapshot, name) for name in self.needs)
-            or any(condition(context) for condition in self.unless)
+    def can_speak(self, context: Context) -> bool:
+        """Whether there is anything to read, and the job is one that the rule is about."""
+        return all(getattr(context.snapshot, name) for name in self.needs) and not any(
+            condition(context) for condition in self.unless if condition is not end_explains_all
         )
+
+    def silencers(self, context: Context) -> tuple[Finding, ...]:
+        """The findings so far that explain what this rule would report."""
+        names = self.silenced_by
+        if end_explains_all in self.unless and end_explains_all(context):
+            names = (*names, *ENDS)
+        return tuple(one for name in names for one in context.reported.get(name, ()))
 
     def ranks_left_out(self, reported: Mapping[str, tuple[Finding, ...]]) -> Iterator[int]:
         """The ranks that the rules in `leaves_out` have reported."""
@@ -198,6 +206,7 @@ TABLE = (
         needs=("waits",),
         silenced_by=("mpi_truncated", "stopped"),
         unless=RUNS,
+        may_be_earlier=True,
     ),
     Row(
         deadlock.rule,
@@ -205,6 +214,7 @@ TABLE = (
         "waits in collectives and in send and recv, and the cycles of both",
         silenced_by=CAUSES,
         unless=RUNS,
+        may_be_earlier=True,
     ),
     Row(
         io_stall.rule,
@@ -212,6 +222,7 @@ TABLE = (
         "process states, I/O counters, who is blamed for waits",
         silenced_by=CAUSES,
         unless=RUNS,
+        may_be_earlier=True,
     ),
     Row(
         loader_stuck.rule,
@@ -220,6 +231,7 @@ TABLE = (
         silenced_by=CAUSES,
         unless=RUNS,
         leaves_out=("io_stall",),
+        may_be_earlier=True,
     ),
     Row(
         not_in_collective.rule,
@@ -229,6 +241,7 @@ TABLE = (
         silenced_by=CAUSES,
         unless=RUNS,
         leaves_out=("io_stall", "loader_stuck"),
+        may_be_earlier=True,
     ),
     Row(
         gil_held.rule,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -256,3 +257,30 @@ def test_plain_text_needs_no_terminal_library():
     )
 
     assert result.stdout.strip() == "[]"
+
+
+def two_causes():
+    snapshot, verdict = builders.hang(3, culprit=1)
+    stopped = replace(
+        verdict.findings[0],
+        kind="rank-stopped",
+        ranks=(0,),
+        victims=(),
+        summary="rank 0 has been stopped (SIGSTOP or Ctrl-Z) for 12 s",
+    )
+    return snapshot, replace(verdict, findings=(*verdict.findings, stopped))
+
+
+def test_the_banner_names_a_second_cause_in_one_line():
+    lines = lines_of(status_text(*two_causes(), 80))
+
+    assert "+1 more: ✖ rank 0 has been stopped (SIGSTOP or Ctrl-Z) for 12 s" in lines
+
+
+@pytest.mark.parametrize("most", [3, 4, 6, 10])
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_second_cause_is_told_of_in_every_size(most, width):
+    lines = banner_lines(*two_causes(), width, most=most, hint="e: why")
+
+    assert len(lines) <= most
+    assert any("1 more" in plain(line) for line in lines) or most < 4

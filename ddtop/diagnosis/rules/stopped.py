@@ -9,7 +9,8 @@ from ddtop.diagnosis.evidence import process_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import waits_clause
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -29,12 +30,7 @@ def rule(context: Context) -> list[Finding]:
         return []
     ranks = tuple(rank.rank for rank in stopped)
     since = min(rank.process.state_since_unix_ns or now for rank in stopped)
-    theirs = set(ranks)
-    waiting = [
-        rank
-        for rank in snapshot.ranks
-        if rank.wait is not None and rank.rank not in theirs and not rank.gone
-    ]
+    waiting = _waiting(snapshot, frozenset(ranks))
     how, advice = _how(stopped)
     summary = (
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for"
@@ -61,6 +57,23 @@ def rule(context: Context) -> list[Finding]:
             op=wait.op if wait else None,
             seq=wait.seq if wait else None,
         )
+    ]
+
+
+def _waiting(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
+    """The ranks in a collective that a stopped rank holds up.
+
+    A collective that all members have entered needs all of them. Who waits for others only, waits
+    for another reason.
+    """
+    held_up = waiters_of(blame for blame in snapshot.blames if blame.root in stopped)
+    return [
+        rank
+        for rank in snapshot.ranks
+        if rank.wait is not None
+        and rank.rank not in stopped
+        and not rank.gone
+        and (rank.rank in held_up or not rank.wait.behind)
     ]
 
 

@@ -18,6 +18,8 @@ from ddtop.present.text import Line, Span, clean, clip, clip_line, line_width, w
 from ddtop.words import units
 
 MOST_LINES = 10
+MORE_FROM = 3
+"""With so many lines for the verdict, one is kept for the findings after the first."""
 _DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
 _SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
 
@@ -58,9 +60,13 @@ def banner_lines(
         *_contact_lines(snapshot, contact, width, glyphs),
     ]
     room = max(most - len(head), 1)
-    body = verdict_lines(verdict, width, glyphs, room)
+    others = verdict.findings[1:] if room >= MORE_FROM else ()
+    body = verdict_lines(verdict, width, glyphs, room - bool(others))
+    if others:
+        body.append(_more_line(others, width - len(hint) - 2 if hint else width, glyphs))
     if hint and verdict.findings:
-        body = _with_hint(body, _hint(verdict, hint), width, room)
+        text = hint if others else _hint(verdict, hint)
+        body = _with_hint(body, text, width, room, fixed=bool(others))
     notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
 
@@ -256,13 +262,24 @@ def _hint(verdict: Verdict, hint: str) -> str:
     return f"{hint}, {more} more" if more else hint
 
 
-def _with_hint(body: list[Line], hint: str, width: int, most: int) -> list[Line]:
+def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
+    """`+1 more: ✖ rank 0 has been stopped (SIGSTOP or Ctrl-Z) for 12 s`, in one line."""
+    mark, style = severity_mark(others[0].severity, glyphs)
+    lead = f"+{len(others)} more: "
+    room = max(width - len(lead) - 2, 1)
+    text = clip(clean(others[0].summary), room, glyphs.ellipsis)
+    return ((lead, "bold"), (f"{mark} {text}", style))
+
+
+def _with_hint(
+    body: list[Line], hint: str, width: int, most: int, *, fixed: bool = False
+) -> list[Line]:
     """The hint at the right end of the last line, or on a line of its own where there is room for
-    one."""
+    one. `fixed`: the last line has been cut so that it leaves room."""
     if not body:
         return body
     gap = width - line_width(body[-1]) - len(hint)
-    if gap >= 2 + _growth(body[-1]):
+    if gap >= 2 and (fixed or gap >= 2 + _growth(body[-1])):
         return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
     if len(body) < most:
         return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
