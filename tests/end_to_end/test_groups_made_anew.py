@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.recorders import records_gloo
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -21,4 +23,4 @@ def test_a_hang_after_the_second_init_process_group_is_named(world, pause_s):
     finding = world.until(named, 60.0, "a finding")
 
     assert finding["ranks"] == [1]
-    assert "all_reduce" in finding["summary"]
+    assert "all_reduce" in finding["summary"] or not records_gloo()

@@ -9,9 +9,11 @@ from ddtop.diagnosis.nccl import building_line, ras_lines
 from ddtop.diagnosis.watchdog import watchdog_line
 from ddtop.model.state.facts import RankFacts, Snapshot, State, Wait
 from ddtop.policy import Policy
-from ddtop.words.ranks import ranks_text
+from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import collective_text, names_of_groups
 from ddtop.words.units import duration
+
+PLACES_MAX = 4
 
 
 def rule(context: Context) -> list[Finding]:
@@ -61,6 +63,13 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
     ]
     more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
     evidence += [line for line in more if line is not None] + ras_lines(snapshot, policy)
+    where = "look at the network, not at the code"
+    advice = "check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)"
+    if any(wait.op is None for wait in waits):
+        # Different operations of one number block all of them just so.
+        where = "either their operations differ, which is not known here, or the network fails"
+        evidence += _lines(members)
+        advice = f"do all of them call the same operation (ddtop stacks)? Then {advice}"
     return Finding(
         kind=Kind.COLLECTIVE_STUCK,
         severity=CRITICAL,
@@ -69,12 +78,26 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
         since_unix_ns=since,
         summary=(
             f"all of {ranks_text(victims)} are in {what}, which has not completed for"
-            f" {duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: look at the"
-            " network, not at the code"
+            f" {duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: {where}"
         ),
         evidence=tuple(evidence),
-        advice="check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)",
+        advice=advice,
         group=group,
         op=waits[0].op,
         seq=waits[0].seq,
     )
+
+
+def _lines(members: list[RankFacts]) -> list[str]:
+    """Where the ranks are in the program, a line for each place; ranks at one place together."""
+    found: dict[str, list[int]] = {}
+    for member in members:
+        place = member.place
+        if place is not None:
+            below = f" › {place.callee}" if place.callee else ""
+            text = f"at {place.file}:{place.line} {place.function}{below}"
+            found.setdefault(text, []).append(member.rank)
+    lines = [
+        f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {text}" for text, ranks in found.items()
+    ]
+    return lines[:PLACES_MAX]

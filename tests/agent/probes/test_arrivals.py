@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.recorders import needs_gloo_records
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -35,6 +37,7 @@ dist.destroy_process_group()
 """
 
 
+@needs_gloo_records
 def test_every_collective_is_told_with_its_time_and_kind(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, f"file://{tmp_path}/store"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.jobs import FakeJob
+from tests.ranks import WORLD, place
 
 
 def stuck():
@@ -87,3 +88,26 @@ def test_members_in_different_collectives_are_not_stuck_in_one():
     job.passes(8)
 
     assert ("critical", "collective-stuck", ()) not in job.ever()
+
+
+def test_without_a_recorder_different_operations_are_not_taken_for_the_network():
+    """torch 2.4 has no recorder for gloo: a rank in a barrier and the others in an all_reduce of
+    the same number look like one collective."""
+    job = stuck()
+    job.ranks[2].place = place("evaluate", line=61, callee="barrier", waits_on="collective")
+    for rank in job.ranks:
+        standing = rank.standings[WORLD]
+        standing.open.clear()
+        standing.last_op = None
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert finding.kind == "collective-stuck"
+    assert "network, not" not in finding.summary
+    assert finding.summary.endswith(
+        "either their operations differ, which is not known here, or the network fails"
+    )
+    assert "rank 2 is at /home/ada/train.py:61 evaluate › barrier" in finding.evidence
+    assert any(line.startswith("ranks 0,1,3 are at") for line in finding.evidence)
+    assert "do all of them call the same operation" in finding.advice

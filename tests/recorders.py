@@ -1,0 +1,19 @@
+"""What the torch of these tests records."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def records_gloo() -> bool:
+    """Whether its flight recorder has gloo's collectives, as from torch 2.7 on."""
+    try:
+        from torch._C import _distributed_c10d as native
+    except ImportError:
+        return False
+    return hasattr(native, "_dump_fr_trace_json")
+
+
+needs_gloo_records = pytest.mark.skipif(
+    not records_gloo(), reason="this torch records no collectives of gloo"
+)
