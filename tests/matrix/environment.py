@@ -161,7 +161,7 @@ def _judge(cell: Cell, result: Result, home: Path, log: Path) -> None:
         return
     doctor = _call([str(home / "bin/ddtop"), "doctor"], DOCTOR_S, log, fails=True)
     lines = [line.split(None, 2) for line in doctor.splitlines()]
-    result.recorder = next((one[2] for one in lines if one[1:2] == ["torch"]), "")
+    result.recorder = next((one[2] for one in lines if one[1:2] == ["torch"] and one[2:]), "")
     python = str(home / "bin/python")
     text = _call([python, "-m", "tests.matrix.verdicts", *cell.cases], VERDICTS_S, log, fails=True)
     result.verdicts = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
