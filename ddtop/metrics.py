@@ -140,16 +140,16 @@ METRICS = (
         "% of the last second",
         "how much of the time the rank's GPU ran some kernel; wait: busy at little power, NCCL's"
         " kernel waits for another rank; lost: it no longer answers",
-        "NVML, read by the relay; which GPU is the rank's torch says, else the driver's list, else"
-        " CUDA_VISIBLE_DEVICES",
-        "nvidia-smi",
+        "NVML or amdsmi, read by the relay; which GPU is the rank's torch says, else the driver's"
+        " list, else CUDA_VISIBLE_DEVICES",
+        "nvidia-smi, amd-smi monitor",
     ),
     Metric(
         "gpu_memory",
         "bytes, K M G are powers of 1024",
         "memory of the rank's GPU that is used, by whomever",
-        "NVML, read by the relay",
-        "nvidia-smi --query-gpu=memory.used --format=csv",
+        "NVML or amdsmi, read by the relay",
+        "nvidia-smi --query-gpu=memory.used --format=csv; amd-smi monitor --vram-usage",
     ),
     Metric(
         "nccl",

@@ -1,6 +1,6 @@
-"""Asks the NVIDIA driver for the GPUs of this host and the processes that hold them.
+"""Asks the driver for the GPUs of this host and the processes that hold them.
 
-Source: NVML, in a child process.
+Source: NVML or amdsmi, in a child process.
 """
 
 from __future__ import annotations
@@ -10,24 +10,17 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 import msgspec
 
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.relay.gpus.nvml import (
-    NO_DRIVER,
-    NOT_ANSWERING,
-    Nvml,
-    NvmlError,
-    driver_is_there,
-    library,
-)
-from ddtop.relay.gpus.reader import described, in_own_pid_namespace
+from ddtop.relay.gpus.driver import Driver, DriverError
+from ddtop.relay.gpus.reader import DRIVERS, described, driver_here, in_own_pid_namespace
 from ddtop.wire.gpu import Gpu
 
-ENDED = "the NVIDIA driver's library ended the process that asked it"
+NO_DRIVER = "no NVIDIA or AMD driver"
 DEADLINE_S = 10.0
 """The driver of a GPU that hangs may never answer.
 
@@ -36,29 +29,32 @@ A first call without its persistence daemon takes up to three seconds.
 
 
 def read(
-    opened: Callable[[], Any] = library, deadline_s: float = DEADLINE_S
+    drivers: Sequence[Driver] = DRIVERS, deadline_s: float = DEADLINE_S
 ) -> tuple[tuple[Gpu, ...], str | None]:
-    """(all GPUs with their processes, the driver's version).
-
-    `opened`: opens the library.
+    """(all GPUs with their processes, the driver's version). The first driver that is here is
+    asked.
 
     Raises:
         CommandError: 3, no driver, or it does not answer.
     """
-    if opened is library and not driver_is_there():
+    driver = driver_here(drivers)
+    if driver is None:
         raise CommandError(
             f"ddtop: {NO_DRIVER} on this host: there is no GPU that could be free", UNREACHABLE
         )
-    answer = _in_child(opened, deadline_s)
+    answer = _in_child(driver, deadline_s)
     if answer is None:
         raise CommandError(
-            f"ddtop: the NVIDIA driver has not answered for {deadline_s:g} s: a GPU hangs; "
-            "look at dmesg for Xid",
+            f"ddtop: the {driver.maker} driver has not answered for {deadline_s:g} s: a GPU hangs;"
+            f" {_LOOK_AT.get(driver.maker, 'look at dmesg')}",
             UNREACHABLE,
         )
     if answer.why is not None:
         raise CommandError(f"ddtop: {answer.why}", UNREACHABLE)
     return answer.gpus, answer.driver
+
+
+_LOOK_AT = {"NVIDIA": "look at dmesg for Xid", "AMD": "look at dmesg for amdgpu"}
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +65,7 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
     why: str | None = None
 
 
-def _in_child(opened: Callable[[], Any], deadline_s: float) -> _Answer | None:
+def _in_child(driver: Driver, deadline_s: float) -> _Answer | None:
     """What a child process reads; None if it has not answered in time.
 
     Not a thread: a process with a thread that is stuck in the driver cannot end, not even by
@@ -78,7 +74,7 @@ def _in_child(opened: Callable[[], Any], deadline_s: float) -> _Answer | None:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _child(opened, writing)
+        _child(driver, writing)
     os.close(writing)
     data, ends = b"", time.monotonic() + deadline_s
     try:
@@ -87,7 +83,9 @@ def _in_child(opened: Callable[[], Any], deadline_s: float) -> _Answer | None:
             if not more:
                 _reap(pid)
                 if not data:
-                    return _Answer(why=ENDED)
+                    return _Answer(
+                        why=f"the {driver.maker} driver's library ended the process that asked it"
+                    )
                 return msgspec.msgpack.decode(data, type=_Answer)
             data += more
     finally:
@@ -109,29 +107,30 @@ def _reap(pid: int) -> None:
             time.sleep(0.005)
 
 
-def _child(opened: Callable[[], Any], writing: int) -> NoReturn:
+def _child(driver: Driver, writing: int) -> NoReturn:
     try:
         # A child that is stuck in the driver must not keep our output open for its reader.
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(nothing, number)
-        data = msgspec.msgpack.encode(_read(opened))
+        data = msgspec.msgpack.encode(_read(driver))
         with open(writing, "wb") as pipe:
             pipe.write(data)
     finally:
         os._exit(0)
 
 
-def _read(opened: Callable[[], Any]) -> _Answer:
+def _read(driver: Driver) -> _Answer:
     try:
-        nvml = Nvml(opened())
-        found = nvml.sample()
-    except NvmlError as error:
+        session = driver.session(driver.library())
+        found = session.sample()
+    except DriverError as error:
         return _Answer(why=str(error))
     except Exception as error:  # noqa: BLE001 - a foreign library may raise anything
-        return _Answer(why=f"{NOT_ANSWERING} ({type(error).__name__}: {error})"[:300])
+        why = f"the {driver.maker} driver cannot be asked ({type(error).__name__}: {error})"
+        return _Answer(why=why[:300])
     own = in_own_pid_namespace()
-    return _Answer(tuple(_with_processes(gpu, own) for gpu in found), nvml.driver)
+    return _Answer(tuple(_with_processes(gpu, own) for gpu in found), session.driver)
 
 
 def _with_processes(gpu: Gpu, own_namespace: bool) -> Gpu:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddtop.launch import in_batch_job
-from ddtop.model.gpus.owners import by_environment, large, visible
+from ddtop.model.gpus.owners import VISIBLE, by_environment, large, visible
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
-from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.wire.gpu import AMD, Gpu, GpuProcess
 from ddtop.words.ranks import rank_list
 
 
@@ -26,6 +26,37 @@ def gpu_text(device: Device) -> str:
         f"{'a MIG instance of ' if device.gpu.parent else ''}GPU {device.gpu.index} of"
         f" {device.host}"
     )
+
+
+def cooling(gpu: Gpu) -> str:
+    """How to look at what holds a GPU's clocks down."""
+    if gpu.vendor == AMD:
+        return f"amd-smi metric --power --temperature --clock --gpu {gpu.index}"
+    return f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}"
+
+
+def clocks(gpu: Gpu) -> str:
+    """How to compare a GPU with others."""
+    if gpu.vendor == AMD:
+        return f"amd-smi metric --clock --power --ecc --gpu {gpu.index}"
+    return f"nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {gpu.index}"
+
+
+def health(gpu: Gpu) -> str:
+    """Where the driver's errors about a GPU are."""
+    if gpu.vendor == AMD:
+        return (
+            "look at dmesg | grep -i amdgpu, and reset or drain it: amd-smi metric --ecc --gpu"
+            f" {gpu.index}"
+        )
+    return f"look at dmesg | grep -i xid, and reset or drain it: nvidia-smi -q -i {gpu.index}"
+
+
+def visible_name(gpus: Iterable[Gpu]) -> str:
+    """The variable that selects these GPUs, in the order of their driver where that takes a word
+    more.
+    """
+    return "HIP_VISIBLE_DEVICES" if any(gpu.vendor == AMD for gpu in gpus) else _CUDA_VISIBLE
 
 
 def holder_text(one: GpuProcess) -> str:
@@ -133,6 +164,7 @@ def held_by_more_than_load(gpu: Gpu) -> bool:
     return any(word in _WHY and word != "sw_power_cap" for word in gpu.throttle or ())
 
 
+_CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MPS = "nvidia-cuda-mps"
 _WHY = {
     "hw_thermal": "heat",
@@ -158,7 +190,8 @@ def _given(host: str | None, snapshot: Snapshot, gpus: Sequence[Gpu]) -> set[str
         if rank.hello is None or rank.host != host:
             continue
         environment = rank.hello.environment
-        if "CUDA_VISIBLE_DEVICES" not in environment or not in_batch_job(environment):
+        given = any(name in environment for name in VISIBLE)
+        if not given or not in_batch_job(environment):
             return None
         found |= {gpu.uuid for gpu in visible(environment, gpus) or ()}
     return found

@@ -213,7 +213,7 @@ def _by_call(process: ProcessState) -> Said | None:
 
 
 def _about_file(call: str, path: str, wchan: str) -> Said:
-    if path.startswith("/dev/nvidia"):
+    if path.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")):
         return "cuda-sync", "waiting for the GPU's driver"
     if "pipe" in wchan:
         return "pipe", f"{'writing to' if call in WRITES else 'reading'} the pipe {path}"

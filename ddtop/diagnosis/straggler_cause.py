@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ddtop.diagnosis import gpus
 from ddtop.diagnosis.gpus import (
     device_of,
     held_by_more_than_load,
@@ -241,18 +242,15 @@ def _of_computing(
 
 def cooling(device: Device) -> str:
     """What to do about a GPU whose clocks are low."""
-    return (
-        "look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i"
-        f" {device.gpu.index}); restart the job without that host"
-    )
+    how = gpus.cooling(device.gpu)
+    return f"look at its cooling and power ({how}); restart the job without that host"
 
 
 def more_work(rank: int, device: Device) -> str:
     """What to do about a GPU that computes longer than the others."""
     return (
         f"does rank {rank} have more to compute (longer sequences, more tokens for its experts, an"
-        " extra loss)? If not, compare its GPU with the others': nvidia-smi -q -d"
-        f" CLOCK,PERFORMANCE,ECC -i {device.gpu.index}"
+        f" extra loss)? If not, compare its GPU with the others': {gpus.clocks(device.gpu)}"
     )
 
 

@@ -464,7 +464,8 @@ class Server:
         if answer is not None:
             self.publish(CommStatus(answer))
         met = self._rendezvous.look(here, self.launcher, now)
-        gpus, gpu_watch = self._gpus.look(sample.owners(here), self.launcher)
+        wanted = not self._is_over_here(now / 1e9)
+        gpus, gpu_watch = self._gpus.look(sample.owners(here), self.launcher, wanted)
         lost = (
             self._ranks.dropped
             + self._viewers.dropped

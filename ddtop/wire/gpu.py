@@ -1,4 +1,4 @@
-"""Facts about GPUs: what NVML reports, what torch reports inside a rank, what NCCL reports."""
+"""Facts about GPUs: what the driver, torch inside a rank, and NCCL report."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ THROTTLES = (
     "app_clocks",
 )
 """Why a GPU's clocks are held down; `Gpu.throttle` has some of these. Idle is none."""
+
+
+NVIDIA, AMD = "nvidia", "amd"
+"""Makers of GPUs, `Gpu.vendor`."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
@@ -43,16 +47,17 @@ class Xid(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, array_like=True):
-    """One GPU, or one MIG instance (`parent` is the GPU's uuid then), as NVML has it.
+    """One GPU, or one MIG instance (`parent` is the GPU's uuid then), as its driver has it: through
+    NVML, or amdsmi where `vendor` is AMD.
 
-    None: NVML does not report it.
+    None: the driver does not report it.
 
-    `index` is NVML's, in the order of PCI addresses. `util_ratio`: share of the last sample period
-    in which some kernel ran, a kernel of NCCL that waits included. `throttle`: of THROTTLES.
-    `ecc_uncorrected`: since the driver was loaded. `remapped_rows`: of memory, for uncorrectable
-    errors; `remap_failed`, `remap_pending` (a reset is wanted). `nvlinks`: active ones, of
-    `nvlinks_total`. `exclusive`: only one process may have a context, `prohibited`: none may.
-    `lost`: it answers no more.
+    `index` is NVML's, in the order of PCI addresses, or amdsmi's. `util_ratio`: share of the last
+    sample period in which some kernel ran, a kernel of NCCL that waits included. `throttle`: of
+    THROTTLES. `ecc_uncorrected`: since the driver was loaded. `remapped_rows`: of memory, for
+    uncorrectable errors (retired pages on AMD); `remap_failed`, `remap_pending` (a reset is
+    wanted). `nvlinks`: active ones (XGMI on AMD), of `nvlinks_total`. `exclusive`: only one process
+    may have a context, `prohibited`: none may. `lost`: it answers no more.
     """
 
     index: int
@@ -88,6 +93,7 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
     exclusive: bool | None = None
     lost: bool = False
     prohibited: bool = False
+    vendor: str = NVIDIA
 
 
 class GpuWatch(msgspec.Struct, frozen=True, array_like=True):

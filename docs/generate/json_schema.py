@@ -332,6 +332,7 @@ KEYS: Mapping[str, Keys] = {
         "gpus[].power_watts": ("number or null", "power"),
         "gpus[].celsius": ("int or null", "temperature"),
         "gpus[].exclusive": ("bool or null", "compute mode exclusive process"),
+        "gpus[].vendor": ("string", "nvidia or amd"),
         "gpus[].prohibited": ("bool", "compute mode prohibited"),
         "gpus[].mig_parent": ("string or null", "of a MIG instance: the GPU that it is a part of"),
         "gpus[].lost": ("bool", "it no longer answers"),

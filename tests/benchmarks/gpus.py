@@ -51,7 +51,7 @@ def measure(samples: int) -> Iterator[Row]:
 
 def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> Iterator[Row]:
     with loaded(library) as nv:
-        nvml, gpus = Nvml(nv), Gpus(lambda: False)
+        nvml, gpus = Nvml(nv), Gpus(())
         gpus._owners = owners
         spent = []
         for second in range(samples):

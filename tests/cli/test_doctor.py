@@ -7,7 +7,11 @@ import sys
 
 import pytest
 
+from ddtop.relay.gpus.amd import AmdDriver
+from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.processes import pyspy
+from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
+from tests.nvml import FakeCard, FakeNvml
 from tests.recorders import records_gloo
 
 # The package's own name `doctor` is the command.
@@ -188,12 +192,38 @@ def test_a_torch_whose_recorder_cannot_be_read_is_a_note(monkeypatch, program, t
 
 
 def test_gpus_that_are_not_read_are_told(tmp_path, monkeypatch):
-    device = tmp_path / "kfd"
-    monkeypatch.setattr(doctor, "OTHER_GPUS", ((str(device), "AMD GPUs"),))
+    device = tmp_path / "accel"
+    monkeypatch.setattr(doctor, "OTHER_GPUS", ((str(device), "accelerators of another maker"),))
 
     assert doctor._other_gpus()[0] == "ok"
     device.touch()
     mark, _, text = doctor._other_gpus()
 
     assert mark == "note"
-    assert text.startswith("AMD GPUs: not read")
+    assert text.startswith("accelerators of another maker: not read")
+
+
+def test_an_intel_gpu_for_data_centres_is_told_and_one_for_a_screen_is_not(tmp_path, monkeypatch):
+    device = tmp_path / "renderD128/device"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x8086\n")
+    (device / "class").write_text("0x030000\n")
+    monkeypatch.setattr(doctor, "_DISPLAYS", f"{tmp_path}/renderD*/device".lstrip("/"))
+
+    assert doctor._other_gpus()[0] == "ok"
+    (device / "class").write_text("0x038000\n")
+    assert doctor._other_gpus()[2].startswith("Intel GPUs: not read")
+
+
+def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
+    nvidia = NvidiaDriver(lambda: True, lambda: FakeNvml(FakeCard()))
+    amd = AmdDriver(lambda: True, lambda: FakeAmdSmi(FakeAmdGpu(), FakeAmdGpu()))
+    monkeypatch.setattr(doctor, "driver_here", lambda: nvidia)
+
+    assert doctor._asked(nvidia, "NVML")[2].startswith("1 GPU, driver 580.65.06")
+    mark, what, text = doctor._asked(amd, "amdsmi")
+    assert (mark, what) == ("ok", "amdsmi")
+    assert text.startswith("2 GPUs, driver 6.12.12")
+    assert text.endswith("ddtop watches those of NVIDIA here")
+    absent = doctor._asked(AmdDriver(lambda: False), "amdsmi")
+    assert absent == ("note", "amdsmi", "no AMD driver on this host")

@@ -20,8 +20,10 @@ from ddtop.cli.gpu_query import read
 from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_list import gpus_lines, headline, is_free
 from ddtop.present.text import cell_width
-from ddtop.relay.gpus.nvml import driver_is_there
+from ddtop.relay.gpus.amd import AmdDriver
+from ddtop.relay.gpus.nvml import NvidiaDriver, driver_is_there
 from ddtop.wire.gpu import Gpu, GpuProcess
+from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,11 @@ ME = os.getpid()
 
 # A test before may have left a thread that ends by itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def asking(opened):
+    """NVIDIA's driver over a double."""
+    return (NvidiaDriver(lambda: True, opened),)
 
 
 def host(*more):
@@ -46,7 +53,7 @@ def driver(monkeypatch):
     """The library that the command finds."""
 
     def found(opened):
-        monkeypatch.setattr(gpu_query, "read", partial(read, opened))
+        monkeypatch.setattr(gpu_query, "read", partial(read, asking(opened)))
 
     monkeypatch.setenv("COLUMNS", "120")
     return found
@@ -65,6 +72,24 @@ def test_free_and_busy_gpus_and_who_holds_them(driver, capsys):
     assert out[-1] == "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1"
 
 
+def test_gpus_of_amd_are_listed_and_chosen_by_the_variable_of_rocm(monkeypatch, capsys):
+    smi = FakeAmdSmi(
+        FakeAmdGpu(processes={ME: 40 * GIB}),
+        FakeAmdGpu(hip_uuid="GPU-00c0ffee00c0ffee", bdf="0000:3b:00.0", used_mib=300, gfx=0),
+    )
+    drivers = (NvidiaDriver(lambda: False), AmdDriver(lambda: True, lambda: smi))
+    monkeypatch.setattr(gpu_query, "read", partial(read, drivers))
+    monkeypatch.setenv("COLUMNS", "120")
+    status = gpus(as_json=False)
+
+    out = capsys.readouterr().out.splitlines()
+    assert status == 0
+    assert out[0] == "1 of 2 GPUs is free (driver 6.12.12)"
+    assert "AMD Instinct" in out[3]
+    assert f"{ME} " in out[3]
+    assert out[-1] == "ROCR_VISIBLE_DEVICES=GPU-00c0ffee00c0ffee"
+
+
 def test_none_free_is_exit_code_1(driver, capsys):
     driver(lambda: FakeNvml(FakeCard()))
 
@@ -81,7 +106,8 @@ def test_json_is_versioned_and_has_every_key(driver, capsys):
     busy, free = said["gpus"]
     assert set(busy) == {
         "index", "uuid", "name", "free", "free_bytes", "total_bytes", "util_ratio", "power_watts",
-        "celsius", "exclusive", "prohibited", "mig_parent", "lost", "processes",
+        "celsius", "exclusive", "prohibited", "mig_parent", "lost",
+        "vendor", "processes",
     }  # fmt: skip
     assert (busy["free_bytes"], busy["total_bytes"]) == (39 * GIB, 80 * GIB)
     (holder,) = busy["processes"]
@@ -91,7 +117,7 @@ def test_json_is_versioned_and_has_every_key(driver, capsys):
 
 def test_a_driver_that_does_not_load_is_exit_code_3_and_a_sentence():
     with pytest.raises(CommandError, match="ddtop: no NVIDIA driver") as raised:
-        read(lambda: FakeNvml(driver=False))
+        read(asking(lambda: FakeNvml(driver=False)))
     assert raised.value.code == 3
 
 
@@ -107,7 +133,8 @@ def test_a_host_without_gpu_gets_one_line_and_no_traceback():
 
     assert (done.returncode, done.stdout) == (3, "")
     assert (
-        done.stderr == "ddtop: no NVIDIA driver on this host: there is no GPU that could be free\n"
+        done.stderr == "ddtop: no NVIDIA or AMD driver on this host: there is no GPU that could be"
+        " free\n"
     )
 
 
@@ -117,7 +144,7 @@ def test_a_driver_that_hangs_is_not_waited_for():
     nv.answers.clear()
     try:
         with pytest.raises(CommandError, match=r"has not answered for 0\.01 s"):
-            read(lambda: nv, 0.01)
+            read(asking(lambda: nv), 0.01)
     finally:
         nv.answers.set()
 
@@ -182,7 +209,7 @@ def test_nothing_is_wider_than_the_terminal(width):
 
 def test_a_lost_gpu_and_one_in_another_container_are_reported():
     nv = FakeNvml(FakeCard(uuid="GPU-a", raises={"*": IS_LOST}))
-    gpus, _ = read(lambda: nv)
+    gpus, _ = read(asking(lambda: nv))
 
     assert "lost: it no longer answers" in "\n".join(gpus_lines(gpus, None, 100, POLICY))
     hidden = Gpu(0, "GPU-a", 0.9, GIB, 2 * GIB, processes=(GpuProcess(4711, GIB, local=False),))
@@ -197,6 +224,7 @@ def test_a_child_that_cannot_be_killed_holds_up_neither_the_command_nor_its_read
         import os
         from ddtop.cli.gpu_query import read
         from ddtop.cli.errors import CommandError
+        from ddtop.relay.gpus.nvml import NvidiaDriver
         from tests.nvml import FakeCard, FakeNvml
 
         nv = FakeNvml(FakeCard())
@@ -204,7 +232,7 @@ def test_a_child_that_cannot_be_killed_holds_up_neither_the_command_nor_its_read
         children = []
         os.kill = lambda pid, number: children.append(pid)
         try:
-            read(lambda: nv, 0.05)
+            read((NvidiaDriver(lambda: True, lambda: nv),), 0.05)
         except CommandError as error:
             print(error.code, children[0])
     """
@@ -233,5 +261,5 @@ def _breaks():
 )
 def test_a_library_that_fails_is_reported_in_a_sentence(opened, said):
     with pytest.raises(CommandError, match=said) as raised:
-        read(opened)
+        read(asking(opened))
     assert raised.value.code == 3

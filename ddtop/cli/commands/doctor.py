@@ -20,6 +20,10 @@ from ddtop import registry
 from ddtop.cli import interpreter
 from ddtop.cli.errors import CommandError
 from ddtop.cli.output import printable
+from ddtop.relay.gpus.amd import AmdDriver
+from ddtop.relay.gpus.driver import Driver
+from ddtop.relay.gpus.nvml import NvidiaDriver
+from ddtop.relay.gpus.reader import driver_here
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
@@ -59,6 +63,7 @@ def doctor() -> int:
         _py_spy,
         _journal,
         _gpu,
+        _amd_gpu,
         _other_gpus,
         _relays,
     ]
@@ -132,7 +137,8 @@ def _recorder_of(version: str, python: str) -> Line:
     answer = _tried(_TRIES_RECORDER, TORCH_TRIAL_S, python)
     if isinstance(answer, str):
         return NOTE, "torch", f"{version}: its flight recorder could not be tried: {answer}"
-    mark, _, text = answer[0].partition("|")
+    # Importing torch may print, so the answer is what came last.
+    mark, _, text = answer[-1].partition("|")
     return (GOOD, "torch", f"{version}: {text}") if mark == "ok" else (NOTE, "torch", text)
 
 
@@ -360,30 +366,64 @@ def _journal() -> Line:
 
 
 def _gpu() -> Line:
+    return _asked(NvidiaDriver(), "NVML")
+
+
+def _amd_gpu() -> Line:
+    return _asked(AmdDriver(), "amdsmi")
+
+
+def _asked(driver: Driver, what: str) -> Line:
     from ddtop.cli.gpu_query import read
     from ddtop.words.units import plural
 
+    if not driver.present():
+        return NOTE, what, f"no {driver.maker} driver on this host"
     try:
-        gpus, driver = read()
+        gpus, version = read((driver,))
     except CommandError as error:
-        return NOTE, "NVML", str(error).removeprefix("ddtop: ")
+        return NOTE, what, str(error).removeprefix("ddtop: ")
     count = plural(len([gpu for gpu in gpus if gpu.parent is None]), "GPU")
-    text = f"{count}, driver {driver or 'unknown'}; who holds them: ddtop gpus"
-    return GOOD, "NVML", text
+    text = f"{count}, driver {version or 'unknown'}; who holds them: ddtop gpus"
+    first = driver_here()
+    if first is not None and first.maker != driver.maker:
+        text += f"; ddtop watches those of {first.maker} here"
+    return GOOD, what, text
 
 
 def _other_gpus() -> Line:
     found = [name for path, name in OTHER_GPUS if Path(path).exists()]
+    if not found and _has_intel_gpu():
+        found = ["Intel GPUs"]
     if not found:
-        return GOOD, "other GPUs", "none of AMD or another maker here: NVML is enough"
+        return GOOD, "other GPUs", "none here that NVML and amdsmi do not know"
     text = f"{' and '.join(found)}: not read; memory, power and who holds them are unknown"
     return NOTE, "other GPUs", f"{text}, collectives and stacks are shown all the same"
 
 
-OTHER_GPUS = (("/dev/kfd", "AMD GPUs"), ("/dev/accel", "accelerators of another maker"))
-"""Device files of drivers that ddtop does not ask. Source: amdkfd of Linux,
-`Documentation/accel`.
-"""
+OTHER_GPUS = (("/dev/accel", "accelerators of another maker"),)
+"""Device files of drivers that ddtop does not ask. Source: `Documentation/accel` of Linux."""
+_DISPLAYS = "sys/class/drm/renderD*/device"
+_INTEL, _NO_SCREEN = "0x8086", "0x0380"
+
+
+def _has_intel_gpu() -> bool:
+    """Whether there is a GPU of Intel that drives no screen, as those for data centres.
+
+    Source: sysfs, `vendor` and `class` of its PCI device (0x0380: a display controller, other).
+    """
+    return any(
+        _first_line(path / "vendor") == _INTEL
+        and _first_line(path / "class").startswith(_NO_SCREEN)
+        for path in Path("/").glob(_DISPLAYS)
+    )
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _exceptions() -> Line:

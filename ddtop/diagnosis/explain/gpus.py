@@ -130,7 +130,8 @@ PAGES = (
             "Where others wait for it, the finding is straggler, with the clock as its cause.",
         ),
         steps=(
-            "What lowers the clocks?\nnvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+            "What lowers the clocks?\nnvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
+            "\namd-smi metric --power --temperature --clock",
             "Fans, air, a hot neighbour: compare with the other GPUs of that host.",
             "Start without that host, and have it checked.",
         ),
@@ -154,7 +155,8 @@ PAGES = (
         steps=(
             "What does the kernel say?\ndmesg | grep -i xid",
             "Take the host out of the job, and start again from the last checkpoint.",
-            "Its state, and whether it needs a reset:\nnvidia-smi -q -d ECC,ROW_REMAPPER",
+            "Its state, and whether it needs a reset:\nnvidia-smi -q -d ECC,ROW_REMAPPER"
+            "\namd-smi metric --ecc",
         ),
     ),
 )

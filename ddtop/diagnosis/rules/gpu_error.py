@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
-from ddtop.diagnosis.gpus import gpu_text, ranks_of
+from ddtop.diagnosis.gpus import gpu_text, health, ranks_of
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import Device
+from ddtop.wire.gpu import AMD
 from ddtop.words.ranks import ranks_text, verb
 
 HARDWARE = {
@@ -111,7 +112,11 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     elif xids:
         what = f"reports Xid {xids[-1].code}"
     else:
-        what = "has a memory row that could not be replaced"
+        what = (
+            "has a page of memory that could not be retired"
+            if gpu.vendor == AMD
+            else "has a memory row that could not be replaced"
+        )
     critical = gpu.lost or bool(hard) or bool(device.ecc_new)
     return Finding(
         kind=Kind.GPU_ERROR,
@@ -126,8 +131,5 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
             f"Xid {one.code}: {HARDWARE.get(one.code, 'see NVIDIA list of Xids')}"
             for one in xids[-4:]
         ),
-        advice=(
-            f"take {device.host} out, look at dmesg | grep -i xid, and reset or drain it:"
-            f" nvidia-smi -q -i {gpu.index}"
-        ),
+        advice=f"take {device.host} out, {health(gpu)}",
     )

@@ -20,27 +20,30 @@ from ddtop.diagnosis.gpus import (
     memory_line,
     mixed,
     strangers,
+    visible_name,
 )
 from ddtop.diagnosis.kinds import Kind
+from ddtop.model.gpus.owners import VISIBLE
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.policy import Policy
+from ddtop.wire.gpu import AMD
 
 _BUSY = re.compile(r"devices?(\(s\))? (are|is|is/are) busy or unavailable", re.IGNORECASE)
 _NONE = re.compile(
-    r"no CUDA GPUs are available|found no NVIDIA driver|CUDA driver initialization failed|no"
-    r" CUDA-capable device|"
+    r"no (CUDA|HIP) GPUs are available|found no NVIDIA driver|CUDA driver initialization failed|no"
+    r" (CUDA|ROCm)-capable device|"
     r"system not yet initialized|CUDA unknown error",
     re.IGNORECASE,
 )
 _ORDINAL = re.compile(r"invalid device ordinal", re.IGNORECASE)
 _MEMORY = re.compile(
-    r"CUDA out of memory|CUDA error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE
+    r"(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED", re.IGNORECASE
 )
 
 _ADVICE = (
     "ddtop gpus on its host says who holds its GPUs; nvidia-smi -q -d COMPUTE says in which mode"
-    " they are"
+    " those of NVIDIA are"
 )
 
 
@@ -90,6 +93,11 @@ def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
             "nvidia-smi on its host; CUDA_VISIBLE_DEVICES, --gpus of the container, --gres of the"
             " job; a torch built with CUDA"
         )
+        if _is_of_amd(text, device):
+            advice = (
+                "amd-smi on its host; HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, --device=/dev/kfd"
+                " and /dev/dri of the container, --gres of the job; a torch built with ROCm"
+            )
         return _finding(crash, rank, device, snapshot, policy, why, advice)
     return crash
 
@@ -143,8 +151,10 @@ def _finding(
         why += f"; {free_text(free)}"
         pids = " ".join(str(one.pid) for one in others[:4])
         numbers = ",".join(str(gpu.index) for gpu in free)
-        order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if mixed(rank.host, snapshot) else ""
-        steps = [f"start it on a free one: {order}CUDA_VISIBLE_DEVICES={numbers}"] if free else []
+        name = visible_name(free)
+        cuda = name == "CUDA_VISIBLE_DEVICES"
+        order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if cuda and mixed(rank.host, snapshot) else ""
+        steps = [f"start it on a free one: {order}{name}={numbers}"] if free else []
         steps += [f"or end what holds it, if it is yours: kill {pids}"] if pids else []
         steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
         advice = advice or "; ".join(steps).removeprefix("or ")
@@ -168,11 +178,16 @@ def _others(crash: Finding) -> str:
     return f"; {rest}" if found and crash.victims else ""
 
 
+def _is_of_amd(text: str, device: Device | None) -> bool:
+    return "HIP" in text or "ROCm" in text or (device is not None and device.gpu.vendor == AMD)
+
+
 def _visible(rank: RankFacts) -> str:
     hello = rank.hello
     if hello is None:
         return ""
     parts = [f"local rank {hello.local_rank}"] if hello.local_rank is not None else []
-    seen = hello.environment.get("CUDA_VISIBLE_DEVICES")
-    parts += [f"CUDA_VISIBLE_DEVICES={seen}"] if seen is not None else []
+    for name in VISIBLE:
+        seen = hello.environment.get(name)
+        parts += [f"{name}={seen}"] if seen is not None else []
     return ", ".join(parts)

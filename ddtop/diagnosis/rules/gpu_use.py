@@ -12,6 +12,7 @@ from ddtop.diagnosis.advice import ONE_GPU_EACH
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.gpus import (
+    cooling,
     free_gpus,
     free_text,
     gpu_text,
@@ -194,10 +195,7 @@ def _throttled(
     cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
-    advice = (
-        "look at its cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i"
-        f" {gpu.index}); restart the job without that host"
-    )
+    advice = f"look at its cooling and power ({cooling(gpu)}); restart the job without that host"
     evidence = (*_slower(ranks, snapshot, policy), f"{heat}{watts}for {stands}")
     yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, evidence, advice, since)
 

@@ -9,7 +9,7 @@ from ddtop.model.gpus.owners import large
 from ddtop.model.state.gpu_facts import Device, Own
 from ddtop.model.state.gpu_memory import GPUS_MAX, GpuMemory, GpuReport, Gpus, Load
 from ddtop.policy import Policy
-from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.wire.gpu import AMD, Gpu, GpuProcess
 from ddtop.wire.records import HostState, RankState
 
 NO_REPORTS: Mapping[int, RankState | None] = MappingProxyType({})
@@ -141,8 +141,10 @@ def _power_is_work(gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> b
     """Whether its power is that of its rank's work.
 
     At low clocks a GPU draws little however hard it computes: the slowest GPU would look like one
-    that waits.
+    that waits. What an AMD GPU draws while RCCL waits has not been measured.
     """
+    if gpu.vendor == AMD:
+        return False
     return _HELD_DOWN.isdisjoint(gpu.throttle or ()) and not large(foreign, gpu, policy)
 
 

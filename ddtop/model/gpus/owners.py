@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddtop.model.state.gpu_facts import ENVIRONMENT, PROCESS, TORCH, Own
 from ddtop.policy import Policy
-from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
+from ddtop.wire.gpu import AMD, CudaState, Gpu, GpuProcess
 from ddtop.wire.records import Hello
 
 
@@ -55,8 +55,14 @@ def refreshed(own: Own | None, gpus: Sequence[Gpu]) -> Own | None:
     return Own(now, own.by) if now is not None else own
 
 
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables that select GPUs. HIP reads the first like the second; ROCr, below HIP, the third."""
+
+
 def by_environment(hello: Hello, gpus: Sequence[Gpu]) -> Gpu | None:
-    """The GPU that CUDA_VISIBLE_DEVICES and the local rank select, read as CUDA reads them."""
+    """The GPU that CUDA_VISIBLE_DEVICES (or AMD's variables) and the local rank select, read as
+    CUDA and HIP read them.
+    """
     found = visible(hello.environment, gpus)
     if found is None:
         return None
@@ -73,6 +79,8 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | 
     where all GPUs are alike, or where CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     whole = [gpu for gpu in gpus if gpu.parent is None and not gpu.lost]
+    if whole and all(gpu.vendor == AMD for gpu in whole):
+        return _visible_to_hip(environment, whole)
     by_pci = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     same_order = len({gpu.name for gpu in whole}) <= 1 or by_pci
     text = environment.get("CUDA_VISIBLE_DEVICES")
@@ -81,6 +89,29 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | 
     words = [word.strip() for word in text.split(",")]
     if words[0].startswith(("GPU-", "MIG-")):
         return _by_prefix(words, gpus)
+    found = _by_number(words, whole)
+    return found if same_order and not any(gpu.mig for gpu in found) else None
+
+
+def _visible_to_hip(environment: Mapping[str, str], gpus: list[Gpu]) -> list[Gpu] | None:
+    """The same for AMD: HIP's list selects among the GPUs that ROCr's list leaves.
+
+    Source: ROCm, "GPU isolation techniques". Whether ROCr numbers as amdsmi does is only sure where
+    all GPUs are alike.
+    """
+    if len({gpu.name for gpu in gpus}) > 1:
+        return None
+    hip = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    for text in (environment.get("ROCR_VISIBLE_DEVICES"), hip):
+        if text is None:
+            continue
+        words = [word.strip() for word in text.split(",")]
+        by_name = words[0].startswith("GPU-")
+        gpus = _by_prefix(words, gpus) if by_name else _by_number(words, gpus)
+    return gpus
+
+
+def _by_number(words: Iterable[str], whole: Sequence[Gpu]) -> list[Gpu]:
     found: list[Gpu] = []
     for word in words:
         # CUDA stops at the first word that is no number, or no GPU.
@@ -90,7 +121,7 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | 
         if whole[number] in found:
             return []
         found.append(whole[number])
-    return found if same_order and not any(gpu.mig for gpu in found) else None
+    return found
 
 
 def _by_prefix(words: Iterable[str], gpus: Sequence[Gpu]) -> list[Gpu]:

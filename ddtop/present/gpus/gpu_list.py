@@ -8,7 +8,7 @@ from typing import Any
 from ddtop.policy import Policy
 from ddtop.present.table.layout import Field, table_for
 from ddtop.present.text import Line, Span, clean
-from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.wire.gpu import AMD, Gpu, GpuProcess
 from ddtop.words import units
 
 GPUS_SCHEMA = "ddtop.gpus/1"
@@ -59,6 +59,7 @@ def _gpu_json(gpu: Gpu, policy: Policy) -> dict[str, Any]:
         "prohibited": gpu.prohibited,
         "mig_parent": gpu.parent,
         "lost": gpu.lost,
+        "vendor": gpu.vendor,
         "processes": None
         if gpu.processes is None
         else [
@@ -87,7 +88,13 @@ def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int, policy: Poli
     free = [gpu for gpu in gpus if is_free(gpu, policy)]
     if free:
         names = [gpu.uuid if gpu.parent else str(gpu.index) for gpu in free]
-        lines += ["", f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(names)}"]
+        variables = "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
+        if free[0].vendor == AMD:
+            # Names mean the same in every numbering.
+            named = all(gpu.uuid.startswith("GPU-") for gpu in free)
+            names = [gpu.uuid for gpu in free] if named else names
+            variables = "ROCR_VISIBLE_DEVICES"
+        lines += ["", f"{variables}={','.join(names)}"]
     return [line.rstrip() for line in lines]
 
 

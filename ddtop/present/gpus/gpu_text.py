@@ -11,7 +11,7 @@ from ddtop.present.gpus.gpu_list import process_text
 from ddtop.present.table.bars import bar, hollow
 from ddtop.present.table.columns import WAITS
 from ddtop.present.text import ELLIPSIS, Line, Span, cell_width, clean, clip, clip_line
-from ddtop.wire.gpu import Gpu, GpuWatch
+from ddtop.wire.gpu import AMD, Gpu, GpuWatch
 from ddtop.words import units
 from ddtop.words.ranks import rank_list
 
@@ -89,7 +89,7 @@ def links_text(gpu: Gpu) -> str:
             if gpu.nvlinks_total and gpu.nvlinks < gpu.nvlinks_total
             else ""
         )
-        parts.append(f"{gpu.nvlinks}{down} NVLinks")
+        parts.append(f"{gpu.nvlinks}{down} {'XGMI links' if gpu.vendor == AMD else 'NVLinks'}")
     return ", ".join(parts)
 
 

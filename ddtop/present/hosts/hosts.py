@@ -201,15 +201,17 @@ def part_of(devices: Sequence[Device], number: int) -> int | None:
 
 
 def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
-    """Why no GPUs are shown, or not all of them: `no NVIDIA driver`, `2 GPUs in trouble, the others
-    not shown`."""
+    """Why no GPUs are shown, or not all of them: `no NVIDIA or AMD driver`, `2 GPUs in trouble, the
+    others not shown`."""
     if gpus:
         troubled = sum(len(host.troubled) for host in hosts)
         return (
             f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
         )
     told = [host.state for host in hosts if host.state is not None]
-    return "no NVIDIA driver" if told and all(state.gpu_watch is None for state in told) else ""
+    return (
+        "no NVIDIA or AMD driver" if told and all(state.gpu_watch is None for state in told) else ""
+    )
 
 
 def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:

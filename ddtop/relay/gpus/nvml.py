@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ddtop.relay.gpus.driver import DriverError
 from ddtop.wire.gpu import Gpu, GpuProcess
 
 PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
@@ -48,7 +50,7 @@ _DEVICES = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/
 NO_DRIVER, NOT_ANSWERING = "no NVIDIA driver", "the NVIDIA driver cannot be asked"
 
 
-class NvmlError(Exception):
+class NvmlError(DriverError):
     """The driver cannot be asked; the text says why."""
 
 
@@ -75,6 +77,37 @@ def library() -> Any:
     except ImportError as error:
         raise NvmlError(f"nvidia-ml-py is not installed ({error})") from None
     return pynvml
+
+
+class NvidiaDriver:
+    """NVIDIA's driver."""
+
+    maker = "NVIDIA"
+
+    def __init__(
+        self, there: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library
+    ) -> None:
+        self._there, self._opened = there, opened
+
+    def present(self) -> bool:
+        """Whether this host (or container) has it."""
+        return self._there()
+
+    def library(self) -> Any:
+        """The pynvml module.
+
+        Raises:
+            NvmlError: it is not installed.
+        """
+        return self._opened()
+
+    def session(self, library: Any) -> Nvml:
+        """A new session.
+
+        Raises:
+            NvmlError: the driver does not answer, or it does not fit the library.
+        """
+        return Nvml(library)
 
 
 class Nvml:

@@ -12,14 +12,16 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import psutil
 
 from ddtop import registry
-from ddtop.relay.gpus.nvml import Nvml, NvmlError, driver_is_there, library, text
+from ddtop.relay.gpus.amd import AmdDriver
+from ddtop.relay.gpus.driver import Driver, DriverError, Session
+from ddtop.relay.gpus.nvml import NvidiaDriver, text
 from ddtop.relay.processes import process_tree
 from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch, Xid
 
@@ -33,23 +35,35 @@ _XID_EVENTS, _TIMEOUT, _NO_EVENTS = 0x8, 10, (3, 13)
 KNOWN_MAX = 512
 COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
 """Program and script: what follows may be a secret, and of a stranger."""
+_DEVICE_FILES = ("/dev/nvidia", "/dev/kfd")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel's own number for the namespace that it starts with."""
 
 
-class Gpus:
-    """Asks the driver once a second from the first look on, if there is one. `look` never waits."""
+DRIVERS: tuple[Driver, ...] = (NvidiaDriver(), AmdDriver())
+"""The drivers that can be asked; the first that this host has is asked. A host with NVIDIA's GPUs
+often has a processor of AMD with a small GPU too, on which no rank computes.
+"""
 
-    def __init__(
-        self, present: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library
-    ) -> None:
-        self._present, self._opened = present, opened
+
+def driver_here(drivers: Sequence[Driver] = DRIVERS) -> Driver | None:
+    """The driver of this host's GPUs; None where there is none that ddtop can ask."""
+    return next((driver for driver in drivers if driver.present()), None)
+
+
+class Gpus:
+    """Asks the driver once a second while it is wanted, if there is one. `look` never waits."""
+
+    def __init__(self, drivers: Sequence[Driver] = DRIVERS) -> None:
+        self._drivers = drivers
+        self._asked: Driver | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._owners: Mapping[int, int | None] = {}
         self._launcher = 0
         self._told: tuple[tuple[Gpu, ...], int, int] | None = None
         self._asked_ns = 0
+        self._rested_ms: int | None = None
         self._driver: str | None = None
         self._why: str | None = None
         self._xids = Xids()
@@ -58,54 +72,73 @@ class Gpus:
         self._own_namespace = in_own_pid_namespace()
 
     def look(
-        self, owners: Mapping[int, int | None], launcher: int = 0
+        self, owners: Mapping[int, int | None], launcher: int = 0, wanted: bool = True
     ) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
         """(the GPUs, how the driver answers); None where there is no driver.
 
         `owners`: rank by pid, children included; `launcher`: what has started the ranks, 0 where
-        that is not known.
+        that is not known; `wanted`: False once no rank lives here. The session with the driver ends
+        then, and what was read last remains.
         """
         self._owners, self._launcher = owners, launcher
-        if self._thread is None:
-            if not self._present():
-                return (), None
-            self._asked_ns = time.monotonic_ns()
-            self._thread = threading.Thread(target=self._run, name="ddtop-nvml", daemon=True)
-            self._thread.start()
-        told = self._told
-        since = told[1] if told is not None else self._asked_ns
-        age_ms = (time.monotonic_ns() - since) // 1_000_000
+        if wanted and self._thread is None:
+            self._begin()
+        elif not wanted and self._thread is not None:
+            self._rested_ms = self._age_ms()
+            self.close()
+            self._thread = None
+        if self._asked is None:
+            return (), None
+        told, age_ms = self._told, self._rested_ms
+        age_ms = self._age_ms() if age_ms is None else age_ms
         watch = GpuWatch(age_ms, self._driver, self._why, told[2] if told is not None else None)
         return (told[0] if told is not None else ()), watch
+
+    def _age_ms(self) -> int:
+        since = self._told[1] if self._told is not None else self._asked_ns
+        return (time.monotonic_ns() - since) // 1_000_000
+
+    def _begin(self) -> None:
+        driver = driver_here(self._drivers)
+        if driver is None:
+            return
+        self._asked, self._asked_ns, self._rested_ms = driver, time.monotonic_ns(), None
+        # A thread that still hangs in the driver keeps its own.
+        self._stop, self._xids = threading.Event(), Xids(self._xids.found)
+        self._thread = threading.Thread(
+            target=self._run, args=(driver, self._stop), name="ddtop-gpus", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         """Let the threads end; a thread that hangs in the driver is left behind."""
         self._stop.set()
         self._xids.stop.set()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def _run(self, driver: Driver, stop: threading.Event) -> None:
+        while not stop.is_set():
             try:
-                nv = self._opened()
-                nvml = Nvml(nv)
+                library = driver.library()
+                session = driver.session(library)
                 try:
-                    self._driver, self._why = nvml.driver, None
-                    self._xids.listen(nv)
-                    self._sample(nvml)
+                    self._driver, self._why = session.driver, None
+                    if isinstance(driver, NvidiaDriver):
+                        self._xids.listen(library)
+                    self._sample(session, stop)
                 finally:
-                    nvml.close()
-            except NvmlError as error:
+                    session.close()
+            except DriverError as error:
                 self._why = str(error)
             except Exception as error:  # noqa: BLE001 - a foreign library may raise anything
                 self._why = f"{type(error).__name__}: {error}"[:200]
-            self._stop.wait(AGAIN_S)
+            stop.wait(AGAIN_S)
 
-    def _sample(self, nvml: Nvml) -> None:
-        while not self._stop.is_set():
+    def _sample(self, session: Session, stop: threading.Event) -> None:
+        while not stop.is_set():
             began = time.thread_time_ns()
-            gpus = tuple(self._described(gpu) for gpu in nvml.sample())
+            gpus = tuple(self._described(gpu) for gpu in session.sample())
             self._told = (gpus, time.monotonic_ns(), time.thread_time_ns() - began)
-            self._stop.wait(SAMPLE_EVERY_S)
+            stop.wait(SAMPLE_EVERY_S)
 
     def _described(self, gpu: Gpu) -> Gpu:
         xids = self._xids.of(gpu.uuid)
@@ -144,12 +177,12 @@ class Gpus:
 class Xids:
     """Listens for the driver's error events in a thread of its own.
 
-    There is no other way to hear of them.
+    There is no other way to hear of them. `found`: the last ones by GPU, of an earlier session too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, found: dict[str, deque[Xid]] | None = None) -> None:
         self.stop = threading.Event()
-        self._found: dict[str, deque[Xid]] = {}
+        self.found: dict[str, deque[Xid]] = {} if found is None else found
         self._thread: threading.Thread | None = None
 
     def listen(self, nv: Any) -> None:
@@ -165,7 +198,7 @@ class Xids:
 
     def of(self, uuid: str) -> tuple[Xid, ...]:
         """The last ones of a GPU."""
-        return tuple(self._found.get(uuid, ()))
+        return tuple(self.found.get(uuid, ()))
 
     def _run(self, nv: Any) -> None:
         # The wait ends with an error for all GPUs when one is lost: the others are listened to
@@ -203,7 +236,7 @@ class Xids:
                 return
             uuid = uuids.get(_address(event.device))
             if uuid is not None:
-                xids = self._found.setdefault(uuid, deque(maxlen=XIDS_KEPT))
+                xids = self.found.setdefault(uuid, deque(maxlen=XIDS_KEPT))
                 xids.append(Xid(int(event.eventData), time.time_ns()))
 
 
@@ -277,7 +310,7 @@ def _has_device(pid: int) -> bool:
     """
     try:
         return any(
-            os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/nvidia")
+            os.readlink(f"/proc/{pid}/fd/{name}").startswith(_DEVICE_FILES)
             for name in os.listdir(f"/proc/{pid}/fd")
         )
     except OSError:

@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 
 from ddtop.relay.gpus import nvml as reader
 from ddtop.relay.gpus import reader as room
-from ddtop.relay.gpus.nvml import NO_DRIVER, NOT_ANSWERING, Nvml, NvmlError
+from ddtop.relay.gpus.nvml import (
+    NO_DRIVER,
+    NOT_ANSWERING,
+    NvidiaDriver,
+    Nvml,
+    NvmlError,
+)
 from ddtop.relay.gpus.reader import Gpus
 from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml, until
 from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
@@ -48,7 +54,7 @@ def watched(monkeypatch):
     def make(library):
         holder = loaded(library)
         nv = holder.__enter__()
-        gpus = Gpus(lambda: True, lambda: nv)
+        gpus = Gpus((NvidiaDriver(lambda: True, lambda: nv),))
         gpus.look({})
         made.append((library, holder, gpus))
         return gpus
@@ -293,12 +299,13 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
     code = """
         import sys, time
         sys.path.insert(0, %r)
+        from ddtop.relay.gpus.nvml import NvidiaDriver
         from ddtop.relay.gpus.reader import Gpus
         from tests.nvml_library import FakeCard, Library, loaded
 
         library = Library(FakeCard())
         with loaded(library) as nv:
-            gpus = Gpus(lambda: True, lambda: nv)
+            gpus = Gpus((NvidiaDriver(lambda: True, lambda: nv),))
             while not gpus.look({})[0]:
                 time.sleep(0.01)
             library.answers.clear()

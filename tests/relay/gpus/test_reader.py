@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ddtop.relay.gpus import reader as room
-from ddtop.relay.gpus.nvml import NvmlError
+from ddtop.relay.gpus.nvml import NvidiaDriver, NvmlError
 from ddtop.relay.gpus.reader import Gpus, Xids, described
 from tests.nvml import GIB, FakeCard, FakeNvml, until
 
@@ -21,7 +21,7 @@ def watching(monkeypatch):
     made = []
 
     def make(nv, opened=None):
-        found = Gpus(lambda: True, opened or (lambda: nv))
+        found = Gpus((NvidiaDriver(lambda: True, opened or (lambda: nv)),))
         made.append((found, nv))
         return found
 
@@ -104,7 +104,7 @@ def test_a_driver_that_cannot_be_asked_says_why_and_is_asked_again(watching):
 
 def test_without_a_driver_there_is_no_thread():
     before = threading.active_count()
-    gpus = Gpus(lambda: False, lambda: pytest.fail("asked for"))
+    gpus = Gpus((NvidiaDriver(lambda: False, lambda: pytest.fail("asked for")),))
 
     assert gpus.look({}) == ((), None)
     assert threading.active_count() == before
@@ -115,11 +115,40 @@ def test_a_driver_that_comes_later_is_found(watching):
     there = []
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
-    gpus._present = lambda: bool(there)
+    gpus._drivers = (NvidiaDriver(lambda: bool(there), lambda: nv),)
     assert gpus.look({}) == ((), None)
     there.append(1)
 
     assert until(lambda: gpus.look({})[0])
+
+
+def test_once_no_rank_lives_the_session_ends_and_the_last_numbers_remain(watching):
+    """The relay stays for a while after its job. A driver that it held open could not be unloaded,
+    nor its GPU be reset or divided.
+    """
+    nv = FakeNvml(FakeCard())
+    gpus = watching(nv)
+    until(lambda: gpus.look({})[0])
+    thread = gpus._thread
+    gpus.look({}, wanted=False)
+    thread.join(20)
+
+    assert nv.calls["nvmlShutdown"] == nv.calls["nvmlInit"]
+    asked = dict(nv.calls)
+    cards, watch = gpus.look({}, wanted=False)
+    assert cards[0].uuid == nv.cards[0].uuid
+    assert until(lambda: gpus.look({}, wanted=False)[1]) == watch
+    assert nv.calls == asked
+
+
+def test_ranks_that_are_started_again_have_their_gpus_watched_again(watching):
+    nv = FakeNvml(FakeCard(util=10))
+    gpus = watching(nv)
+    until(lambda: gpus.look({})[0])
+    gpus.look({}, wanted=False)
+    nv.cards[0].util = 90
+
+    assert until(lambda: gpus.look({})[0][0].util_ratio == 0.9)
 
 
 def test_an_xid_is_kept_with_its_card_and_a_pause_ends_nothing():
