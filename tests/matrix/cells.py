@@ -37,7 +37,8 @@ OF_TORCH = {
 @dataclass(frozen=True)
 class Cell:
     """One environment. `wants`: what pip installs beside ddtop; `free`: names whose pin in
-    constraints.txt does not hold here; `without`: tests that pytest leaves out (`-k`).
+    constraints.txt does not hold here; `without`: tests that pytest leaves out (`-k`);
+    `environment`: set for the jobs and for `ddtop doctor`.
     """
 
     name: str
@@ -46,10 +47,16 @@ class Cell:
     free: frozenset[str] = frozenset()
     cases: tuple[str, ...] = ()
     without: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
 
 
-def _torch(name: str, wanted: str) -> Cell:
-    return Cell(name, (wanted, "numpy", "mpi4py", "openmpi"), AGENT, frozenset(OF_TORCH), CASES)
+RECORD = (("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),)
+"""Turns torch's flight recorder on, which is off by default before torch 2.11."""
+
+
+def _torch(name: str, wanted: str, *environment: tuple[str, str]) -> Cell:
+    wants = (wanted, "numpy", "mpi4py", "openmpi")
+    return Cell(name, wants, AGENT, frozenset(OF_TORCH), CASES, environment=environment)
 
 
 def _library(name: str, wanted: str, tests: tuple[str, ...], *free: str, without: str = "") -> Cell:
@@ -61,9 +68,9 @@ _NOT_PICTURES = "not pictures"
 """A picture of the screen may differ between two releases of Textual, a test of what it says may
 not."""
 CELLS = (
-    _torch("torch-2.4", "torch==2.4.*"),
-    _torch("torch-2.6", "torch==2.6.*"),
-    _torch("torch-2.8", "torch==2.8.*"),
+    _torch("torch-2.4", "torch==2.4.*", *RECORD),
+    _torch("torch-2.6", "torch==2.6.*", *RECORD),
+    _torch("torch-2.8", "torch==2.8.*", *RECORD),
     _torch("torch-2.11", "torch==2.11.*"),
     _torch("torch-2.13", "torch==2.13.*"),
     _torch("torch-newest", "torch"),

@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.matrix.cells import Cell
@@ -118,9 +119,9 @@ def counted(output: str) -> dict[str, int]:
 def _make(cell: Cell, home: Path, folder: Path, python: str, log: Path) -> None:
     pins = folder / f"{cell.name}.constraints.txt"
     pins.write_text(constraints((ROOT / "constraints.txt").read_text(), cell.free))
-    _call([python, "-m", "venv", str(home)], INSTALL_S, log)
     pip = [str(home / "bin/pip"), "install", "-q", "-c", str(pins)]
     try:
+        _call([python, "-m", "venv", str(home)], INSTALL_S, log)
         _call([*pip, *cell.wants, "-e", f"{ROOT}[check]"], INSTALL_S, log)
     finally:
         pins.unlink()
@@ -159,18 +160,26 @@ def _test(cell: Cell, result: Result, home: Path, log: Path) -> None:
 def _judge(cell: Cell, result: Result, home: Path, log: Path) -> None:
     if not cell.cases:
         return
-    doctor = _call([str(home / "bin/ddtop"), "doctor"], DOCTOR_S, log, fails=True)
+    more = dict(cell.environment)
+    doctor = _call([str(home / "bin/ddtop"), "doctor"], DOCTOR_S, log, fails=True, more=more)
     lines = [line.split(None, 2) for line in doctor.splitlines()]
     result.recorder = next((one[2] for one in lines if one[1:2] == ["torch"] and one[2:]), "")
     python = str(home / "bin/python")
-    text = _call([python, "-m", "tests.matrix.verdicts", *cell.cases], VERDICTS_S, log, fails=True)
+    command = [python, "-m", "tests.matrix.verdicts", *cell.cases]
+    text = _call(command, VERDICTS_S, log, fails=True, more=more)
     result.verdicts = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     if len(result.verdicts) != len(cell.cases):
         raise PartError(f"{len(result.verdicts)} of {len(cell.cases)} verdicts came")
 
 
-def _call(command: Sequence[str], seconds: float, log: Path, fails: bool = False) -> str:
-    """Run it in the checkout, its output also to the log.
+def _call(
+    command: Sequence[str],
+    seconds: float,
+    log: Path,
+    fails: bool = False,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Run it in the checkout, its output also to the log. `more`: variables beside ours.
 
     Raises:
         PartError: it took too long, or ended with an exit code and may not (`fails`).
@@ -179,7 +188,7 @@ def _call(command: Sequence[str], seconds: float, log: Path, fails: bool = False
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=kept | {"PYTHONNOUSERSITE": "1"},
+        env={**kept, "PYTHONNOUSERSITE": "1", **more},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -164,7 +164,8 @@ if entries and status:
 elif recorder.why_off:
     print(f"off|{recorder.why_off}")
 else:
-    print(f"off|torch {version}: the flight recorder is off; verdicts name ranks, not operations")
+    print(f"off|torch {version}: the flight recorder is off; verdicts name ranks, not operations; "
+          "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 in the job turns it on")
 """
 """Records three collectives of one process and reads them as the agent of a rank does.
 
