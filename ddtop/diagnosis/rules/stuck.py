@@ -92,7 +92,7 @@ def _lines(members: list[RankFacts]) -> list[str]:
     """Where the ranks are in the program, a line for each place; ranks at one place together."""
     found: dict[str, list[int]] = {}
     for member in members:
-        place = member.place
+        place = member.reported.place
         if place is not None:
             below = f" › {place.callee}" if place.callee else ""
             text = f"at {place.file}:{place.line} {place.function}{below}"
