@@ -140,7 +140,7 @@ async def test_without_a_driver_it_is_said_once_and_nothing_has_room_for_cards()
         await pilot.pause()
         shown = "\n".join(screen_text(app))
 
-    assert shown.count("no NVIDIA driver") == 1
+    assert shown.count("no NVIDIA or AMD driver") == 1
     assert "GPUS" not in shown
 
 
