@@ -5,7 +5,7 @@ The end of a name is the unit. A docstring that begins with "..." continues the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,6 +503,14 @@ class Policy:
     gpu_free_ratio: float = 0.05
     """Share of its memory, and of its time, that is used on a GPU that counts as free: a display
     server, a forgotten context."""
+
+    def changes(self) -> tuple[tuple[str, float, float], ...]:
+        """(name, value, our value) of each threshold that somebody has changed."""
+        return tuple(
+            (one.name, getattr(self, one.name), getattr(POLICY, one.name))
+            for one in fields(self)
+            if getattr(self, one.name) != getattr(POLICY, one.name)
+        )
 
 
 POLICY = Policy()

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ddtop import folders
+from ddtop.policy import POLICY
+from ddtop.viewer import thresholds
 from tests.runtime_folder import runtime_folder
 
 # Shells start background commands with SIGINT ignored, and what tests start would inherit that.
@@ -53,6 +55,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
         found = Home(tmp_path / "state", runtime)
         monkeypatch.setenv("DDTOP_STATE", str(found.state))
         monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
+        # What the person who runs the tests likes must not change them.
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        monkeypatch.setattr(thresholds, "_chosen", POLICY)
         yield found
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from ddtop.cli import cli
@@ -157,6 +158,10 @@ def understood(line):
     if named and words[0] not in cli.commands:
         return False
     command = cli.load(words[0]) if named else cli
+    if isinstance(command, click.Group) and command is not cli:
+        command = command.commands.get(words[1]) if len(words) > 1 else command
+        if command is None:
+            return False
     known = {name for one in command.params for name in one.opts} | {"--help", "-h"}
     # What follows `--` is another command.
     own = words[: words.index("--")] if "--" in words else words

@@ -23,6 +23,7 @@ from ddtop.cli.output import printable
 SUMMARIES: Mapping[str, str] = {
     "attach": "The dashboard on a live or ended job.",
     "completion": "The lines that teach a shell to complete jobs, ranks and kinds.",
+    "config": "What you like, in one file: colours, columns, ways to hosts, thresholds.",
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
@@ -55,9 +56,13 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "After the end": ("report", "replay", "explain"),
     "Act on a job": ("run", "signal"),
-    "Set up and try": ("demo", "doctor", "setup-env", "key", "completion", "help"),
+    "Set up and try": ("demo", "doctor", "setup-env", "config", "key", "completion", "help"),
 }
 """The list of `ddtop --help`, by what one wants."""
+WITHOUT_CONFIG = ("config", "help", "completion", "key", "bridge", "setup-env")
+"""These work also while the config file is wrong."""
+STARTS_JOBS = ("run", "demo")
+"""What a person likes of the viewer must not get into a job's environment."""
 EXAMPLES = (
     ("Start a job that ddtop watches", "DDTOP=1 torchrun --nproc-per-node 4 train.py"),
     ("What is wrong with the job on that host", "ddtop diagnose --ssh node7"),
@@ -105,6 +110,8 @@ def cli(
 
     Start a job with DDTOP=1 in its environment, then type ddtop.
     """
+    if context.invoked_subcommand not in WITHOUT_CONFIG:
+        _use_config(context.invoked_subcommand)
     if ranks is None and (scenario is not None or seed is not None):
         raise CommandError(
             "ddtop: --scenario and --seed choose a simulated job: give --sim N too",
@@ -125,6 +132,17 @@ def cli(
         raise CommandError(
             "ddtop: --readonly belongs behind the command: ddtop attach --readonly", USAGE
         )
+
+
+def _use_config(name: str | None) -> None:
+    """What the person's file says holds from here on."""
+    from ddtop.cli import config
+    from ddtop.viewer import thresholds
+
+    found = config.read(os.environ)
+    thresholds.choose(found.policy)
+    if name not in STARTS_JOBS:
+        config.apply(found, os.environ)
 
 
 def main() -> None:

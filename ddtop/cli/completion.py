@@ -50,6 +50,17 @@ def ranks(context: click.Context, _given: click.Parameter, begun: str) -> list[C
     return []
 
 
+def hosts(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The hosts that the person's config file lists."""
+    import os
+
+    from ddtop.cli import config
+
+    with contextlib.suppress(Exception):
+        return _of(config.read(os.environ).values.get("hosts", []), begun)
+    return []
+
+
 def kinds(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
     """The kinds of findings."""
     from ddtop.diagnosis.explain import PAGES

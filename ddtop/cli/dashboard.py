@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,9 +17,16 @@ def show(source: Source, name: str, *, readonly: bool, from_list: bool = False) 
     Returns:
         True if the user wants to go back to the list of jobs.
     """
+    from ddtop.cli import config
     from ddtop.ui.app import DdtopApp
     from ddtop.ui.settings import kept
 
-    app = DdtopApp(source, name, readonly=readonly, from_list=from_list, kept=kept())
+    app = DdtopApp(
+        source,
+        name,
+        readonly=readonly,
+        from_list=from_list,
+        kept=kept(config.read(os.environ).dashboard),
+    )
     app.run()
     return app.to_list

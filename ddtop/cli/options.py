@@ -24,6 +24,7 @@ SSH = click.option(
     "--ssh",
     "host",
     metavar="HOST",
+    shell_complete=completion.hosts,
     help="On that host, through ssh; nothing but ddtop is needed there.",
 )
 REMOTE = click.option(

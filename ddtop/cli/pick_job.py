@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -45,13 +46,14 @@ def picker(
     What is known of the jobs is kept between its calls. `read` and `health` are called on threads
     of the list.
     """
+    from ddtop.cli import config
     from ddtop.ui.picker import Found, PickerApp
     from ddtop.ui.settings import kept
 
     found = Found(read, health)
 
     def pick() -> registry.JobEntry | None:
-        app = PickerApp(found, kept=kept())
+        app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))
         app.run()
         return app.picked
 

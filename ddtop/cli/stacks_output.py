@@ -6,10 +6,10 @@ from ddtop.cli.output import glyphs, width
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.stacks.merge import Merged
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.stacks.dump_sets import around
 from ddtop.present.stacks.lines import Shape, stacks_text
 from ddtop.viewer.source_lines import Excerpts
+from ddtop.viewer.thresholds import chosen
 
 SOURCE_S = 1.0
 """How long files of source are waited for."""
@@ -20,7 +20,7 @@ def text_of(
 ) -> str:
     """The stacks as text. `source`: with the lines of source that can be read in time."""
     excerpts = Excerpts(source)
-    setting = around(snapshot, verdict, merged, excerpts.get, POLICY)
+    setting = around(snapshot, verdict, merged, excerpts.get, chosen())
     # The first pass finds out which lines are wanted. A thread reads the files.
     stacks_text(merged, width(), glyphs(), setting, shape)
     excerpts.wait(SOURCE_S)

@@ -35,6 +35,7 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         reported[row.name] = tuple(own)
         found = row.fold(context, own) if row.fold is not None else found + own
     placed = [_with_places(finding, snapshot) for finding in found]
+    placed = [_with_changes(one, policy) for one in placed]
     return tuple(
         sorted(placed, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns))
     )
@@ -47,6 +48,15 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
         for rank in finding.ranks[:PLACES_MOST]
         if (line := parallel_line(snapshot, snapshot.rank(rank))) is not None
     ]
+    return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
+
+
+def _with_changes(finding: Finding, policy: Policy) -> Finding:
+    """The finding, with the thresholds that the reader has changed: they may have made it."""
+    lines = tuple(
+        f"changed by you: {name} is {value:g}, by default {ours:g}"
+        for name, value, ours in policy.changes()
+    )
     return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
 
 

@@ -11,7 +11,9 @@ import os
 import stat
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -38,10 +40,13 @@ class Kept:
     """The file, and what was last read from or written to it. `problem`: why it is not used, for
     the screen, once."""
 
-    def __init__(self, path: Path | None) -> None:
-        """`path` None: nothing is kept."""
-        self._path = path
-        self.setup, self.problem = (Setup(), None) if path is None else _read(path)
+    def __init__(self, path: Path | None, chosen: Mapping[str, Any] | None = None) -> None:
+        """`path` None: nothing is kept. `chosen`: what the person's own config file says: it holds
+        at the start of each session, and is not written here.
+        """
+        self._path, self._chosen = path, dict(chosen or {})
+        self._own, self.problem = (Setup(), None) if path is None else _read(path)
+        self.setup = msgspec.structs.replace(self._own, **self._chosen)
         self._one_at_a_time = threading.Lock()
 
     def save(self, setup: Setup) -> None:
@@ -54,18 +59,20 @@ class Kept:
             if self._path is None or self.problem is not None:
                 return
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(self._path, msgspec.json.format(msgspec.json.encode(setup), indent=1) + b"\n")
+            own = {name: getattr(self._own, name) for name in self._chosen}
+            data = msgspec.json.encode(msgspec.structs.replace(setup, **own))
+            _write(self._path, msgspec.json.format(data, indent=1) + b"\n")
 
 
-def kept() -> Kept:
+def kept(chosen: Mapping[str, Any] | None = None) -> Kept:
     """What this user has kept: `$XDG_CONFIG_HOME/ddtop/setup.json`, else in `~/.config`."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     try:
         # A relative one is to be ignored, says the XDG specification.
         folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
     except RuntimeError:
-        return Kept(None)
-    return Kept(folder / "ddtop" / "setup.json")
+        return Kept(None, chosen)
+    return Kept(folder / "ddtop" / "setup.json", chosen)
 
 
 def _read(path: Path) -> tuple[Setup, str | None]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from ddtop.model.stacks.merge import Merged
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.stacks.dump_sets import answers, around, at_fault, last_request, merged_of
 from ddtop.present.stacks.lines import Shape, head_line, stacks_lines
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.viewer.source import Dump, Look
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.records import Stacks
 from ddtop.words import units
 from ddtop.words.ranks import ranks_text
@@ -109,7 +109,7 @@ class AskedStacks:
     def _body(self, merged: Merged, look: Look, width: int) -> list[Line]:
         if look.snapshot is None or not merged.asked:
             return []
-        setting = around(look.snapshot, look.verdict, merged, self.session.excerpts.get, POLICY)
+        setting = around(look.snapshot, look.verdict, merged, self.session.excerpts.get, chosen())
         return stacks_lines(merged, width, self.session.paint.glyphs, setting, self.shape)
 
     def keys(self) -> tuple[Key, ...]:

@@ -22,9 +22,9 @@ from ddtop.folders import patiently, state_dir_text
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.viewer.replay import NO_END, read_recording
 from ddtop.viewer.requests import ANSWERS, Requests
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
 
@@ -69,8 +69,8 @@ class Follower:
         answered: Callable[[Reply | Stacks], None] | None = None,
     ) -> None:
         """`clock`: unix ns. `answered` takes each answer; None: `asking` takes it."""
-        self.job = Job(name, POLICY)
-        self.judge = Judge(POLICY)
+        self.job = Job(name, chosen())
+        self.judge = Judge(chosen())
         self.asking = Requests()
         self.answers = 0
         self._answered = answered or self._take_answer

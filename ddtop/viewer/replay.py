@@ -12,11 +12,11 @@ from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.journal import JournalError, Reader
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.viewer.background import aside
 from ddtop.viewer.source import Look
 from ddtop.viewer.tape import Tape
 from ddtop.viewer.tape_history import Past
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.words import units
 
@@ -63,7 +63,7 @@ def read_recording(
         JournalError: it is none, or there is nothing in it that this version can read; the text
         says why.
     """
-    job, tape = Job(name, POLICY), Tape(REPLAY_BYTES)
+    job, tape = Job(name, chosen()), Tape(REPLAY_BYTES)
     garbled, refusal, noticed = 0, None, 0
     with closing(Reader(path)) as reader:
         for data in reader:

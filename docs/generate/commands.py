@@ -14,6 +14,9 @@ EXITS = {
     "ddtop": "0; 3 no live job",
     "attach": "0; 3 no such job; without a terminal as `status`",
     "completion": "0",
+    "config edit": "0; 2 the file cannot be written, or is not understood",
+    "config path": "0",
+    "config show": "0; 2 the file is not understood",
     "demo": "as `attach`; without a terminal as `diagnose`",
     "diagnose": (
         "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"

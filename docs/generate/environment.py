@@ -110,6 +110,12 @@ VARIABLES = (
         "The folder of the unix sockets. It must be mode 0700 and yours.",
     ),
     Variable(
+        "DDTOP_CONFIG",
+        VIEWER,
+        "ddtop/config.toml below XDG_CONFIG_HOME, else below ~/.config",
+        "The file of what you like: `ddtop config show`.",
+    ),
+    Variable(
         "DDTOP_SOURCE",
         VIEWER,
         "1",

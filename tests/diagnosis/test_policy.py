@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ddtop.diagnosis
+from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.policy import POLICY
 from ddtop.wire.load import Disk, HostLoad
 from ddtop.wire.records import OpenCall
@@ -268,3 +269,17 @@ def test_no_module_of_the_diagnosis_knows_the_policy_of_the_commands():
     ]
 
     assert found == []
+
+
+def test_a_finding_tells_which_thresholds_its_reader_has_changed():
+    job = a_rank_elsewhere()
+    changed = replace(POLICY, still_limit_s=4.0)
+
+    (ours,), (theirs,) = (
+        diagnose(job.snapshot(), POLICY),
+        diagnose(job.snapshot(), changed),
+    )
+
+    line = "changed by you: still_limit_s is 4, by default 5"
+    assert line not in ours.evidence
+    assert theirs.evidence[-1] == line

@@ -182,3 +182,14 @@ def test_a_setup_of_an_older_ddtop_hides_the_same_columns(tmp_path):
     )
 
     assert Kept(path).setup.hidden == ("heard", "comm", "rss")
+
+
+def test_what_the_config_file_says_holds_at_the_start_and_is_not_kept(tmp_path):
+    path = tmp_path / "setup.json"
+    Kept(path).save(Setup(theme="light", follow=False))
+    found = Kept(path, {"theme": "dark", "hidden": ("rss",)})
+    assert (found.setup.theme, found.setup.hidden) == ("dark", ("rss",))
+
+    found.save(Setup(theme="mono", hidden=("rss", "pid"), follow=True))
+
+    assert Kept(path).setup == Setup(theme="light", follow=True)

@@ -7,7 +7,7 @@ import click
 from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import width
-from ddtop.policy import POLICY
+from ddtop.viewer.thresholds import chosen
 
 KIND_SHOWN = 60
 """Characters of an unknown kind in the message."""
@@ -32,9 +32,9 @@ def explain(kind: str | None) -> None:
     from ddtop.present.findings.explain import explain_text, kinds_text
 
     if kind is None:
-        click.echo(kinds_text(PAGES.values(), width(), POLICY), nl=False)
+        click.echo(kinds_text(PAGES.values(), width(), chosen()), nl=False)
         return
-    page = page_of(kind, POLICY)
+    page = page_of(kind, chosen())
     if page is None:
         meant = nearest(kind)
         hint = f"; did you mean {meant}?" if meant else ""

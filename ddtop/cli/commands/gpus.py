@@ -9,7 +9,7 @@ import click
 
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.output import printable, width
-from ddtop.policy import POLICY
+from ddtop.viewer.thresholds import chosen
 
 NONE_FREE = 1
 
@@ -38,7 +38,7 @@ def gpus(as_json: bool) -> int:
 
     found, driver = gpu_query.read()
     if as_json:
-        click.echo(json.dumps(gpus_json(found, driver, POLICY)))
+        click.echo(json.dumps(gpus_json(found, driver, chosen())))
     else:
-        click.echo(printable("\n".join(gpus_lines(found, driver, width(), POLICY))))
-    return 0 if any(is_free(gpu, POLICY) for gpu in found) else NONE_FREE
+        click.echo(printable("\n".join(gpus_lines(found, driver, width(), chosen()))))
+    return 0 if any(is_free(gpu, chosen()) for gpu in found) else NONE_FREE

@@ -17,7 +17,7 @@ from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.options import HUB, JOB, NO_SOURCE, WAIT, run_there
 from ddtop.cli.output import WIDTH, printable
-from ddtop.policy import POLICY
+from ddtop.viewer.thresholds import chosen
 from ddtop.words.units import SECOND_NS
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _material(
     found = answers(known.snapshot, known.request, known.asked_unix_ns)
     merged = merged_of(found, known.verdict, known.snapshot)
     excerpts = Excerpts(source)
-    setting = around(known.snapshot, known.verdict, merged, excerpts.get, POLICY)
+    setting = around(known.snapshot, known.verdict, merged, excerpts.get, chosen())
     # This pass finds out which lines are wanted. A thread reads the files.
     stacks_text(merged, WIDTH, around=setting)
     excerpts.wait(SOURCE_S)

@@ -9,7 +9,6 @@ import msgspec
 
 from ddtop.model.stacks.merge import merge
 from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.collectives import what_moves
 from ddtop.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
 from ddtop.present.hosts.hosts import clock_words
@@ -24,6 +23,7 @@ from ddtop.ui.render.gpu import gpu_lines, gpu_title
 from ddtop.ui.render.page import LABEL, Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.viewer.history import Memory
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Collective, Place
 from ddtop.words import units
@@ -208,7 +208,7 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     wait = rank.wait
     if (
         wait is not None
-        and snapshot.time_unix_ns - wait.since_unix_ns < POLICY.wait_shown_s * units.SECOND_NS
+        and snapshot.time_unix_ns - wait.since_unix_ns < chosen().wait_shown_s * units.SECOND_NS
     ):
         # The rhythm of a training: a line that comes and goes with every look says nothing.
         wait = None

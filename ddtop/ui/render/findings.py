@@ -5,13 +5,13 @@ from __future__ import annotations
 from ddtop.diagnosis.explain import explain
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.findings.banner import severity_mark
 from ddtop.present.findings.timeline import Entry, Timeline
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.job_text import group_label
 from ddtop.present.text import Line, clean, clip, wrap_clauses
 from ddtop.ui.render.page import Page
+from ddtop.viewer.thresholds import chosen
 from ddtop.words import units
 from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import collective_text
@@ -119,7 +119,7 @@ def _story(page: Page, entry: Entry) -> None:
 
 def add_meaning(page: Page, kind: str) -> None:
     """What a kind of finding means, how it is found and what to do: what `ddtop explain` says."""
-    explanation = explain(kind, POLICY)
+    explanation = explain(kind, chosen())
     if explanation is None:
         return
     page.heading("what it means")

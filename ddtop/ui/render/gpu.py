@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import ENVIRONMENT, PROCESS, TORCH, Device
-from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_list import process_text
 from ddtop.present.gpus.gpu_text import (
     alarming,
@@ -18,6 +17,7 @@ from ddtop.present.gpus.gpu_text import (
 )
 from ddtop.present.text import clean
 from ddtop.ui.render.page import Page
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.gpu import GpuWatch
 from ddtop.words import units
 from ddtop.words.ranks import ranks_text
@@ -111,7 +111,7 @@ def _device(snapshot: Snapshot, rank: RankFacts) -> Device | None:
 
 
 def _driver(watch: GpuWatch | None) -> str:
-    if watch is None or not driver_text(watch, POLICY):
+    if watch is None or not driver_text(watch, chosen()):
         return ""
     if watch.why is not None:
         return f"cannot be asked: {clean(watch.why)}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.glyphs import STATE_STYLES, UNICODE, Glyphs
 from ddtop.present.groups import GroupFacts, group_facts, group_waits, label_of, member_classes
 from ddtop.present.table.columns import state_text
 from ddtop.present.table.layout import Field, Table, table_for
 from ddtop.present.text import Line, Span, clean
 from ddtop.ui.render.page import Page
+from ddtop.viewer.thresholds import chosen
 from ddtop.words import units
 from ddtop.words.ranks import rank_list, ranks_text
 
@@ -77,7 +77,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     if group is None:
         page.text(f"the group {clean(name)} is not there any more", "dim")
         return page.lines
-    found = group_facts(snapshot, group, group_waits(snapshot, POLICY).get(name))
+    found = group_facts(snapshot, group, group_waits(snapshot, chosen()).get(name))
     page.add(
         (label_of(group), "title"),
         (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddtop.policy import POLICY
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.gpus.gpu_text import driver_text
 from ddtop.present.hosts.hosts import HostFacts, clock_text, worst_ranks
@@ -12,6 +11,7 @@ from ddtop.present.table.bars import bar
 from ddtop.present.table.layout import Field, Table, table_for
 from ddtop.present.table.rank_class import AT_FAULT, HEALTHY, class_of, glyph_of
 from ddtop.present.text import Line, Span, cell_width
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.hosts import ALONE, HUB
 from ddtop.wire.records import HostState
 from ddtop.words import units
@@ -39,7 +39,7 @@ REFUSED = Field("refused", "REFUSED", 7, right=True)
 def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False) -> Table[Field]:
     """The columns of these hosts for that width; `gpus`: some host has any."""
     names = max((cell_width(host.name) for host in hosts), default=0)
-    clocks = max((cell_width(clock_text(host.seen, POLICY)) for host in hosts), default=0)
+    clocks = max((cell_width(clock_text(host.seen, chosen())) for host in hosts), default=0)
     link = (
         [LINK] if any(host.seen is not None and host.seen.role != ALONE for host in hosts) else []
     )
@@ -73,14 +73,14 @@ def host_row(
 ) -> Line:
     """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known
     yet."""
-    late = host.age_s is not None and host.age_s > POLICY.host_report_old_s
+    late = host.age_s is not None and host.age_s > chosen().host_report_old_s
     cells: dict[str, Span] = {
         "host": (host.name, "bold" if host.worst > HEALTHY else ""),
         "ranks": (rank_list(host.ranks, 2) or "-", ""),
         "state": _worst(host, codes, glyphs),
         "gpus": _gpus(host),
         "link": _link(host),
-        "clock": (clock_text(host.seen, POLICY), "warning"),
+        "clock": (clock_text(host.seen, chosen()), "warning"),
         "load": ("-" if host.rank_cores is None else f"{host.rank_cores:.1f}", ""),
         "heard": (units.age(host.age_s), "critical" if host.lost else "warning" if late else "dim"),
         **_reported(host.state, relay_cpu_ratio, table, glyphs),
@@ -106,7 +106,7 @@ def _gpus(host: HostFacts) -> Span:
     """`8  97%  312G/640G`: how many, how busy on average, their memory; `7/8 wait`: so many only
     wait in NCCL."""
     watch = host.state.gpu_watch if host.state is not None else None
-    silent = driver_text(watch, POLICY)
+    silent = driver_text(watch, chosen())
     if silent:
         return silent, "critical" if watch is not None and watch.why is None else "warning"
     whole = [one for one in host.devices if one.gpu.parent is None]

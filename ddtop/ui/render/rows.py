@@ -6,13 +6,13 @@ from rich.style import Style
 from textual.strip import Strip
 
 from ddtop.model.state.facts import RankFacts, State
-from ddtop.policy import POLICY
 from ddtop.present.glyphs import state_style
 from ddtop.present.table.columns import NUMBER, WAITS, CellContext, Column, cell_text
 from ddtop.present.table.layout import Table
 from ddtop.present.text import Line, Span, fit
 from ddtop.ui.render.palette import Palette
 from ddtop.ui.render.strips import strip_of
+from ddtop.viewer.thresholds import chosen
 from ddtop.words.units import NOT_MEASURED
 
 _TOLD_BY_STATE = frozenset({"state", "now", "for"})
@@ -31,7 +31,7 @@ def row_line(
     state = state_style(rank)
     late = (
         rank.agent.report_age_s is not None
-        and rank.agent.report_age_s > POLICY.report_silent_s
+        and rank.agent.report_age_s > chosen().report_silent_s
         and not rank.gone
     )
     spans: list[Span] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.explain import explain
-from ddtop.policy import POLICY
 from ddtop.present.findings.explain import explain_text
 from ddtop.present.text import Line
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
+from ddtop.viewer.thresholds import chosen
 
 
 class ExplainScreen(PageScreen):
@@ -15,7 +15,7 @@ class ExplainScreen(PageScreen):
 
     def __init__(self, session: Session, kind: str) -> None:
         super().__init__(session)
-        self._page = explain(kind, POLICY)
+        self._page = explain(kind, chosen())
 
     def page_lines(self, width: int) -> list[Line]:
         """Its lines, the first in bold."""

@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.groups import (
     GroupFacts,
     GroupWait,
@@ -28,6 +27,7 @@ from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.pick_list import PickList
 from ddtop.viewer.source import Look
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.records import Group
 
 PICKED_MOST = 256
@@ -75,11 +75,11 @@ class GroupsView(ListingView):
         if snapshot is not self._snapshot:
             self._snapshot = snapshot
             self._forget(snapshot)
-            self._waits = group_waits(snapshot, POLICY)
+            self._waits = group_waits(snapshot, chosen())
             self._take_names(snapshot.groups)
         self._show_grid(look, snapshot)
         table, glyphs = groups_table(self.list.size.width), self.session.paint.glyphs
-        order = order_of(snapshot, self._waits, self._by_name, POLICY, culprits(look.verdict))
+        order = order_of(snapshot, self._waits, self._by_name, chosen(), culprits(look.verdict))
         if not order:
             self.titles.show([(("no process group is known yet", "dim"),)])
             self.list.show((), lambda _: ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_text import driver_line, gpu_line
 from ddtop.present.hosts.hosts import HostFacts, gpus_note, hosts_facts, part_of
 from ddtop.present.text import Line
@@ -17,6 +16,7 @@ from ddtop.ui.views.view import Coded
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.pick_list import PickList
 from ddtop.viewer.source import Look
+from ddtop.viewer.thresholds import chosen
 
 SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS
@@ -42,7 +42,7 @@ class HostsView(ListingView):
         self.coded.take(look, snapshot)
         if self._due(snapshot):
             self._snapshot = snapshot
-            self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes, POLICY)
+            self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes, chosen())
             self._note_relays(snapshot.time_unix_ns)
         found, codes, glyphs = self._found, self.coded.codes, self.session.paint.glyphs
         width, gpus = self.list.size.width, bool(snapshot.devices)
@@ -53,7 +53,7 @@ class HostsView(ListingView):
         def row(index: int) -> Line:
             host, gpu = rows[index]
             if gpu is not None and host.watch is not None:
-                return driver_line(host.watch, len(host.devices), width, POLICY, glyphs)
+                return driver_line(host.watch, len(host.devices), width, chosen(), glyphs)
             if gpu is not None:
                 device = host.devices[gpu]
                 line = gpu_line(
@@ -62,7 +62,7 @@ class HostsView(ListingView):
                 # What was told so long ago is not what is.
                 return (
                     line
-                    if (host.age_s or 0.0) <= POLICY.host_report_old_s
+                    if (host.age_s or 0.0) <= chosen().host_report_old_s
                     else tuple((text, "old") for text, _ in line)
                 )
             return host_row(host, codes, self._relay_cpu(host), table, glyphs)

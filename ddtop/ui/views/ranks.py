@@ -10,7 +10,6 @@ from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.present.gpus.gpu_text import silent_note
 from ddtop.present.table.columns import COLUMNS, Column
 from ddtop.present.table.order import BY_VERDICT, Rows, describe_filter, parse_filter
@@ -22,6 +21,7 @@ from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.rank_table import RankTable, TitleRow
 from ddtop.viewer.source import Look
+from ddtop.viewer.thresholds import chosen
 
 SIDE_FROM = 190
 """From this width on the selected rank's page stands beside the table: 133 columns for the table,
@@ -122,7 +122,7 @@ class RanksView(View):
             notes.append(f"sorted by {self._sort_title()}")
         if self.session.setup.follow:
             notes.append("following")
-        if snapshot.devices and (silent := silent_note(snapshot, POLICY)):
+        if snapshot.devices and (silent := silent_note(snapshot, chosen())):
             notes.append(silent)
         if self.table.tagged:
             notes.append(f"{len(self.table.tagged)} tagged")

@@ -25,13 +25,13 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.facts import Snapshot
-from ddtop.policy import POLICY
 from ddtop.relay.host.usage import HostProbe
 from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.exits import is_gone
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes.outside_jobs import Target
 from ddtop.viewer.source import Dump, Look
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
 from ddtop.wire.records import AnyRecord, Hello, Place, RankState, Stacks
@@ -89,8 +89,8 @@ class OutsideSource:
     def __init__(self, targets: Sequence[Target], name: str, notes: Sequence[str] = ()) -> None:
         self._targets = [one for one in targets if not one.worker]
         self._workers = [one for one in targets if one.worker]
-        self._job = Job(name, POLICY)
-        self._judge = Judge(POLICY)
+        self._job = Job(name, chosen())
+        self._judge = Judge(chosen())
         self._probe = HostProbe()
         self._sender = registry.host_identity()
         self._ranks: dict[int, _Watched] = {}

@@ -1,0 +1,68 @@
+"""`ddtop config`: what holds, where it comes from, and the file."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+import click
+
+from ddtop.cli import config as settings
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.output import printable
+from ddtop.policy import POLICY
+
+
+@click.group("config")
+def command() -> None:
+    """What you like, in one file: colours, columns, ways to hosts, thresholds."""
+
+
+@command.command("show")
+@click.option("--all", "every", is_flag=True, help="Also the thresholds that are as they come.")
+def show(every: bool) -> None:
+    """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
+    found = settings.read(os.environ)
+    _print(f"file: {found.path}" + ("" if found.path.exists() else " (there is none)"))
+    for one in settings.SETTINGS:
+        value, origin = found.origin(one, os.environ)
+        stronger = f"   (stronger: {one.flag})" if one.flag else ""
+        _print(f"{one.name:<12}{value!s:<26}{origin}{stronger}")
+    names = settings.names_of_thresholds() if every else list(found.thresholds)
+    for name in names:
+        default, (low, high) = getattr(POLICY, name), settings.range_of(name)
+        value = found.thresholds.get(name, default)
+        origin = f"changed by you from {default:g}" if name in found.thresholds else "default"
+        _print(f"{name:<40}{value:<12g}{origin}   ({low:g} to {high:g})")
+
+
+@command.command("path")
+def path() -> None:
+    """The name of the file, whether it is there or not."""
+    click.echo(str(settings.path_of(os.environ)))
+
+
+@command.command("edit")
+def edit() -> None:
+    """Open the file in $VISUAL or $EDITOR, and check it afterwards."""
+    file = settings.path_of(os.environ)
+    try:
+        if not file.exists():
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.write_text(settings.template())
+    except OSError as error:
+        raise CommandError(f"ddtop: {file}: {error.strerror}", USAGE) from None
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        done = subprocess.run([*shlex.split(editor), str(file)], check=False)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"ddtop: {editor}: {error}", USAGE) from None
+    if done.returncode:
+        raise CommandError(f"ddtop: {editor}: exit code {done.returncode}", USAGE)
+    settings.read(os.environ)
+    _print(f"{file} is understood")
+
+
+def _print(text: str) -> None:
+    click.echo(printable(text))

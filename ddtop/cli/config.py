@@ -1,0 +1,224 @@
+"""The file in which a person writes what they like: `~/.config/ddtop/config.toml`.
+
+A flag is stronger than a variable, a variable than the file, the file than what ddtop takes by
+itself. A setting that has a variable is put into the environment of this process if that variable
+is not set, so that there is one reader of each. What the dashboard keeps by itself, such as columns
+that were hidden with a key, is in `setup.json` beside it: ddtop never writes into config.toml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.policy import POLICY, Policy
+
+BYTES_MAX = 1 << 16
+THRESHOLDS = "thresholds"
+OF_THE_RELAY = ("arrivals_", "auto_dump_")
+"""Beginnings of the thresholds that the relay judges by: a viewer has no say in them."""
+SPREAD = 100.0
+"""A threshold may be so many times smaller or larger than ours. Beyond that it is a slip."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. `form`: the type of its value in TOML. `variable`, `flag`: what is stronger."""
+
+    name: str
+    form: type
+    default: Any
+    meaning: str
+    variable: str = ""
+    flag: str = ""
+
+
+SETTINGS = (
+    Setting("theme", str, "what suits the terminal", "The colours of the dashboard."),
+    Setting("interval_s", float, 0.5, "Seconds between two frames of the dashboard."),
+    Setting("hidden", list, [], "Columns of the rank table that are not shown, by their keys."),
+    Setting("hosts", list, [], "Hosts that the shell offers behind --ssh."),
+    Setting("ssh", str, "ssh", "The ssh command of --ssh, with its options.", "DDTOP_SSH"),
+    Setting("remote", str, "ddtop", "How --ssh calls ddtop there.", "DDTOP_REMOTE", "--remote"),
+    Setting("source", bool, True, "Show lines of source.", "DDTOP_SOURCE", "--no-source"),
+)
+BY_NAME = {one.name: one for one in SETTINGS}
+TEMPLATE_HEAD = """\
+# What you like, for every ddtop that you start. Remove the # in front of a line to change it.
+# A flag is stronger than a variable, a variable than this file: `ddtop config show`.
+"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the file says. `thresholds`: name to value, of those that differ from ours."""
+
+    path: Path
+    values: Mapping[str, Any] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy with these thresholds."""
+        return dataclasses.replace(POLICY, **cast("dict[str, Any]", self.thresholds))
+
+    @property
+    def dashboard(self) -> dict[str, Any]:
+        """What it says of the dashboard's own setup."""
+        found = {name: self.values[name] for name in ("theme", "interval_s") if name in self.values}
+        return found | ({"hidden": tuple(self.values["hidden"])} if "hidden" in self.values else {})
+
+    def origin(self, setting: Setting, environ: Mapping[str, str]) -> tuple[Any, str]:
+        """(the value that holds, where it comes from)."""
+        if setting.variable and environ.get(setting.variable):
+            return environ[setting.variable], setting.variable
+        if setting.name in self.values:
+            return self.values[setting.name], "file"
+        return setting.default, "default"
+
+
+def path_of(environ: Mapping[str, str]) -> Path:
+    """`$DDTOP_CONFIG`, else `ddtop/config.toml` below `$XDG_CONFIG_HOME` or `~/.config`."""
+    if environ.get("DDTOP_CONFIG"):
+        return Path(environ["DDTOP_CONFIG"]).expanduser()
+    base = environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(base) if os.path.isabs(base) else Path("~/.config").expanduser()
+    return folder / "ddtop" / "config.toml"
+
+
+def read(environ: Mapping[str, str]) -> Config:
+    """What the file says; nothing where there is none.
+
+    Raises:
+        CommandError: 2, it cannot be read, or says something that is not understood.
+    """
+    path = path_of(environ)
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if environ.get("DDTOP_CONFIG"):
+            raise CommandError(f"ddtop: DDTOP_CONFIG: there is no file {path}", USAGE) from None
+        return Config(path)
+    except OSError as error:
+        raise CommandError(f"ddtop: {path}: {error.strerror}", USAGE) from None
+    if len(data) > BYTES_MAX:
+        raise _wrong(path, f"it is larger than {BYTES_MAX >> 10} KiB")
+    return parsed(path, data)
+
+
+def parsed(path: Path, data: bytes) -> Config:
+    """The settings in these bytes.
+
+    Raises:
+        CommandError: 2, with the setting and what it may be.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        said = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _wrong(path, f"it is no TOML: {error}") from None
+    thresholds = said.pop(THRESHOLDS, {})
+    if not isinstance(thresholds, dict):
+        raise _wrong(path, f"[{THRESHOLDS}] is a table")
+    values = {name: _value(path, name, given) for name, given in said.items()}
+    return Config(
+        path, values, {name: _threshold(path, name, thresholds[name]) for name in thresholds}
+    )
+
+
+def apply(config: Config, environ: Any) -> None:
+    """Put what has a variable into `environ`, unless that variable is set."""
+    for name, value in config.values.items():
+        variable = BY_NAME[name].variable
+        if variable and not environ.get(variable):
+            environ[variable] = str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def range_of(name: str) -> tuple[float, float]:
+    """(smallest, largest) value of a threshold, in the unit that its name ends with."""
+    default = float(getattr(POLICY, name))
+    if name.endswith("_ratio"):
+        return max(default / SPREAD, 0.0), min(default * SPREAD, 1.0)
+    return default / SPREAD, default * SPREAD
+
+
+def names_of_thresholds() -> list[str]:
+    """The thresholds that a viewer judges by."""
+    return [
+        one.name
+        for one in dataclasses.fields(Policy)
+        if not one.name.startswith(OF_THE_RELAY)
+        and isinstance(getattr(POLICY, one.name), (int, float))
+        and not isinstance(getattr(POLICY, one.name), bool)
+    ]
+
+
+def template() -> str:
+    """A new file: every setting with its meaning, switched off."""
+    lines = [TEMPLATE_HEAD]
+    for one in SETTINGS:
+        stronger = " and ".join(filter(None, (one.flag, one.variable)))
+        lines += [f"# {one.meaning}" + (f" Stronger: {stronger}." if stronger else "")]
+        lines += [f"# {one.name} = {_toml(one.default)}", ""]
+    lines += ["# When a number is too large: `ddtop config show --all` lists all of them."]
+    return "\n".join([*lines, f"# [{THRESHOLDS}]", "# still_limit_s = 5.0", ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _value(path: Path, name: str, given: Any) -> Any:
+    setting = BY_NAME.get(name)
+    if setting is None:
+        raise _wrong(path, f"there is no setting {name!r}{_nearest(name, BY_NAME)}")
+    if setting.form is float and isinstance(given, int) and not isinstance(given, bool):
+        given = float(given)
+    wrong = not isinstance(given, setting.form) or (
+        isinstance(given, list) and not all(isinstance(one, str) for one in given)
+    )
+    forms = {str: "a text", float: "a number", bool: "true or false", list: "a list of texts"}
+    if wrong:
+        raise _wrong(path, f"{name} is {forms[setting.form]}, not {given!r}"[:200])
+    if name == "interval_s" and not 0.1 <= given <= 60:
+        raise _wrong(path, f"interval_s is 0.1 to 60 s, not {given}")
+    return given
+
+
+def _threshold(path: Path, name: str, given: Any) -> float:
+    names = names_of_thresholds()
+    if name.startswith(OF_THE_RELAY) and hasattr(POLICY, name):
+        raise _wrong(path, f"{name} is the relay's: a viewer cannot change it")
+    if name not in names:
+        raise _wrong(path, f"there is no threshold {name!r}{_nearest(name, names)}")
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise _wrong(path, f"{name} is a number, not {given!r}"[:200])
+    low, high = range_of(name)
+    if not low <= given <= high:
+        raise _wrong(path, f"{name} is {low:g} to {high:g}, not {given}")
+    default = getattr(POLICY, name)
+    if isinstance(default, int) and given != int(given):
+        raise _wrong(path, f"{name} is a whole number, not {given}")
+    return int(given) if isinstance(default, int) else float(given)
+
+
+def _nearest(name: str, names: Any) -> str:
+    found = get_close_matches(name, list(names), 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _wrong(path: Path, why: str) -> CommandError:
+    return CommandError(f"ddtop: {path}: {why} (ddtop config edit)", USAGE)
