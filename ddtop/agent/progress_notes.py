@@ -7,8 +7,11 @@ a trainer may exist before its process knows which rank it is, and a forked chil
 from __future__ import annotations
 
 from collections import deque
+from sys import getrefcount
 from threading import get_ident
 from time import monotonic_ns
+from typing import Any
+from weakref import ref
 
 import msgspec
 
@@ -59,6 +62,42 @@ class ProgressSource:
         then the source is off, and the record says why.
         """
         return None
+
+
+class ObjectSource(ProgressSource):
+    """A framework whose numbers are attributes of one object, a trainer or an engine.
+
+    `runs`: it is inside its loop. Registered when `note` is first called, on the program's thread.
+    """
+
+    def __init__(self) -> None:
+        self._object: ref[Any] | None = None
+        self.runs = False
+
+    def note(self, own: Any, begins: bool) -> None:
+        """The loop of this object begins or ends."""
+        self._object, self.runs = ref(own), begins
+        progress_notes.add(self)
+
+    def read(self) -> Reading | None:
+        """What the object says; None if it is gone."""
+        own = self._object() if self._object is not None else None
+        if own is None:
+            return None
+        found = self.read_from(own)
+        # One reference is this name, the other the argument of the call.
+        if getrefcount(own) <= 2:
+            kept.append(own)
+        return found
+
+    def read_from(self, own: Any) -> Reading | None:
+        """What this object says. The rules of `read` hold."""
+        raise NotImplementedError
+
+
+kept: list[Any] = []
+"""Objects of which the agent held the last reference. If the agent's thread let go of them, their
+destructors would run there: a bar would print, an engine would close."""
 
 
 class Phase:

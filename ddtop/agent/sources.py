@@ -45,6 +45,14 @@ class Source:
         return getattr(__import__(self.file, fromlist=(function,)), function)
 
 
+def _titan(name: str, after: str, wrap: str) -> Source:
+    return Source(name, "frameworks.torchtitan", after, wrap=wrap)
+
+
+def _torch(name: str, after: str, wrap: str) -> Source:
+    return Source(name, "frameworks.torch_phases", after, wrap=wrap)
+
+
 SOURCES = (
     Source("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
     Source("place", "probes.rank_thread", probes=True),
@@ -64,6 +72,27 @@ SOURCES = (
     Source("cuda", "probes.cuda", probes=True),
     Source("progress", "probes.progress", probes=True),
     Source("tqdm", "frameworks.tqdm", after="tqdm.std"),
+    Source("hf-trainer", "frameworks.hf_trainer", after="transformers.trainer"),
+    Source("lightning", "frameworks.lightning", after="lightning.pytorch.trainer.trainer"),
+    Source("pytorch-lightning", "frameworks.lightning", after="pytorch_lightning.trainer.trainer"),
+    Source("fabric", "frameworks.fabric", after="lightning.fabric.fabric"),
+    Source("lightning-fabric", "frameworks.fabric", after="lightning_fabric.fabric"),
+    Source("accelerate", "frameworks.accelerate", after="accelerate.accelerator"),
+    Source("deepspeed", "frameworks.deepspeed", after="deepspeed.runtime.engine"),
+    Source("ignite", "frameworks.ignite", after="ignite.engine.engine"),
+    Source("megatron", "frameworks.megatron", after="megatron.training.training"),
+    Source("composer", "frameworks.composer", after="composer.trainer.trainer"),
+    Source("ray-train", "frameworks.ray_train", after="ray.train.v2.api.train_fn_utils"),
+    _titan("torchtitan metrics", "torchtitan.components.metrics", "wrap_metrics"),
+    _titan("torchtitan trainer", "torchtitan.trainer", "wrap_trainer"),
+    _titan("torchtitan validator", "torchtitan.components.validate", "wrap_validator"),
+    _torch("save", "torch.serialization", "wrap_save"),
+    _torch(
+        "distributed save",
+        "torch.distributed.checkpoint.state_dict_saver",
+        "wrap_distributed_save",
+    ),
+    _torch("compile", "torch._dynamo.callback", "wrap_compile"),
     Source("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
     Source("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
 )

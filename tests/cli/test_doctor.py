@@ -227,3 +227,36 @@ def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
     assert text.endswith("ddtop watches those of NVIDIA here")
     absent = doctor._asked(AmdDriver(lambda: False), "amdsmi")
     assert absent == ("note", "amdsmi", "no AMD driver on this host")
+
+
+@pytest.mark.parametrize(
+    ("answer", "mark", "text"),
+    [
+        (["ok|hf-trainer|5.23.0", "end"], "ok", "step and phase are read of hf-trainer 5.23.0"),
+        (["end"], "ok", "step and phase are read of tqdm, torch and ddtop.step()"),
+        (
+            ["off|fabric|AttributeError: no log_dict", "end"],
+            "note",
+            "step and phase are not read of fabric (AttributeError: no log_dict)",
+        ),
+        ("timed out", "note", "their step and phase could not be tried: timed out"),
+    ],
+)
+def test_a_framework_that_has_changed_is_named(monkeypatch, answer, mark, text):
+    monkeypatch.setattr(doctor, "_tried", lambda *_arguments: answer)
+
+    assert doctor._frameworks()[0] == mark
+    assert doctor._frameworks()[2].startswith(text)
+
+
+def test_frameworks_are_tried_in_a_process_of_their_own(tmp_path, monkeypatch):
+    """A package with the name of one, whose class has lost the method that is wrapped."""
+    package = tmp_path / "accelerate"
+    package.mkdir()
+    (package / "__init__.py").write_text("print('noise')\n")
+    (package / "accelerator.py").write_text("class Accelerator: pass\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    mark, _, text = doctor._frameworks()
+
+    assert mark == "note"
+    assert "accelerate (AttributeError:" in text

@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.progress_notes import BAR, ProgressSource, Reading, progress_notes
+from ddtop.agent.progress_notes import BAR, ProgressSource, Reading, kept, progress_notes
 from ddtop.wire.progress import TEST, VALIDATE
 
 _LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[=:]\s*([-+.\deE]+|nan|inf)")
@@ -25,10 +25,6 @@ _OTHERS = re.compile(
     r"\b(load\w*|download\w*|map|filter|tokeniz\w*|process\w*|generating|fetch\w*|cach\w*)\b",
     re.IGNORECASE,
 )
-
-_kept: list[Any] = []
-"""Bars of which the agent held the last reference. If the agent's thread let go of them, their
-destructor would print there."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -62,7 +58,7 @@ class TqdmSource(ProgressSource):
             bar = bars.pop()
             # One reference is this name, the other the argument of the call.
             if sys.getrefcount(bar) <= 2:
-                _kept.append(bar)
+                kept.append(bar)
             del bar
         if found is not None and found.phase is not None:
             # The bar of an evaluation counts its own batches.

@@ -50,6 +50,7 @@ def doctor() -> int:
         _python,
         _hook,
         _torch,
+        _frameworks,
         _mpi,
         _state,
         _runtime,
@@ -93,6 +94,7 @@ def doctor_of(python: str) -> int:
         lines.append((NOTE, "torch", "not in that Python"))
     elif here.hook_runs:
         lines.append(_recorder_of(here.packages["torch"], here.python))
+        lines.append(_frameworks(here.python))
     else:
         lines.append((NOTE, "torch", f"{here.packages['torch']}: not tried without the hook"))
     return _printed(lines)
@@ -171,6 +173,33 @@ else:
 
 It runs in a child process, because a torch that cannot do this may crash.
 """
+
+
+FRAMEWORKS_TRIAL_S = 90
+"""All that are installed are imported, one after the other."""
+_TRIES_FRAMEWORKS = """
+import os, sys
+answers, sys.stdout = sys.stdout, sys.stderr
+from ddtop.agent.frameworks import check
+for line in check.lines():
+    print(line, file=answers, flush=True)
+print("end", file=answers)
+"""
+
+
+def _frameworks(python: str = sys.executable) -> Line:
+    """Whether the frameworks that are installed have what ddtop reads of them."""
+    answer = _tried(_TRIES_FRAMEWORKS, FRAMEWORKS_TRIAL_S, python)
+    if isinstance(answer, str):
+        return NOTE, "frameworks", f"their step and phase could not be tried: {answer}"
+    found = [line.split("|", 2) for line in answer if line.count("|") >= 2]
+    off = [f"{name} ({text})" for mark, name, text in found if mark == "off"]
+    if off:
+        text = f"step and phase are not read of {'; '.join(off)}"
+        return NOTE, "frameworks", f"{text}: ddtop.step() and ddtop.phase() tell them"
+    read = ", ".join(f"{name} {version}".strip() for _, name, version in found)
+    what = read or "tqdm, torch and ddtop.step()"
+    return GOOD, "frameworks", f"step and phase are read of {what}"
 
 
 def _tried(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:

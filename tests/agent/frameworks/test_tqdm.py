@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.frameworks import tqdm as source
+from ddtop.agent.progress_notes import kept
 
 
 class Bar:
@@ -76,7 +77,7 @@ def test_a_bar_that_only_the_agent_still_holds_is_not_destroyed_by_it():
     found = bars.read()
 
     assert (found.step, destroyed) == (1, [])
-    assert source._kept.pop().n == 1
+    assert kept.pop().n == 1
     assert destroyed == [1]
 
 

@@ -1,0 +1,36 @@
+"""Which of the frameworks that are installed here have what their sources need.
+
+`ddtop doctor` runs this in a child process, because it imports them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from ddtop.agent.sources import SOURCES, Source
+
+NO_FRAMEWORKS = ("torch", "tqdm")
+
+
+def lines() -> Iterator[str]:
+    """`ok|NAME|VERSION` or `off|NAME|REASON` for each framework that is installed."""
+    for source in SOURCES:
+        root = (source.after or "").partition(".")[0]
+        ours = source.file.startswith("ddtop.agent.frameworks.")
+        if not ours or root in NO_FRAMEWORKS or find_spec(root) is None:
+            continue
+        reason = _tried(source)
+        version = getattr(importlib.import_module(root), "__version__", "") if not reason else ""
+        yield f"off|{source.name}|{reason}" if reason else f"ok|{source.name}|{version}"
+
+
+def _tried(source: Source) -> str:
+    """Why its functions cannot be wrapped; empty: they can."""
+    try:
+        module = importlib.import_module(source.after or "")
+        source.load(source.wrap)(module)
+    except Exception as error:  # noqa: BLE001 - any error of a framework is the answer
+        return " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return ""

@@ -1,0 +1,47 @@
+"""Composer of MosaicML.
+
+Source: `State.timestamp` (composer 0.3x, core/time.py:624): batch, epoch, sample and token, each
+with a `value` of the whole job, and `State.max_duration`. Phase: `Trainer._eval_loop`; torch's own
+checkpoint functions. Caveat: the loss is a tensor on the device, so it is not read. Check: its
+progress bar.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.frameworks.wrapping import as_phase, number, while_running
+from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading
+from ddtop.wire.progress import IDLE, VALIDATE
+
+
+def wrap(module: ModuleType) -> None:
+    """Note which trainer trains, and when it evaluates."""
+    trainer = module.Trainer
+    while_running(trainer, "fit", ComposerSource().note, "progress of composer")
+    as_phase(trainer, "_eval_loop", VALIDATE, "composer")
+
+
+class ComposerSource(ObjectSource):
+    """Reads the trainer that has last begun to train."""
+
+    name = "composer"
+    level = TRAINER
+
+    def read_from(self, own: Any) -> Reading | None:
+        """The timestamp of its state."""
+        at, most = own.state.timestamp, own.state.max_duration
+        found = Reading(
+            step=int(at.batch.value),
+            epoch=float(at.epoch.value),
+            samples=number(at.sample.value) or None,
+            tokens=number(at.token.value) or None,
+            phase=None if self.runs else IDLE,
+        )
+        unit = str(getattr(getattr(most, "unit", None), "value", ""))
+        if unit == "ba":
+            found.total_steps = int(most.value)
+        elif unit == "ep":
+            found.total_epochs = float(most.value)
+        return found

@@ -1,0 +1,44 @@
+"""DeepSpeed: the engine below a loop of the program's own, or below a trainer.
+
+Source: `DeepSpeedEngine` (deepspeed 0.19, runtime/engine.py:536, 637, 1520): global_steps and
+global_samples, integers that `step` counts. Phase: `save_checkpoint`. Caveat: the loss is a tensor
+on the device, so it is not read. Check: the engine's own line every `steps_per_print`.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.frameworks.wrapping import as_phase, noting, number
+from ddtop.agent.progress_notes import ENGINE, ObjectSource, Reading
+from ddtop.wire.progress import CHECKPOINT
+
+
+def wrap(module: ModuleType) -> None:
+    """Note which engine steps, and when it saves a checkpoint."""
+    source, engine = EngineSource(), module.DeepSpeedEngine
+    noting(engine, "__init__", source.note_new, "progress of deepspeed")
+    as_phase(engine, "save_checkpoint", CHECKPOINT, source.name)
+
+
+class EngineSource(ObjectSource):
+    """Reads the engine that was made last."""
+
+    name = "deepspeed"
+    level = ENGINE
+
+    def note_new(self, own: Any, *_arguments: Any, **_named: Any) -> None:
+        """An engine is being made."""
+        self.note(own, True)
+
+    def read_from(self, own: Any) -> Reading | None:
+        """Its counts; None while it has made no step (or is half made)."""
+        # Its `__getattr__` looks into the module for what it has not.
+        known = vars(own)
+        if not known.get("global_steps"):
+            return None
+        found = Reading(step=int(known["global_steps"]), samples=number(known["global_samples"]))
+        groups = getattr(known.get("optimizer"), "param_groups", None)
+        found.lr = number(groups[0].get("lr")) if groups else None
+        return found

@@ -1,0 +1,57 @@
+"""The Trainer of Hugging Face transformers, and trainers that inherit from it (TRL).
+
+Source: `Trainer.state`, a TrainerState (transformers 5.23, trainer_callback.py:40): global_step,
+max_steps, epoch, num_train_epochs, num_input_tokens_seen, and log_history, into which the trainer
+writes the loss as a float. Phases are calls of evaluate, predict and _save_checkpoint. Caveat: the
+loss is as old as `logging_steps`. Check: the trainer's log.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.frameworks.wrapping import as_phase, first_number, number, while_running
+from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading
+from ddtop.wire.progress import CHECKPOINT, IDLE, TEST, VALIDATE
+
+LOGS_LOOKED_AT = 8
+"""Entries of the log from its end: logs of evaluations have no `loss`."""
+
+
+def wrap(module: ModuleType) -> None:
+    """Note which trainer trains, and its phases."""
+    trainer: Any = module.Trainer
+    source = TrainerSource()
+    while_running(trainer, "train", source.note, "progress of hf-trainer")
+    as_phase(trainer, "evaluate", VALIDATE, source.name)
+    as_phase(trainer, "predict", TEST, source.name)
+    as_phase(trainer, "_save_checkpoint", CHECKPOINT, source.name)
+
+
+class TrainerSource(ObjectSource):
+    """Reads the trainer that has last begun to train."""
+
+    name = "hf-trainer"
+    level = TRAINER
+
+    def read_from(self, own: Any) -> Reading | None:
+        """The state of the trainer; None before its first step is known."""
+        state, args = own.state, own.args
+        step = int(state.global_step)
+        found = Reading(
+            step=step,
+            total_steps=int(state.max_steps) or None,
+            epoch=number(state.epoch),
+            total_epochs=number(state.num_train_epochs) or None,
+            phase=None if self.runs else IDLE,
+            tokens=number(state.num_input_tokens_seen) or None,
+        )
+        batch = own.get_total_train_batch_size(args)
+        found.samples = float(step * batch)
+        for log in reversed(state.log_history[-LOGS_LOOKED_AT:]):
+            if "loss" in log:
+                found.loss = number(log["loss"])
+                found.lr = first_number(log, ("learning_rate",))
+                break
+        return found

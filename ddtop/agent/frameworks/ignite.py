@@ -1,0 +1,57 @@
+"""The Engine of PyTorch-Ignite, and MONAI's workflows, which are such engines.
+
+Source: `Engine.state` (ignite 0.5, engine/engine.py:890-1280): iteration, epoch, max_epochs and
+epoch_length. An engine that runs inside another one validates. MONAI 1.5: `monai.engines.workflow.
+Workflow` inherits from Engine and runs through `Engine.run`. Caveat: `state.output` may be a tensor
+on a device, so a loss is read only where it is a float. Check: the engine's own log.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.frameworks.wrapping import LOSSES, first_number, number, while_running
+from ddtop.agent.progress_notes import TRAINER, ObjectSource, Phase, Reading, progress_notes
+from ddtop.wire.progress import IDLE, VALIDATE
+
+
+def wrap(module: ModuleType) -> None:
+    """Note which engine runs."""
+    while_running(module.Engine, "run", EngineSource().note, "progress of ignite")
+
+
+class EngineSource(ObjectSource):
+    """Reads the outermost engine."""
+
+    name = "ignite"
+    level = TRAINER
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: list[Phase | None] = []
+
+    def note(self, own: Any, begins: bool) -> None:
+        """`run` begins or ends; the one of an engine inside is a validation."""
+        if not begins:
+            phase = self._running.pop()
+            if phase is not None:
+                progress_notes.leave(phase)
+            return
+        inner = bool(self._running)
+        if not inner:
+            self.name = "monai" if type(own).__module__.startswith("monai.") else "ignite"
+            super().note(own, begins)
+        self._running.append(progress_notes.enter(VALIDATE, self.name) if inner else None)
+
+    def read_from(self, own: Any) -> Reading | None:
+        """Where the engine is."""
+        state = own.state
+        length, epochs, step = state.epoch_length, state.max_epochs, int(state.iteration)
+        found = Reading(step=step, total_epochs=number(epochs))
+        found.epoch = step / length if length else number(state.epoch)
+        found.total_steps = length * epochs if length and epochs else None
+        found.phase = None if self._running else IDLE
+        output = state.output
+        found.loss = first_number(output, LOSSES) if isinstance(output, dict) else number(output)
+        return found

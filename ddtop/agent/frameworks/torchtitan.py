@@ -1,0 +1,66 @@
+"""torchtitan.
+
+Source: its `Trainer` (0.2, torchtitan/train.py, later torchtitan/trainer.py): `step`,
+`ntokens_seen` of this rank, and `training.steps` of its configuration. `torchrun -m
+torchtitan.train` has the trainer as a global of `__main__`; a later `main` lets `Trainer.train` be
+noted. The loss is an argument of `MetricsProcessor.log`, a float, every `log_freq` steps. Phases:
+`Validator.validate`, and torch's own checkpoint functions. Check: its log.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from ddtop.agent.frameworks.wrapping import as_phase, noting, number, while_running
+from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading, progress_notes
+from ddtop.wire.progress import VALIDATE
+
+
+def wrap_metrics(module: ModuleType) -> None:
+    """`torchtitan.components.metrics`, which both trainers import."""
+    progress_notes.add(SOURCE)
+    noting(module.MetricsProcessor, "log", SOURCE.note_log, "progress of torchtitan")
+
+
+def wrap_trainer(module: ModuleType) -> None:
+    """`torchtitan.trainer`."""
+    while_running(module.Trainer, "train", SOURCE.note, "progress of torchtitan")
+
+
+def wrap_validator(module: ModuleType) -> None:
+    """`torchtitan.components.validate`."""
+    as_phase(module.Validator, "validate", VALIDATE, "torchtitan")
+
+
+class TitanSource(ObjectSource):
+    """Reads the trainer."""
+
+    name = "torchtitan"
+    level = TRAINER
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss: float | None = None
+
+    def note_log(self, _self: Any, _step: int, global_avg_loss: Any, *_more: Any, **_: Any) -> None:
+        """The loss that is logged, over all ranks."""
+        self.loss = number(global_avg_loss)
+
+    def read(self) -> Reading | None:
+        """Also of a trainer that is a global of the program."""
+        if self._object is None:
+            trainer = getattr(sys.modules.get("__main__"), "trainer", None)
+            if hasattr(trainer, "train_step") and hasattr(trainer, "step"):
+                self.note(trainer, True)
+        return super().read()
+
+    def read_from(self, own: Any) -> Reading | None:
+        """Its step."""
+        config = getattr(own, "job_config", None) or getattr(own, "config", None)
+        total = getattr(getattr(config, "training", None), "steps", None)
+        return Reading(step=int(own.step), total_steps=total, loss=self.loss)
+
+
+SOURCE = TitanSource()

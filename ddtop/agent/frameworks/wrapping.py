@@ -1,0 +1,104 @@
+"""How a framework's functions are wrapped: a call is noted, and the original runs as it was called.
+
+Both kinds cost about a microsecond a call. They are for what is called now and then (a checkpoint,
+a validation, a line of a log), never for what runs in every step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ddtop.agent.guard import guard
+from ddtop.agent.progress_notes import progress_notes
+
+_WRAPPED = "__ddtop_wrapped__"
+
+
+def as_phase(owner: Any, name: str, phase: str, by: str) -> None:
+    """While `owner.name` runs, the thread is in that phase; `by`: who says so.
+
+    Raises:
+        AttributeError: this version of the framework has no such function.
+    """
+    original = _unwrapped(owner, name)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        begun = progress_notes.enter(phase, by)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            progress_notes.leave(begun)
+
+    _replace(owner, name, wrapper)
+
+
+def noting(owner: Any, name: str, note: Callable[..., object], part: str) -> None:
+    """`note` gets the arguments of each call of `owner.name`, before it runs.
+
+    An error of `note` switches `part` off, and the program does not see it.
+
+    Raises:
+        AttributeError: this version of the framework has no such function.
+    """
+    original = _unwrapped(owner, name)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        guard.run(part, lambda: note(*args, **kwargs))
+        return original(*args, **kwargs)
+
+    _replace(owner, name, wrapper)
+
+
+def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], part: str) -> None:
+    """`note(self, True)` before each call of the method, `note(self, False)` after it.
+
+    Raises:
+        AttributeError: this version of the framework has no such method.
+    """
+    original = _unwrapped(owner, name)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        guard.run(part, note, self, True)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            guard.run(part, note, self, False)
+
+    _replace(owner, name, wrapper)
+
+
+def number(value: Any) -> float | None:
+    """The value, if it is a number of the CPU that needs no computing; else None."""
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def first_number(values: Any, names: tuple[str, ...]) -> float | None:
+    """The first of these entries that is a number."""
+    found = (number(values.get(name)) for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+LOSSES = ("loss", "train_loss", "train/loss", "loss_step", "train_loss_step", "training_loss")
+RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
+
+
+def _unwrapped(owner: Any, name: str) -> Callable[..., Any] | None:
+    """The function to be wrapped; None if that has been done."""
+    original: Callable[..., Any] = getattr(owner, name)
+    return None if hasattr(original, _WRAPPED) else original
+
+
+def _replace(owner: Any, name: str, wrapper: Any) -> None:
+    setattr(wrapper, _WRAPPED, True)
+    setattr(owner, name, wrapper)
