@@ -44,7 +44,7 @@ class JournalError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class JournalFrames:
     """The whole frames of a file; `damage` says where and why the reading stopped early."""
 
     frames: tuple[bytes, ...]
@@ -278,7 +278,7 @@ def _opened(path: Path, ours: bool = False) -> BinaryIO:
     )
 
 
-def read(path: Path, ours: bool = False) -> Reading:
+def read(path: Path, ours: bool = False) -> JournalFrames:
     """All whole frames of one file, up to its first FILE_BYTES_MAX. `ours`: only if it is this
     user's, and no symlink.
 
@@ -292,7 +292,7 @@ def read(path: Path, ours: bool = False) -> Reading:
             raise JournalError(f"cannot read {path}: {error.strerror}") from None
 
 
-def parse(data: bytes, at: int = 0) -> Reading:
+def parse(data: bytes, at: int = 0) -> JournalFrames:
     """The frames behind the head line; `at`: which byte of the file the first one is."""
     frames = []
     found = _frames(io.BytesIO(data), at)
@@ -300,7 +300,7 @@ def parse(data: bytes, at: int = 0) -> Reading:
         while True:
             frames.append(next(found))
     except StopIteration as end:
-        return Reading(tuple(frames), end.value)
+        return JournalFrames(tuple(frames), end.value)
 
 
 class Reader:
@@ -389,11 +389,11 @@ def _tried(path: Path) -> tuple[BinaryIO | None, str]:
         return None, str(error)
 
 
-def read_journal(path: Path) -> Reading:
+def read_journal(path: Path) -> JournalFrames:
     """All whole frames of both halves, in memory; a `Reader` holds one frame at a time.
 
     Raises:
         JournalError: neither half is a journal.
     """
     reader = Reader(path)
-    return Reading(tuple(reader), reader.damage)
+    return JournalFrames(tuple(reader), reader.damage)

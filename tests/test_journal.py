@@ -34,14 +34,14 @@ def bounds(frames):
 def test_what_was_written_is_read(tmp_path):
     journal.write(tmp_path / "job.last", FRAMES)
 
-    assert journal.read(tmp_path / "job.last") == journal.Reading(FRAMES, None)
+    assert journal.read(tmp_path / "job.last") == journal.JournalFrames(FRAMES, None)
     assert (tmp_path / "job.last").stat().st_mode & 0o777 == 0o600
 
 
 def test_an_empty_journal_is_whole(tmp_path):
     journal.write(tmp_path / "job.last", ())
 
-    assert journal.read(tmp_path / "job.last") == journal.Reading((), None)
+    assert journal.read(tmp_path / "job.last") == journal.JournalFrames((), None)
 
 
 def test_a_second_write_replaces_the_first_whole(tmp_path):
@@ -105,7 +105,7 @@ def test_random_bytes_raise_nothing(data):
 def test_a_length_of_four_gigabytes_is_damage_and_not_memory(tmp_path):
     reading = journal.parse(b"\xff\xff\xff\xff" + b"\x00" * 100)
 
-    assert reading == journal.Reading((), "damaged frame length at byte 0")
+    assert reading == journal.JournalFrames((), "damaged frame length at byte 0")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_zeros_are_damage_and_not_a_million_empty_frames(tmp_path):
         size = file.tell()
         file.truncate(size + (1 << 20))
 
-    assert journal.read(tmp_path / "x") == journal.Reading(
+    assert journal.read(tmp_path / "x") == journal.JournalFrames(
         FRAMES, f"damaged frame length at byte {size}"
     )
 
@@ -254,7 +254,7 @@ def test_a_box_that_is_opened_again_goes_on_behind_the_last_whole_frame(tmp_path
     second.append(numbered(2, first=10))
     second.close()
 
-    assert journal.read_journal(path) == journal.Reading(
+    assert journal.read_journal(path) == journal.JournalFrames(
         (*FACTS, *numbered(2), *numbered(2, first=10)), None
     )
 
@@ -307,7 +307,7 @@ def test_a_disk_that_is_full_costs_the_frames_that_did_not_fit_and_no_others(tmp
     box.append(numbered(1, first=200))
     box.close()
 
-    assert journal.read_journal(path) == journal.Reading(
+    assert journal.read_journal(path) == journal.JournalFrames(
         (*FACTS, *numbered(2), *numbered(1, first=200)), None
     )
 

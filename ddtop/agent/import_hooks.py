@@ -10,7 +10,7 @@ import sys
 
 from ddtop.agent import own_imports
 from ddtop.agent.guard import guard
-from ddtop.agent.sources import SOURCES, Source
+from ddtop.agent.sources import SOURCES, ProbeRow
 
 # Not from typing: this module is loaded in every Python of a DDTOP=1 shell.
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-WAITING: dict[str, tuple[Source, ...]] = {}
+WAITING: dict[str, tuple[ProbeRow, ...]] = {}
 for _source in SOURCES:
     if _source.after:
         WAITING[_source.after] = (*WAITING.get(_source.after, ()), _source)
@@ -47,7 +47,7 @@ class Finder:
         return None
 
 
-def _add_step(spec: ModuleSpec, name: str, sources: Sequence[Source]) -> None:
+def _add_step(spec: ModuleSpec, name: str, sources: Sequence[ProbeRow]) -> None:
     loader: Any = spec.loader
     if loader is None or not hasattr(loader, "exec_module"):
         return
@@ -70,12 +70,12 @@ def _add_step(spec: ModuleSpec, name: str, sources: Sequence[Source]) -> None:
     loader.exec_module = exec_module
 
 
-def _wrap(name: str, sources: Sequence[Source], module: ModuleType) -> None:
+def _wrap(name: str, sources: Sequence[ProbeRow], module: ModuleType) -> None:
     for source in sources:
         guard.run(f"wrap {name}", _run, source, source.wrap, module)
 
 
-def _run(source: Source, function: str, *arguments: ModuleType) -> None:
+def _run(source: ProbeRow, function: str, *arguments: ModuleType) -> None:
     own_imports.check(sys.orig_argv)
     call: Callable[..., object] = source.load(function)
     call(*arguments)

@@ -16,7 +16,7 @@ from ddtop import launch, registry
 from ddtop.agent.ancestors import ancestors
 from ddtop.agent.identity import Identity
 from ddtop.launch.kubernetes import master_pod
-from ddtop.launch.start import NodeOptions, Start
+from ddtop.launch.start import LauncherStart, NodeOptions
 from ddtop.wire.rendezvous import is_loopback
 
 
@@ -25,7 +25,7 @@ def name_across_hosts(
     environ: Mapping[str, str],
     parent_pid: int,
     endpoint: str | None,
-    start: Start | None,
+    start: LauncherStart | None,
 ) -> str | None:
     """The name of this rank's job if its ranks are on several hosts, or of several launchers.
 

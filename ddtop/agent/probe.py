@@ -17,7 +17,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddtop.agent.stacks.frames import Seen
+    from ddtop.agent.stacks.frames import ThreadLook
     from ddtop.wire.records import Group
 
 STUCK_NS = 1_000_000_000
@@ -63,7 +63,7 @@ class Tick:
     def __init__(self) -> None:
         self.now = self.unix_minus_mono = self.late_ns = self.line_since = 0
         self.held = False
-        self.seen: Seen | None = None
+        self.seen: ThreadLook | None = None
         self.gpu: int | None = None
         self.groups: tuple[Group, ...] = ()
         self.begin(0, 0, [])

@@ -19,7 +19,7 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Communication, Probe, Tick
 from ddtop.agent.probes import arrivals, init_args
-from ddtop.agent.sources import SOURCES, Source
+from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump_file, threads
 from ddtop.link.rank_side import RankLink
 from ddtop.redaction import redacted, redacted_start
@@ -117,7 +117,7 @@ class Reporter:
 
     # -- probes
 
-    def _make(self, source: Source) -> None:
+    def _make(self, source: ProbeRow) -> None:
         probe = source.load("probe")(self._rank)
         if probe is not None:
             self._add(source.name, probe)

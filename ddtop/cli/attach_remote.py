@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddtop.link.ssh_pipe import Pipe
     from ddtop.present.hosts.jobs import Health
     from ddtop.viewer.live import LiveSource
-    from ddtop.viewer.routes.ssh import Found, Host
+    from ddtop.viewer.routes.ssh import RemoteJob, SshTarget
 
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that has not shown up yet."""
@@ -46,9 +46,9 @@ def over_ssh(
             job.
     """
     from ddtop.link.ssh_pipe import PipeError
-    from ddtop.viewer.routes.ssh import Host
+    from ddtop.viewer.routes.ssh import SshTarget
 
-    host = Host(host_called(host_name), ddtop)
+    host = SshTarget(host_called(host_name), ddtop)
     try:
         there = _There(host, host.start(asks=True, on_words=_echo))
     except NoContactError as error:
@@ -72,9 +72,9 @@ class _There:
     The list of jobs asks on several threads. The pipe takes one question at a time.
     """
 
-    def __init__(self, host: Host, pipe: Pipe) -> None:
+    def __init__(self, host: SshTarget, pipe: Pipe) -> None:
         self.host, self.pipe = host, pipe
-        self.found: list[Found] = []
+        self.found: list[RemoteJob] = []
         self.one_at_a_time = threading.Lock()
         self.to_list = False
         """True after a dashboard if the user wants to go back to the list of jobs."""
@@ -113,7 +113,7 @@ class _There:
                 return Health(UNKNOWN)
         return health_of(verdict) if verdict is not None else Health(UNKNOWN)
 
-    def entry_of(self, picked: registry.JobEntry | None) -> Found | None:
+    def entry_of(self, picked: registry.JobEntry | None) -> RemoteJob | None:
         """The job of that entry, as it was read last; None if it is gone, or None was picked."""
         # A thread of the list may still wait for an answer on the pipe.
         with self.one_at_a_time:
@@ -140,7 +140,7 @@ def _show_picked(there: _There, readonly: bool) -> None:
             return
 
 
-def _show_job(there: _There, found: Found, readonly: bool, from_list: bool = False) -> int:
+def _show_job(there: _There, found: RemoteJob, readonly: bool, from_list: bool = False) -> int:
     """The dashboard or the status table. Returns the exit code."""
     from ddtop.viewer.routes.ssh import SshRoute
 
@@ -164,7 +164,7 @@ def _echo(line: str) -> None:
         click.echo(line, err=True)
 
 
-async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> Found:
+async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> RemoteJob:
     """The job that is meant, by the rules for a local one."""
     from ddtop.viewer.routes.ssh import jobs_there
 
@@ -181,7 +181,7 @@ async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> Fou
         return next(one for one in jobs if one.entry is entry)
 
 
-def _show_left(there: _There, found: Found, from_list: bool) -> bool:
+def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
     """The journal of a job that is over, in a copy that is removed afterwards."""
     from ddtop.viewer import temp_journals
     from ddtop.viewer.routes.ssh import fetch

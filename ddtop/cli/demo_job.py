@@ -21,7 +21,7 @@ from ddtop import registry
 from ddtop.cli import interpreter
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.demo import catalogue
-from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, Place, Start
+from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, DemoPlace, DemoProcess
 from ddtop.launch import launchers
 
 APPEAR_S = 35.0
@@ -152,13 +152,13 @@ def _start(
         environment |= _ANY_HOST
         environment |= {"OMPI_MCA_btl_sm_backing_directory": str(folder), "TMPDIR": str(folder)}
     with log.open("wb") as output, _listener() as listener, _listener() as other:
-        place = Place(listener.getsockname()[1], other.getsockname()[1], str(store))
+        place = DemoPlace(listener.getsockname()[1], other.getsockname()[1], str(store))
         other.close()
-        starts = demo.plain(ranks, place) if demo.plain else [Start(demo.script, demo.words)]
+        starts = demo.plain(ranks, place) if demo.plain else [DemoProcess(demo.script, demo.words)]
         if not any(start.occupies for start in starts):
             listener.close()
 
-        def spawn(start: Start, watched: bool) -> subprocess.Popen[bytes]:
+        def spawn(start: DemoProcess, watched: bool) -> subprocess.Popen[bytes]:
             handed = [listener.fileno()] if start.occupies else []
             script = [str(SCRIPTS / start.script), *start.words, *map(str, handed)]
             variables = environment | dict(start.variables)

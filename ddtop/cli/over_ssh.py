@@ -38,9 +38,9 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
     """
     from ddtop.cli.foreign_text import copied
     from ddtop.viewer.routes.relay import NoContactError
-    from ddtop.viewer.routes.ssh import Host
+    from ddtop.viewer.routes.ssh import SshTarget
 
-    target = Host(host_called(host), ddtop)
+    target = SshTarget(host_called(host), ddtop)
     if odd := next((word for word in words if not _PLAIN.fullmatch(word)), None):
         raise CommandError(
             f"ddtop: {odd!r} cannot be sent over ssh: "

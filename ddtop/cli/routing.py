@@ -31,7 +31,7 @@ WITH_SSH = ("status", "diagnose", "stacks")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class RelayRoute:
     """How to reach a relay.
 
     `entry`: the relay to ask, with its address. `port`: host and port, if it is asked there and
@@ -45,26 +45,26 @@ class Route:
     why: str | None = None
 
 
-def route(entry: registry.JobEntry) -> Route:
+def route(entry: registry.JobEntry) -> RelayRoute:
     """The route to the relay of this entry.
 
     For a leaf it leads to its hub if that can be reached, else to the leaf itself.
     """
     if entry.sender == registry.ELSEWHERE:
-        return Route(entry, (entry.address, entry.port))
+        return RelayRoute(entry, (entry.address, entry.port))
     if not entry.reachable(time.time_ns()):
-        return Route(entry)
+        return RelayRoute(entry)
     at = hub_wanted(entry.hub or "")[0] if entry.role == LEAF else None
     closed = no_contact(*at) if at is not None else None
     if at is not None and closed is None:
-        return Route(_moved(entry, *at), at)
+        return RelayRoute(_moved(entry, *at), at)
     if entry.sender == registry.host_identity():
         why = f"this host only: its hub is {closed}" if closed is not None else None
-        return Route(entry, why=why)
+        return RelayRoute(entry, why=why)
     return _from_elsewhere(entry)
 
 
-def _from_elsewhere(entry: registry.JobEntry) -> Route:
+def _from_elsewhere(entry: registry.JobEntry) -> RelayRoute:
     """The route to a relay of another host, or of a container here, whose job file is readable."""
     address, port = entry.endpoint()
     loopback = entry.public_address is None and is_loopback(address)
@@ -74,10 +74,10 @@ def _from_elsewhere(entry: registry.JobEntry) -> Route:
         why = no_contact(address, port)
     if why is not None and entry.ended_unix_ns is not None:
         # What its relay left is in the shared folder.
-        return Route(msgspec.structs.replace(entry, heartbeat_unix_ns=0))
+        return RelayRoute(msgspec.structs.replace(entry, heartbeat_unix_ns=0))
     if why is not None and (leaf := _leaf_here(entry)) is not None:
-        return Route(leaf, why=f"this host only: its hub is {why}")
-    return Route(entry, ssh=entry.host if why is not None else None, why=why)
+        return RelayRoute(leaf, why=f"this host only: its hub is {why}")
+    return RelayRoute(entry, ssh=entry.host if why is not None else None, why=why)
 
 
 def _leaf_here(hub: registry.JobEntry) -> registry.JobEntry | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoPlace:
     """What a demo has for itself: two free TCP ports, and the path of a file that nobody else
     uses.
     """
@@ -20,10 +20,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class DemoProcess:
     """One process of a demo: a script of this folder, its arguments, what its environment gets.
 
-    `occupies`: it is handed a listening socket of `Place.port` as its last argument. `watched`
+    `occupies`: it is handed a listening socket of `DemoPlace.port` as its last argument. `watched`
     False: it is no rank of the job.
     """
 
@@ -34,7 +34,7 @@ class Start:
     occupies: bool = False
 
 
-Plain = Callable[[int, Place], list[Start]]
+Plain = Callable[[int, DemoPlace], list[DemoProcess]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,45 +54,45 @@ class Demo:
     mpi: bool = False
 
 
-def _meeting(rank: int, size: int, port: int, *words: str) -> Start:
+def _meeting(rank: int, size: int, port: int, *words: str) -> DemoProcess:
     variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    return Start("meeting.py", words, variables | {"LOCAL_RANK": str(rank)})
+    return DemoProcess("meeting.py", words, variables | {"LOCAL_RANK": str(rank)})
 
 
-def _one_too_few(ranks: int, place: Place) -> list[Start]:
+def _one_too_few(ranks: int, place: DemoPlace) -> list[DemoProcess]:
     return [_meeting(rank, ranks, place.port) for rank in range(ranks - 1)]
 
 
-def _one_too_late(ranks: int, place: Place) -> list[Start]:
+def _one_too_late(ranks: int, place: DemoPlace) -> list[DemoProcess]:
     return [
         _meeting(rank, ranks, place.port, "--licensed", str(ranks - 1)) for rank in range(ranks)
     ]
 
 
-def _one_twice(ranks: int, place: Place) -> list[Start]:
+def _one_twice(ranks: int, place: DemoPlace) -> list[DemoProcess]:
     return [_meeting(min(rank, ranks - 2), ranks, place.port) for rank in range(ranks)]
 
 
-def _other_port(ranks: int, place: Place) -> list[Start]:
+def _other_port(ranks: int, place: DemoPlace) -> list[DemoProcess]:
     ports = [place.port] * (ranks - 1) + [place.other_port]
     return [_meeting(rank, ranks, port) for rank, port in enumerate(ports)]
 
 
-def _port_taken(ranks: int, place: Place) -> list[Start]:
-    occupant = Start("occupant.py", watched=False, occupies=True)
+def _port_taken(ranks: int, place: DemoPlace) -> list[DemoProcess]:
+    occupant = DemoProcess("occupant.py", watched=False, occupies=True)
     return [occupant, *(_meeting(rank, ranks, place.port) for rank in range(ranks))]
 
 
-def _by_file(ranks: int, place: Place) -> list[Start]:
+def _by_file(ranks: int, place: DemoPlace) -> list[DemoProcess]:
     return [_meeting(rank, ranks, place.port, "--store", place.file) for rank in range(ranks)]
 
 
-def _left_behind(ranks: int, place: Place) -> list[Start]:
+def _left_behind(ranks: int, place: DemoPlace) -> list[DemoProcess]:
     return [
         _meeting(rank, ranks, place.port, "--store", place.file, "--dies-after", "3")
         for rank in range(ranks)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.model.state.facts import AgentFacts, Progress, RankFacts, Reported, Snapshot, State
+from ddtop.model.state.facts import (
+    AgentFacts,
+    ProgressFacts,
+    RankFacts,
+    ReportedFacts,
+    Snapshot,
+    State,
+)
 
 
 def heard_only(snapshot: Snapshot) -> Snapshot:
@@ -25,12 +32,12 @@ def _without_news(rank: RankFacts) -> RankFacts:
         rank.rank,
         rank.state,
         rank.hello,
-        reported=Reported(
+        reported=ReportedFacts(
             phase=rank.reported.phase,
             phase_since_unix_ns=rank.reported.phase_since_unix_ns,
             exception=rank.reported.exception,
         ),
-        progress=Progress(iteration=rank.progress.iteration),
+        progress=ProgressFacts(iteration=rank.progress.iteration),
         agent=AgentFacts(
             heard_unix_ns=rank.agent.heard_unix_ns,
             report_age_s=rank.agent.report_age_s,

@@ -8,7 +8,7 @@ from ddtop.model.state.loader_progress import helpless
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import ProcessState
 
-DEAD, HALTED, LOCKED, DISK, STANDING = "gone", "stopped", "lock", "disk", "standing"
+DEAD, HALTED, LOCKED, DISK, STUCK = "gone", "stopped", "lock", "disk", "stuck"
 """What keeps the worker."""
 
 
@@ -38,7 +38,7 @@ def cause_of(rank: RankFacts) -> str | None:
     if loader.owing_state == "D":
         return DISK
     said = worker_said(loader)
-    return LOCKED if said is not None and said[0] == "lock" else STANDING
+    return LOCKED if said is not None and said[0] == "lock" else STUCK
 
 
 def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:

@@ -53,7 +53,7 @@ Condition = Callable[[Context], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RuleRow:
     """One rule."""
 
     #: Its findings at this moment.
@@ -162,44 +162,44 @@ MOVES = (*RUNS, hang_found)
 
 TABLE = (
     # -- the start
-    Row(
+    RuleRow(
         rendezvous.rule,
         (Kind.DUPLICATE_RANK, Kind.STALE_STORE, Kind.RENDEZVOUS_MISMATCH, Kind.MASTER_UNREACHABLE),
         "what each rank brings to init_process_group, and the sockets of its process",
     ),
-    Row(
+    RuleRow(
         starting.rule,
         (Kind.LEFT_EARLY, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
         "who is inside init_process_group, who is alive outside, who was never seen",
         silenced_by=("rendezvous",),
     ),
-    Row(
+    RuleRow(
         unreachable.rule,
         (Kind.PEER_UNREACHABLE, Kind.COLLECTIVE_STUCK),
         "the addresses to which a rank inside init_process_group connects",
         silenced_by=("rendezvous", "starting"),
     ),
     # -- the end
-    Row(
+    RuleRow(
         mpi_truncated.rule,
         (Kind.COLLECTIVE_MISMATCH,),
         "exceptions, the MPI call that failed",
         silenced_by=STARTS,
     ),
-    Row(
+    RuleRow(
         departures.rule,
         (Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.HELPER_CRASHED, Kind.CANCELLED, Kind.LEFT_EARLY),
         "exits and exceptions in the order of their times",
         silenced_by=(*STARTS, "mpi_truncated"),
     ),
     # -- a rank that keeps others waiting
-    Row(
+    RuleRow(
         stopped.rule,
         (Kind.RANK_STOPPED,),
         "process states",
         unless=RUNS,
     ),
-    Row(
+    RuleRow(
         mismatch.rule,
         (Kind.COLLECTIVE_MISMATCH,),
         "the flight recorder's entries of each rank, by group and sequence number",
@@ -208,7 +208,7 @@ TABLE = (
         unless=RUNS,
         may_be_earlier=True,
     ),
-    Row(
+    RuleRow(
         deadlock.rule,
         (Kind.WAIT_CYCLE, Kind.UNMATCHED_P2P),
         "waits in collectives and in send and recv, and the cycles of both",
@@ -216,7 +216,7 @@ TABLE = (
         unless=RUNS,
         may_be_earlier=True,
     ),
-    Row(
+    RuleRow(
         io_stall.rule,
         (Kind.IO_STALL,),
         "process states, I/O counters, who is blamed for waits",
@@ -224,7 +224,7 @@ TABLE = (
         unless=RUNS,
         may_be_earlier=True,
     ),
-    Row(
+    RuleRow(
         loader_stuck.rule,
         (Kind.LOADER_STUCK,),
         "the DataLoader's worker that must deliver the next batch, who is blamed for waits",
@@ -233,7 +233,7 @@ TABLE = (
         leaves_out=("io_stall",),
         may_be_earlier=True,
     ),
-    Row(
+    RuleRow(
         not_in_collective.rule,
         (Kind.NOT_IN_COLLECTIVE, Kind.LEFT_EARLY, Kind.INTERPRETER_FROZEN),
         "who is blamed for waits, and where that rank is instead",
@@ -243,7 +243,7 @@ TABLE = (
         leaves_out=("io_stall", "loader_stuck"),
         may_be_earlier=True,
     ),
-    Row(
+    RuleRow(
         gil_held.rule,
         (Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN),
         "NCCL's status service: how many collectives each rank has launched",
@@ -251,7 +251,7 @@ TABLE = (
         silenced_by=(*CAUSES, "not_in_collective"),
         unless=RUNS,
     ),
-    Row(
+    RuleRow(
         stuck.rule,
         (Kind.COLLECTIVE_STUCK,),
         "groups of which all members wait in the same collective",
@@ -259,34 +259,34 @@ TABLE = (
         silenced_by=CAUSES,
         unless=(*RUNS, backend_reports_error, waits_are_explained),
     ),
-    Row(
+    RuleRow(
         host_lost.rule,
         (Kind.HOST_LOST,),
         "when each host was heard last, and whether collectives with its ranks complete",
         needs=("seen",),
     ),
     # -- a job that moves slowly
-    Row(
+    RuleRow(
         straggler.rule,
         (Kind.STRAGGLER,),
         "the times at which the ranks arrive in collectives; power and clocks of their GPUs",
         unless=MOVES,
     ),
-    Row(
+    RuleRow(
         input_bound.rule,
         (Kind.INPUT_BOUND,),
         "the share of the time that each rank waits for its DataLoader",
         unless=MOVES,
         leaves_out=("straggler",),
     ),
-    Row(
+    RuleRow(
         oversubscribed.rule,
         (Kind.CPU_OVERSUBSCRIBED,),
         "the share of the time that the ranks of a host are ready to run without a CPU",
         needs=("hosts",),
         unless=MOVES,
     ),
-    Row(
+    RuleRow(
         sync_bound.rule,
         (Kind.SYNC_BOUND,),
         "the share of the time in collectives for which all ranks have arrived",
@@ -294,7 +294,7 @@ TABLE = (
         silenced_by=("oversubscribed",),
         unless=MOVES,
     ),
-    Row(
+    RuleRow(
         sampling.rule,
         (Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET),
         "the dataset and the sampler of the DataLoader that feeds the optimizer",
@@ -302,50 +302,50 @@ TABLE = (
         unless=MOVES,
     ),
     # -- what explains findings above
-    Row(
+    RuleRow(
         threads.rule,
         (Kind.THREADS_SHARE_GROUP,),
         "the threads of the open collectives of one group",
         unless=RUNS,
         fold=threads.fold,
     ),
-    Row(
+    RuleRow(
         exception_swallowed.rule,
         (Kind.EXCEPTION_SWALLOWED,),
         "exceptions that each rank has caught (DDTOP_EXCEPTIONS=1)",
         unless=RUNS,
         fold=exception_swallowed.fold,
     ),
-    Row(
+    RuleRow(
         version_skew.rule,
         (Kind.VERSION_SKEW,),
         "versions of Python and torch, and a digest of the script",
     ),
-    Row(
+    RuleRow(
         backend.rule,
         (Kind.WRONG_BACKEND,),
         "exceptions about NCCL, and the size of gradients on GPUs that go through gloo",
     ),
-    Row(
+    RuleRow(
         gpu_unavailable.rule,
         (Kind.GPU_UNAVAILABLE, Kind.RANK_CRASHED),
         "the exception of a rank that crashed, and who holds its GPU",
         fold=gpu_unavailable.fold,
     ),
-    Row(
+    RuleRow(
         gpu_duplicate.rule,
         (Kind.GPU_SHARED,),
         "the exception of a rank that crashed",
         fold=gpu_duplicate.fold,
     ),
-    Row(
+    RuleRow(
         gpu_error.rule,
         (Kind.GPU_ERROR,),
         "errors that the driver reports (Xid, ECC, a lost GPU)",
         needs=("devices",),
         fold=gpu_error.fold,
     ),
-    Row(
+    RuleRow(
         gpu_use.rule,
         (Kind.GPU_SHARED, Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED),
         "processes, memory and clocks of each GPU",
@@ -353,7 +353,7 @@ TABLE = (
         unless=(job_has_ended,),
         fold=gpu_use.fold,
     ),
-    Row(
+    RuleRow(
         resources.rule,
         (Kind.MEMORY_PRESSURE, Kind.DISK_FULL),
         "memory, /dev/shm, cgroup limits, disks, and limits of each process",
@@ -361,19 +361,19 @@ TABLE = (
         unless=(job_has_ended,),
     ),
     # -- what is left
-    Row(
+    RuleRow(
         comm_error.rule,
         (Kind.COMM_ERROR,),
         "errors of the backend: exceptions, the state of its groups, NCCL's status service",
         unless=(anything_critical,),
     ),
-    Row(
+    RuleRow(
         escalation.rule,
         (Kind.IO_STALL, Kind.LOADER_STUCK),
         "whether the whole job makes no progress",
         fold=escalation.fold,
     ),
-    Row(
+    RuleRow(
         no_progress.rule,
         (Kind.NO_PROGRESS,),
         "whether the whole job makes no progress, and where each rank is",

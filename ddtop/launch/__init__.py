@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ddtop.launch.launcher import Ancestors, Launcher
-    from ddtop.launch.start import NodeOptions, Start
+    from ddtop.launch.start import LauncherStart, NodeOptions
 
 MARKS = frozenset(
     ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"]
@@ -134,7 +134,7 @@ def chosen_name(environ: Mapping[str, str]) -> str | None:
     return next((name for one in launchers() if (name := one.chosen_name(environ))), None)
 
 
-def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> Start | None:
+def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStart | None:
     """The start of MPI's launcher, or of srun, that numbered this rank; None where none shows.
 
     `ancestors` gives the command lines of the parent processes, the nearest first.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddtop.launch.launcher import Ancestors
-    from ddtop.launch.start import Start
+    from ddtop.launch.start import LauncherStart
 
 
 class Hydra(Launcher):
@@ -41,16 +41,16 @@ class Hydra(Launcher):
         environ: Mapping[str, str],
         ancestors: Ancestors,
         batch_job: str | None,
-    ) -> Start | None:
+    ) -> LauncherStart | None:
         """The control port of mpiexec. Check: `ps -o args= -p PPID`."""
         if "PMI_RANK" not in environ:
             return None
         for words in ancestors():
             port = _control_port(words)
             if port is not None:
-                from ddtop.launch.start import Start
+                from ddtop.launch.start import LauncherStart
 
-                return Start(f"hydra-{port}", port.rpartition(":")[2])
+                return LauncherStart(f"hydra-{port}", port.rpartition(":")[2])
         return None
 
     def started_from(self, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ddtop.launch.start import Start
+    from ddtop.launch.start import LauncherStart
 
     Ancestors = Callable[[], Iterable[Sequence[str]]]
     """The command lines of the parent, its parent, and so on. It reads /proc when it is called."""
@@ -80,7 +80,7 @@ class Launcher:
         environ: Mapping[str, str],
         ancestors: Ancestors,
         batch_job: str | None,
-    ) -> Start | None:
+    ) -> LauncherStart | None:
         """The start that numbered this rank: equal on all hosts, different for the next start.
 
         `batch_job` is the id of the batch job around it, of whichever scheduler.

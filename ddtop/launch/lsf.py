@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddtop.launch.launcher import Ancestors
-    from ddtop.launch.start import Start
+    from ddtop.launch.start import LauncherStart
 
 
 class Lsf(Launcher):
@@ -37,14 +37,14 @@ class Lsf(Launcher):
         environ: Mapping[str, str],
         ancestors: Ancestors,
         batch_job: str | None,
-    ) -> Start | None:
+    ) -> LauncherStart | None:
         """jsrun's namespace counts within the batch job, so the job's id is the name."""
         namespace = environ.get("PMIX_NAMESPACE", "")
         if not (namespace and batch_job and "JSM_NAMESPACE_RANK" in environ):
             return None
-        from ddtop.launch.start import Start
+        from ddtop.launch.start import LauncherStart
 
-        return Start(f"jsm-{batch_job}-{namespace}", batch_job, True)
+        return LauncherStart(f"jsm-{batch_job}-{namespace}", batch_job, True)
 
     def first_host(self, environ: Mapping[str, str]) -> str:
         """The first of LSB_HOSTS (`h1 h1 h2`) or LSB_MCPU_HOSTS (`h1 2 h2 2`)."""

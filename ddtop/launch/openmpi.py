@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddtop.launch.launcher import Ancestors
-    from ddtop.launch.start import Start
+    from ddtop.launch.start import LauncherStart
 
 
 class OpenMpi(Launcher):
@@ -36,7 +36,7 @@ class OpenMpi(Launcher):
         environ: Mapping[str, str],
         ancestors: Ancestors,
         batch_job: str | None,
-    ) -> Start | None:
+    ) -> LauncherStart | None:
         """The namespace; its launcher's pid is the label."""
         namespace = environ.get("PMIX_NAMESPACE", "")
         if not namespace or "OMPI_COMM_WORLD_RANK" not in environ:
@@ -44,12 +44,12 @@ class OpenMpi(Launcher):
         if batch_job and "JSM_NAMESPACE_RANK" in environ:
             # jsrun sets these variables too, and its namespaces count from 1 in each batch job.
             return None
-        from ddtop.launch.start import Start
+        from ddtop.launch.start import LauncherStart
 
         before, _, number = namespace.rpartition("@")
         pid = before.rpartition("-")[2] if "-" in before else ""
         is_named = number.isdigit() and pid.isdigit()
-        return Start(f"pmix-{namespace}", pid if is_named else namespace)
+        return LauncherStart(f"pmix-{namespace}", pid if is_named else namespace)
 
     def started_from(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """`22;tcp://10.1.2.3,192.168.0.1:5555`: Open MPI up to 4 tells its own addresses."""

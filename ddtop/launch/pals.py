@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddtop.launch.launcher import Ancestors
-    from ddtop.launch.start import Start
+    from ddtop.launch.start import LauncherStart
 
 
 class Pals(Launcher):
@@ -28,11 +28,11 @@ class Pals(Launcher):
         environ: Mapping[str, str],
         ancestors: Ancestors,
         batch_job: str | None,
-    ) -> Start | None:
+    ) -> LauncherStart | None:
         """The id of the start; nobody types that, so the batch job gives the name."""
         apid = environ.get("PALS_APID", "")
         if not apid or "PMI_RANK" not in environ:
             return None
-        from ddtop.launch.start import Start
+        from ddtop.launch.start import LauncherStart
 
-        return Start(f"pals-{apid}", batch_job or apid[:8], batch_job is not None)
+        return LauncherStart(f"pals-{apid}", batch_job or apid[:8], batch_job is not None)

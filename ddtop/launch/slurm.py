@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddtop.launch.launcher import Ancestors
-    from ddtop.launch.start import Start
+    from ddtop.launch.start import LauncherStart
 
 
 class Slurm(Launcher):
@@ -46,14 +46,14 @@ class Slurm(Launcher):
         environ: Mapping[str, str],
         ancestors: Ancestors,
         batch_job: str | None,
-    ) -> Start | None:
+    ) -> LauncherStart | None:
         """The step, where its tasks are the ranks."""
         if not step_numbers_ranks(environ):
             return None
-        from ddtop.launch.start import Start
+        from ddtop.launch.start import LauncherStart
 
         step = step_name(environ)
-        return Start(f"slurm-{step}", step, True)
+        return LauncherStart(f"slurm-{step}", step, True)
 
     def start_across_nodes(self, environ: Mapping[str, str]) -> str | None:
         """`JOB.STEP` of a step on several nodes, which may run one torchrun on each."""

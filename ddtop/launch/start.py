@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Start(NamedTuple):
+class LauncherStart(NamedTuple):
     """One start of a launcher.
 
     `run` is equal on all hosts and different for the next start. `label` tells the start from

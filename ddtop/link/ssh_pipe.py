@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, TypeVar
 
 from ddtop.wire import bridge
-from ddtop.wire.bridge import BridgeError, Frame, Incoming, Message
+from ddtop.wire.bridge import BridgeError, BridgeFrame, Incoming, Message
 
 READ_BYTES = 1 << 18
 READS_AT_ONCE = 4
@@ -257,7 +257,7 @@ class Pipe:
             self._failed = PipeError(f"it answers with {error}")
             return
         for message in messages:
-            if isinstance(message, Frame):
+            if isinstance(message, BridgeFrame):
                 self._frames.append(message.data, len(message.data))
             else:
                 self._answers.append(message, bridge.size_of(message))

@@ -10,15 +10,15 @@ from ddtop.model.hosts.hosts import Outside
 from ddtop.model.state import ending, loader_progress, ratios
 from ddtop.model.state.facts import (
     AgentFacts,
-    Claimants,
-    Comm,
-    GpuUse,
+    ClaimantFacts,
+    CommFacts,
+    DumpFacts,
+    GpuFacts,
     LoaderFacts,
     ProcessFacts,
-    Progress,
-    RankDump,
+    ProgressFacts,
     RankFields,
-    Reported,
+    ReportedFacts,
     State,
 )
 from ddtop.model.state.gpu_facts import Device
@@ -32,7 +32,7 @@ from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import Collective, GroupProgress, RankState, Stacks
 
 _NO_REPORT = RankState(phase="starting")
-_NO_GPU = GpuUse()
+_NO_GPU = GpuFacts()
 _LATEST = 1 << 62
 
 
@@ -69,7 +69,7 @@ def fields_of(
         agent,
     )
     if memory.stacks is not None:
-        facts.dump = RankDump(memory.stacks, _worker_stacks(memory, memory.stacks))
+        facts.dump = DumpFacts(memory.stacks, _worker_stacks(memory, memory.stacks))
     if memory.other_pids or memory.others_gone:
         facts.claimants = _claimants(memory)
     if agent.unheard and outside.lost:
@@ -88,7 +88,7 @@ def _reported(
     counters: ratios.Grown,
     waits: ratios.Grown,
     policy: Policy,
-) -> Reported:
+) -> ReportedFacts:
     line_age_s = None
     if state.place:
         line_age_s = max(0.0, (memory.state_unix_ns - memory.line_since_unix_ns) / 1e9)
@@ -97,7 +97,7 @@ def _reported(
     if exception is not None:
         later_ns = (state.progress_unix_ns or 0) - exception.unix_ns
         went_on = later_ns > policy.went_on_s * 1e9
-    return Reported(
+    return ReportedFacts(
         phase=state.phase,
         phase_since_unix_ns=memory.phase_since_unix_ns or None,
         activity=state.activity,
@@ -138,8 +138,8 @@ def _agent(
     )
 
 
-def _progress(state: RankState, memory: RankMemory) -> Progress:
-    return Progress(
+def _progress(state: RankState, memory: RankMemory) -> ProgressFacts:
+    return ProgressFacts(
         iteration=_iteration(state, memory),
         iteration_source=state.iteration_source,
         step_ms=state.step_ms,
@@ -171,14 +171,14 @@ def _comm(
     waits: ratios.Grown,
     now: int,
     policy: Policy,
-) -> tuple[Comm, float]:
+) -> tuple[CommFacts, float]:
     """Its calls; and for how long the first collective has been pending, seconds (0: none is)."""
     first = _first_pending(state)
     pending_s, age_s = 0.0, None
     if first is not None:
         pending_s = (now - (first.pending_since_unix_ns or 0)) / 1e9
         age_s = max(0.0, pending_s) if memory.exit is None else None
-    comm = Comm(
+    comm = CommFacts(
         groups=state.groups,
         coordinates=memory.coordinates,
         pipeline=state.pipeline,
@@ -210,7 +210,7 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
     )
 
 
-def _process(memory: RankMemory, comm: Comm, now: int, policy: Policy) -> ProcessFacts:
+def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> ProcessFacts:
     report, alive = memory.process, memory.exit is None
     cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
     exiting = report is not None and report.exiting
@@ -236,8 +236,8 @@ def _process(memory: RankMemory, comm: Comm, now: int, policy: Policy) -> Proces
 
 
 def _gpu(
-    state: RankState, memory: RankMemory, device: Device | None, comm: Comm, policy: Policy
-) -> GpuUse:
+    state: RankState, memory: RankMemory, device: Device | None, comm: CommFacts, policy: Policy
+) -> GpuFacts:
     waits = computes = None
     if device is not None:
         computes = device.computes if memory.exit is None else None
@@ -246,11 +246,11 @@ def _gpu(
             waits = device.waits and records.waits_in_nccl(pending, comm.wait_ratio, policy)
     elif state.cuda is None and memory.own is None:
         return _NO_GPU
-    return GpuUse(state.cuda, memory.own, waits, computes)
+    return GpuFacts(state.cuda, memory.own, waits, computes)
 
 
-def _claimants(memory: RankMemory) -> Claimants:
-    return Claimants(
+def _claimants(memory: RankMemory) -> ClaimantFacts:
+    return ClaimantFacts(
         tuple(memory.other_pids),
         tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others),
         tuple(memory.others_gone.values()),

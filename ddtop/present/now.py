@@ -48,7 +48,7 @@ def oldest_call(rank: RankFacts) -> OpenCall | None:
     return min(rank.comm.open_calls, key=lambda call: call.since_unix_ns, default=None)
 
 
-class Doing(NamedTuple):
+class NowCell(NamedTuple):
     """What a rank does, and since when.
 
     `since_unix_ns`: on the clock of the snapshot. `age_s`: where only the age is known, seconds.
@@ -72,44 +72,44 @@ def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
     return max(time_unix_ns - now.since_unix_ns, 0) / units.SECOND_NS
 
 
-def doing(rank: RankFacts) -> Doing:
+def doing(rank: RankFacts) -> NowCell:
     """Its end, a call that it is in, what it waits for, else where its code is."""
     if rank.process.exit is not None:
-        return Doing(end_text(rank.process.exit), rank.process.exit_unix_ns)
+        return NowCell(end_text(rank.process.exit), rank.process.exit_unix_ns)
     if rank.state is State.MISSING:
-        return Doing("never seen")
+        return NowCell("never seen")
     if rank.state is State.STOPPED:
-        return Doing("stopped, state T", rank.process.state_since_unix_ns)
+        return NowCell("stopped, state T", rank.process.state_since_unix_ns)
     if rank.state is State.SILENT:
         return _silent(rank)
     if rank.state is State.LOST:
-        return Doing(f"was in {_calling(rank).text}", None, rank.agent.report_age_s)
+        return NowCell(f"was in {_calling(rank).text}", None, rank.agent.report_age_s)
     return _calling(rank)
 
 
-def _calling(rank: RankFacts) -> Doing:
+def _calling(rank: RankFacts) -> NowCell:
     """By its own last report."""
     call = oldest_call(rank)
     if call is not None:
-        return Doing(open_call_text(call), call.since_unix_ns)
+        return NowCell(open_call_text(call), call.since_unix_ns)
     return _waiting(rank) or _working(rank)
 
 
-def _waiting(rank: RankFacts) -> Doing | None:
+def _waiting(rank: RankFacts) -> NowCell | None:
     held = rank.comm.collective
     if rank.wait is not None:
         since = rank.wait.since_unix_ns
         if held is not None and held.seq == rank.wait.seq:
-            return Doing(clean(collective_text(held.op, held.seq)), since)
-        return Doing(clean(collective_text(rank.wait.op, rank.wait.seq)), since)
+            return NowCell(clean(collective_text(held.op, held.seq)), since)
+        return NowCell(clean(collective_text(rank.wait.op, rank.wait.seq)), since)
     if held is None or held.state not in _OPEN or _place_says_more(rank):
         return None
-    return Doing(clean(collective_text(held.op, held.seq)), None, rank.comm.collective_age_s)
+    return NowCell(clean(collective_text(held.op, held.seq)), None, rank.comm.collective_age_s)
 
 
-def _working(rank: RankFacts) -> Doing:
+def _working(rank: RankFacts) -> NowCell:
     if rank.reported.activity in activities.COMPUTES and not _place_says_more(rank):
-        return Doing(rank.reported.activity or "", rank.progress.last_unix_ns)
+        return NowCell(rank.reported.activity or "", rank.progress.last_unix_ns)
     if rank.reported.place is not None:
         # A loop at the top of a script never leaves its function, so the last progress counts too.
         known = [
@@ -117,12 +117,12 @@ def _working(rank: RankFacts) -> Doing:
             for at in (rank.reported.place.since_unix_ns, rank.progress.last_unix_ns)
             if at is not None
         ]
-        return Doing(place_now(rank.reported.place), max(known, default=None))
+        return NowCell(place_now(rank.reported.place), max(known, default=None))
     if rank.reported.activity is not None and rank.reported.activity != "other":
         known_wait = activities.OF_THREAD.get(rank.reported.activity)
         cell = known_wait.cell if known_wait else clean(rank.reported.activity)
-        return Doing(cell, rank.progress.last_unix_ns)
-    return Doing(clean(rank.reported.phase))
+        return NowCell(cell, rank.progress.last_unix_ns)
+    return NowCell(clean(rank.reported.phase))
 
 
 def _place_says_more(rank: RankFacts) -> bool:
@@ -130,11 +130,11 @@ def _place_says_more(rank: RankFacts) -> bool:
     return rank.state is State.CULPRIT and rank.reported.place is not None
 
 
-def _silent(rank: RankFacts) -> Doing:
+def _silent(rank: RankFacts) -> NowCell:
     """Its agent no longer reports: what the relay sees of the process from outside."""
     if rank.process.report is None:
-        return Doing("agent silent", None, rank.agent.report_age_s)
+        return NowCell("agent silent", None, rank.agent.report_age_s)
     seen = f"process {clean(rank.process.report.state)}"
     if rank.process.report.wchan:
         seen += f" {clean(rank.process.report.wchan)}"
-    return Doing(f"silent, {seen}", None, rank.agent.report_age_s)
+    return NowCell(f"silent, {seen}", None, rank.agent.report_age_s)

@@ -19,7 +19,7 @@ LATEST_BYTES = 256 << 20
 _Key = tuple[str, str, "int | None", "int | None"]
 
 
-class History:
+class FrameHistory:
     """Frames in order of arrival.
 
     Exits and Hellos are kept besides the history: they are facts for the whole run.

@@ -65,7 +65,7 @@ class OtherHosts(Protocol):
         """Pass a signal on; the answer where it is known at once."""
 
 
-class Requests:
+class RelayRequests:
     """Used by the relay's loop only; times are its monotonic s.
 
     `hub`: set where this relay is one.

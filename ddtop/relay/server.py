@@ -24,8 +24,8 @@ from ddtop.link.relay_side import HUB, PROCESS, RANK, VIEW, RelayLink
 from ddtop.policy import POLICY, Policy
 from ddtop.relay.dumps.journal_share import JournalShare
 from ddtop.relay.gpus.ras import Ras
-from ddtop.relay.gpus.reader import Gpus
-from ddtop.relay.history import History
+from ddtop.relay.gpus.reader import GpuReader
+from ddtop.relay.history import FrameHistory
 from ddtop.relay.host.pressure import HostWatch
 from ddtop.relay.host.usage import HostProbe, without_descriptors_left
 from ddtop.relay.hub.role import HubRole
@@ -37,7 +37,7 @@ from ddtop.relay.processes.helper_processes import HelperWatch
 from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.waiting_parent import WaitingParent
-from ddtop.relay.requests import Requests
+from ddtop.relay.requests import RelayRequests
 from ddtop.relay.state_files import RelayPlace, StateFiles
 from ddtop.relay.viewers import Viewers
 from ddtop.wire import frames
@@ -80,13 +80,13 @@ class Server:
             sender or registry.relay_identity(run),
         )
         self._link = RelayLink(registry.socket_path(job, run), registry.secret(), "127.0.0.1")
-        self._history = History()
+        self._history = FrameHistory()
         self._probe = HostProbe()
         self.host = self._probe.host
         self._rendezvous, self._helpers = RendezvousWatch(policy), HelperWatch()
         self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
-        self._requests = Requests(self, self._ranks, automatic, policy)
+        self._requests = RelayRequests(self, self._ranks, automatic, policy)
         self._viewers = Viewers(
             self._link, self._history, self.instance, self.seal, self._requests.follow
         )
@@ -107,7 +107,7 @@ class Server:
             registry.journal_path(job, run, self.sender), size, self._history.facts
         )
         self._journal_share = JournalShare(size)
-        self._load, self._gpus, self._ras = HostWatch(policy), Gpus(), Ras(policy)
+        self._load, self._gpus, self._ras = HostWatch(policy), GpuReader(), Ras(policy)
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -441,9 +441,9 @@ class Server:
 
     def _look_around(self, now: float) -> None:
         """How the other hosts are, once a second."""
-        standing, hub = self._role, self._role.hub
-        if not standing.decided:
-            standing.look(self._ranks.hellos(), now)
+        role, hub = self._role, self._role.hub
+        if not role.decided:
+            role.look(self._ranks.hellos(), now)
         if hub is not None:
             hub.on_time(now)
             if hub.living:
@@ -452,7 +452,7 @@ class Server:
                 # A host came back, or its launcher started its ranks again.
                 self._ended_unix_ns = None
             hub.ended = self._ended_unix_ns is not None
-        place = standing.place()
+        place = role.place()
         if place != self._place:
             self._place, self._due["entry"] = place, now
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddtop import journal, registry
 from ddtop.policy import Policy
-from ddtop.relay.history import History
+from ddtop.relay.history import FrameHistory
 from ddtop.relay.host.file_calls import Writer
 from ddtop.wire.hosts import ALONE, LEAF
 from ddtop.wire.records import Exit, Hello
@@ -52,7 +52,7 @@ class StateFiles:
         sender: str,
         host: str,
         port: int,
-        history: History,
+        history: FrameHistory,
         policy: Policy,
     ) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port

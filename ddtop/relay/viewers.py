@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.relay.history import History
+from ddtop.relay.history import FrameHistory
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 
@@ -33,7 +33,7 @@ class Viewers:
     def __init__(
         self,
         link: RelayLink,
-        history: History,
+        history: FrameHistory,
         instance: str,
         seal: Callable[[AnyRecord], bytes],
         follow: Callable[[Command, str, bytes], Reply | None],

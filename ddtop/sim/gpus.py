@@ -51,7 +51,7 @@ _USE = {
 _IDLE_USE = (0.0, 112.0)
 
 
-class Cards:
+class SimulatedGpus:
     """The cards of all hosts in one attempt; `kind`: WHOLE or DIVIDED, `bare_hosts`: so many at
     the end have no driver.
     """

@@ -82,22 +82,20 @@ class Incident:
 class Scenario:
     """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script
     begins again; None: never. `skew_s`: so far the clocks of hosts are off that of the first, at
-    most. `cards`: what the hosts have, WHOLE or DIVIDED; None: none, and no driver, unless an
+    most. `gpus`: what the hosts have, WHOLE or DIVIDED; None: none, and no driver, unless an
     incident is one of cards. On the last `bare_hosts` of them the relay finds no driver.
     """
 
     incidents: tuple[Incident, ...] = ()
     restarts_s: float | None = None
     skew_s: float = 0.0
-    cards: str | None = None
+    gpus: str | None = None
     bare_hosts: int = 0
 
     @property
     def has_cards(self) -> str | None:
         """WHOLE or DIVIDED, None for hosts without."""
-        return self.cards or (
-            WHOLE if any(one.kind in OF_CARDS for one in self.incidents) else None
-        )
+        return self.gpus or (WHOLE if any(one.kind in OF_CARDS for one in self.incidents) else None)
 
 
 TOUR, GPU_TOUR = "tour", "gpu-tour"
@@ -140,18 +138,18 @@ SCENARIOS: Mapping[str, Scenario] = {
             Incident(GPU_ERROR, 265.0),
         ),
         restarts_s=300.0,
-        cards=WHOLE,
+        gpus=WHOLE,
     ),
-    "gpu-healthy": Scenario(cards=WHOLE),
-    "gpu-hang": Scenario((Incident(NOT_IN_COLLECTIVE, KNOWN_S, 160.0),), cards=WHOLE),
-    "gpu-straggler": Scenario((Incident(STRAGGLER, KNOWN_S, 160.0),), cards=WHOLE),
+    "gpu-healthy": Scenario(gpus=WHOLE),
+    "gpu-hang": Scenario((Incident(NOT_IN_COLLECTIVE, KNOWN_S, 160.0),), gpus=WHOLE),
+    "gpu-straggler": Scenario((Incident(STRAGGLER, KNOWN_S, 160.0),), gpus=WHOLE),
     GPU_ERROR: Scenario((Incident(GPU_ERROR, KNOWN_S),)),
     **{
         kind: Scenario((Incident(kind, KNOWN_S, 160.0),))
         for kind in (GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, DRIVER_SILENT)
     },
-    "gpu-mig": Scenario(cards=DIVIDED),
-    "no-driver": Scenario(cards=WHOLE, bare_hosts=1),
+    "gpu-mig": Scenario(gpus=DIVIDED),
+    "no-driver": Scenario(gpus=WHOLE, bare_hosts=1),
 }
 """By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and
 the job is well again.

@@ -15,7 +15,7 @@ from msgspec import structs
 from ddtop.sim import arrivals, hosts
 from ddtop.sim import incidents as script
 from ddtop.sim.fleet import LOCAL_SIZE, Fleet
-from ddtop.sim.gpus import Cards
+from ddtop.sim.gpus import SimulatedGpus
 from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Era, Scenario
 from ddtop.sim.progress import Course, course_of
 from ddtop.sim.reports import Moment
@@ -170,7 +170,7 @@ class SimulatedJob:
     def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> Moment:
         began, base = attempt.began_unix_ns, attempt.base_step
         return Moment(
-            self.fleet, era, at_s, began, attempt.number, base, self._in_flight, attempt.cards
+            self.fleet, era, at_s, began, attempt.number, base, self._in_flight, attempt.gpus
         )
 
     def _later_s(self, rank: int) -> float:
@@ -208,8 +208,10 @@ class SimulatedJob:
             base = (before.base_step + int(before.eras[-1].steps)) // 100 * 100
         began = self.began_unix_ns + round(number * (self._scenario.restarts_s or 0.0) * SECOND_NS)
         kind, bare = self._scenario.has_cards, self._scenario.bare_hosts
-        cards = Cards(self.fleet, kind, bare, eras, number, began) if kind is not None else None
-        return _Attempt(number, eras, began, base, self.fleet, cards)
+        gpus = (
+            SimulatedGpus(self.fleet, kind, bare, eras, number, began) if kind is not None else None
+        )
+        return _Attempt(number, eras, began, base, self.fleet, gpus)
 
     def _arrivals(self, attempt: _Attempt, at_s: float, end_s: float) -> Iterator[bytes]:
         """Who says hello in this slot, for the first time or inside init_process_group; and the
@@ -291,8 +293,8 @@ class SimulatedJob:
             self._offsets_ns.get(self.fleet.sender(host), 0),
             lost,
         )
-        if attempt.cards is not None:
-            gpus, watch = attempt.cards.of(host, roles, at_s)
+        if attempt.gpus is not None:
+            gpus, watch = attempt.gpus.of(host, roles, at_s)
             state = structs.replace(state, gpus=gpus, gpu_watch=watch)
         return self._seal(state, attempt, None, at_s + SLOT_S / 2, host=host)
 
@@ -412,7 +414,7 @@ class _Attempt:
         began_unix_ns: int,
         base_step: int,
         fleet: Fleet,
-        cards: Cards | None,
+        gpus: SimulatedGpus | None,
     ) -> None:
         self.number, self.eras, self.began_unix_ns, self.base_step = (
             number,
@@ -420,7 +422,7 @@ class _Attempt:
             began_unix_ns,
             base_step,
         )
-        self._fleet, self.cards = fleet, cards
+        self._fleet, self.gpus = fleet, gpus
         self.starts = eras[0].kind == script.RANK_MISSING
         self.met_s = eras[0].end_s if self.starts else eras[0].begin_s + script.JOINING_S
         self.culprits = frozenset(era.rank for era in eras if era.rank is not None)

@@ -25,7 +25,7 @@ from ddtop.sim.fleet import (
     WORLD,
     Fleet,
 )
-from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, Cards
+from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, SimulatedGpus
 from ddtop.sim.incidents import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
 from ddtop.sim.progress import Course
 from ddtop.wire.loader import Loader
@@ -87,9 +87,9 @@ class Moment:
         attempt: int,
         base_step: int,
         in_flight: bool,
-        cards: Cards | None = None,
+        gpus: SimulatedGpus | None = None,
     ) -> None:
-        self._cards = cards
+        self._gpus = gpus
         self._fleet, self._era, self._at_s, self._attempt = fleet, era, at_s, attempt
         self._began_unix_ns, self._base_step, self._in_flight = began_unix_ns, base_step, in_flight
         # While nothing moves no number does, but for the counters.
@@ -430,7 +430,7 @@ class Moment:
             int(course.reported_s * AGENT_RATIO * SECOND_NS),
             spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
             spots_samples=SPOTS_SAMPLES,
-            cuda=self._cards.cuda(rank, self._at_s) if self._cards is not None else None,
+            cuda=self._gpus.cuda(rank, self._at_s) if self._gpus is not None else None,
             progress=self._counted(self._base_step + steps, step_s),
         )
 

@@ -12,7 +12,7 @@ from textual.timer import Timer
 
 from ddtop.present.glyphs import Glyphs
 from ddtop.ui import themes
-from ddtop.ui.commands import Command
+from ddtop.ui.commands import Choice
 from ddtop.ui.screens.commands import CommandsScreen
 from ddtop.ui.screens.facts import FactsScreen
 from ddtop.ui.screens.help import HelpScreen
@@ -134,7 +134,7 @@ class DdtopApp(TerminalApp):
         if not isinstance(self.screen, CommandsScreen):
             self.push_screen(CommandsScreen(self.session), self._run_command)
 
-    async def _run_command(self, command: Command | None) -> None:
+    async def _run_command(self, command: Choice | None) -> None:
         if command is None:
             return
         if not command.run.startswith("app."):

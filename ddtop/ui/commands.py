@@ -41,7 +41,7 @@ _HIDDEN = ("clear-filter", "palette")
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Choice:
     """One entry: `run` is the action, as in `actions.Action`; `shown`: its key, if it has one."""
 
     name: str
@@ -51,14 +51,14 @@ class Command:
     also: str = ""
 
 
-def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Command, ...]:
+def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Choice, ...]:
     """All that can be done now, the most wanted first."""
     found = [
-        Command(f"why: {one.kind}", clean(one.summary), f"finding({at})")
+        Choice(f"why: {one.kind}", clean(one.summary), f"finding({at})")
         for at, one in enumerate(findings)
     ]
     found += [
-        Command(
+        Choice(
             f"view {one.label}" if one.name.startswith("view-") else one.label,
             one.meaning,
             one.run,
@@ -69,14 +69,14 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Co
     ]
     meanings = {metric.name: metric.meaning for metric in METRICS}
     found.append(
-        Command(
+        Choice(
             "sort by verdict",
             "culprits first, then those that wait, then by number",
             f"sort_to('{BY_VERDICT}')",
         )
     )
     found += [
-        Command(
+        Choice(
             f"sort by {column.title}",
             meanings[column.metric],
             f"sort_to('{column.key}')",
@@ -85,23 +85,23 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Co
         for column in COLUMNS
     ]
     found += [
-        Command(name, f"{meaning}: {text}", f"filter_to('{text}')")
+        Choice(name, f"{meaning}: {text}", f"filter_to('{text}')")
         for name, meaning, text in _PRESETS
     ]
-    found.append(Command("all ranks", "take the filter away", "filter_to('')"))
+    found.append(Choice("all ranks", "take the filter away", "filter_to('')"))
     found += [
-        Command(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES
+        Choice(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES
     ]
     if snapshot is not None and snapshot.ranks:
-        found.append(Command("go to rank N", "type its number", f"go_to({snapshot.ranks[0].rank})"))
+        found.append(Choice("go to rank N", "type its number", f"go_to({snapshot.ranks[0].rank})"))
     found += [
-        Command(f"explain {page.kind}", page.brief, f"explain('{page.kind}')")
+        Choice(f"explain {page.kind}", page.brief, f"explain('{page.kind}')")
         for page in PAGES.values()
     ]
     return tuple(found)
 
 
-def matching(found: Iterable[Command], text: str, snapshot: Snapshot | None) -> tuple[Command, ...]:
+def matching(found: Iterable[Choice], text: str, snapshot: Snapshot | None) -> tuple[Choice, ...]:
     """The commands in which every word is found.
 
     Those whose name begins with what was typed come first, then those that have it in the name,
@@ -109,7 +109,7 @@ def matching(found: Iterable[Command], text: str, snapshot: Snapshot | None) -> 
     """
     text = text.casefold().strip()
     words = text.split()
-    order: tuple[list[Command], list[Command], list[Command]] = ([], [], [])
+    order: tuple[list[Choice], list[Choice], list[Choice]] = ([], [], [])
     for one in found:
         name = one.name.casefold()
         if name.startswith(text):
@@ -121,12 +121,12 @@ def matching(found: Iterable[Command], text: str, snapshot: Snapshot | None) -> 
     return (*_ranks(text, snapshot), *order[0], *order[1], *order[2])
 
 
-def _ranks(text: str, snapshot: Snapshot | None) -> Iterator[Command]:
+def _ranks(text: str, snapshot: Snapshot | None) -> Iterator[Choice]:
     match = _RANK.fullmatch(text)
     if match is None or snapshot is None:
         return
     verb, number = match[1], int(match[2])
     if any(rank.rank == number for rank in snapshot.ranks):
         if verb != "open ":
-            yield Command(f"go to rank {number}", "put the cursor on it", f"go_to({number})")
-        yield Command(f"open rank {number}", "its page", f"open_rank({number})")
+            yield Choice(f"go to rank {number}", "put the cursor on it", f"go_to({number})")
+        yield Choice(f"open rank {number}", "its page", f"open_rank({number})")

@@ -48,7 +48,7 @@ Read = Callable[[], Sequence[registry.JobEntry]]
 Ask = Callable[[registry.JobEntry], Health]
 
 
-class Found:
+class JobSearch:
     """What is known of the jobs. `read` raises RegistryError; `ask` is called in threads of its own
     and may take seconds."""
 
@@ -119,7 +119,7 @@ class PickScreen(FilteringScreen):
         ("escape", "clear_filter", "clear the filter"),
     ]
 
-    def __init__(self, found: Found, paint: Paint) -> None:
+    def __init__(self, found: JobSearch, paint: Paint) -> None:
         super().__init__()
         self._found, self._paint = found, paint
         self._shown: dict[Hashable, Listed] = {}
@@ -251,7 +251,7 @@ class PickerApp(TerminalApp):
     ]
 
     def __init__(
-        self, found: Found, *, glyphs: Glyphs | None = None, kept: Kept | None = None
+        self, found: JobSearch, *, glyphs: Glyphs | None = None, kept: Kept | None = None
     ) -> None:
         """`kept`: the setup of the person, and where it is kept: the dashboard that follows has the
         same theme."""

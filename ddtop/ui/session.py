@@ -19,7 +19,7 @@ from ddtop.present.findings.timeline import Timeline
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.render.palette import DARK, PALETTES, Palette, theme_after
 from ddtop.ui.settings import Setup
-from ddtop.viewer.history import History
+from ddtop.viewer.history import SeriesHistory
 from ddtop.viewer.source import Look, Source
 from ddtop.viewer.source_lines import Excerpts
 from ddtop.words import units
@@ -63,7 +63,7 @@ class Session:
         self._notice = ("", 0)
         self.source = source
         self.job = job
-        self._history, self._no_history = History(), History()
+        self._history, self._no_history = SeriesHistory(), SeriesHistory()
         self.timeline, self.recalled = Timeline(), False
         self._at_unix_ns: int | None = None
         self.paint = Paint(PALETTES[theme], glyphs)
@@ -99,7 +99,7 @@ class Session:
             self.shown = self._newest
 
     @property
-    def history(self) -> History:
+    def history(self) -> SeriesHistory:
         """The numbers for the sparklines, up to the moment that is shown: of another one they would
         tell what came after."""
         return self.shown.past or self._no_history if self.shown.travelled else self._history

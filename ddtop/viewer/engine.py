@@ -82,7 +82,7 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NewestLook:
     """The newest look, and the connection from which it was made."""
 
     follower: Follower
@@ -90,7 +90,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TapeMoment:
     """What was true at `asked_unix_ns`, from the tape; at its first moment, where that is later."""
 
     asked_unix_ns: int
@@ -117,8 +117,8 @@ class Engine:
         """The memory that this engine may use is used up: it takes in and looks at nothing more."""
         self._job, self._clock = job, clock
         self._answers: list[Reply | Stacks] = []
-        self.seen: Seen | None = None
-        self.moment: Moment | None = None
+        self.seen: NewestLook | None = None
+        self.moment: TapeMoment | None = None
         self.dropped = 0
         self.failure: BaseException | None = None
         self._on_news = on_news
@@ -286,7 +286,7 @@ class Engine:
             recall=recall,
             untaped=tape.too_many,
         )
-        self.seen = Seen(follower, look)
+        self.seen = NewestLook(follower, look)
         self._let_go(snapshot)
         # Stacks are handed over after the look that has them: a dump that is said to be complete is
         # complete on the screen.
@@ -335,7 +335,7 @@ class Engine:
         ):
             return
         at = max(wanted, span[0])
-        self.moment = Moment(
+        self.moment = TapeMoment(
             wanted, Look(*self._tape.at(at), travelled=True, past=Past(self._tape, at))
         )
         self._on_news(())

@@ -28,7 +28,7 @@ class Memory:
     rss_bytes: Series
 
 
-class History:
+class SeriesHistory:
     """Bounded series of the ranks; at most one value a second, by the clock of the snapshots."""
 
     def __init__(self) -> None:

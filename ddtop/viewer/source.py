@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import Snapshot
-from ddtop.viewer.history import History
+from ddtop.viewer.history import SeriesHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Look:
     travelled: bool = False
     recording: bool = False
     marks: tuple[tuple[int, str], ...] = ()
-    past: History | None = None
+    past: SeriesHistory | None = None
     recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]] | None = None
     untaped: str | None = None
 

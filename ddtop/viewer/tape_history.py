@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from ddtop.model.state.series import Series
 from ddtop.policy import Policy
-from ddtop.viewer.history import DEPTH, PERIOD_NS, History, Memory, empty
+from ddtop.viewer.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty
 from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
 from ddtop.wire.records import HostState, RankState
 
 
-class Past(History):
+class Past(SeriesHistory):
     """What a viewer would remember that had followed the job until that moment.
 
     Made for the ranks that somebody asks for.

@@ -46,7 +46,7 @@ class AskJobs(msgspec.Struct, frozen=True, tag="jobs?"):
     """Which jobs are there?"""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class BridgeJob(msgspec.Struct, frozen=True):
     """One job: its job file as JSON.
 
     That host can look at the relay's process, so it says whether the relay can be asked
@@ -65,7 +65,7 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
     """
 
     now_unix_ns: int
-    jobs: tuple[Listed, ...]
+    jobs: tuple[BridgeJob, ...]
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
@@ -126,7 +126,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """All parts have been sent."""
 
 
-class Frame(msgspec.Struct, frozen=True, tag="frame"):
+class BridgeFrame(msgspec.Struct, frozen=True, tag="frame"):
     """To or from the relay."""
 
     data: bytes
@@ -138,7 +138,9 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Message: TypeAlias = Union[AskJobs, Jobs, Open, Opened, Gone, AskFiles, Part, Done, Frame, Refused]
+Message: TypeAlias = Union[
+    AskJobs, Jobs, Open, Opened, Gone, AskFiles, Part, Done, BridgeFrame, Refused
+]
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 _greeting_decoder = msgspec.json.Decoder(Greeting)
@@ -159,7 +161,7 @@ def size_of(message: Message) -> int:
     """About how many bytes a message holds."""
     if isinstance(message, Part):
         return len(message.packed)
-    if isinstance(message, Frame):
+    if isinstance(message, BridgeFrame):
         return len(message.data)
     if isinstance(message, Jobs):
         return sum(len(one.entry) for one in message.jobs)

@@ -24,7 +24,7 @@ from ddtop.registry import SCHEMA, JobEntry
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.picker import Found, PickerApp
+from ddtop.ui.picker import JobSearch, PickerApp
 from ddtop.viewer.live import LiveSource
 
 HERE = Path(__file__).parent
@@ -161,7 +161,7 @@ async def list_of_jobs(size: tuple[int, int]) -> str:
             moment(SimulatedJob(entry.world_size, 0, scenario, began_unix_ns=now), 35.0)[1]
         )
 
-    app = PickerApp(Found(lambda: entries, ask))
+    app = PickerApp(JobSearch(lambda: entries, ask))
     async with app.run_test(size=size) as pilot:
         until = time.monotonic() + DEADLINE_S
         while (

@@ -12,7 +12,7 @@ import pytest
 from ddtop.agent import report
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Communication, Probe
-from ddtop.agent.sources import SOURCES, Source
+from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
 from ddtop.wire.records import Group, Groups, RankState
 
@@ -112,7 +112,7 @@ class Fabric(Communication):
 
 
 def row(name, probe):
-    source = Source(name, "probes.none", probes=True)
+    source = ProbeRow(name, "probes.none", probes=True)
     return SimpleNamespace(
         name=source.name, probes=True, load=lambda _function: lambda _rank: probe
     )

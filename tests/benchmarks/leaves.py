@@ -19,7 +19,7 @@ import zmq
 
 from ddtop import registry
 from ddtop.link.leaf_side import LeafLink, place
-from ddtop.relay.hub.discovery import Found, HubSearch
+from ddtop.relay.hub.discovery import HubPlaces, HubSearch
 from ddtop.relay.hub.outbox import STATES
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import ENLISTED, Uplink
@@ -103,12 +103,12 @@ class _Known(HubSearch):
 
     def __init__(self, hub: str) -> None:
         super().__init__("", "")
-        self._places: Found | None = Found((hub,), hub)
+        self._places: HubPlaces | None = HubPlaces((hub,), hub)
 
     def begin(self, where: Topology) -> None:
         """It is known."""
 
-    def take(self) -> Found | None:
+    def take(self) -> HubPlaces | None:
         """Once."""
         found, self._places = self._places, None
         return found

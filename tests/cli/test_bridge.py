@@ -263,7 +263,7 @@ async def test_a_readonly_bridge_refuses_signals(stage, words, sent):
             Command("join", history_s=0.0),
             Command("signal", arguments=("0", str(pid), "0")),
         ):
-            pipe.send(bridge.Frame(request(command)))
+            pipe.send(bridge.BridgeFrame(request(command)))
         reply = await signal_reply(pipe)
     finally:
         pipe.close()

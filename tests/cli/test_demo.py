@@ -13,10 +13,10 @@ import pytest
 from ddtop.cli import demo_job
 from ddtop.cli.errors import CommandError
 from ddtop.demo import catalogue
-from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Place
+from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, DemoPlace
 from ddtop.diagnosis.explain import PAGES
 
-PLACE = Place(4000, 4001, "/tmp/store")
+PLACE = DemoPlace(4000, 4001, "/tmp/store")
 
 
 def demo(*words):

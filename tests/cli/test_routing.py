@@ -120,7 +120,7 @@ def test_the_hub_of_a_job_is_meant_by_its_name(home):
 def test_a_hub_on_another_host_is_asked_at_its_public_address(home, door):
     there = hub(public_port=door, host=os.uname().nodename)
 
-    assert routing.route(there) == routing.Route(there)
+    assert routing.route(there) == routing.RelayRoute(there)
     assert there.endpoint() == ("127.0.0.1", door)
 
 
@@ -179,7 +179,7 @@ def test_a_container_on_this_host_is_asked_at_this_hosts_own_address(home, door)
     """docker run --network host: the same host name, another pid namespace."""
     there = entry(host=os.uname().nodename, port=door)
 
-    assert routing.route(there) == routing.Route(there)
+    assert routing.route(there) == routing.RelayRoute(there)
 
 
 def test_a_leaf_leads_to_its_hub(home, door):

@@ -10,12 +10,12 @@ from ddtop.diagnosis.activity import WORDS, classify, doing, fresh_stacks, stack
 from ddtop.diagnosis.evidence import process_line, stack_lines
 from ddtop.model.state.facts import (
     AgentFacts,
-    Comm,
+    CommFacts,
+    DumpFacts,
     LoaderFacts,
     ProcessFacts,
-    RankDump,
     RankFacts,
-    Reported,
+    ReportedFacts,
     State,
 )
 from ddtop.policy import POLICY
@@ -42,12 +42,12 @@ def rank(**more):
 
 
 PARTS = {
-    "reported": (Reported, "place activity line_age_s"),
-    "comm": (Comm, "open_calls"),
+    "reported": (ReportedFacts, "place activity line_age_s"),
+    "comm": (CommFacts, "open_calls"),
     "loader": (LoaderFacts, "loader"),
     "process": (ProcessFacts, "process working cpu_ratio wakes_per_s exit"),
     "agent": (AgentFacts, "heard_unix_ns"),
-    "dump": (RankDump, "stacks worker_stacks"),
+    "dump": (DumpFacts, "stacks worker_stacks"),
 }
 """Which part of the facts has which field; `process` and `loader` are the reports in them."""
 

@@ -101,7 +101,7 @@ def flood(kind: str) -> Iterator[bytes]:
         itertools.cycle(KINDS.values()) if kind == "everything" else itertools.repeat(KINDS[kind])
     )
     for number in itertools.count():
-        yield bridge.pack(bridge.Frame(next(makers)(number)))
+        yield bridge.pack(bridge.BridgeFrame(next(makers)(number)))
 
 
 def main() -> None:
@@ -126,16 +126,16 @@ def main() -> None:
         now,
         now,
     )
-    listed = bridge.Listed(msgspec.json.encode(entry), True, False)
+    listed = bridge.BridgeJob(msgspec.json.encode(entry), True, False)
     while data := os.read(0, 1 << 16):
         for message in incoming.feed(data):
             if isinstance(message, bridge.AskJobs):
                 os.write(out, bridge.pack(bridge.Jobs(now, (listed,))))
             elif isinstance(message, bridge.Open):
                 os.write(out, bridge.pack(bridge.Opened()))
-            elif isinstance(message, bridge.Frame):
+            elif isinstance(message, bridge.BridgeFrame):
                 for record in (Hello(JOB, "r1", 0, 0, 0, 4, "h", 1000, 1), Reply("live")):
-                    os.write(out, bridge.pack(bridge.Frame(sealed(record, 0))))
+                    os.write(out, bridge.pack(bridge.BridgeFrame(sealed(record, 0))))
                 with (
                     contextlib.suppress(BrokenPipeError),
                     os.fdopen(out, "wb", buffering=1 << 16) as file,

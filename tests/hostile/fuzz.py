@@ -90,7 +90,10 @@ def bridged(data: st.DataObject) -> None:
     """Both ends of a bridge, byte by byte and in heaps; and job files that come over it."""
     message = data.draw(
         st.one_of(
-            *(struct_of(one) for one in (bridge.Jobs, bridge.Part, bridge.Refused, bridge.Frame))
+            *(
+                struct_of(one)
+                for one in (bridge.Jobs, bridge.Part, bridge.Refused, bridge.BridgeFrame)
+            )
         )
     )
     raw = bridge.greet("0.1.0", data.draw(st.text(max_size=20))) + bridge.pack(message)

@@ -10,7 +10,7 @@ import pytest
 from ddtop import registry
 from ddtop.link import ssh_pipe
 from ddtop.link.ssh_pipe import Pipe, PipeError
-from ddtop.wire.bridge import AskJobs, Frame, Refused
+from ddtop.wire.bridge import AskJobs, BridgeFrame, Refused
 
 BRIDGE = """
 import sys
@@ -61,7 +61,7 @@ def test_a_pipe_that_one_loop_opened_is_used_by_another(started):
     asyncio.run(found.greeted(20))
 
     async def echoed():
-        found.send(Frame(b"x" * 500_000))
+        found.send(BridgeFrame(b"x" * 500_000))
         return await anext(found.frames(20))
 
     assert asyncio.run(echoed()) == b"x" * 500_000
@@ -124,7 +124,7 @@ def test_a_program_that_is_not_there_is_an_os_error():
 def test_what_nobody_takes_is_bounded(started):
     found = started("import signal; signal.pause()")
     for _ in range(40):
-        found.send(Frame(bytes(100_000)))
+        found.send(BridgeFrame(bytes(100_000)))
 
     assert len(found._unsent) < 2 * ssh_pipe.UNSENT_BYTES_MAX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import Comm, RankFacts, RankFields, State, freeze
+from ddtop.model.state.facts import CommFacts, RankFacts, RankFields, State, freeze
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import Arrivals, GroupProgress, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns
@@ -133,13 +133,13 @@ def test_a_candidate_is_measured_until_its_relay_no_longer_names_it():
 
 
 def test_facts_are_frozen_for_all_who_see_them():
-    fields = RankFields(0, State.RUNNING, comm=Comm(wait_ratio=0.5))
+    fields = RankFields(0, State.RUNNING, comm=CommFacts(wait_ratio=0.5))
     fields.state = State.BLOCKED
     facts = freeze(fields)
 
     with pytest.raises(AttributeError):
         facts.state = State.CULPRIT
-    assert facts == RankFacts(0, State.BLOCKED, comm=Comm(wait_ratio=0.5))
+    assert facts == RankFacts(0, State.BLOCKED, comm=CommFacts(wait_ratio=0.5))
 
 
 def test_arrivals_of_a_rank_that_reports_no_activities_are_taken_in():

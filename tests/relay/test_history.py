@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.relay import history
-from ddtop.relay.history import History
+from ddtop.relay.history import FrameHistory
 from ddtop.wire import frames
 from ddtop.wire.records import Exit, Hello, RankState, Reply
 
@@ -30,7 +30,7 @@ def kinds(found):
 
 
 def test_a_viewer_that_joins_gets_the_history_it_asked_for():
-    kept = History()
+    kept = FrameHistory()
     for number in range(10):
         kept.keep(*state(number))
 
@@ -42,7 +42,7 @@ def test_it_gets_the_latest_of_every_rank_however_old():
 
     Without it the table would not have that row.
     """
-    kept = History()
+    kept = FrameHistory()
     kept.keep(*state(1, rank=3))
     for number in range(10, 20):
         kept.keep(*state(number))
@@ -52,7 +52,7 @@ def test_it_gets_the_latest_of_every_rank_however_old():
 
 def test_hellos_and_exits_outlive_the_history():
     """They are said once and hold for the whole run."""
-    kept = History(history_bytes=2000)
+    kept = FrameHistory(history_bytes=2000)
     kept.keep(*frame(Hello("j", "r", 0, 0, 0, 1, "h", 1, 1), at=1))
     kept.keep(*frame(Exit(0, 1, 1, None, False, 0, "pidfd"), at=2))
     for number in range(10, 500):
@@ -62,7 +62,7 @@ def test_hellos_and_exits_outlive_the_history():
 
 
 def test_no_frame_comes_twice():
-    kept = History()
+    kept = FrameHistory()
     for number in range(5):
         kept.keep(*state(number))
 
@@ -70,7 +70,7 @@ def test_no_frame_comes_twice():
 
 
 def test_frames_come_in_the_order_of_their_arrival():
-    kept = History()
+    kept = FrameHistory()
     for number in (5, 3, 4):
         kept.keep(*state(number, rank=number))
 
@@ -80,7 +80,7 @@ def test_frames_come_in_the_order_of_their_arrival():
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 4000), max_size=60), st.integers(200, 20_000))
 def test_the_history_fits_its_budget(sizes, budget):
-    kept = History(history_bytes=budget)
+    kept = FrameHistory(history_bytes=budget)
     for number, size in enumerate(sizes):
         kept.keep(*frame(Reply("x", text="y" * size), at=number))
 
@@ -90,7 +90,7 @@ def test_the_history_fits_its_budget(sizes, budget):
 
 def test_invented_ranks_do_not_grow_it_and_are_counted(monkeypatch):
     monkeypatch.setattr(history, "LATEST_MAX", 50)
-    kept = History(history_bytes=1000)
+    kept = FrameHistory(history_bytes=1000)
     for number in range(500):
         kept.keep(*frame(RankState("running"), rank=number, pid=number))
 
@@ -100,7 +100,7 @@ def test_invented_ranks_do_not_grow_it_and_are_counted(monkeypatch):
 
 def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
     """A relay that takes over hears of their ranks from their own relays."""
-    kept = History()
+    kept = FrameHistory()
     kept.keep(*state(1, rank=0))
     kept.keep(*state(2, rank=1), own=False)
 
@@ -109,7 +109,7 @@ def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
 
 
 def test_another_frame_of_the_same_rank_is_not_known():
-    kept = History()
+    kept = FrameHistory()
     kept.keep(*state(1))
 
     assert kept.has(*state(1))
@@ -118,7 +118,7 @@ def test_another_frame_of_the_same_rank_is_not_known():
 
 def test_large_frames_of_invented_ranks_do_not_grow_it(monkeypatch):
     monkeypatch.setattr(history, "LATEST_BYTES", 10_000)
-    kept = History(history_bytes=0)
+    kept = FrameHistory(history_bytes=0)
     for rank in range(100):
         kept.keep(*frame(Hello("j" * 5000, "r", 0, rank, 0, 4, "h", rank, 1), rank))
 

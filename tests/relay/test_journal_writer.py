@@ -71,7 +71,7 @@ def test_what_was_put_is_there_when_the_box_is_closed(tmp_path):
         box.put(frame)
 
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path) == journal.Reading((*FACTS, *numbered(500)), None)
+    assert journal.read_journal(path) == journal.JournalFrames((*FACTS, *numbered(500)), None)
     assert (box.dropped, box.problem) == (0, None)
 
 

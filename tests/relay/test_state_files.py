@@ -9,7 +9,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.policy import POLICY
-from ddtop.relay.history import History
+from ddtop.relay.history import FrameHistory
 from ddtop.relay.state_files import RelayPlace, StateFiles
 from ddtop.wire.records import Hello
 
@@ -17,7 +17,9 @@ DEADLINE_S = 20.0
 
 
 def state_files(policy):
-    return StateFiles("train", "r1", registry.host_identity(), "node0", 7000, History(), policy)
+    return StateFiles(
+        "train", "r1", registry.host_identity(), "node0", 7000, FrameHistory(), policy
+    )
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_the_heat_of_a_card_follows_from_the_time_alone() -> None:
 
 
 def test_on_divided_cards_each_rank_has_an_instance() -> None:
-    job = SimulatedJob(8, 0, Scenario(cards=DIVIDED), began_unix_ns=BEGAN)
+    job = SimulatedJob(8, 0, Scenario(gpus=DIVIDED), began_unix_ns=BEGAN)
 
     snapshot, verdict = Watcher(job).until(5.0)
 
@@ -113,7 +113,7 @@ def test_on_divided_cards_each_rank_has_an_instance() -> None:
 
 
 def test_a_host_whose_relay_finds_no_driver_reports_no_gpu() -> None:
-    job = SimulatedJob(16, 0, Scenario(cards=WHOLE, bare_hosts=1), began_unix_ns=BEGAN)
+    job = SimulatedJob(16, 0, Scenario(gpus=WHOLE, bare_hosts=1), began_unix_ns=BEGAN)
 
     snapshot, _ = Watcher(job).until(5.0)
 

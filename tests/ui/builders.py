@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.model.state.facts import (
     AgentFacts,
-    Comm,
+    CommFacts,
     Ended,
     LoaderFacts,
     ProcessFacts,
-    Progress,
+    ProgressFacts,
     RankFacts,
-    Reported,
+    ReportedFacts,
     Snapshot,
     State,
     Wait,
@@ -93,20 +93,20 @@ def healthy_rank(number: int, world_size: int = 8) -> RankFacts:
         rank=number,
         state=State.RUNNING if in_backward else State.WAITING,
         hello=hello(number, world_size),
-        reported=Reported(
+        reported=ReportedFacts(
             phase="running",
             activity="backward" if in_backward else "collective",
             place=Place("train_step", "/home/ada/train.py", 88, None, NOW - SECOND // 10),
             activity_ratios=ACTIVITY_RATIOS,
             window_s=30.0,
         ),
-        progress=Progress(
+        progress=ProgressFacts(
             iteration=12_482,
             iteration_source="optimizer",
             step_ms=196.0 + number % 4 * 0.3,
             last_unix_ns=NOW - SECOND // 10,
         ),
-        comm=Comm(
+        comm=CommFacts(
             collective=None if in_backward else collective(74_892),
             collective_age_s=None if in_backward else 0.04,
             groups=(GroupProgress("0", 74_892, 74_891, last_op="all_reduce"),),
@@ -333,8 +333,8 @@ def starting_up() -> tuple[Snapshot, Verdict]:
             rank=number,
             state=State.JOINING,
             hello=hello(number, 4),
-            reported=Reported(phase="joining"),
-            comm=Comm(open_calls=(OpenCall("init_process_group", NOW - 12 * SECOND),)),
+            reported=ReportedFacts(phase="joining"),
+            comm=CommFacts(open_calls=(OpenCall("init_process_group", NOW - 12 * SECOND),)),
             agent=AgentFacts(report_age_s=0.3),
         )
         for number in range(3)

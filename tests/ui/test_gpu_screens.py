@@ -17,7 +17,7 @@ from ddtop.present.text import plain
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.views.hosts import HOSTS_WITH_GPUS
-from ddtop.viewer.history import History
+from ddtop.viewer.history import SeriesHistory
 from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
 from ddtop.wire.records import GroupProgress
 from tests.ui import builders
@@ -83,7 +83,7 @@ def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
 
 
 def page(snapshot, rank, width=80):
-    return [plain(line) for line in detail_lines(snapshot, rank, History().of(rank), width)]
+    return [plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().of(rank), width)]
 
 
 def test_the_page_of_a_rank_begins_with_what_its_card_does():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddtop.model.state.facts import State
 from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.table.grid import EvenGrid, Host, HostGrid, grid_for, hosts_of_ranks
+from ddtop.present.table.grid import EvenGrid, HostGrid, HostRanks, grid_for, hosts_of_ranks
 from ddtop.present.table.rank_class import (
     AT_FAULT,
     BLOCKED,
@@ -101,7 +101,7 @@ def test_counts_put_the_worst_first():
 
 def hosts(count, each):
     return tuple(
-        Host(f"node{at:03d}", tuple(range(at * each, at * each + each))) for at in range(count)
+        HostRanks(f"node{at:03d}", tuple(range(at * each, at * each + each))) for at in range(count)
     )
 
 

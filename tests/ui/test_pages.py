@@ -24,7 +24,7 @@ from ddtop.ui.render.palette import PALETTES
 from ddtop.ui.render.rows import row_line, row_strip, title_line
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.screens.facts import KEYS
-from ddtop.viewer.history import ALL_UP_TO, DEPTH, History, Memory
+from ddtop.viewer.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
 from ddtop.wire.records import Collective, Exit, LastException, OpenCall
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -246,7 +246,7 @@ def test_a_page_never_has_two_empty_lines_in_a_row():
 
 
 def test_history_takes_one_value_a_second_and_is_bounded():
-    history, snapshot = History(), builders.healthy(2)
+    history, snapshot = SeriesHistory(), builders.healthy(2)
     for tick in range(3 * DEPTH):
         history.record(replace(snapshot, time_unix_ns=NOW + tick * SECOND // 2))
 
@@ -256,7 +256,7 @@ def test_history_takes_one_value_a_second_and_is_bounded():
 
 
 def test_history_of_a_huge_job_is_kept_only_for_ranks_that_were_looked_at():
-    history, snapshot = History(), builders.healthy(ALL_UP_TO + 1)
+    history, snapshot = SeriesHistory(), builders.healthy(ALL_UP_TO + 1)
     history.watch(7)
     history.record(snapshot)
 

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from ddtop import registry
 from ddtop.present.hosts.jobs import Health
-from ddtop.ui.picker import Found, PickerApp
+from ddtop.ui.picker import JobSearch, PickerApp
 from ddtop.ui.settings import Kept
 from tests.present.hosts.entries import NOW, ended, entry
 
@@ -21,7 +21,7 @@ def app(
     jobs: Callable[[], Sequence[registry.JobEntry]],
     ask: Callable[[registry.JobEntry], Health] = lambda _: Health("ok"),
 ) -> PickerApp:
-    return PickerApp(Found(jobs, ask, clock=lambda: NOW))
+    return PickerApp(JobSearch(jobs, ask, clock=lambda: NOW))
 
 
 def lines(running: PickerApp) -> list[str]:
@@ -209,7 +209,7 @@ async def test_the_theme_that_was_chosen_in_the_list_is_that_of_the_dashboard_af
     tmp_path: Path,
 ) -> None:
     running = PickerApp(
-        Found(lambda: [entry("first", 30.0)], lambda _: Health("ok")),
+        JobSearch(lambda: [entry("first", 30.0)], lambda _: Health("ok")),
         kept=Kept(tmp_path / "setup.json"),
     )
 

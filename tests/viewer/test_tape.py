@@ -10,7 +10,7 @@ from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.viewer.history import SERIES, History
+from ddtop.viewer.history import SERIES, SeriesHistory
 from ddtop.viewer.tape import Tape
 from ddtop.viewer.tape_history import Past
 from ddtop.wire import frames
@@ -223,7 +223,7 @@ def test_a_moment_before_the_first_rank_spoke_is_empty_and_no_error():
 
 def test_the_sparklines_of_a_moment_are_those_that_a_live_viewer_had():
     job = hangs()
-    tape, history = taped(job), History()
+    tape, history = taped(job), SeriesHistory()
     for second, snapshot, _ in seen_live(job):
         history.record(snapshot)
         if second in (30.0, 60.0, 100.0):

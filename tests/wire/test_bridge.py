@@ -15,11 +15,11 @@ from ddtop.wire.bridge import (
     AskFiles,
     AskJobs,
     BridgeError,
+    BridgeFrame,
+    BridgeJob,
     Done,
-    Frame,
     Incoming,
     Jobs,
-    Listed,
     Open,
     Part,
     Refused,
@@ -27,14 +27,14 @@ from ddtop.wire.bridge import (
 
 MESSAGES = (
     AskJobs(),
-    Jobs(1, (Listed(b"{}", True, False),)),
+    Jobs(1, (BridgeJob(b"{}", True, False),)),
     Open("train", "r1", True),
     bridge.Opened(),
     bridge.Gone(),
     AskFiles("train", "r1", False),
     bridge.part(bridge.NEWER, 5, b"12345"),
     Done(),
-    Frame(b"\x00\xff"),
+    BridgeFrame(b"\x00\xff"),
     Refused("no"),
 )
 WHOLE = bridge.greet("0.1.0", "node3") + b"".join(bridge.pack(message) for message in MESSAGES)

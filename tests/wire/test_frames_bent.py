@@ -127,7 +127,9 @@ def test_a_journal_gives_whole_frames_only(changes):
 
 @given(st.lists(CHANGES, min_size=1, max_size=3), st.integers(1, 50))
 def test_a_bridge_is_understood_or_refused_however_its_bytes_are_cut(all_changes, step):
-    said = bridge.greet("1", "h") + b"".join(bridge.pack(bridge.Frame(data)) for data in WHOLE)
+    said = bridge.greet("1", "h") + b"".join(
+        bridge.pack(bridge.BridgeFrame(data)) for data in WHOLE
+    )
     for changes in all_changes:
         said = bent(said, changes)
     incoming = bridge.Incoming(greeted=False)

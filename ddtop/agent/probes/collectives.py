@@ -18,7 +18,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import STUCK_NS, Communication, Tick
 from ddtop.agent.probes.captures import Captures
-from ddtop.agent.probes.group_status import Watch
+from ddtop.agent.probes.group_status import GroupWatch
 from ddtop.agent.probes.parallel import meanings_of
 from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
 from ddtop.agent.probes.sequence_number import numbers_of
@@ -71,7 +71,7 @@ class Collectives(Communication):
         super().__init__()
         self._peers, self._rank = peers, rank
         self._recorder: Recorder | None = None
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, GroupWatch] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._ended: set[tuple[str, str]] = set()
         self._read_keys: deque[tuple[object, ...]] = deque(maxlen=64)
@@ -247,7 +247,7 @@ class Collectives(Communication):
     def _look_at_number(self, name: str, seq: int | None, now: int) -> None:
         watch = self._watches.get(name)
         if watch is None:
-            watch = self._watches[name] = Watch(moved_at=now)
+            watch = self._watches[name] = GroupWatch(moved_at=now)
         # Inside a monitored_barrier its sends and receives advance the number. The number from
         # before can be compared between ranks.
         seq = self._peers.bases.get(name, seq)
@@ -365,8 +365,8 @@ class Collectives(Communication):
             if watch.moved_at > self._status_at:
                 watch.completed, watch.open = None, []
             done = watch.completed is not None and watch.completed >= watch.enqueued
-            standing = (waiting_frame or name in nccl) and not done and watch.moved_at == last
-            if standing and watch.enqueued and now - watch.moved_at > STUCK_NS:
+            stuck = (waiting_frame or name in nccl) and not done and watch.moved_at == last
+            if stuck and watch.enqueued and now - watch.moved_at > STUCK_NS:
                 watch.pending_since = watch.pending_since or watch.moved_at
                 continue
             if watch.pending_since is not None and watch.moved_at > watch.pending_since:
@@ -543,10 +543,10 @@ class Collectives(Communication):
 
     def retired_collectives(self) -> tuple[Collective, ...]:
         """The last retired entries of each group. Sent only while nothing makes progress."""
-        standing = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
+        stuck = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
         return (
             tuple(item for watch in self._watches.values() for item in watch.retired)
-            if standing
+            if stuck
             else ()
         )
 
@@ -559,7 +559,7 @@ class Collectives(Communication):
             return
         self._left = True
         for name, seq in final.items():
-            watch = self._watches.setdefault(name, Watch())
+            watch = self._watches.setdefault(name, GroupWatch())
             watch.enqueued = max(watch.enqueued, seq)
             watch.offset = max(watch.offset or 0, self._peers.counts.get(name, 0))
         for watch in self._watches.values():

@@ -59,17 +59,17 @@ class Cuda(Probe):
         self,
         now: int,
         mark: tuple[object, ...],
-        standing: bool,
+        stuck: bool,
         local_rank: int | None,
         gloo_bytes: int | None = None,
     ) -> None:
         """Read the GPU and its memory, if that is safe now.
 
-        `mark`: where the main thread is. `standing`: a collective is stuck. `gloo_bytes`: of the
+        `mark`: where the main thread is. `stuck`: a collective is stuck. `gloo_bytes`: of the
         gradients, reported with it.
         """
         moves, self._mark = bool(mark) and mark != self._mark, mark
-        if not moves or standing or now - self._read_at < EVERY_NS:
+        if not moves or stuck or now - self._read_at < EVERY_NS:
             return
         torch, cuda = sys.modules.get("torch"), sys.modules.get("torch.cuda")
         if torch is None or not getattr(cuda, "_initialized", False) or not cuda.is_initialized():  # type: ignore[union-attr]

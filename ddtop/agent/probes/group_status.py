@@ -18,7 +18,7 @@ _DONE = ("retired", "completed")
 
 
 @dataclass
-class Watch:
+class GroupWatch:
     """What is known of it. `last`: a status that mixes collectives with calls for single ranks,
     None of one that does not. `came_at`: when something completed last.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ddtop.agent.stacks.frames import Seen
+from ddtop.agent.stacks.frames import ThreadLook
 from ddtop.wire.samples import Spot
 
 KEPT, TOLD = 120, 8
@@ -24,7 +24,7 @@ class HotLines:
         self._looks: deque[_Key | None] = deque(maxlen=KEPT)
         self._counts: dict[_Key, int] = {}
 
-    def add(self, seen: Seen | None) -> None:
+    def add(self, seen: ThreadLook | None) -> None:
         """One more look; None or no own code counts too: shares are of all looks."""
         if len(self._looks) == KEPT:
             self._forget(self._looks[0])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddtop.agent.notes import GradientNotes, LoaderNotes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes import loader_workers as workers
-from ddtop.agent.probes.sampler import Feeding
+from ddtop.agent.probes.sampler import SamplerHistory
 from ddtop.wire import page as layout
 from ddtop.wire.loader import Feed, Loader, Waited
 
@@ -49,11 +49,11 @@ class _Queue:
     prefetch_factor: int | None = None
 
 
-class History:
+class LoaderHistory:
     """What is remembered of the loaders from one report to the next."""
 
     def __init__(self) -> None:
-        self.feeding = Feeding()
+        self.samplers = SamplerHistory()
         self.feed: Feed | None = None
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)
         self._last = _Queue()
@@ -71,7 +71,7 @@ class History:
         optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
         steps = words[layout.ITERATION_AT] if optimized else 0
         batches = words[layout.BATCHES_AT]
-        feed = self.feeding.look(iterator, steps, batches, group, first_batch)
+        feed = self.samplers.look(iterator, steps, batches, group, first_batch)
         self.note_feed(feed)
         return feed
 
@@ -136,7 +136,7 @@ class LoaderProbe(Probe):
     name = "loader"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._history = rank, History()
+        self._rank, self._history = rank, LoaderHistory()
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The loader's record."""
@@ -151,7 +151,7 @@ def read(
     notes: LoaderNotes,
     group: str | None,
     unix_minus_mono_ns: int,
-    history: History,
+    history: LoaderHistory,
 ) -> Loader | None:
     """The loader's record; None while no DataLoader was used.
 

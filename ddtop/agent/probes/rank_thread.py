@@ -29,8 +29,8 @@ from ddtop.agent.stacks.frames import (
     LOADER,
     OPTIMIZER,
     FrameReader,
-    Seen,
     Stay,
+    ThreadLook,
 )
 from ddtop.wire import page as layout
 from ddtop.wire.records import Place
@@ -53,7 +53,7 @@ class Lead:
         self._frames = frames
         self._scanned_at = 0
 
-    def look(self, now: int, stepper: int) -> Seen | None:
+    def look(self, now: int, stepper: int) -> ThreadLook | None:
         """What the rank's thread does at this moment; None if the main thread has no Python frame
         any more.
 
@@ -83,7 +83,7 @@ class Lead:
         known = threading._active.get(self.ident)  # type: ignore[attr-defined]
         return int(getattr(known, "native_id", 0) or 0)
 
-    def _other(self, now: int) -> Seen | None:
+    def _other(self, now: int) -> ThreadLook | None:
         """Another thread than the main one that trains; the one of before while it does."""
         if self.ident != self._main_id:
             seen = self._frames.look(self.ident)
@@ -109,11 +109,11 @@ class Lead:
         return found
 
 
-def _trains(seen: Seen) -> bool:
+def _trains(seen: ThreadLook) -> bool:
     return bool(seen.frame_id) and seen.activity in _TRAINING
 
 
-def _waits_for_threads(seen: Seen | None) -> bool:
+def _waits_for_threads(seen: ThreadLook | None) -> bool:
     return seen is None or not seen.frame_id or seen.waits_on in _WAITS_FOR_THREADS
 
 

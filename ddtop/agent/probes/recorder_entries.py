@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 
-class Entry(Protocol):
+class RecorderEntry(Protocol):
     """What this asks of an entry."""
 
     process_group: tuple[str, str]
@@ -24,7 +24,7 @@ class Entry(Protocol):
     retired: bool
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=RecorderEntry)
 
 
 def collectives_of(entries: Iterable[E]) -> list[tuple[E, E]]:
@@ -49,11 +49,11 @@ def collectives_of(entries: Iterable[E]) -> list[tuple[E, E]]:
     return found
 
 
-def _is_whole(entry: Entry) -> bool:
+def _is_whole(entry: RecorderEntry) -> bool:
     return entry.profiling_name.endswith("coalesced")
 
 
-def _ends_singles(before: Entry, entry: Entry) -> bool:
+def _ends_singles(before: RecorderEntry, entry: RecorderEntry) -> bool:
     # A collective of that name has a number of its own.
     same = (before.collective_seq_id, before.p2p_seq_id) == (
         entry.collective_seq_id,
@@ -62,7 +62,7 @@ def _ends_singles(before: Entry, entry: Entry) -> bool:
     return before.is_p2p and same and _is_whole(entry)
 
 
-def _is_part(before: Entry, entry: Entry) -> bool:
+def _is_part(before: RecorderEntry, entry: RecorderEntry) -> bool:
     # What has ended was a call by itself, of a group that has been made anew since.
     return (
         before.collective_seq_id == entry.collective_seq_id

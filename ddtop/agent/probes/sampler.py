@@ -41,7 +41,7 @@ class _Source:
     taken: int = 0
 
 
-class Feeding:
+class SamplerHistory:
     """Remembers samplers by their id. It holds no reference to any of them."""
 
     def __init__(self) -> None:

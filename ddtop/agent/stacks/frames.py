@@ -61,7 +61,7 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
 )
 
 
-class Seen:
+class ThreadLook:
     """One look at a thread: positions only, no frames.
 
     `frame_id`: tells whether the user frame is still the same one.
@@ -104,7 +104,7 @@ class Stay:
         self._call: tuple[object, ...] = ()
         self._line: tuple[object, ...] = ()
 
-    def follow(self, seen: Seen, now: int) -> None:
+    def follow(self, seen: ThreadLook, now: int) -> None:
         """Take in the next look."""
         call, line = (seen.frame_id, seen.function, seen.file), (seen.line, seen.callee)
         if call != self._call:
@@ -132,12 +132,12 @@ class FrameReader:
         self._own = os.path.dirname(os.path.abspath(ddtop.__file__)) + os.sep
         self._demo = self._own + "demo" + os.sep
 
-    def look(self, thread_id: int) -> Seen | None:
+    def look(self, thread_id: int) -> ThreadLook | None:
         """What the thread does at this moment; None if it has no Python frame (any more)."""
         frame: FrameType | None = sys._current_frames().get(thread_id)
         if frame is None:
             return None
-        seen = Seen()
+        seen = ThreadLook()
         for _ in range(_DEPTH_MAX):
             if frame is None or (seen.function is not None and seen.activity != UNSEEN):
                 break
@@ -161,7 +161,7 @@ class FrameReader:
             seen.function, seen.callee = seen.callee, None
         return seen
 
-    def _pass_library(self, seen: Seen, file: str, name: str, frame: FrameType) -> None:
+    def _pass_library(self, seen: ThreadLook, file: str, name: str, frame: FrameType) -> None:
         meaning = self._meanings.get((file, name))
         if meaning is None:
             meaning = self._meanings[file, name] = (_activity_of(file, name), word_of(file, name))

@@ -30,8 +30,8 @@ from ddtop.wire.bridge import (
     OLDER,
     AskFiles,
     AskJobs,
-    Frame,
-    Listed,
+    BridgeFrame,
+    BridgeJob,
     Message,
     Open,
     Refused,
@@ -122,7 +122,7 @@ class _Bridge:
                         await self._say(Refused(str(error)))
 
     async def _take(self, message: Message) -> None:
-        if isinstance(message, Frame):
+        if isinstance(message, BridgeFrame):
             if self._link is not None:
                 await self._link.send(message.data)
         elif isinstance(message, AskJobs):
@@ -148,7 +148,7 @@ class _Bridge:
     async def _copy(self, link: AsyncViewerLink) -> None:
         while True:
             async for data in link.receive(1.0):
-                await self._say(Frame(data))
+                await self._say(BridgeFrame(data))
 
     async def _send_files(self, message: AskFiles) -> None:
         entry = registry.of_run(message.job, message.run)
@@ -181,7 +181,7 @@ def _jobs() -> bridge.Jobs:
     now = time.time_ns()
     entries = registry.read_entries()[:JOBS_MAX]
     listed = (
-        Listed(msgspec.json.encode(one), one.reachable(now), one.over(now)) for one in entries
+        BridgeJob(msgspec.json.encode(one), one.reachable(now), one.over(now)) for one in entries
     )
     return bridge.Jobs(now, tuple(listed))
 

@@ -82,7 +82,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     blames = [
         blame
         for blame in snapshot.blames
-        if blame.standing == LOST and blame.due and blame.root in set(ranks)
+        if blame.condition == LOST and blame.due and blame.root in set(ranks)
     ]
     first = min(blames, key=lambda blame: blame.since_unix_ns, default=None)
     victims = tuple(sorted(waiters_of(blames) - set(ranks)))

@@ -28,7 +28,7 @@ def rule(context: Context) -> list[Finding]:
     blames = {
         blame.root: blame
         for blame in snapshot.blames
-        if blame.standing not in (GONE, STOPPED, LOST)
+        if blame.condition not in (GONE, STOPPED, LOST)
         and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
     }
     awaited, alone = [], []

@@ -13,7 +13,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.stuck_worker import DEAD, DISK, HALTED, LOCKED, STANDING, cause_of, worker_said
+from ddtop.diagnosis.stuck_worker import DEAD, DISK, HALTED, LOCKED, STUCK, cause_of, worker_said
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.model.state.loader_progress import helpless
@@ -27,7 +27,7 @@ def rule(context: Context) -> list[Finding]:
     """One finding for each cause and severity."""
     snapshot, policy = context.snapshot, context.policy
     blames = {
-        blame.root: blame for blame in snapshot.blames if blame.standing not in (GONE, STOPPED)
+        blame.root: blame for blame in snapshot.blames if blame.condition not in (GONE, STOPPED)
     }
     found: dict[tuple[str, str], list[RankFacts]] = {}
     about: _About | None = None
@@ -213,7 +213,7 @@ _ADVICE = {
     DISK: (
         "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan"
     ),
-    STANDING: (
+    STUCK: (
         "see where in the dataset it is stuck: ddtop stacks --rank {rank}; give the call that it"
         " waits in a timeout"
     ),

@@ -47,7 +47,7 @@ def rule(context: Context) -> list[Finding]:
     for blame in snapshot.blames:
         # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was
         # never heard of nothing is known.
-        if not blame.due or blame.standing in (GONE, STOPPED, LOST) or blame.root in explained:
+        if not blame.due or blame.condition in (GONE, STOPPED, LOST) or blame.root in explained:
             continue
         if (
             snapshot.rank(blame.root).hello is None
@@ -89,7 +89,7 @@ class _About:
         A rank that works has more time than one that makes no progress. A rank that has left its
         loop does not return, so it is critical at once.
         """
-        works = blame.standing in (WORKING, UNKNOWN) or self._finishes(blame)
+        works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
@@ -185,7 +185,7 @@ def _finding(
         )
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
-    elif severity == WARNING and first.standing != STILL:
+    elif severity == WARNING and first.condition != STILL:
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
         asleep = lead.process.working is False and lead.reported.place is not None
@@ -282,7 +282,7 @@ def _waiters_in(snapshot: Snapshot, blame: Blame) -> tuple[int, ...]:
 
 def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy) -> str:
     by_word = _BY_WORD.get(classify(rank, policy).word)
-    stands = severity == CRITICAL or blame.standing == STILL or _only_around_it(rank, policy)
+    stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
     if kind == Kind.LEFT_EARLY:
         text = uneven_advice(rank)
     elif by_word is not None and stands:
@@ -300,7 +300,7 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.reported.activity == "loader":
         text = "look at that dataset's source (file server, lock, worker)"
-    elif blame.standing == STILL and rank.reported.place is not None:
+    elif blame.condition == STILL and rank.reported.place is not None:
         text = f"see why it is stuck at {file_line(rank.reported.place)}; {_rule_of(blame)}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")

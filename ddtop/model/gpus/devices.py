@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from ddtop.model.gpus.owners import large
 from ddtop.model.state.gpu_facts import Device, Own
-from ddtop.model.state.gpu_memory import GPUS_MAX, GpuMemory, GpuReport, Gpus, Load
+from ddtop.model.state.gpu_memory import GPUS_MAX, GpuMemory, GpuReport, JobGpus, Load
 from ddtop.policy import Policy
 from ddtop.wire.gpu import AMD, Gpu, GpuProcess
 from ddtop.wire.records import HostState, RankState
@@ -19,7 +19,7 @@ _HELD_DOWN = frozenset(
 
 
 def take(
-    gpus: Gpus,
+    gpus: JobGpus,
     host: HostState,
     owns: Mapping[int, Own],
     at_unix_ns: int,
@@ -61,7 +61,7 @@ def take(
     gpus.devices.pop(sender, None)
 
 
-def devices_of(gpus: Gpus, policy: Policy) -> dict[str, tuple[Device, ...]]:
+def devices_of(gpus: JobGpus, policy: Policy) -> dict[str, tuple[Device, ...]]:
     """The GPUs of all hosts according to their last reports, by relay."""
     return {
         sender: _devices_of_one(gpus, sender, report, policy)
@@ -70,7 +70,7 @@ def devices_of(gpus: Gpus, policy: Policy) -> dict[str, tuple[Device, ...]]:
 
 
 def _devices_of_one(
-    gpus: Gpus, sender: str, report: GpuReport, policy: Policy
+    gpus: JobGpus, sender: str, report: GpuReport, policy: Policy
 ) -> tuple[Device, ...]:
     found = gpus.devices.get(sender)
     if found is None:
@@ -85,7 +85,7 @@ def _devices_of_one(
 
 def first_devices(host: HostState, owns: Mapping[int, Own], policy: Policy) -> tuple[Device, ...]:
     """The GPUs of one host after its first report."""
-    gpus = Gpus()
+    gpus = JobGpus()
     take(gpus, host, owns, 0, policy)
     return devices_of(gpus, policy)[""]
 

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Collection
 from typing import TypeVar
 
-from ddtop.model.state.facts import Comm, Ended, RankFields
+from ddtop.model.state.facts import CommFacts, Ended, RankFields
 from ddtop.model.state.memory import RankMemory
 from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress, HelperEnd
@@ -96,7 +96,7 @@ def went_unix_ns(rank: RankFields) -> int:
     return min(times, default=0)
 
 
-def watchdog_error(memory: RankMemory, comm: Comm, policy: Policy) -> str | None:
+def watchdog_error(memory: RankMemory, comm: CommFacts, policy: Policy) -> str | None:
     """The error ("TIMEOUT") for which NCCL's watchdog aborted this rank while it waited for others.
 
     None if it did not. The watchdog sets the group's error a minute before it aborts. An old torch
@@ -113,7 +113,7 @@ def watchdog_error(memory: RankMemory, comm: Comm, policy: Policy) -> str | None
     return None
 
 
-def _timed_out(exit_unix_ns: int, comm: Comm, group: GroupProgress, policy: Policy) -> bool:
+def _timed_out(exit_unix_ns: int, comm: CommFacts, group: GroupProgress, policy: Policy) -> bool:
     timeouts = [
         call.timeout_ms
         for call in comm.open_collectives

@@ -111,7 +111,7 @@ class PeerWait:
     group: str | None = None
 
 
-class Reported(msgspec.Struct, frozen=True, gc=False):
+class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     """What the rank's agent reported last of its program."""
 
     #: starting, joining, running or leaving.
@@ -122,7 +122,7 @@ class Reported(msgspec.Struct, frozen=True, gc=False):
     activity: str | None = None
     #: Share of each of `ACTIVITIES` in the samples of the last `window_s`.
     activity_ratios: tuple[float, ...] = ()
-    #: Seconds over which `activity_ratios` and `Comm.wait_ratio` are measured.
+    #: Seconds over which `activity_ratios` and `CommFacts.wait_ratio` are measured.
     window_s: float | None = None
     place: Place | None = None
     #: Seconds for which every report has named the same line and the same call below it.
@@ -138,7 +138,7 @@ class Reported(msgspec.Struct, frozen=True, gc=False):
     went_on: bool = False
 
 
-class Progress(msgspec.Struct, frozen=True, gc=False):
+class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     """How far the rank's training has come, and how fast it goes."""
 
     #: Count of iterations; the newest of its report, its state page and its exit.
@@ -156,7 +156,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     training: TrainingProgress | None = None
 
 
-class Comm(msgspec.Struct, frozen=True, gc=False):
+class CommFacts(msgspec.Struct, frozen=True, gc=False):
     """The rank's collectives, its other calls of torch.distributed and MPI, and their waits."""
 
     groups: tuple[GroupProgress, ...] = ()
@@ -174,7 +174,7 @@ class Comm(msgspec.Struct, frozen=True, gc=False):
     collective_age_s: float | None = None
     #: `collective_age_s` is below `Policy.nccl_wait_s`: on NCCL that is no wait yet.
     collective_young: bool = False
-    #: Share of the samples of the last `Reported.window_s` in which it waited in a collective.
+    #: Share of the samples of the last `ReportedFacts.window_s` in which it waited in a collective.
     wait_ratio: float | None = None
     #: The longest wait that ended in the last 100 steps, milliseconds.
     healthy_wait_max_ms: float | None = None
@@ -225,7 +225,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     watchdog_error: str | None = None
 
 
-class GpuUse(msgspec.Struct, frozen=True, gc=False):
+class GpuFacts(msgspec.Struct, frozen=True, gc=False):
     """How the rank uses its GPU."""
 
     #: What torch reports of its CUDA memory.
@@ -261,7 +261,7 @@ class AgentFacts(msgspec.Struct, frozen=True, gc=False):
     recorder: str | None = None
 
 
-class RankDump(msgspec.Struct, frozen=True, gc=False):
+class DumpFacts(msgspec.Struct, frozen=True, gc=False):
     """The last dump of the rank's threads."""
 
     #: Its stacks, or why there are none; None before the first dump.
@@ -270,7 +270,7 @@ class RankDump(msgspec.Struct, frozen=True, gc=False):
     worker_stacks: tuple[Stacks, ...] = ()
 
 
-class Claimants(msgspec.Struct, frozen=True, gc=False):
+class ClaimantFacts(msgspec.Struct, frozen=True, gc=False):
     """Further processes that claim the same rank."""
 
     #: Pids of those that live.
@@ -295,15 +295,15 @@ class RankFields(msgspec.Struct, gc=False):
     rank: int
     state: State
     hello: Hello | None = None
-    reported: Reported = Reported()
-    progress: Progress = Progress()
-    comm: Comm = Comm()
+    reported: ReportedFacts = ReportedFacts()
+    progress: ProgressFacts = ProgressFacts()
+    comm: CommFacts = CommFacts()
     loader: LoaderFacts = LoaderFacts()
     process: ProcessFacts = ProcessFacts()
-    gpu: GpuUse = GpuUse()
+    gpu: GpuFacts = GpuFacts()
     agent: AgentFacts = AgentFacts()
-    dump: RankDump = RankDump()
-    claimants: Claimants = Claimants()
+    dump: DumpFacts = DumpFacts()
+    claimants: ClaimantFacts = ClaimantFacts()
 
     # What follows from all ranks together:
     #: Its longest wait in a collective.
@@ -408,7 +408,7 @@ class Blame:
     #: When the first waiter began to wait.
     since_unix_ns: int
     #: What is known of the rank: gone, stopped, still, working, lost or unknown.
-    standing: str
+    condition: str
     #: How long waiting for such a rank is normal, seconds.
     limit_s: float
     #: The limit has passed.

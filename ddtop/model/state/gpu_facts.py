@@ -13,7 +13,7 @@ TORCH, PROCESS, ENVIRONMENT = "torch", "process", "environment"
 environment selects it."""
 
 
-class Done(NamedTuple):
+class GpuProgress(NamedTuple):
     """How far the ranks on one GPU are."""
 
     #: Iteration; None where nothing counts iterations, or where several ranks use the GPU.
@@ -36,7 +36,7 @@ class Span(NamedTuple):
     #: Mean SM clock; None as above.
     sm_mhz: float | None
     #: How far the ranks were at the end of the span.
-    done: Done
+    done: GpuProgress
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):

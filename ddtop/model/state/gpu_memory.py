@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from ddtop.model.state.gpu_facts import Device, Done, Span
+from ddtop.model.state.gpu_facts import Device, GpuProgress, Span
 from ddtop.policy import Policy
 from ddtop.wire.gpu import Gpu, GpuProcess
 from ddtop.wire.records import RankState
@@ -28,11 +28,11 @@ States = tuple[Union[RankState, None], ...]
 """The last reports of the ranks on one GPU; None for a rank that has not reported yet."""
 
 
-def done(states: States) -> Done:
+def done(states: States) -> GpuProgress:
     """How far the ranks of one GPU are."""
     steps = states[0].iteration if len(states) == 1 and states[0] is not None else None
     calls = sum([one.enqueued for state in states if state for one in state.groups])
-    return Done(steps, calls, _refused(states))
+    return GpuProgress(steps, calls, _refused(states))
 
 
 def _refused(states: States) -> int:
@@ -62,7 +62,7 @@ class Load:
         self.peak_watts: float | None = None
         self.spans: tuple[Span, ...] = ()
         self._refused = 0
-        self._first: Done | None = None
+        self._first: GpuProgress | None = None
         self._at = self._number = self._count = self._known = self._measured = 0
         self._util = self._power = self._mhz = 0.0
 
@@ -115,7 +115,7 @@ class Load:
         self.util_ratio = self.power_watts = None
         self._known = 0
 
-    def _close(self, number: int, now: Done, policy: Policy) -> None:
+    def _close(self, number: int, now: GpuProgress, policy: Policy) -> None:
         """Keep the span that is over, if enough of it was measured and the one before is known."""
         least, measured = policy.gpu_told_ratio * policy.gpu_mean_s, self._measured
         if number != self._number + 1 or self._count < least:
@@ -173,7 +173,7 @@ class GpuReport:
     at_unix_ns: int
 
 
-class Gpus:
+class JobGpus:
     """What is remembered of all GPUs, by relay: two hosts may use the same uuid.
 
     `ddtop.model.gpus.devices` fills it. `devices` caches what a snapshot made of a report, because
@@ -185,8 +185,8 @@ class Gpus:
         self.reports: dict[str, GpuReport] = {}
         self.devices: dict[str, tuple[Device, ...]] = {}
 
-    def __copy__(self) -> Gpus:
-        made = Gpus()
+    def __copy__(self) -> JobGpus:
+        made = JobGpus()
         made.kept = {
             sender: {uuid: copy.copy(one) for uuid, one in kept.items()}
             for sender, kept in self.kept.items()

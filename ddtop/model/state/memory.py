@@ -18,7 +18,7 @@ from ddtop.model.state.arrival_rounds import Rounds
 from ddtop.model.state.candidates import Candidates
 from ddtop.model.state.facts import Axis, Coordinates
 from ddtop.model.state.gpu_facts import Own
-from ddtop.model.state.gpu_memory import Gpus
+from ddtop.model.state.gpu_memory import JobGpus
 from ddtop.model.state.series import Series
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
@@ -188,7 +188,7 @@ class JobMemory:
         #: By host: when its relay reported last, and the report.
         self.hosts: dict[str, tuple[int, HostState]] = {}
         self.candidates = Candidates()
-        self.gpus = Gpus()
+        self.gpus = JobGpus()
         #: The last answer of NCCL's RAS service, and when.
         self.ras: tuple[int, RasAnswer] | None = None
         self.rounds = Rounds()
@@ -267,5 +267,5 @@ def _copy_part(value: Any) -> Any:
     return copy.copy(value)
 
 
-_MUTABLE = frozenset((dict, deque, list, set, RankMemory, Candidates, Series, Rounds, Gpus))
+_MUTABLE = frozenset((dict, deque, list, set, RankMemory, Candidates, Series, Rounds, JobGpus))
 """The types of all parts that change after they were made. Each copies what is mutable in it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from ddtop.model.state.ending import failed
 from ddtop.model.state.facts import PeerWait, RankFields, Wait
-from ddtop.model.waits.wait_graph import STILL, AnyWait, standing_of
+from ddtop.model.waits.wait_graph import STILL, AnyWait, condition_of
 from ddtop.policy import Policy
 from ddtop.wire.calls import FINALIZE, NAME_ONLY
 from ddtop.wire.mpi import MpiCall
@@ -61,7 +61,7 @@ def _in_finalize(
             and rank not in held
             and facts.comm.mpi is not None
             and not facts.gone
-            and standing_of(facts, now_unix_ns, policy) == STILL
+            and condition_of(facts, now_unix_ns, policy) == STILL
         )
     )
     if not behind:
@@ -83,7 +83,7 @@ def _in_named(
         call = next((call for call in facts.comm.mpi.calls if call.name in NAME_ONLY), None)
         if call is not None:
             inside[rank] = call
-        elif not facts.comm.mpi.calls and standing_of(facts, now_unix_ns, policy) == STILL:
+        elif not facts.comm.mpi.calls and condition_of(facts, now_unix_ns, policy) == STILL:
             still.add(rank)
         else:
             return ()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddtop.model.state.facts import PeerWait, RankFields, State, Wait
-from ddtop.model.waits.wait_graph import STILL, standing_of
+from ddtop.model.waits.wait_graph import STILL, condition_of
 from ddtop.policy import Policy
 from ddtop.wire.calls import P2P_CALLS, RECEIVES
 from ddtop.wire.records import Group, OpenCall
@@ -119,7 +119,7 @@ def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
     if (
         facts.comm.mpi is None
         or facts.reported.line_age_s is None
-        or standing_of(facts, now_unix_ns, policy) != STILL
+        or condition_of(facts, now_unix_ns, policy) != STILL
     ):
         return False
     if facts.reported.line_age_s > policy.working_critical_s:

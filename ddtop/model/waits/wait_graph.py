@@ -135,13 +135,13 @@ class _Kind:
     single: PeerWait | None
 
     def blame(self, root: int, facts: RankFields | None, now_unix_ns: int, policy: Policy) -> Blame:
-        standing = standing_of(facts, now_unix_ns, policy)
-        limit_s = limit_of(standing, self.healthy_ms, policy)
-        due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, standing)
+        condition = condition_of(facts, now_unix_ns, policy)
+        limit_s = limit_of(condition, self.healthy_ms, policy)
+        due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, condition)
         if self.direct is not None:
             group, seq, op = self.direct.group, self.direct.seq, self.direct.op
             return Blame(
-                root, self.waiters, group, seq, op, self.since_unix_ns, standing, limit_s, due
+                root, self.waiters, group, seq, op, self.since_unix_ns, condition, limit_s, due
             )
         op = self.single.call if self.single is not None else None
         return Blame(
@@ -151,7 +151,7 @@ class _Kind:
             None,
             op,
             self.since_unix_ns,
-            standing,
+            condition,
             limit_s,
             due,
             self.single,
@@ -242,7 +242,7 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
     return in_p2p or any(call.name in WAITING_CALLS for call in facts.comm.open_calls)
 
 
-def _too_soon(facts: RankFields | None, standing: str) -> bool:
+def _too_soon(facts: RankFields | None, condition: str) -> bool:
     """Whether nobody has looked at it long enough, or nothing of its host comes through.
 
     That is no reason to blame it, nor to wait longer.
@@ -251,12 +251,12 @@ def _too_soon(facts: RankFields | None, standing: str) -> bool:
         return False
     return (
         facts.agent.unlooked
-        if standing == UNKNOWN
-        else standing == LOST and facts.state is not State.LOST
+        if condition == UNKNOWN
+        else condition == LOST and facts.state is not State.LOST
     )
 
 
-def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> str:
+def condition_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> str:
     """What is known of a rank that others wait for."""
     if facts is None or facts.hello is None:
         return UNKNOWN
@@ -275,15 +275,15 @@ def standing_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> s
     return WORKING if facts.process.working else STILL
 
 
-def limit_of(standing: str, healthy_ms: float, policy: Policy) -> float:
+def limit_of(condition: str, healthy_ms: float, policy: Policy) -> float:
     """How long waiting for such a rank is normal, seconds.
 
     `healthy_ms`: the longest wait of the waiters that ended well lately.
     """
-    if standing == GONE:
+    if condition == GONE:
         return policy.gone_limit_s
-    if standing == STOPPED:
+    if condition == STOPPED:
         return policy.stopped_limit_s
-    if standing in (STILL, LOST):
+    if condition in (STILL, LOST):
         return policy.still_limit_s
     return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000)

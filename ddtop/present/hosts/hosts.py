@@ -13,7 +13,7 @@ from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.host_facts import HostSeen
 from ddtop.policy import Policy
 from ddtop.present.gpus.gpu_text import driver_text, trouble_of
-from ddtop.present.table.grid import Host
+from ddtop.present.table.grid import HostRanks
 from ddtop.present.table.rank_class import AT_FAULT, FINISHED, HEALTHY, codes_at
 from ddtop.present.text import clean
 from ddtop.wire.gpu import GpuWatch
@@ -64,7 +64,7 @@ class HostFacts:
 
 
 def hosts_facts(
-    snapshot: Snapshot, hosts: Sequence[Host], codes: bytes, policy: Policy
+    snapshot: Snapshot, hosts: Sequence[HostRanks], codes: bytes, policy: Policy
 ) -> tuple[HostFacts, ...]:
     """All hosts in the order of their first rank; those with a rank at fault stand first, then
     those with a GPU in trouble; those without ranks last."""

@@ -18,7 +18,7 @@ LABEL_MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostRanks:
     """A host with its ranks, ascending."""
 
     name: str
@@ -114,7 +114,7 @@ class HostGrid:
 
     per_cell = 1
 
-    def __init__(self, hosts: Sequence[Host], width: int, label_width: int) -> None:
+    def __init__(self, hosts: Sequence[HostRanks], width: int, label_width: int) -> None:
         self._rows: list[list[Piece]] = []
         self._place: dict[int, tuple[int, int]] = {}
         cells, block, across = _blocks(hosts, width, label_width)
@@ -166,7 +166,7 @@ class HostGrid:
         return ""
 
 
-def _blocks(hosts: Sequence[Host], width: int, label_width: int) -> tuple[int, int, int]:
+def _blocks(hosts: Sequence[HostRanks], width: int, label_width: int) -> tuple[int, int, int]:
     """Cells of a host on one line, columns of a host with its label, hosts on a line."""
     widest = max((len(host.ranks) for host in hosts), default=1)
     cells = min(widest, max(width - label_width - 1, 1))
@@ -174,14 +174,14 @@ def _blocks(hosts: Sequence[Host], width: int, label_width: int) -> tuple[int, i
     return cells, block, 1 if widest > cells else max((width + GAP) // (block + GAP), 1)
 
 
-def _host_lines(hosts: Sequence[Host], width: int, label_width: int) -> int:
+def _host_lines(hosts: Sequence[HostRanks], width: int, label_width: int) -> int:
     cells, _, across = _blocks(hosts, width, label_width)
     if across > 1:
         return -(-len(hosts) // across)
     return sum(-(-len(host.ranks) // cells) for host in hosts)
 
 
-def grid_for(hosts: Sequence[Host], count: int, width: int, height: int, halves: bool) -> Grid:
+def grid_for(hosts: Sequence[HostRanks], count: int, width: int, height: int, halves: bool) -> Grid:
     """The first way that fits into so many columns and lines; `halves`: half blocks can be drawn
     and told apart."""
     height = max(height, 1)
@@ -204,14 +204,14 @@ def grid_for(hosts: Sequence[Host], count: int, width: int, height: int, halves:
     return EvenGrid(count, columns, number_width, per_cell)
 
 
-def hosts_of_ranks(names: Sequence[str | None]) -> tuple[Host, ...]:
+def hosts_of_ranks(names: Sequence[str | None]) -> tuple[HostRanks, ...]:
     """Ranks by host, hosts in the order of their first rank; ranks that nobody has seen stand last,
     as `not seen`."""
     found: dict[str | None, list[int]] = {}
     for rank, name in enumerate(names):
         found.setdefault(name, []).append(rank)
     unseen = found.pop(None, [])
-    hosts = [Host(clean(name or ""), tuple(ranks)) for name, ranks in found.items()]
+    hosts = [HostRanks(clean(name or ""), tuple(ranks)) for name, ranks in found.items()]
     if unseen:
-        hosts.append(Host("not seen", tuple(unseen)))
+        hosts.append(HostRanks("not seen", tuple(unseen)))
     return tuple(hosts)

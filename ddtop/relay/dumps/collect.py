@@ -41,7 +41,7 @@ PY_SPY_S = 15.0
 PY_SPY_AT_ONCE = 2
 POLL_S = 0.02
 WORKERS_MAX = 16
-STANDING_S = 0.1
+CHILD_IDLE_S = 0.1
 """A child that slept this long without CPU time does not work: faulthandler may walk its frames."""
 NO_SIGNAL = "its agent is silent, and a signal is sent only for a person who asks (ddtop stacks)"
 
@@ -327,7 +327,7 @@ class Dumps:
             return True
         if not target.children:
             return False
-        if age < STANDING_S:
+        if age < CHILD_IDLE_S:
             return True
         child = target.children.popleft()
         # In state T it cannot move, and py-spy reads it without letting it go on.
@@ -338,7 +338,7 @@ class Dumps:
                 self._signal_child(target, child)
             # The others have been idle long enough by now.
             self._enter(target, DONE)
-            target.since -= STANDING_S
+            target.since -= CHILD_IDLE_S
         return True
 
     def _signal_child(self, target: _Target, child: _Child) -> None:

@@ -28,7 +28,7 @@ ADDRESSES_EACH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HubPlaces:
     """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as a person would write it.
 
     `problem`: what could not be looked up.
@@ -47,7 +47,7 @@ class HubSearch:
         self._lock = threading.Lock()
         self._looks: dict[int, float] = {}
         self._begun = 0
-        self._found: Found | None = None
+        self._found: HubPlaces | None = None
 
     def begin(self, where: Topology) -> None:
         """Begin to look, unless a look is under way."""
@@ -68,7 +68,7 @@ class HubSearch:
             with self._lock:
                 self._looks.pop(number, None)
 
-    def take(self) -> Found | None:
+    def take(self) -> HubPlaces | None:
         """What the last look has found, once."""
         with self._lock:
             found, self._found = self._found, None
@@ -83,13 +83,13 @@ class HubSearch:
         try:
             found = seek(self._job, self._sender, where)
         except Exception as error:  # noqa: BLE001 - the relay goes on without it
-            found = Found(problem=f"{type(error).__name__}: {error}"[:200])
+            found = HubPlaces(problem=f"{type(error).__name__}: {error}"[:200])
         with self._lock:
             self._found = found
             self._looks.pop(number, None)
 
 
-def seek(job: str, sender: str, where: Topology) -> Found:
+def seek(job: str, sender: str, where: Topology) -> HubPlaces:
     """All places where the hub of this job may be.
 
     May take as long as name servers and file servers take.
@@ -110,7 +110,7 @@ def seek(job: str, sender: str, where: Topology) -> Found:
     # The first port of each host before the others of any: only so many are asked, and a hub takes
     # the first that is free.
     likely = dict.fromkeys(one for _, one in sorted(places, key=lambda one: one[0]))
-    return Found(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
+    return HubPlaces(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
 
 
 def _names(job: str, sender: str, where: Topology) -> Iterable[tuple[str, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ddtop.link.leaf_side import PLACES_MAX
-from ddtop.relay.history import History
+from ddtop.relay.history import FrameHistory
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S, VERSION
 from ddtop.wire import frames
@@ -115,7 +115,7 @@ class Hub:
         job: str,
         run: str,
         instance: str,
-        history: History,
+        history: FrameHistory,
         say: Callable[[bytes, AnyRecord], None],
         unanswered: Callable[[Stacks], None],
     ) -> None:

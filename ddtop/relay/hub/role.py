@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.relay.history import LATEST_HUB_MAX, History
+from ddtop.relay.history import LATEST_HUB_MAX, FrameHistory
 from ddtop.relay.hub.discovery import HubSearch
 from ddtop.relay.hub.leaves import Hub
 from ddtop.relay.hub.topology import Topology, names_of_this_host, topology_of
 from ddtop.relay.hub.uplink import Uplink
-from ddtop.relay.requests import Requests
+from ddtop.relay.requests import RelayRequests
 from ddtop.relay.state_files import RelayPlace
 from ddtop.wire import frames
 from ddtop.wire.hosts import ALONE, HUB, LEAF, HostClock, HubLink
@@ -52,8 +52,8 @@ class HubRole:
         self,
         relay: Relay,
         link: RelayLink,
-        history: History,
-        requests: Requests,
+        history: FrameHistory,
+        requests: RelayRequests,
         here: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._relay, self._link, self._history, self._requests = relay, link, history, requests

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ddtop.relay.hub.clock import HubClock
-from ddtop.relay.hub.discovery import Found, HubSearch
+from ddtop.relay.hub.discovery import HubPlaces, HubSearch
 from ddtop.relay.hub.outbox import URGENT, Outbox
 from ddtop.relay.hub.topology import Topology
 from ddtop.wire import frames
@@ -23,7 +23,7 @@ from ddtop.wire.hosts import LEAF, HostClock, HubLink
 from ddtop.wire.records import AnyRecord, Command, Reply
 
 LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"
-KNOCK_S, AGAIN_S = 0.25, 2.0
+ASK_S, AGAIN_S = 0.25, 2.0
 """Pauses before the next try: of an address without a connection, and of one without a yes."""
 SEEK_S = 15.0
 """Names and job files change."""
@@ -83,13 +83,13 @@ class Uplink:
         self._hub_instance = ""
         self._where = Topology()
         self._greeting: tuple[str, ...] = ()
-        self._found = Found()
+        self._found = HubPlaces()
         self._asked: dict[str, float] = {}
         self._answers: dict[str, str] = {}
         self._place: str | None = None
         self._outbox = Outbox(facts)
         self._clock = HubClock()
-        self._heard = self._seek_at = self._knock_at = self._beat_at = self._flush_at = 0.0
+        self._heard = self._seek_at = self._ask_at = self._beat_at = self._flush_at = 0.0
         self._beats = 0
         self._role: tuple[str, ...] = ()
         self._lost_unix_ns: int | None = None
@@ -125,7 +125,7 @@ class Uplink:
         """When `on_time` wants to be called next."""
         if self.state == ENLISTED:
             return min(self._beat_at, self._flush_at) if self._outbox else self._beat_at
-        return min(self._knock_at, self._seek_at)
+        return min(self._ask_at, self._seek_at)
 
     def told(self) -> HubLink:
         """How we stand, for `HostState`."""
@@ -180,12 +180,12 @@ class Uplink:
             }
             if self.state == LOOKING and self._asked:
                 self.state = ASKED
-            self._knock_at = 0.0
-        if now >= self._knock_at:
-            self._knock_at = now + KNOCK_S
-            self._knock(now)
+            self._ask_at = 0.0
+        if now >= self._ask_at:
+            self._ask_at = now + ASK_S
+            self._ask(now)
 
-    def _knock(self, now: float) -> None:
+    def _ask(self, now: float) -> None:
         question = (
             [self._seal(self._enlist())] if any(now >= due for due in self._asked.values()) else []
         )
@@ -200,14 +200,14 @@ class Uplink:
             arguments=(VERSION, self.hub_run or "", *self._greeting),
         )
 
-    def _on_enlisted(self, now: float, standing: tuple[str, ...]) -> None:
-        if standing != self._role:
-            self._role, self._beat_at = standing, now
+    def _on_enlisted(self, now: float, now_role: tuple[str, ...]) -> None:
+        if now_role != self._role:
+            self._role, self._beat_at = now_role, now
         if now >= self._beat_at:
             self._beat_at = now + (BEAT_S if self._beats >= BEATS_FIRST else BEAT_FIRST_S)
             self._beats += 1
             beat = Command(
-                "beat", instance=self.instance, arguments=(str(time.time_ns()), *standing)
+                "beat", instance=self.instance, arguments=(str(time.time_ns()), *now_role)
             )
             self._send([self._seal(beat)])
         if self._outbox and now >= self._flush_at:
@@ -233,7 +233,7 @@ class Uplink:
             # A connection of which only one half is left would be found dead by TCP after minutes.
             self._ends.keep_only(())
             self._ends.keep_only((self._place,))
-        self._seek_at = self._knock_at = now
+        self._seek_at = self._ask_at = now
 
     # -- what comes in
 
@@ -276,8 +276,8 @@ class Uplink:
         self.state, self._lost_unix_ns = LOST, self._lost_unix_ns or time.time_ns()
         self._outbox.clear()
         self._asked, self._answers = {self._place: 0.0}, {}
-        self._knock_at, self._seek_at = now, now + LOST_S
-        self._knock(now)
+        self._ask_at, self._seek_at = now, now + LOST_S
+        self._ask(now)
 
     def _on_answer(self, place: str, reply: Reply, now: float) -> None:
         if self.state == ENLISTED:

@@ -36,7 +36,7 @@ _VARIABLES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CandidateProcess:
     """A process that may become a rank.
 
     `rank`: what its environment says; `mark`: why it is of the job, in words.
@@ -47,7 +47,7 @@ class Found:
     mark: str
 
 
-def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> list[Found]:
+def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> list[CandidateProcess]:
     """The processes that may become the ranks for which the ranks `inside` wait.
 
     `watched`: all ranks of this host. Called by the relay's thread. It costs some reads of /proc
@@ -55,7 +55,7 @@ def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> lis
     """
     known = {one.hello.pid for one in watched}
     taken = {one.hello.rank for one in watched}
-    found: dict[int, Found] = {}
+    found: dict[int, CandidateProcess] = {}
     for one in (*_of_launchers(inside, known), *_of_ranks(watched), *_helpers(inside)):
         if one.pid not in known and one.rank not in taken and not has_agent(one.pid):
             found.setdefault(one.pid, one)
@@ -94,7 +94,9 @@ def has_agent(pid: int) -> bool:
 # -- the number that a launcher gave it
 
 
-def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterator[Found]:
+def _of_launchers(
+    inside: Collection[Watched], known: Collection[int]
+) -> Iterator[CandidateProcess]:
     """Children of torchrun that have a RANK.
 
     Such a child may be a shell that has not started Python yet.
@@ -109,10 +111,10 @@ def _of_launchers(inside: Collection[Watched], known: Collection[int]) -> Iterat
             # Of a wrapper the program below it is meant, once that is there.
             below = [one for one in (pid, *descendants(pid, DESCENDANTS_MAX)) if _is_python(one)]
             for one in below or [pid]:
-                yield Found(one, rank, f"RANK={rank}, started by the launcher")
+                yield CandidateProcess(one, rank, f"RANK={rank}, started by the launcher")
 
 
-def _of_ranks(watched: Collection[Watched]) -> Iterator[Found]:
+def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:
     """Processes that a rank has started under another rank number, as Lightning's launcher does.
 
     DataLoader workers have the number of their own rank.
@@ -133,7 +135,7 @@ def _of_ranks(watched: Collection[Watched]) -> Iterator[Found]:
                 # On the first node both numbers are the same.
                 first = not _number(theirs, "NODE_RANK") and not _number(theirs, "GROUP_RANK")
                 rank = local if first else None
-            yield Found(
+            yield CandidateProcess(
                 pid, rank, f"{names[0]}={theirs[names[0]][:8]}, started by rank {one.hello.rank}"
             )
 
@@ -148,7 +150,7 @@ def _meets_at_the_same_place(ours: Mapping[str, str], theirs: Mapping[str, str])
 # -- the same program below the same parent
 
 
-def _helpers(inside: Collection[Watched]) -> Iterator[Found]:
+def _helpers(inside: Collection[Watched]) -> Iterator[CandidateProcess]:
     """Siblings of ranks that passed their number as an argument.
 
     Children of mp.spawn, or one program several times.
@@ -169,7 +171,7 @@ def _helpers(inside: Collection[Watched]) -> Iterator[Found]:
             if stranger and not _started_alike(pid, rank.hello.pid):
                 continue
             if _meets_at_the_same_place(rank.hello.environment, _environment(pid)):
-                yield Found(pid, None, "of the same parent")
+                yield CandidateProcess(pid, None, "of the same parent")
 
 
 def same_program(pid: int, rank: int) -> bool:

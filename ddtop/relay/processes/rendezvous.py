@@ -43,7 +43,7 @@ class Listener:
     started_unix_ns: int | None = None
 
 
-class Seen(NamedTuple):
+class RendezvousLook(NamedTuple):
     """One look. `ways`: of the ranks inside; `candidates` and `candidacies`: of those that may
     still come; `launching` as in HostState.
     """
@@ -59,7 +59,7 @@ class RendezvousWatch:
 
     def __init__(self, policy: Policy) -> None:
         self._inside_ns = int(policy.init_inside_s * 1e9)
-        self._probe = sockets.Probe()
+        self._probe = sockets.ConnectProbe()
         self._owners: dict[int, int | None] = {}
         self._ask_again_mono_ns = 0
         self._candidates: dict[int, sample.Watched] = {}
@@ -67,7 +67,9 @@ class RendezvousWatch:
         self._stacks = CandidateStacks()
         self._torch = False
 
-    def look(self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int) -> Seen:
+    def look(
+        self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int
+    ) -> RendezvousLook:
         """What is to be seen now; nothing while nobody has been inside for long."""
         inside = [one for one in watched if _inside(one, now_mono_ns, self._inside_ns)]
         if not inside:
@@ -75,7 +77,7 @@ class RendezvousWatch:
             self._candidates.clear()
             self._candidacies.clear()
             self._stacks.keep(())
-            return Seen()
+            return RendezvousLook()
         if now_mono_ns >= self._ask_again_mono_ns:
             # A process may have opened the socket only after it was looked for.
             self._ask_again_mono_ns = now_mono_ns + ASK_AGAIN_NS
@@ -98,7 +100,7 @@ class RendezvousWatch:
                 tables[space] = sockets.table(one.hello.pid)
             ways.append(self._way(one.hello, *place, tables[space], family))
         states, why = self._look_at_candidates(inside, watched, now_mono_ns)
-        return Seen(tuple(ways), states, why, candidates.launching(inside))
+        return RendezvousLook(tuple(ways), states, why, candidates.launching(inside))
 
     def close(self) -> None:
         """End what still reads from candidates."""
@@ -199,7 +201,7 @@ class RendezvousWatch:
         return tuple(states), tuple(candidacies.values())
 
     def _candidacy(
-        self, found: candidates.Found, ticks: int, frames: tuple[StackFrame, ...]
+        self, found: candidates.CandidateProcess, ticks: int, frames: tuple[StackFrame, ...]
     ) -> Candidacy:
         known = self._candidacies.get((found.pid, ticks))
         # What is loaded stays so; the maps of a process with torch have a thousand lines.

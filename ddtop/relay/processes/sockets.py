@@ -173,7 +173,7 @@ def is_local(address: str) -> bool:
     return True
 
 
-class Probe:
+class ConnectProbe:
     """Tries to connect, in a thread of its own: a name server may take its time.
 
     One try at once, and a pause between two.

@@ -56,7 +56,7 @@ _STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EventRow:
     """One row of the events: an entry when it began, or when it was over."""
 
     entry: Entry
@@ -68,11 +68,13 @@ class Row:
         return (self.entry.over_unix_ns or 0) if self.over else self.entry.unix_ns
 
 
-def rows_of(entries: Sequence[Entry]) -> list[Row]:
+def rows_of(entries: Sequence[Entry]) -> list[EventRow]:
     """All that began and all that was over, in the order of time."""
-    rows = [Row(entry) for entry in entries]
+    rows = [EventRow(entry) for entry in entries]
     rows += [
-        Row(entry, True) for entry in entries if entry.over_unix_ns is not None and not entry.closed
+        EventRow(entry, True)
+        for entry in entries
+        if entry.over_unix_ns is not None and not entry.closed
     ]
     rows.sort(key=lambda row: row.unix_ns)
     return rows
@@ -83,7 +85,9 @@ def events_table(width: int) -> Table[Field]:
     return table_for(FIELDS, width)
 
 
-def event_row(row: Row, now_unix_ns: int, table: Table[Field], glyphs: Glyphs = UNICODE) -> Line:
+def event_row(
+    row: EventRow, now_unix_ns: int, table: Table[Field], glyphs: Glyphs = UNICODE
+) -> Line:
     """One row; what lies after the moment that is shown is dim."""
     cells = {
         "time": (units.clock(row.unix_ns), "dim"),
@@ -96,7 +100,7 @@ def event_row(row: Row, now_unix_ns: int, table: Table[Field], glyphs: Glyphs = 
     return table.line(cells, glyphs.ellipsis)
 
 
-def _what(row: Row, glyphs: Glyphs) -> Span:
+def _what(row: EventRow, glyphs: Glyphs) -> Span:
     entry = row.entry
     if entry.finding is None:
         return f"  {_NAMES.get(entry.what, entry.what)}", _STYLES.get(entry.what, "")
@@ -106,7 +110,7 @@ def _what(row: Row, glyphs: Glyphs) -> Span:
     return f"{mark} {clean(entry.finding.kind)}", "dim" if entry.over_unix_ns is not None else style
 
 
-def _stood(row: Row, now_unix_ns: int) -> Span:
+def _stood(row: EventRow, now_unix_ns: int) -> Span:
     entry = row.entry
     if entry.what != FINDING:
         return "", "dim"
@@ -118,7 +122,7 @@ def _stood(row: Row, now_unix_ns: int) -> Span:
     ), "" if entry.over_unix_ns is None else "dim"
 
 
-def _text(row: Row) -> Span:
+def _text(row: EventRow) -> Span:
     entry = row.entry
     if row.over:
         of = f" of {ranks_text(entry.ranks, 6)}" if entry.ranks else ""

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
 from ddtop.present.text import Line, clip_line, fit, line_width
-from ddtop.ui.commands import Command, commands, matching
+from ddtop.ui.commands import Choice, commands, matching
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.session import Session
 from ddtop.ui.terminal.sized import SizedScreen
@@ -20,7 +20,7 @@ from ddtop.ui.widgets.pick_list import PickList
 NAME_MOST = 30
 
 
-class CommandsScreen(SizedScreen[Command | None]):
+class CommandsScreen(SizedScreen[Choice | None]):
     """What is typed goes to the input, the arrows to the list. Ends with the command that was
     picked, or None."""
 
@@ -44,7 +44,7 @@ class CommandsScreen(SizedScreen[Command | None]):
         self._snapshot = look.snapshot
         # As it was when it was opened: a list that changes under the finger picks another command.
         self._all = commands(look.snapshot, look.verdict.findings)
-        self._found: tuple[Command, ...] = ()
+        self._found: tuple[Choice, ...] = ()
         paint = session.paint
         self.input = Input(
             placeholder="sort by comm, only blocked ranks, rank 12, explain ...", id="wanted"
@@ -110,7 +110,7 @@ class CommandsScreen(SizedScreen[Command | None]):
         note = self.list.range_note if self._found else "nothing has these words"
         self.foot.show([rule_line(self.size.width, self.session.paint.glyphs.rule, note)])
 
-    def _row(self, one: Command, names: int, width: int) -> Line:
+    def _row(self, one: Choice, names: int, width: int) -> Line:
         ellipsis = self.session.paint.glyphs.ellipsis
         shown = f"  {one.shown}" if one.shown else ""
         left = clip_line(

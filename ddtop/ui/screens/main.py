@@ -12,7 +12,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.present.findings.banner import banner_lines
 from ddtop.present.findings.timeline import Entry
 from ddtop.present.table.columns import COLUMNS
-from ddtop.present.table.grid import Host
+from ddtop.present.table.grid import HostRanks
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.actions import ACTIONS, RANKS, VIEWS
 from ddtop.ui.screens.columns import ColumnsScreen
@@ -202,7 +202,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             self.input.value = self._filter_of(message.host)
             self.action_view(RANKS)
 
-    def _filter_of(self, host: Host) -> str:
+    def _filter_of(self, host: HostRanks) -> str:
         """By its name; by its ranks where the name is part of another one's, or is no word."""
         snapshot = self.session.shown.snapshot
         names = (

@@ -8,7 +8,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.present.text import Line
 from ddtop.ui import actions
 from ddtop.ui.backfill import recall
-from ddtop.ui.render.events import Row, event_row, events_table, rows_of
+from ddtop.ui.render.events import EventRow, event_row, events_table, rows_of
 from ddtop.ui.session import Session
 from ddtop.ui.views.listing import ListingView
 from ddtop.ui.widgets.key_bar import Key
@@ -25,7 +25,7 @@ class EventsView(ListingView):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, at_end=True)
-        self._rows: list[Row] = []
+        self._rows: list[EventRow] = []
         self._made_for: object = None
         self._recalling = False
 

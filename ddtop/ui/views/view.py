@@ -15,7 +15,7 @@ from textual.widget import Widget
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.hosts.hosts import names_of
-from ddtop.present.table.grid import Host, hosts_of_ranks
+from ddtop.present.table.grid import HostRanks, hosts_of_ranks
 from ddtop.present.table.rank_class import Settled, codes_of
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
@@ -40,7 +40,7 @@ class View(Vertical):
             rank: int | None = None,
             group: str | None = None,
             entry: object = None,
-            host: Host | None = None,
+            host: HostRanks | None = None,
         ) -> None:
             super().__init__()
             self.rank, self.group, self.entry, self.host = rank, group, entry, host
@@ -82,7 +82,7 @@ class Coded:
 
     def __init__(self) -> None:
         self.codes = b""
-        self.hosts: tuple[Host, ...] = ()
+        self.hosts: tuple[HostRanks, ...] = ()
         self._settled = Settled()
         self._snapshot: Snapshot | None = None
         self._hosts_for: tuple[object, ...] = ()

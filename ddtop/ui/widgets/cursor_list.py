@@ -20,7 +20,7 @@ from ddtop.ui.session import Paint
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListRow:
     """All that decides what one line of the list looks like."""
 
     line: Line
@@ -70,9 +70,9 @@ class CursorList(ScrollView, can_focus=True):
         self._keys: Sequence[Hashable] = ()
         self._touched = False
         self._cursor = 0
-        self._drawn: dict[int, Row] = {}
+        self._drawn: dict[int, ListRow] = {}
 
-    def made(self, index: int) -> Row:
+    def made(self, index: int) -> ListRow:
         """The row of that index, which is there; called for visible ones only."""
         raise NotImplementedError
 
@@ -132,8 +132,8 @@ class CursorList(ScrollView, can_focus=True):
         elif self._cursor >= top + height:
             self.scroll_to(y=self._cursor - height + 1, animate=False)
 
-    def _row_at(self, index: int) -> Row:
-        return self.made(index) if 0 <= index < len(self._keys) else Row(())
+    def _row_at(self, index: int) -> ListRow:
+        return self.made(index) if 0 <= index < len(self._keys) else ListRow(())
 
     def _redraw(self) -> None:
         """Find the visible lines that differ from what was drawn, and ask for those."""

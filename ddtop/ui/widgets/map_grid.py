@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.present.table.grid import Grid, Host, grid_for
+from ddtop.present.table.grid import Grid, HostRanks, grid_for
 from ddtop.present.table.rank_class import BLOCKED, HEALTHY
 from ddtop.present.text import Line
 from ddtop.ui.render.map import map_line, map_strip
@@ -58,12 +58,12 @@ class MapGrid(Widget, can_focus=True):
         self.grid: Grid | None = None
         self._paint = paint
         self._codes = b""
-        self._hosts: Sequence[Host] = ()
+        self._hosts: Sequence[HostRanks] = ()
         self._touched = False
         self._laid_for: tuple[object, ...] = ()
         self._drawn: dict[int, Line] = {}
 
-    def show(self, hosts: Sequence[Host], codes: bytes) -> None:
+    def show(self, hosts: Sequence[HostRanks], codes: bytes) -> None:
         """Draw these ranks, with the codes of `present.classes`."""
         changed = codes != self._codes or hosts is not self._hosts
         self._codes, self._hosts = codes, hosts

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from ddtop.present.text import Line
 from ddtop.ui.session import Paint
-from ddtop.ui.widgets.cursor_list import CursorList, Row
+from ddtop.ui.widgets.cursor_list import CursorList, ListRow
 
 
 class PickList(CursorList):
@@ -22,7 +22,7 @@ class PickList(CursorList):
         self._line = line
         self.show_keys(keys)
 
-    def made(self, index: int) -> Row:
+    def made(self, index: int) -> ListRow:
         """The line, and whether the cursor is on it."""
         line = self._line(index) if self._line is not None else ()
-        return Row(line, selected=self._keys[index] == self.cursor_key)
+        return ListRow(line, selected=self._keys[index] == self.cursor_key)

@@ -22,7 +22,7 @@ from ddtop.present.text import Line
 from ddtop.ui.render.rows import alarming, row_line, title_line
 from ddtop.ui.render.strips import strip_of
 from ddtop.ui.session import Paint
-from ddtop.ui.widgets.cursor_list import CursorList, Row
+from ddtop.ui.widgets.cursor_list import CursorList, ListRow
 
 
 class RankTable(CursorList):
@@ -68,15 +68,15 @@ class RankTable(CursorList):
             same_run = known[0] == snapshot.run
             self._hosts = (key, max(host_width(snapshot), width if same_run else 0))
 
-    def made(self, index: int) -> Row:
+    def made(self, index: int) -> ListRow:
         """The cells of a rank."""
         number = self._keys[index]
         if self._snapshot is None or not isinstance(number, int):
-            return Row(())
+            return ListRow(())
         rank = self._snapshot.rank(number)
         context = CellContext(self._snapshot.time_unix_ns, self._paint.glyphs)
         line = row_line(rank, self.shape, context, number in self.tagged, self._old)
-        return Row(line, alarming(rank, self._culprits), number == self.cursor_key)
+        return ListRow(line, alarming(rank, self._culprits), number == self.cursor_key)
 
     def go_to(self, rank: int) -> bool:
         """Put the cursor on that rank; False where it is not among the rows."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
-from ddtop.viewer.routes.outside_processes import Host, Process
+from ddtop.viewer.routes.outside_processes import HostProcesses, Process
 from ddtop.words.ranks import rank_list
 
 LEAST_SPAWNED = 2
@@ -108,7 +108,7 @@ class OutsideJob:
         return (*self.launchers, *(one.pid for one in self.ranks))
 
 
-def jobs_of(host: Host) -> tuple[OutsideJob, ...]:
+def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
     """The jobs of this host that no agent watches, the newest first."""
     numbered = _numbered(host)
     found = [*_by_variables(host, numbered)]
@@ -118,7 +118,7 @@ def jobs_of(host: Host) -> tuple[OutsideJob, ...]:
     return tuple(sorted(found, key=lambda job: -job.started_unix_ns))
 
 
-def job_with(host: Host, pid: int) -> OutsideJob | None:
+def job_with(host: HostProcesses, pid: int) -> OutsideJob | None:
     """The job of which this process is a launcher, or an ancestor of all launchers.
 
     A shell that has started several jobs is none of them.
@@ -134,7 +134,7 @@ def job_with(host: Host, pid: int) -> OutsideJob | None:
 # -- ranks with variables
 
 
-def _numbered(host: Host) -> list[Process]:
+def _numbered(host: HostProcesses) -> list[Process]:
     """The topmost Pythons that a launcher has numbered; their helpers inherit the variables."""
     found = []
     for one in host.processes.values():
@@ -168,7 +168,7 @@ def _only_a_task(one: Process) -> bool:
     return launch.rank(one.environment, any_task=False) is None
 
 
-def _by_variables(host: Host, numbered: list[Process]) -> Iterable[OutsideJob]:
+def _by_variables(host: HostProcesses, numbered: list[Process]) -> Iterable[OutsideJob]:
     groups: dict[tuple[object, ...], list[Process]] = {}
     for one in numbered:
         groups.setdefault(_meeting_place(host, one), []).append(one)
@@ -185,7 +185,7 @@ def _by_variables(host: Host, numbered: list[Process]) -> Iterable[OutsideJob]:
             yield _job(host, part)
 
 
-def _meeting_place(host: Host, one: Process) -> tuple[object, ...]:
+def _meeting_place(host: HostProcesses, one: Process) -> tuple[object, ...]:
     """What all ranks of one job have in common, whichever launcher has started them."""
     environ = one.environment
     start = launch.find_start(environ, lambda: [up.argv for up in host.ancestors(one.pid)])
@@ -199,7 +199,7 @@ def _meeting_place(host: Host, one: Process) -> tuple[object, ...]:
     return (one.owner, size, *place, environ.get("TORCHELASTIC_RUN_ID"))
 
 
-def _launcher_of(host: Host, one: Process) -> int:
+def _launcher_of(host: HostProcesses, one: Process) -> int:
     """The nearest launcher above a rank, else its parent."""
     above = host.ancestors(one.pid)
     for other in above:
@@ -213,7 +213,7 @@ def _program(one: Process) -> str:
     return os.path.basename(one.argv[0]) if one.argv else ""
 
 
-def _job(host: Host, members: list[Process]) -> OutsideJob:
+def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     ranks = tuple(
         sorted(
             (_target(one, launch.rank(one.environment) or 0, guessed=False) for one in members),
@@ -265,7 +265,7 @@ def _all_here(members: list[Process], size: int) -> bool:
     return len(members) == size
 
 
-def _departed(host: Host, job: OutsideJob, members: list[Process]) -> tuple[Departed, ...]:
+def _departed(host: HostProcesses, job: OutsideJob, members: list[Process]) -> tuple[Departed, ...]:
     """The ranks of a job of one host that have no process; their zombies by the order of starts."""
     here = {one.rank for one in job.ranks}
     absent = [rank for rank in range(job.world_size) if rank not in here]
@@ -306,21 +306,21 @@ def _in_order(siblings: list[Process], alive: Mapping[int, int]) -> Iterable[tup
             yield at + offset, one
 
 
-def _is_torchrun(host: Host, pid: int) -> bool:
+def _is_torchrun(host: HostProcesses, pid: int) -> bool:
     one = host.processes.get(pid)
     if one is None or one.state in "ZX":
         return False
     return identify(one.environment, one.argv, pid).role == LAUNCHER
 
 
-def _is_below(host: Host, pid: int, above: int) -> bool:
+def _is_below(host: HostProcesses, pid: int, above: int) -> bool:
     return any(one.pid == above for one in host.ancestors(pid))
 
 
 # -- ranks without variables
 
 
-def _spawned(host: Host, below_ranks: set[int]) -> Iterable[OutsideJob]:
+def _spawned(host: HostProcesses, below_ranks: set[int]) -> Iterable[OutsideJob]:
     """Children of one Python that have TCP connections of their own, such as those of mp.spawn."""
     parents = {
         one.parent for one in host.processes.values() if one.python and one.pid not in below_ranks
@@ -350,7 +350,7 @@ def _is_of_multiprocessing(one: Process, parent: Process) -> bool:
     return _SPAWNED in one.argv or one.argv == parent.argv
 
 
-def _talks(host: Host, one: Process, parent: Process) -> bool:
+def _talks(host: HostProcesses, one: Process, parent: Process) -> bool:
     """Whether it has a TCP connection that it did not inherit: DataLoader workers have none."""
     own = host.connections(one.pid) or frozenset()
     return not own <= (host.connections(parent.pid) or frozenset())

@@ -43,7 +43,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostProcesses:
     """The processes by pid, and what is asked of few of them.
 
     `connections`: the inodes of the TCP sockets that a process has; None where that may not be
@@ -71,7 +71,7 @@ class Host:
         return found
 
 
-def read(uid: int | None = None) -> Host:
+def read(uid: int | None = None) -> HostProcesses:
     """All processes of this user; of all users where `uid` is 0 or None.
 
     Source: /proc/PID/stat, cmdline, environ and exe. Caveat: the environment is that of the start;
@@ -86,7 +86,7 @@ def read(uid: int | None = None) -> Host:
         one = read_one(int(name), boot_unix_ns)
         if one is not None and (not uid or one.owner == uid):
             found[one.pid] = one
-    return Host(found, own_connections, has_agent)
+    return HostProcesses(found, own_connections, has_agent)
 
 
 def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:

@@ -21,7 +21,7 @@ from ddtop.launch.command_line import script_base
 from ddtop.procfs import children, parent_of, wchan
 from ddtop.viewer.routes import outside_processes
 from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, job_with, jobs_of
-from ddtop.viewer.routes.outside_processes import Host
+from ddtop.viewer.routes.outside_processes import HostProcesses
 from ddtop.words.units import plural
 
 PIDS_MAX = 1024
@@ -125,7 +125,7 @@ def _is_rank(target: Target) -> bool:
     return numbered and _is_python(target.pid) and not _launches(target)
 
 
-def _job_of(host: Host, targets: tuple[Target, ...]) -> OutsideJob | None:
+def _job_of(host: HostProcesses, targets: tuple[Target, ...]) -> OutsideJob | None:
     """The job of which these are all the ranks."""
     pids = {one.pid for one in targets if not one.worker}
     return next((job for job in jobs_of(host) if {one.pid for one in job.ranks} == pids), None)

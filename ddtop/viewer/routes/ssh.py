@@ -34,8 +34,8 @@ from ddtop.wire.bridge import (
     NEWER,
     AskFiles,
     AskJobs,
+    BridgeFrame,
     Done,
-    Frame,
     Gone,
     Jobs,
     Open,
@@ -72,7 +72,7 @@ shell reads these quotes alike."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SshTarget:
     """Where to, and what to run there. `ddtop`: how ddtop is called on that host (its shell reads
     it), None to look for it."""
 
@@ -143,7 +143,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RemoteJob:
     """A job on the other host, with its times on this host's clock. `over`: only what its relay
     left can be seen."""
 
@@ -151,7 +151,7 @@ class Found:
     over: bool
 
 
-async def jobs_there(pipe: Pipe) -> list[Found]:
+async def jobs_there(pipe: Pipe) -> list[RemoteJob]:
     """The jobs of that host, newest first.
 
     Raises:
@@ -166,7 +166,7 @@ async def jobs_there(pipe: Pipe) -> list[Found]:
     for one in answer.jobs:
         with contextlib.suppress(ValueError, RecursionError):
             entry = registry.entry_of(one.entry)
-            found.append(Found(_here(entry, one.reachable, now, answer.now_unix_ns), one.over))
+            found.append(RemoteJob(_here(entry, one.reachable, now, answer.now_unix_ns), one.over))
     return found
 
 
@@ -194,7 +194,7 @@ async def verdict_there(pipe: Pipe, entry: registry.JobEntry, seconds: float) ->
         return None
     pipe.forget_frames()
     follower = Follower(entry.job)
-    pipe.send(Frame(request(Command("join", history_s=JUDGED_S))))
+    pipe.send(BridgeFrame(request(Command("join", history_s=JUDGED_S))))
     looks = [follower.look() for _ in range(2) if await _take(follower, pipe, seconds / 2)]
     return looks[-1][1] if looks else None
 
@@ -258,7 +258,7 @@ class SshRoute:
     """Through ssh. What is lost is connected again, without asking anybody; whoever made the way
     closes its `pipe` at the end."""
 
-    def __init__(self, host: Host, entry: registry.JobEntry, pipe: Pipe) -> None:
+    def __init__(self, host: SshTarget, entry: registry.JobEntry, pipe: Pipe) -> None:
         """`pipe`: an open one, on which the bridge has greeted."""
         self._host, self._entry, self._pipe = host, entry, pipe
         self._tries = 0
@@ -359,7 +359,7 @@ class _SshLink:
         self._pipe, self._lost = pipe, lost
 
     async def send(self, frame: bytes) -> None:
-        self._pipe.send(Frame(frame))
+        self._pipe.send(BridgeFrame(frame))
 
     async def receive(self, seconds: float) -> AsyncIterator[bytes]:
         try:

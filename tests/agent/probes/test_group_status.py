@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.agent.probes.group_status import Watch
+from ddtop.agent.probes.group_status import GroupWatch
 from ddtop.wire.records import Collective
 
 SECOND = 1_000_000_000
@@ -22,7 +22,7 @@ def stands(seq=10, status=(501, 499)):
     """A stage of a pipeline that has put in so many collectives; its last calls were sends and
     receives, one of which is open.
     """
-    watch = Watch(enqueued=seq)
+    watch = GroupWatch(enqueued=seq)
     watch.take_mixed_status(status[0] - 1, status[1], 1 * SECOND)
     watch.take_mixed_status(*status, 2 * SECOND)
     watch.take_mixed_status(*status, 3 * SECOND)
@@ -36,7 +36,7 @@ def test_a_status_of_sends_and_receives_moves_with_them_and_is_no_collective():
 
 
 def test_the_first_status_of_that_kind_is_no_movement():
-    watch = Watch(enqueued=10)
+    watch = GroupWatch(enqueued=10)
     watch.take_mixed_status(500, 499, SECOND)
 
     assert watch.moved_at == 0
@@ -62,7 +62,7 @@ def test_where_a_collective_is_open_it_is_pending_since_it_was_made():
 @pytest.mark.parametrize(("counts_singles", "since_s"), [(True, 3), (False, 8)])
 def test_a_wait_on_nccl_is_as_old_as_what_came_back_before_it(counts_singles, since_s):
     """The host has put in the calls of half a minute; on gloo it is inside each of them."""
-    watch = Watch(enqueued=12, completed=10)
+    watch = GroupWatch(enqueued=12, completed=10)
     watch.take_status(12, 10, 7 * SECOND)
     watch.take_status(12, 11, 8 * SECOND)
     watch.take_status(12, 11, 9 * SECOND)
@@ -72,7 +72,7 @@ def test_a_wait_on_nccl_is_as_old_as_what_came_back_before_it(counts_singles, si
 
 
 def test_a_status_that_is_alike_has_nothing_open():
-    watch = Watch(enqueued=10)
+    watch = GroupWatch(enqueued=10)
     watch.take_mixed_status(500, 500, SECOND)
 
     assert (watch.completed, watch.pending_since) == (10, None)
@@ -83,7 +83,7 @@ def test_only_gloo_counts_sends_and_receives_in_the_number_that_is_compared(coun
     """NCCL's op_id has them too, and its sequence number has not: taken off there, a rank would
     look hundreds of collectives behind.
     """
-    watch = Watch(enqueued=10)
+    watch = GroupWatch(enqueued=10)
     watch.take_entries([entry(10, op_id=300)], counts_singles, 1)
 
     assert watch.offset == offset
@@ -91,7 +91,7 @@ def test_only_gloo_counts_sends_and_receives_in_the_number_that_is_compared(coun
 
 def test_what_was_captured_into_a_graph_of_nccl_is_not_open():
     """Its entries stay scheduled: each replay is a launch without any."""
-    watch = Watch(enqueued=12, completed=11, pending_since=SECOND)
+    watch = GroupWatch(enqueued=12, completed=11, pending_since=SECOND)
     watch.take_entries([entry(3, "scheduled"), entry(11), entry(12, "scheduled")], False, 1)
 
     assert [one.seq for one in watch.open] == [12]
@@ -99,7 +99,7 @@ def test_what_was_captured_into_a_graph_of_nccl_is_not_open():
 
 def lags(enqueued=10, completed=9, since_s=2):
     """A group of gloo whose last status says that something is open."""
-    watch = Watch(enqueued=enqueued)
+    watch = GroupWatch(enqueued=enqueued)
     watch.take_status(enqueued - 1, enqueued - 1, SECOND)
     watch.take_status(enqueued, completed, since_s * SECOND)
     return watch

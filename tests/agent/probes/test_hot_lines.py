@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ddtop.agent.probes.hot_lines import KEPT, TOLD, HotLines
-from ddtop.agent.stacks.frames import Seen
+from ddtop.agent.stacks.frames import ThreadLook
 from ddtop.wire.samples import by_function
 
 
 def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada/train.py"):
-    look = Seen()
+    look = ThreadLook()
     look.function, look.file, look.line, look.qualname, look.waits_on = (
         function,
         file,
@@ -37,7 +37,7 @@ def test_lines_are_told_with_the_qualified_name_and_functions_are_their_sum():
 def test_looks_without_own_code_count_in_the_total_only():
     spots = HotLines()
     spots.add(None)
-    spots.add(Seen())
+    spots.add(ThreadLook())
     spots.add(seen())
 
     assert (spots.total, [spot.samples for spot in spots.most_seen()]) == (3, [1])

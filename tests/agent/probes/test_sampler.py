@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.probes.dataset_digest import fingerprint
-from ddtop.agent.probes.sampler import Feeding, digest_of_batch
+from ddtop.agent.probes.sampler import SamplerHistory, digest_of_batch
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -38,11 +38,11 @@ class Rows(Dataset):
         return torch.tensor(float(index))
 
 
-def look(loader, feeding=None, steps=0):
+def look(loader, samplers=None, steps=0):
     """What the agent reads at the loader's first batch."""
     iterator = iter(loader)
     next(iterator)
-    return (feeding or Feeding()).look(iterator, steps, steps, "0")
+    return (samplers or SamplerHistory()).look(iterator, steps, steps, "0")
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -130,11 +130,11 @@ def test_tensors_are_not_copied_and_odd_ones_are_no_error():
 
 def test_a_second_pass_with_the_same_epoch_is_seen_and_one_that_was_set_is_not():
     sampler = DistributedSampler(Rows(["a"]), 2, 0)
-    loader, feeding = DataLoader(Rows(["a"]), sampler=sampler), Feeding()
-    first = look(loader, feeding, 0)
-    second = look(loader, feeding, 32)
+    loader, samplers = DataLoader(Rows(["a"]), sampler=sampler), SamplerHistory()
+    first = look(loader, samplers, 0)
+    second = look(loader, samplers, 32)
     sampler.set_epoch(2)
-    third = look(loader, feeding, 64)
+    third = look(loader, samplers, 64)
 
     assert [(one.epochs, one.epoch, one.same_epoch) for one in (first, second, third)] == [
         (1, 0, False), (2, 0, True), (3, 2, False),
@@ -143,21 +143,21 @@ def test_a_second_pass_with_the_same_epoch_is_seen_and_one_that_was_set_is_not()
 
 
 def test_validation_in_the_middle_of_an_epoch_does_not_begin_another():
-    sampler, feeding = DistributedSampler(Rows(["a"]), 2, 0), Feeding()
+    sampler, samplers = DistributedSampler(Rows(["a"]), 2, 0), SamplerHistory()
     train, check = iter(DataLoader(Rows(["a"]), sampler=sampler)), iter(DataLoader(Rows(["b"])))
     for iterator in (train, check, train, check, train):
         next(iterator)
-        found = feeding.look(iterator, 0, 0, "0")
+        found = samplers.look(iterator, 0, 0, "0")
 
     assert (found.epochs, found.same_epoch) == (1, False)
 
 
 def test_a_sampler_of_its_own_for_each_epoch_needs_no_epoch():
-    feeding = Feeding()
+    samplers = SamplerHistory()
     for seed in range(4):
         found = look(
             DataLoader(Rows(["a"]), sampler=DistributedSampler(Rows(["a"]), 2, 0, seed=seed)),
-            feeding,
+            samplers,
         )
         gc.collect()
 
@@ -166,20 +166,20 @@ def test_a_sampler_of_its_own_for_each_epoch_needs_no_epoch():
 
 def test_a_sampler_that_does_not_shuffle_needs_no_epoch():
     sampler = DistributedSampler(Rows(["a"]), 2, 0, shuffle=False)
-    loader, feeding = DataLoader(Rows(["a"]), sampler=sampler), Feeding()
-    look(loader, feeding)
+    loader, samplers = DataLoader(Rows(["a"]), sampler=sampler), SamplerHistory()
+    look(loader, samplers)
 
-    assert look(loader, feeding).same_epoch is False
+    assert look(loader, samplers).same_epoch is False
 
 
 def test_a_validation_loader_between_the_epochs_feeds_no_steps():
-    feeding = Feeding()
+    samplers = SamplerHistory()
     train, check = DataLoader(Rows(["a"])), DataLoader(Rows(["b"]))
-    look(train, feeding, 10)
+    look(train, samplers, 10)
     iterator = iter(check)
     next(iterator)
-    feeding.look(iterator, 20, 20, "0")
-    found = feeding.look(iterator, 20, 40, "0")
+    samplers.look(iterator, 20, 20, "0")
+    found = samplers.look(iterator, 20, 40, "0")
 
     assert found.steps == 0
 
@@ -209,11 +209,11 @@ def test_labels_that_are_all_alike_are_passed_over():
 
 
 def test_what_passes_over_the_batches_of_others_takes_more_than_it_steps():
-    feeding, loader = Feeding(), DataLoader(Rows(["data/a"]))
+    samplers, loader = SamplerHistory(), DataLoader(Rows(["data/a"]))
     iterator = iter(loader)
     next(iterator)
     for steps in (0, 5, 10):
-        found = feeding.look(iterator, steps, 2 * steps, "0")
+        found = samplers.look(iterator, steps, 2 * steps, "0")
 
     assert (found.steps, found.taken) == (10, 20)
 

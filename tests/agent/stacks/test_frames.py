@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import ddtop
-from ddtop.agent.stacks.frames import FrameReader, Seen, Stay, user_frame_of
+from ddtop.agent.stacks.frames import FrameReader, Stay, ThreadLook, user_frame_of
 
 LIBRARY = sysconfig.get_paths()
 
@@ -149,7 +149,7 @@ def test_a_thread_that_is_gone_has_no_place():
 
 
 def looked(frame_id, line, callee=None):
-    seen = Seen()
+    seen = ThreadLook()
     seen.frame_id, seen.function, seen.file, seen.line, seen.callee = (
         frame_id,
         "train",

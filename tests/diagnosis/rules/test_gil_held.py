@@ -54,7 +54,7 @@ def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
     assert job.ever() == []
 
 
-def standing(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
+def condition(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
     """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while
     they are silent.
     """
@@ -82,7 +82,7 @@ def standing(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
 @pytest.mark.parametrize("text", [False, True])
 def test_who_has_launched_less_than_ranks_that_cannot_speak_is_blamed(text):
     """They wait in a call that keeps the GIL, and their last reports told of no wait."""
-    (finding,) = standing(0, 1, 3, text=text)
+    (finding,) = condition(0, 1, 3, text=text)
 
     assert (finding.kind, finding.severity, finding.ranks, finding.victims) == (
         "not-in-collective",
@@ -95,7 +95,7 @@ def test_who_has_launched_less_than_ranks_that_cannot_speak_is_blamed(text):
 
 
 def test_where_all_interpreters_are_frozen_nccl_still_tells_who_has_not_come():
-    (finding,) = standing(0, 1, 2, 3)
+    (finding,) = condition(0, 1, 2, 3)
 
     assert (finding.kind, finding.ranks) == ("interpreter-frozen", (2,))
     assert "--native" in finding.advice
@@ -112,9 +112,9 @@ def test_where_all_interpreters_are_frozen_nccl_still_tells_who_has_not_come():
     ],
 )
 def test_one_answer_or_even_launches_blame_nobody(more):
-    assert standing(0, 1, 2, 3, **more) == ()
+    assert condition(0, 1, 2, 3, **more) == ()
 
 
 def test_while_one_of_the_others_can_speak_it_is_believed():
     """Rank 3 trains on: a launch that it has put in is no wait."""
-    assert not [one for one in standing(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]
+    assert not [one for one in condition(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]

@@ -36,9 +36,9 @@ def test_it_replaces_not_in_collective_for_that_rank_only():
     job = stalled(3)
     job.ranks[1].comes_back()
     job.ranks[1].stands_at("fetch")
-    for standing in job.ranks[1].standings.values():
-        standing.enqueued -= 1
-        standing.completed = standing.enqueued
+    for condition in job.ranks[1].standings.values():
+        condition.enqueued -= 1
+        condition.completed = condition.enqueued
     job.passes(12)
 
     assert job.kinds() == [("critical", "not-in-collective", (1,)), ("critical", "io-stall", (3,))]

@@ -84,9 +84,9 @@ def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_co
         spin(job, 0, 1, 2, 3)
         job.passes(0.5)
         for rank in job.ranks:
-            standing = rank.standings[WORLD]
-            standing.completed, standing.pending_since = standing.enqueued, None
-            standing.open.clear()
+            condition = rank.standings[WORLD]
+            condition.completed, condition.pending_since = condition.enqueued, None
+            condition.open.clear()
     spin(job, 0, 1, 2, 3)
     job.passes(1)
 

@@ -17,10 +17,10 @@ C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 def by(rank, *threads, group="0"):
     """What it has open, thread by thread: (id, name) or None."""
-    standing = rank.standings[group]
+    condition = rank.standings[group]
     for at, thread in enumerate(threads):
         found = {"thread_id": thread[0], "thread": thread[1]} if thread is not None else {}
-        standing.open[at] = msgspec.structs.replace(standing.open[at], **found)
+        condition.open[at] = msgspec.structs.replace(condition.open[at], **found)
 
 
 def both_wait(*threads, world_size=2):

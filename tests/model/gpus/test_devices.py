@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ddtop.model.gpus.devices import devices_of, take
 from ddtop.model.job import Job
 from ddtop.model.state.gpu_facts import Own
-from ddtop.model.state.gpu_memory import Gpus
+from ddtop.model.state.gpu_memory import JobGpus
 from ddtop.policy import POLICY
 from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
@@ -69,7 +69,7 @@ def test_devices_made_on_demand_are_those_that_each_report_would_have_made(
     reports,
 ):
     """Devices that are made at the end only are those that were made after each step."""
-    lazy, eager, at = Gpus(), Gpus(), START
+    lazy, eager, at = JobGpus(), JobGpus(), START
     for one in reports:
         at += one["step"] * SECOND
         gpus = tuple(
@@ -104,7 +104,7 @@ def test_devices_made_on_demand_are_those_that_each_report_would_have_made(
 
 def test_a_copy_and_its_original_change_independently():
     gpu = card(0, 0, throttle=("hw_thermal",), ecc_uncorrected=1)
-    host, owns, gpus = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, Gpus()
+    host, owns, gpus = HostState("node0", 4, 0.5, gpus=(gpu,)), {0: Own(gpu, "torch")}, JobGpus()
     for second in range(25):
         looked_at(gpus, host, owns, second)
     twin = copy.copy(gpus)

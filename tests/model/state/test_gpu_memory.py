@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.state.gpu_facts import Done
+from ddtop.model.state.gpu_facts import GpuProgress
 from ddtop.model.state.gpu_memory import SPANS, Load, done
 from ddtop.policy import POLICY
 from ddtop.wire.gpu import CudaState, Gpu
@@ -110,6 +110,6 @@ def test_reports_in_any_order_and_with_any_gaps_give_means_within_the_reported_v
 def test_progress_of_a_gpu_counts_all_its_ranks_but_steps_of_only_one():
     one, two = reported(7, 100, 2), reported(8, 50, 1)
 
-    assert done(one) == Done(7, 100, 2)
-    assert done(one + two) == done((*one, None, *two)) == Done(None, 150, 3)
-    assert done((None,)) == done(()) == Done()
+    assert done(one) == GpuProgress(7, 100, 2)
+    assert done(one + two) == done((*one, None, *two)) == GpuProgress(None, 150, 3)
+    assert done((None,)) == done(()) == GpuProgress()

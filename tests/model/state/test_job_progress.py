@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import Progress, RankFacts, State
+from ddtop.model.state.facts import ProgressFacts, RankFacts, State
 from ddtop.model.state.job_progress import of_job
 from ddtop.wire.progress import TrainingProgress
 
 
 def job(*told):
     return of_job(
-        RankFacts(rank, State.RUNNING, progress=Progress(training=progress))
+        RankFacts(rank, State.RUNNING, progress=ProgressFacts(training=progress))
         for rank, progress in enumerate(told)
     )
 

@@ -3,7 +3,7 @@ end."""
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import Comm, PeerWait, RankFacts, State
+from ddtop.model.state.facts import CommFacts, PeerWait, RankFacts, State
 from ddtop.model.waits.mpi import is_inside, newest, with_calls
 from ddtop.model.waits.wait_any import any_waits_of
 from ddtop.policy import POLICY
@@ -74,7 +74,7 @@ def test_a_rank_without_mpi_stays_as_it_is():
 
 
 def rank(number, *open_calls):
-    return RankFacts(number, State.RUNNING, comm=Comm(open_calls=open_calls))
+    return RankFacts(number, State.RUNNING, comm=CommFacts(open_calls=open_calls))
 
 
 def any_recv(number):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import Comm, PeerWait, ProcessFacts, RankFacts, State, Wait
+from ddtop.model.state.facts import CommFacts, PeerWait, ProcessFacts, RankFacts, State, Wait
 from ddtop.model.waits.p2p import peer_waits_of
 from ddtop.model.waits.wait_graph import Graph, blames_of, cycles_of
 from ddtop.policy import POLICY
@@ -25,7 +25,7 @@ def ranks(*calls, **more):
             number,
             State.RUNNING,
             hello=Hello("j", "r", 0, number, number, len(calls), "h", 100 + number, 1),
-            comm=Comm(
+            comm=CommFacts(
                 open_calls=tuple(one if isinstance(one, (list, tuple)) else [one])
                 if one is not None
                 else ()

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from ddtop.model.state.facts import (
     AgentFacts,
-    Comm,
+    CommFacts,
     PeerWait,
     ProcessFacts,
     RankFacts,
-    Reported,
+    ReportedFacts,
     State,
     Wait,
 )
@@ -87,7 +87,7 @@ def graphs(draw):
 def test_crowds_blame_the_same_ranks_for_the_same_waiters_as_pairs_do(found):
     waits, peers = found
     everyone = {
-        rank: RankFacts(rank, State.RUNNING, comm=Comm(healthy_wait_max_ms=float(rank)))
+        rank: RankFacts(rank, State.RUNNING, comm=CommFacts(healthy_wait_max_ms=float(rank)))
         for rank in range(8)
     }
 
@@ -151,10 +151,10 @@ def worlds(draw):
             rank,
             State.RUNNING,
             hello,
-            comm=Comm(
+            comm=CommFacts(
                 groups=(progress,) if draw(st.booleans()) or since else (), open_collectives=entry
             ),
-            reported=Reported(activity="collective"),
+            reported=ReportedFacts(activity="collective"),
             process=ProcessFacts(exit=draw(st.sampled_from((None, None, None, gone)))),
             agent=AgentFacts(probes_off=draw(st.sampled_from(((), (), ("collectives: no",))))),
         )

@@ -18,7 +18,7 @@ from ddtop.present.table.rank_class import codes_of
 from ddtop.present.text import cell_width, line_width, plain
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.render.hosts import host_row, hosts_table
-from ddtop.viewer.history import History
+from ddtop.viewer.history import SeriesHistory
 from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
 from tests.nvml import GIB
 from tests.ui import builders
@@ -31,7 +31,7 @@ def status(snapshot, width=140):
 
 
 def page(snapshot, rank, width=90):
-    return [plain(line) for line in detail_lines(snapshot, rank, History().of(rank), width)]
+    return [plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().of(rank), width)]
 
 
 def cards(snapshot, width=100, glyphs=None):

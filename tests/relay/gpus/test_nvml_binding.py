@@ -54,7 +54,7 @@ def watched(monkeypatch):
     def make(library):
         holder = loaded(library)
         nv = holder.__enter__()
-        gpus = Gpus((NvidiaDriver(lambda: True, lambda: nv),))
+        gpus = GpuReader((NvidiaDriver(lambda: True, lambda: nv),))
         gpus.look({})
         made.append((library, holder, gpus))
         return gpus
@@ -305,7 +305,7 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
 
         library = Library(FakeCard())
         with loaded(library) as nv:
-            gpus = Gpus((NvidiaDriver(lambda: True, lambda: nv),))
+            gpus = GpuReader((NvidiaDriver(lambda: True, lambda: nv),))
             while not gpus.look({})[0]:
                 time.sleep(0.01)
             library.answers.clear()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.history import History
+from ddtop.relay.history import FrameHistory
 from ddtop.relay.hub import leaves as hub_module
 from ddtop.relay.hub.leaves import GONE_S, Hub
 from ddtop.relay.hub.topology import Topology
@@ -22,7 +22,7 @@ NOW = 1000.0
 
 class Stage:
     def __init__(self):
-        self.said, self.unanswered, self.keeper = [], [], History()
+        self.said, self.unanswered, self.keeper = [], [], FrameHistory()
         self.hub = Hub(
             "train",
             "r1",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.relay.hub.discovery import Found
+from ddtop.relay.hub.discovery import HubPlaces
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import AGAIN_S, LOST_S, Uplink
 from ddtop.wire import frames
@@ -77,7 +77,7 @@ class Stage:
         self.link.on_time(self.now, living, over)
 
     def finds(self, places=PLACES):
-        self.seeker.found = Found(places, "node0:1 and 1 more ports")
+        self.seeker.found = HubPlaces(places, "node0:1 and 1 more ports")
         self.passes()
 
     def hears(self, record, place=PLACES[0]):
@@ -163,12 +163,12 @@ def test_who_is_refused_says_why_and_asks_again(stage):
     [
         (None, True, "looking up the hub's address takes too long"),
         (
-            Found(problem="node0: Name or service not known"),
+            HubPlaces(problem="node0: Name or service not known"),
             False,
             "the hub's address is not known (node0: Name or service not known)",
         ),
         (
-            Found(PLACES, "node0:1 and 1 more ports"),
+            HubPlaces(PLACES, "node0:1 and 1 more ports"),
             False,
             "nobody with this job's key answers at node0:1 and 1 more ports",
         ),

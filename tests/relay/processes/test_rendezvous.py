@@ -143,7 +143,7 @@ def test_one_try_is_under_way_at_a_time(monkeypatch):
 
     monkeypatch.setattr(sockets, "connect", slow)
     monkeypatch.setattr(sockets, "PROBE_EVERY_S", 0.0)
-    probe = sockets.Probe()
+    probe = sockets.ConnectProbe()
     probe.ask("a", 1)
     probe.ask("b", 1)
     assert probe.told("a", 1) == (None, ())
@@ -226,7 +226,7 @@ def test_nothing_is_looked_at_while_nobody_has_been_inside_for_long(monkeypatch)
     now = time.monotonic_ns()
     ranks = [inside(os.getpid(), now - 1_000_000_000), inside(os.getpid(), 0)]
 
-    assert watching().look(ranks, 1, now) == rendezvous.Seen()
+    assert watching().look(ranks, 1, now) == rendezvous.RendezvousLook()
 
 
 def end_reads():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import RankFacts, Reported, State
+from ddtop.model.state.facts import RankFacts, ReportedFacts, State
 from ddtop.model.state.straggler_facts import Late, Pressure
 from ddtop.ui.render.page import Page
 from ddtop.ui.render.time_breakdown import time_lines
@@ -10,7 +10,9 @@ from ddtop.wire.samples import Spot
 from tests.ui.changed import replace
 
 RANK = RankFacts(
-    1, State.STRAGGLER, reported=Reported(activity_ratios=(0.25, 0.5, 0.125, 0.0, 0.125, 0.0, 0.0))
+    1,
+    State.STRAGGLER,
+    reported=ReportedFacts(activity_ratios=(0.25, 0.5, 0.125, 0.0, 0.125, 0.0, 0.0)),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.viewer.routes.outside_processes import Host, Process
+from ddtop.viewer.routes.outside_processes import HostProcesses, Process
 
 TRAIN = ("/opt/venv/bin/python3", "-u", "train.py")
 TORCHRUN = ("/opt/venv/bin/python3", "/opt/venv/bin/torchrun", "--nproc-per-node", "2", "train.py")
@@ -33,7 +33,7 @@ def rank(pid, parent, number, size, **more):
 
 def host(*processes, talking=(), watched=()):
     """A host of these processes; `talking`: the pids that have a TCP socket of their own."""
-    return Host(
+    return HostProcesses(
         {one.pid: one for one in processes},
         lambda pid: frozenset({pid}) if pid in talking else frozenset(),
         lambda pid: pid in watched,
