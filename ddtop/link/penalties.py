@@ -19,7 +19,7 @@ FAILED_MAX, WITHIN_S = 20, 10.0
 """A viewer with a wrong key tries every two seconds."""
 PENALTY_S, PENALTY_MOST_S = 10.0, 320.0
 """Doubled each time."""
-DOOR_PER_S, DOOR_SHUT_S = 200, 0.5
+LISTENER_PER_S, LISTENER_CLOSED_S = 200, 0.5
 KEPT = 32
 """Addresses that are kept out at once; a jump in the filter reaches 255 instructions."""
 SOURCES_MAX = 4096
@@ -35,16 +35,16 @@ class Penalties:
     def __init__(self) -> None:
         self._failed: dict[Address, deque[float]] = {}
         self._out: dict[Address, tuple[float, float]] = {}
-        self._at_door: dict[str, deque[float]] = {}
+        self._at_listener: dict[str, deque[float]] = {}
 
-    def failed(self, source: str, door: str, now: float) -> bool:
+    def failed(self, source: str, listener: str, now: float) -> bool:
         """A handshake from this address (empty: not known) has failed at this listener.
 
         Whether who is kept out has changed.
         """
         address = _address(source)
         if address is None or address.is_loopback:
-            self._at_door.setdefault(door, deque(maxlen=DOOR_PER_S)).append(now)
+            self._at_listener.setdefault(listener, deque(maxlen=LISTENER_PER_S)).append(now)
             return False
         if address not in self._failed and len(self._failed) >= SOURCES_MAX:
             del self._failed[next(iter(self._failed))]
@@ -60,13 +60,13 @@ class Penalties:
         self._out[address] = (now + seconds, seconds)
         return True
 
-    def shut_s(self, door: str, now: float) -> float:
+    def shut_s(self, listener: str, now: float) -> float:
         """How long to close this listener now, in s; 0 where few handshakes fail."""
-        times = self._at_door.get(door)
-        if times is None or len(times) < DOOR_PER_S or now - times[0] > 1.0:
+        times = self._at_listener.get(listener)
+        if times is None or len(times) < LISTENER_PER_S or now - times[0] > 1.0:
             return 0.0
-        del self._at_door[door]
-        return DOOR_SHUT_S
+        del self._at_listener[listener]
+        return LISTENER_CLOSED_S
 
     def over(self, now: float) -> bool:
         """Forget addresses whose penalty is over. Returns whether there was one.

@@ -1,4 +1,4 @@
-"""The relay's sockets: a unix socket for ranks (`rank_door`), a ROUTER on TCP for viewers and
+"""The relay's sockets: a unix socket for ranks (`rank_listener`), a ROUTER on TCP for viewers and
 relays.
 
 The ROUTER has CURVE and ZAP. The relay's own loop answers ZAP, and the handler is bound before the
@@ -15,10 +15,10 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
-from ddtop.link.doors import Doors
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import NOW, LeafLink, send_parts
-from ddtop.link.rank_door import Credentials, RankDoor
+from ddtop.link.listeners import Listeners
+from ddtop.link.rank_listener import Credentials, RankListener
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 VIEWER_QUEUE_FRAMES = 40_000
@@ -39,7 +39,7 @@ BATCH_FRAMES_MAX = 4096
 """Parts of a message that are looked at; a leaf sends 128."""
 ADDRESSES_KEPT = 1024
 """Of viewers that gave no order for long the address is forgotten."""
-RANK, VIEW, HUB, ZAP, PROCESS, DOORS = "rank", "view", "hub", "zap", "process", "doors"
+RANK, VIEW, HUB, ZAP, PROCESS, LISTENERS = "rank", "view", "hub", "zap", "process", "listeners"
 
 
 class RelayLink:
@@ -54,7 +54,7 @@ class RelayLink:
         self._secret = secret
         self._roles = {derive(secret, role).public: role for role in (VIEWER, CONTROLLER, SERVER)}
         try:
-            self._ranks = RankDoor(path)
+            self._ranks = RankListener(path)
         except OSError as error:
             self._context.destroy(linger=0)
             raise OSError(error.errno, f"cannot bind: {error}") from None
@@ -70,8 +70,8 @@ class RelayLink:
             self._viewers.setsockopt(zmq.ZAP_DOMAIN, b"ddtop")
             self._viewers.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             self._viewers.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-            self._doors = Doors(self._viewers)
-            self.port = self._doors.open(address, 0, STRANGERS_MAX, VIEWER_BYTES_MAX)
+            self._listeners = Listeners(self._viewers)
+            self.port = self._listeners.open(address, 0, STRANGERS_MAX, VIEWER_BYTES_MAX)
         except (OSError, zmq.ZMQError) as error:
             self._context.destroy(linger=0)
             self._ranks.close()
@@ -82,9 +82,9 @@ class RelayLink:
             self._ranks.descriptor: RANK,
             self._viewers: VIEW,
             self._zap: ZAP,
-            self._doors.monitor: DOORS,
+            self._listeners.monitor: LISTENERS,
         }
-        for socket in (self._ranks.descriptor, self._viewers, self._zap, self._doors.monitor):
+        for socket in (self._ranks.descriptor, self._viewers, self._zap, self._listeners.monitor):
             self._poller.register(socket, zmq.POLLIN)
 
     def _router(self, queue: int) -> zmq.Socket[bytes]:
@@ -107,7 +107,7 @@ class RelayLink:
             # With IPv6 one socket is for both; a host without it has only the other.
             for address in ("::", "0.0.0.0"):
                 try:
-                    return self._doors.open(address, port, RELAYS_MAX, FRAME_BYTES_MAX), ""
+                    return self._listeners.open(address, port, RELAYS_MAX, FRAME_BYTES_MAX), ""
                 except OSError as error:
                     why = f"cannot listen on port {port}: {error.strerror or error}"
                     if error.errno == errno.EADDRINUSE:
@@ -116,7 +116,7 @@ class RelayLink:
 
     def unbind_public(self) -> None:
         """Listen for this host only, as before."""
-        self._doors.close_all_but(self.port)
+        self._listeners.close_all_but(self.port)
 
     def leaf(self) -> LeafLink:
         """The ends towards a hub; what comes in there is told by `wait` as HUB."""
@@ -147,9 +147,9 @@ class RelayLink:
             kind = self._kinds.get(socket, PROCESS)
             if kind == ZAP:
                 self._answer_zap()
-            elif kind != DOORS:
+            elif kind != LISTENERS:
                 yield kind, socket if kind in (PROCESS, HUB) else None
-        self._doors.look()
+        self._listeners.look()
 
     def receive(self, kind: str, at_most: int = 500) -> Iterator[tuple[bytes, bytes, str]]:
         """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold
@@ -250,7 +250,7 @@ class RelayLink:
 
         The peer had another key, user or version, no key, or spoke another protocol.
         """
-        return self._doors.refused + self._ranks.refused
+        return self._listeners.refused + self._ranks.refused
 
     @property
     def broken(self) -> int:
@@ -265,7 +265,7 @@ class RelayLink:
     def close(self) -> None:
         """Close everything; nothing lingers."""
         self._ranks.close()
-        self._doors.close()
+        self._listeners.close()
         self._context.destroy(linger=0)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddtop import registry
-from ddtop.link.rank_door import Credentials
+from ddtop.link.rank_listener import Credentials
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def leaf(number=1, **more):
 
 
 @pytest.fixture
-def door():
+def listener():
     """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         yield found.getsockname()[1]
@@ -117,11 +117,11 @@ def test_the_hub_of_a_job_is_meant_by_its_name(home):
     assert registry.find_job("train", time.time_ns()).role == "hub"
 
 
-def test_a_hub_on_another_host_is_asked_at_its_public_address(home, door):
-    there = hub(public_port=door, host=os.uname().nodename)
+def test_a_hub_on_another_host_is_asked_at_its_public_address(home, listener):
+    there = hub(public_port=listener, host=os.uname().nodename)
 
     assert routing.route(there) == routing.RelayRoute(there)
-    assert there.endpoint() == ("127.0.0.1", door)
+    assert there.endpoint() == ("127.0.0.1", listener)
 
 
 def test_a_hub_that_cannot_be_reached_leads_to_its_host_by_ssh(home):
@@ -151,7 +151,7 @@ def test_a_port_behind_a_firewall_is_reported_as_that(home):
     )
 
 
-def test_one_address_of_a_name_that_answers_is_enough(home, monkeypatch, door):
+def test_one_address_of_a_name_that_answers_is_enough(home, monkeypatch, listener):
     """The name has an IPv6 address to which there is no route from here."""
     asked = socket.getaddrinfo
 
@@ -165,7 +165,7 @@ def test_one_address_of_a_name_that_answers_is_enough(home, monkeypatch, door):
 
     monkeypatch.setattr(socket, "getaddrinfo", several)
 
-    assert routing.no_contact("node0", door, 0.3) is None
+    assert routing.no_contact("node0", listener, 0.3) is None
 
 
 def test_a_job_that_listens_on_another_host_only_is_reached_through_ssh(home):
@@ -175,18 +175,18 @@ def test_a_job_that_listens_on_another_host_only_is_reached_through_ssh(home):
     assert (found.ssh, found.why) == ("node0", "it listens on its own host only")
 
 
-def test_a_container_on_this_host_is_asked_at_this_hosts_own_address(home, door):
+def test_a_container_on_this_host_is_asked_at_this_hosts_own_address(home, listener):
     """docker run --network host: the same host name, another pid namespace."""
-    there = entry(host=os.uname().nodename, port=door)
+    there = entry(host=os.uname().nodename, port=listener)
 
     assert routing.route(there) == routing.RelayRoute(there)
 
 
-def test_a_leaf_leads_to_its_hub(home, door):
-    found = routing.route(leaf(1, sender=registry.host_identity(), hub=f"127.0.0.1:{door}"))
+def test_a_leaf_leads_to_its_hub(home, listener):
+    found = routing.route(leaf(1, sender=registry.host_identity(), hub=f"127.0.0.1:{listener}"))
 
-    assert found.port == ("127.0.0.1", door)
-    assert found.entry.endpoint() == ("127.0.0.1", door)
+    assert found.port == ("127.0.0.1", listener)
+    assert found.entry.endpoint() == ("127.0.0.1", listener)
 
 
 def test_a_leaf_whose_hub_is_unreachable_is_asked_itself(home):

@@ -1,6 +1,6 @@
 """Who fails to shake hands again and again is kept out by address.
 
-Where there is no address to go by, the door is shut for moments.
+Where there is no address to go by, the listener is shut for moments.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.link.penalties import (
-    DOOR_PER_S,
-    DOOR_SHUT_S,
+    LISTENER_CLOSED_S,
     FAILED_MAX,
     KEPT,
+    LISTENER_PER_S,
     PENALTY_MOST_S,
     PENALTY_S,
     Penalties,
@@ -29,7 +29,7 @@ ATTACH = 26
 
 
 def fail(penalties, source, times, at):
-    return [penalties.failed(source, "door", at) for _ in range(times)][-1]
+    return [penalties.failed(source, "listener", at) for _ in range(times)][-1]
 
 
 def test_who_fails_too_often_is_kept_out_for_a_while_and_longer_each_time():
@@ -49,7 +49,7 @@ def test_a_viewer_with_a_wrong_key_that_tries_every_two_seconds_is_not():
     penalties = Penalties()
 
     assert not any(
-        penalties.failed("10.0.0.7", "door", 100.0 + 2 * number) for number in range(500)
+        penalties.failed("10.0.0.7", "listener", 100.0 + 2 * number) for number in range(500)
     )
 
 
@@ -62,15 +62,18 @@ def test_nobody_is_kept_out_for_what_another_does():
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "::1", "::ffff:127.0.0.1", ""])
-def test_on_loopback_the_door_is_shut_for_moments(source):
+def test_on_loopback_the_listener_is_closed_for_moments(source):
     penalties = Penalties()
-    fail(penalties, source, DOOR_PER_S - 1, 100.0)
-    assert penalties.shut_s("door", 100.0) == 0.0
+    fail(penalties, source, LISTENER_PER_S - 1, 100.0)
+    assert penalties.shut_s("listener", 100.0) == 0.0
     fail(penalties, source, 1, 100.5)
 
     assert penalties.kept_out(100.5) == []
-    assert (penalties.shut_s("door", 100.5), penalties.shut_s("other", 100.5)) == (DOOR_SHUT_S, 0.0)
-    assert penalties.shut_s("door", 100.6) == 0.0
+    assert (penalties.shut_s("listener", 100.5), penalties.shut_s("other", 100.5)) == (
+        LISTENER_CLOSED_S,
+        0.0,
+    )
+    assert penalties.shut_s("listener", 100.6) == 0.0
 
 
 def verdict(program, header):

@@ -18,7 +18,7 @@ import time
 import pytest
 
 import ddtop
-from ddtop.link import rank_door, rank_side
+from ddtop.link import rank_listener, rank_side
 from ddtop.link.packets import (
     PACKET_BYTES_MAX,
     PIECE_BYTES,
@@ -28,7 +28,7 @@ from ddtop.link.packets import (
     greeting,
     packets_of,
 )
-from ddtop.link.rank_door import RankDoor
+from ddtop.link.rank_listener import RankListener
 from ddtop.link.rank_side import QUEUE_FRAMES, RankLink
 from ddtop.wire.frames import FRAME_BYTES_MAX
 from tests.speaking import raw
@@ -42,8 +42,8 @@ def path(home):
 
 
 @pytest.fixture
-def door(path):
-    found = RankDoor(path)
+def listener(path):
+    found = RankListener(path)
     yield found
     found.close()
 
@@ -66,64 +66,64 @@ def until(what, *moved):
     raise AssertionError("it never came")
 
 
-def heard(door, rank, wanted=1):
+def heard(listener, rank, wanted=1):
     """The frames that the relay's end got, at least so many."""
     frames = []
 
     def look():
-        frames.extend(frame for _, frame in door.receive(500))
+        frames.extend(frame for _, frame in listener.receive(500))
         return len(frames) >= wanted
 
     until(look, lambda: rank.wait(0.01))
     return frames
 
 
-def connection(door, rank):
+def connection(listener, rank):
     """The name of the connection that this rank has made."""
     rank.send(b"hello")
-    return until(lambda: [name for name, _ in door.receive(500)], lambda: rank.wait(0.01))[0]
+    return until(lambda: [name for name, _ in listener.receive(500)], lambda: rank.wait(0.01))[0]
 
 
 # -- both ways
 
 
-def test_rank_and_relay_hear_each_other(door, rank):
-    name = connection(door, rank)
-    assert door.send(name, b"alive")
+def test_rank_and_relay_hear_each_other(listener, rank):
+    name = connection(listener, rank)
+    assert listener.send(name, b"alive")
 
     assert until(rank.receive, lambda: rank.wait(0.01)) == b"alive"
-    assert (door.who(name).pid, door.who(name).uid) == (os.getpid(), os.getuid())
-    assert (rank.drops, door.refused, door.broken) == (0, 0, 0)
+    assert (listener.who(name).pid, listener.who(name).uid) == (os.getpid(), os.getuid())
+    assert (rank.drops, listener.refused, listener.broken) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 300_000, FRAME_BYTES_MAX])
-def test_a_frame_of_any_size_arrives_as_it_was(door, rank, size):
+def test_a_frame_of_any_size_arrives_as_it_was(listener, rank, size):
     """The largest is five times as long as what the kernel takes at once."""
     frame = os.urandom(size)
     rank.send(frame)
     rank.send(b"after it")
 
-    assert heard(door, rank, 2) == [frame, b"after it"]
-    assert door.broken == 0
+    assert heard(listener, rank, 2) == [frame, b"after it"]
+    assert listener.broken == 0
 
 
-def test_a_frame_that_is_too_large_is_not_sent_and_counted(door, rank):
+def test_a_frame_that_is_too_large_is_not_sent_and_counted(listener, rank):
     assert not rank.send(bytes(FRAME_BYTES_MAX + 1))
     rank.send(b"x")
 
-    assert heard(door, rank) == [b"x"]
+    assert heard(listener, rank) == [b"x"]
     assert rank.drops == 1
 
 
-def test_an_order_in_pieces_arrives_too(door, rank):
+def test_an_order_in_pieces_arrives_too(listener, rank):
     order = os.urandom(100_000)
-    assert door.send(connection(door, rank), order)
+    assert listener.send(connection(listener, rank), order)
 
     assert until(rank.receive, lambda: rank.wait(0.01)) == order
 
 
-def test_a_wake_from_another_thread_ends_the_wait(door, rank):
-    connection(door, rank)
+def test_a_wake_from_another_thread_ends_the_wait(listener, rank):
+    connection(listener, rank)
     until(lambda: rank.receive() is None and not rank.wait(0.0)[1])
     waker = threading.Thread(target=rank.wake)
     began = time.monotonic()
@@ -149,22 +149,22 @@ def test_without_a_relay_a_rank_drops_the_oldest_and_counts_and_never_blocks(ran
 def test_what_waited_for_the_relay_is_the_newest(rank, path):
     for number in range(100):
         rank.send(b"%d" % number)
-    door = RankDoor(path)
+    listener = RankListener(path)
     try:
-        assert heard(door, rank, QUEUE_FRAMES) == [
+        assert heard(listener, rank, QUEUE_FRAMES) == [
             b"%d" % number for number in range(100 - QUEUE_FRAMES, 100)
         ]
     finally:
-        door.close()
+        listener.close()
 
 
-def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(door, rank):
+def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(listener, rank):
     """It is stopped: its kernel buffer takes some frames, the queue eight more."""
-    connection(door, rank)
+    connection(listener, rank)
     began = time.monotonic()
     sent = sum(rank.send(b"%05d" % number + bytes(10_000)) for number in range(1000))
     took_s = time.monotonic() - began
-    kept = [int(frame[:5]) for frame in heard(door, rank, sent)]
+    kept = [int(frame[:5]) for frame in heard(listener, rank, sent)]
 
     assert took_s < 2.0
     assert rank.drops == 1000 - sent
@@ -174,14 +174,14 @@ def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(door, ran
     assert kept[-QUEUE_FRAMES:] == list(range(1000 - QUEUE_FRAMES, 1000))
 
 
-def test_a_rank_that_reads_nothing_never_holds_the_relay_up(door, rank):
-    name = connection(door, rank)
+def test_a_rank_that_reads_nothing_never_holds_the_relay_up(listener, rank):
+    name = connection(listener, rank)
 
-    assert not all(door.send(name, bytes(10_000)) for _ in range(1000))
+    assert not all(listener.send(name, bytes(10_000)) for _ in range(1000))
 
 
-def test_a_frame_that_stays_half_sent_is_given_up(door, rank, monkeypatch):
-    connection(door, rank)
+def test_a_frame_that_stays_half_sent_is_given_up(listener, rank, monkeypatch):
+    connection(listener, rank)
     rank.send(bytes(FRAME_BYTES_MAX))
     monkeypatch.setattr(rank_side, "REJOIN_S", 0.0)
     monkeypatch.setattr("ddtop.link.packets.REJOIN_S", 0.0)
@@ -189,18 +189,18 @@ def test_a_frame_that_stays_half_sent_is_given_up(door, rank, monkeypatch):
 
     assert rank.drops == 1
     rank.send(b"the next")
-    assert heard(door, rank) == [b"the next"]
-    assert door.broken == 1
+    assert heard(listener, rank) == [b"the next"]
+    assert listener.broken == 1
 
 
 # -- the relay restarts
 
 
 def test_after_a_restart_of_the_relay_the_rank_connects_again(rank, path):
-    first = RankDoor(path)
+    first = RankListener(path)
     connection(first, rank)
     first.close()
-    second = RankDoor(path)
+    second = RankListener(path)
     try:
         rank.send(b"after")
         assert b"after" in heard(second, rank)
@@ -209,12 +209,12 @@ def test_after_a_restart_of_the_relay_the_rank_connects_again(rank, path):
 
 
 def test_a_frame_that_was_half_sent_when_the_relay_ended_is_sent_again_as_a_whole(rank, path):
-    first = RankDoor(path)
+    first = RankListener(path)
     connection(first, rank)
     frame = os.urandom(FRAME_BYTES_MAX)
     rank.send(frame)
     first.close()
-    second = RankDoor(path)
+    second = RankListener(path)
     try:
         assert heard(second, rank) == [frame]
         assert second.broken == 0
@@ -242,14 +242,14 @@ def test_where_nobody_listens_it_tries_a_few_times_a_second_and_no_more(path):
 
 def test_a_relay_of_another_version_gives_a_clear_error_and_is_left_alone(path, monkeypatch):
     monkeypatch.setattr(
-        rank_door, "greeting", lambda version: b"ddtop-link" + struct.pack("<BH", 0, 7) + b"9.9"
+        rank_listener, "greeting", lambda version: b"ddtop-link" + struct.pack("<BH", 0, 7) + b"9.9"
     )
-    door = RankDoor(path)
+    listener = RankListener(path)
     link = RankLink(path)
     try:
         until(
             lambda: link.complaint,
-            lambda: list(door.receive(10)),
+            lambda: list(listener.receive(10)),
             link.receive,
             lambda: link.wait(0.01),
         )
@@ -260,7 +260,7 @@ def test_a_relay_of_another_version_gives_a_clear_error_and_is_left_alone(path, 
         assert link.receive() is None
     finally:
         link.close()
-        door.close()
+        listener.close()
 
 
 def test_a_relay_that_speaks_zeromq_gives_a_clear_error(path):
@@ -274,16 +274,16 @@ def test_a_relay_that_speaks_zeromq_gives_a_clear_error(path):
     assert "runs an older ddtop" in link.complaint
 
 
-def test_an_agent_that_speaks_zeromq_is_named_by_the_relay(door, path):
+def test_an_agent_that_speaks_zeromq_is_named_by_the_relay(listener, path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as older:
         older.connect(str(path.with_suffix(".sock")))
-        until(lambda: door.complaint, lambda: list(door.receive(10)))
+        until(lambda: listener.complaint, lambda: list(listener.receive(10)))
 
-    assert door.complaint == (
+    assert listener.complaint == (
         f"process {os.getpid()} runs an older ddtop, the relay ddtop {ddtop.__version__}: "
         "install the same version everywhere"
     )
-    assert door.refused == 1
+    assert listener.refused == 1
 
 
 def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
@@ -300,12 +300,12 @@ def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "socket"])
-def test_a_descriptor_that_became_the_programs_is_never_written_to(door, rank, tmp_path, kind):
+def test_a_descriptor_that_became_the_programs_is_never_written_to(listener, rank, tmp_path, kind):
     """`os.closerange(3, 256)`, and then the program opens files of its own.
 
     They get our numbers.
     """
-    connection(door, rank)
+    connection(listener, rank)
     ours = {rank._socket.descriptor, rank._bell.descriptor}
     for descriptor in ours:
         os.close(descriptor)
@@ -325,7 +325,7 @@ def test_a_descriptor_that_became_the_programs_is_never_written_to(door, rank, t
             rank.send(b"%d" % number)
             rank.wait(0.01)
             rank.receive()
-        assert heard(door, rank)
+        assert heard(listener, rank)
         for descriptor in opened:
             if kind == "file":
                 read.append(os.fstat(descriptor).st_size)
@@ -346,7 +346,7 @@ def test_a_descriptor_that_became_the_programs_is_never_written_to(door, rank, t
 def test_a_program_that_closes_all_it_can_see_costs_a_reconnection_and_nothing_else(home):
     """libzmq called abort() in 12 of 15 such programs."""
     path = home.runtime / "r.link"
-    door = RankDoor(path)
+    listener = RankListener(path)
     program = (
         "import os, sys, pathlib\n"
         "from ddtop.link.rank_side import RankLink\n"
@@ -362,21 +362,21 @@ def test_a_program_that_closes_all_it_can_see_costs_a_reconnection_and_nothing_e
         frames = []
         until(
             lambda: child.poll() is not None,
-            lambda: frames.extend(frame for _, frame in door.receive(500)),
+            lambda: frames.extend(frame for _, frame in listener.receive(500)),
         )
-        frames += [frame for _, frame in door.receive(500)]
+        frames += [frame for _, frame in listener.receive(500)]
         said = child.communicate()[0]
     finally:
-        door.close()
+        listener.close()
 
     assert child.returncode == 0
     assert said.startswith(b"done")
     assert frames[-1] == b"59"
 
 
-def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(door, rank):
+def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(listener, rank):
     """The child's copies are closed, the parent's connection is not shut down."""
-    name = connection(door, rank)
+    name = connection(listener, rank)
     child = os.fork()
     if child == 0:
         rank.leave()
@@ -384,11 +384,11 @@ def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(door, rank):
     assert os.waitpid(child, 0)[1] == 0
     rank.send(b"still here")
 
-    assert heard(door, rank) == [b"still here"]
-    assert door.who(name) is not None
+    assert heard(listener, rank) == [b"still here"]
+    assert listener.who(name) is not None
 
 
-def test_without_a_descriptor_left_it_only_drops(path, door):
+def test_without_a_descriptor_left_it_only_drops(path, listener):
     """`ulimit -n` is short: libzmq ended the training there."""
     code = (
         "import resource, sys, pathlib, os\n"
@@ -430,16 +430,16 @@ def test_a_packet_is_never_larger_than_its_limit():
     assert max(len(packet) for packet in packets_of(bytes(FRAME_BYTES_MAX), 1)) == PACKET_BYTES_MAX
 
 
-def test_who_does_not_greet_is_let_go(door, path, monkeypatch):
-    monkeypatch.setattr(rank_door, "GREET_S", 0.0)
-    monkeypatch.setattr(rank_door, "TEND_EVERY_S", 0.0)
+def test_who_does_not_greet_is_let_go(listener, path, monkeypatch):
+    monkeypatch.setattr(rank_listener, "GREET_S", 0.0)
+    monkeypatch.setattr(rank_listener, "TEND_EVERY_S", 0.0)
     with raw(path):
-        until(lambda: door.refused, lambda: list(door.receive(10)))
+        until(lambda: listener.refused, lambda: list(listener.receive(10)))
 
-    assert len(door) == 0
+    assert len(listener) == 0
 
 
-def test_one_connection_that_floods_is_read_in_turn_with_the_others(door, path):
+def test_one_connection_that_floods_is_read_in_turn_with_the_others(listener, path):
     """Sixty-four packets each, at most: nobody waits for a flood to end."""
     with raw(path) as flood, raw(path) as other:
         for one in (flood, other):
@@ -451,10 +451,10 @@ def test_one_connection_that_floods_is_read_in_turn_with_the_others(door, path):
                 flood.send(b"Fx")
                 sent += 1
         other.sendall(b"Fother")
-        frames = [frame for _, frame in door.receive(500)] + [
-            frame for _, frame in door.receive(500)
+        frames = [frame for _, frame in listener.receive(500)] + [
+            frame for _, frame in listener.receive(500)
         ]
 
         assert sent > 200
         assert b"other" in frames
-        assert len(frames) <= 2 * rank_door.PACKETS_AT_ONCE + 1
+        assert len(frames) <= 2 * rank_listener.PACKETS_AT_ONCE + 1

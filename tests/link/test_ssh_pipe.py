@@ -46,7 +46,7 @@ def a_bridge(answer):
 
 async def test_a_question_is_answered_and_frames_come_beside_it(started):
     found = started(
-        a_bridge("say(bridge.pack(bridge.Frame(b'f')) + bridge.pack(bridge.Refused('no')))")
+        a_bridge("say(bridge.pack(bridge.BridgeFrame(b'f')) + bridge.pack(bridge.Refused('no')))")
     )
     greeting = await found.greeted(20)
     answer = await found.ask(AskJobs(), 20)
@@ -81,7 +81,7 @@ async def test_its_words_are_told_until_it_has_greeted_and_are_harmless(started)
 
 
 async def test_what_was_said_before_the_end_is_heard_before_the_end_is(started):
-    found = started(a_bridge("say(bridge.pack(bridge.Frame(b'last'))); sys.exit(0)"))
+    found = started(a_bridge("say(bridge.pack(bridge.BridgeFrame(b'last'))); sys.exit(0)"))
     await found.greeted(20)
     found.send(AskJobs())
     frames = found.frames(20)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ddtop import registry
-from ddtop.link.rank_door import Credentials
+from ddtop.link.rank_listener import Credentials
 from ddtop.relay.peer_credentials import Peer, peer_of
 
 

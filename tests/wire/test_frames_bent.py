@@ -1,6 +1,6 @@
 """Valid bytes with some of them changed.
 
-Every door where bytes come in says what is wrong, or takes them, and never falls.
+Every listener where bytes come in says what is wrong, or takes them, and never falls.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class TerminalApp(App[None]):
         return result
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """Textual's one door to its driver."""
+        """The only call by which Textual writes to its driver."""
         if renderable is not None and self.waiting_writes > MOST_WAITING:
             self._catch_up_later()
             return

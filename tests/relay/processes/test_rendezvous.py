@@ -76,10 +76,10 @@ def test_a_connection_of_this_process_is_found_with_its_state_and_its_owner():
         table = sockets.table(os.getpid())
         own = sockets.inodes(os.getpid())
         mine = [one for one in table if one.inode in own and one.remote_port == port]
-        (door,) = [one for one in table if one.state == "LISTEN" and one.port == port]
+        (listener,) = [one for one in table if one.state == "LISTEN" and one.port == port]
 
         assert [(one.remote, one.state) for one in mine] == [("127.0.0.1", "ESTABLISHED")]
-        assert sockets.owner(door.inode, [os.getppid()]) == os.getpid()
+        assert sockets.owner(listener.inode, [os.getppid()]) == os.getpid()
 
 
 def test_a_process_that_is_gone_has_no_sockets():

@@ -17,7 +17,7 @@ import pytest
 
 from ddtop import journal, procfs, registry
 from ddtop.agent.state_page import StatePage
-from ddtop.link.rank_door import Credentials
+from ddtop.link.rank_listener import Credentials
 from ddtop.relay.orders import OrderError, send_signal
 from ddtop.relay.processes import exits, sample
 from ddtop.relay.processes import ranks as ranks_module

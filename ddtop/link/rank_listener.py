@@ -73,7 +73,7 @@ class _Connection:
     rejoiner: Rejoiner = field(default_factory=Rejoiner)
 
 
-class RankDoor:
+class RankListener:
     """All connections of ranks. Made, used and closed by one thread.
 
     `descriptor` becomes readable when `receive` has something to do. `refused`: connections that

@@ -1,4 +1,4 @@
-"""The doors of a relay: shut while too many strangers stand in them, and the port stays ours
+"""The listeners of a relay: shut while too many strangers stand in them, and the port stays ours
 meanwhile.
 """
 
@@ -11,8 +11,8 @@ import time
 import pytest
 import zmq
 
-from ddtop.link import doors
-from ddtop.link.doors import Doors
+from ddtop.link import listeners
+from ddtop.link.listeners import Listeners
 from ddtop.link.penalties import FAILED_MAX
 
 DEADLINE_S = 10.0
@@ -20,11 +20,11 @@ DEADLINE_S = 10.0
 
 @pytest.fixture
 def made(monkeypatch):
-    """Doors of a ROUTER, with an eighth of a second for a handshake."""
-    monkeypatch.setattr(doors, "HANDSHAKE_S", 0.125)
+    """Listeners of a ROUTER, with an eighth of a second for a handshake."""
+    monkeypatch.setattr(listeners, "HANDSHAKE_S", 0.125)
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
-    found = Doors(router)
+    found = Listeners(router)
     yield found
     found.close()
     context.destroy(linger=0)
@@ -49,7 +49,7 @@ def connecting(port):
     return found
 
 
-def test_a_door_is_shut_while_too_many_strangers_stand_in_it(made):
+def test_a_listener_is_closed_while_too_many_strangers_connect(made):
     """Who asks meanwhile is not answered; TCP asks again by itself."""
     port = made.open("127.0.0.1", 0, strangers_max=4, bytes_max=1000)
     held = [connecting(port) for _ in range(4)]
@@ -64,7 +64,7 @@ def test_a_door_is_shut_while_too_many_strangers_stand_in_it(made):
             one.close()
 
 
-def test_who_has_been_let_in_stays_while_the_door_is_shut(made):
+def test_who_has_shaken_hands_stays_connected_while_the_listener_is_closed(made):
     port = made.open("127.0.0.1", 0, strangers_max=4, bytes_max=1000)
     router, friend = made._router, made._router.context.socket(zmq.DEALER)
     friend.connect(f"tcp://127.0.0.1:{port}")
@@ -87,7 +87,7 @@ def test_who_has_been_let_in_stays_while_the_door_is_shut(made):
     assert (said, answer) == (b"while it is shut", b"welcome")
 
 
-def test_nobody_else_gets_the_port_while_the_door_is_shut(made):
+def test_nobody_else_gets_the_port_while_the_listener_is_closed(made):
     """Else another user of the host could put a relay of his own in its place."""
     port = made.open("127.0.0.1", 0, strangers_max=1, bytes_max=1000)
     with connecting(port):
@@ -96,7 +96,7 @@ def test_nobody_else_gets_the_port_while_the_door_is_shut(made):
             other.bind(("127.0.0.1", port))
 
 
-def test_a_crowd_at_one_door_does_not_shut_the_other(made):
+def test_a_crowd_at_one_listener_does_not_close_the_other(made):
     """Viewers on the hub's own host come in while its public port is attacked."""
     public = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)
     own = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)

@@ -58,7 +58,7 @@ _WATCHED = (
 
 
 @dataclass
-class _Door:
+class _Listener:
     """One listening socket. `shut_until_s`: None while it is open."""
 
     socket: socket.socket
@@ -66,7 +66,7 @@ class _Door:
     shut_until_s: float | None = None
 
 
-class Doors:
+class Listeners:
     """All listeners of one ROUTER. The thread of the ROUTER makes, uses and closes them.
 
     `monitor`: becomes readable when `look` has something to do. `refused`: connections that ended
@@ -75,7 +75,7 @@ class Doors:
 
     def __init__(self, router: zmq.Socket[bytes]) -> None:
         self._router = router
-        self._doors: dict[str, _Door] = {}
+        self._listeners: dict[str, _Listener] = {}
         self._came: dict[int, tuple[float, int, str]] = {}
         self._shook: deque[tuple[float, str]] = deque()
         self._handshakes = 0
@@ -87,7 +87,7 @@ class Doors:
         self._spare: int | None = None
         self.refused = 0
         router.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
-        endpoint = f"inproc://doors-{id(self)}"
+        endpoint = f"inproc://listeners-{id(self)}"
         router.monitor(endpoint, _WATCHED)
         self.monitor = router.context.socket(zmq.PAIR)
         self.monitor.setsockopt(zmq.LINGER, 0)
@@ -115,7 +115,7 @@ class Doors:
             listening.listen(BACKLOG)
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             # The rest is for who belongs here, for the ranks and for files.
-            door = _Door(listening, min(strangers_max, soft // 4))
+            listener = _Listener(listening, min(strangers_max, soft // 4))
             endpoint = self._bind(listening, bytes_max)
         except zmq.ZMQError as error:
             listening.close()
@@ -123,13 +123,13 @@ class Doors:
         except OSError:
             listening.close()
             raise
-        self._doors[endpoint] = door
+        self._listeners[endpoint] = listener
         return int(listening.getsockname()[1])
 
     def _bind(self, listening: socket.socket, bytes_max: int) -> str:
         descriptor = os.dup(listening.fileno())
         try:
-            # Both are the door's: they are copied when it is bound.
+            # Both are the listener's: they are copied when it is bound.
             self._router.setsockopt(zmq.MAXMSGSIZE, bytes_max)
             self._router.setsockopt(zmq.USE_FD, descriptor)
             self._router.bind("tcp://127.0.0.1:0")
@@ -142,18 +142,18 @@ class Doors:
 
     def close_all_but(self, port: int) -> None:
         """Listen at this port only; libzmq ends the connections of the others."""
-        for endpoint, door in list(self._doors.items()):
-            if door.socket.getsockname()[1] != port:
+        for endpoint, listener in list(self._listeners.items()):
+            if listener.socket.getsockname()[1] != port:
                 self._router.unbind(endpoint)
-                door.socket.close()
-                del self._doors[endpoint]
+                listener.socket.close()
+                del self._listeners[endpoint]
 
     def is_open(self, port: int) -> bool:
         """Whether who connects there is let in now."""
         return all(
-            door.shut_until_s is None
-            for door in self._doors.values()
-            if door.socket.getsockname()[1] == port
+            listener.shut_until_s is None
+            for listener in self._listeners.values()
+            if listener.socket.getsockname()[1] == port
         )
 
     def look(self) -> None:
@@ -199,20 +199,20 @@ class Doors:
                 self._keep_out(now)
         elif kind == zmq.EVENT_ACCEPT_FAILED and now >= self._full_until_s:
             self._full_until_s = now + FULL_AGAIN_S / 10
-            for door in self._doors.values():
-                _shut(door, now + FULL_AGAIN_S)
-                self._turn_away(door)
+            for listener in self._listeners.values():
+                _shut(listener, now + FULL_AGAIN_S)
+                self._turn_away(listener)
 
     def _keep_out(self, now: float) -> None:
         """Have the kernel drop what comes from those that have failed too often.
 
         A closed listener gets it when it opens.
         """
-        for door in self._doors.values():
-            if door.shut_until_s is None:
-                _open(door, self._penalties.kept_out(now))
+        for listener in self._listeners.values():
+            if listener.shut_until_s is None:
+                _open(listener, self._penalties.kept_out(now))
 
-    def _turn_away(self, door: _Door) -> None:
+    def _turn_away(self, listener: _Listener) -> None:
         """Close those who wait in the kernel's queue, with the one descriptor that is kept for
         that.
         """
@@ -221,7 +221,7 @@ class Doors:
                 os.close(self._spare)
                 self._spare = None
             try:
-                door.socket.accept()[0].close()
+                listener.socket.accept()[0].close()
                 self.refused += 1
             except OSError:
                 break
@@ -240,20 +240,20 @@ class Doors:
         if self._penalties.over(now) or len(kept_out) != self._kept_out:
             self._kept_out = len(kept_out)
             self._keep_out(now)
-        for endpoint, door in self._doors.items():
+        for endpoint, listener in self._listeners.items():
             shut_s = self._penalties.shut_s(endpoint, now)
-            if shut_s and door.shut_until_s is None:
-                _shut(door, now + shut_s)
+            if shut_s and listener.shut_until_s is None:
+                _shut(listener, now + shut_s)
             strangers = self.strangers(endpoint, now)
-            if door.shut_until_s is None and strangers >= door.strangers_max:
-                _shut(door, now)
+            if listener.shut_until_s is None and strangers >= listener.strangers_max:
+                _shut(listener, now)
             elif (
-                door.shut_until_s is not None
-                and strangers <= door.strangers_max // 2
-                and now >= door.shut_until_s
+                listener.shut_until_s is not None
+                and strangers <= listener.strangers_max // 2
+                and now >= listener.shut_until_s
             ):
-                door.shut_until_s = None
-                _open(door, kept_out)
+                listener.shut_until_s = None
+                _open(listener, kept_out)
 
     def strangers(self, endpoint: str, now: float) -> int:
         """Recent connections of this listener that are still here and have not shaken hands."""
@@ -268,32 +268,32 @@ class Doors:
         """Stop watching; before the ROUTER and its context are closed."""
         self._router.disable_monitor()
         self.monitor.close(0)
-        for door in self._doors.values():
-            door.socket.close()
+        for listener in self._listeners.values():
+            listener.socket.close()
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
 
 
-def _shut(door: _Door, until_s: float) -> None:
-    door.shut_until_s = until_s
+def _shut(listener: _Listener, until_s: float) -> None:
+    listener.shut_until_s = until_s
     # Where it is not allowed all come in, and the number of descriptors is the limit.
-    _attach(door, _DROP_ALL)
+    _attach(listener, _DROP_ALL)
 
 
-def _open(door: _Door, kept_out: list[Address]) -> None:
+def _open(listener: _Listener, kept_out: list[Address]) -> None:
     """Let everybody in but these."""
     if kept_out:
-        _attach(door, packet_filter(kept_out))
+        _attach(listener, packet_filter(kept_out))
         return
     with contextlib.suppress(OSError):
-        door.socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
+        listener.socket.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
 
 
-def _attach(door: _Door, program: bytes) -> None:
+def _attach(listener: _Listener, program: bytes) -> None:
     value, held = attached(program)
     with contextlib.suppress(OSError):
-        door.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, value)
+        listener.socket.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, value)
     del held
 
 
