@@ -40,7 +40,7 @@ PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Classified:
     """`word`: one of WORDS. `text` follows "is" or "has been": "waiting for a lock". `source`: what
     told it: the process, an open call, frames, stacks, the kernel, the CPU, or nothing.
     """
@@ -51,7 +51,7 @@ class Activity:
 
 
 _OF_FRAMES = {word: (one.word, one.phrase) for word, one in WAITS.items()}
-_NOTHING = Activity("unknown", "", NOTHING)
+_NOTHING = Classified("unknown", "", NOTHING)
 
 
 def doing(facts: RankFacts, policy: Policy) -> str | None:
@@ -61,7 +61,7 @@ def doing(facts: RankFacts, policy: Policy) -> str | None:
     return classify(facts, policy).text or None
 
 
-def classify(facts: RankFacts, policy: Policy) -> Activity:
+def classify(facts: RankFacts, policy: Policy) -> Classified:
     """What the rank does now, as far as it is known."""
     if facts.gone:
         return _NOTHING
@@ -160,64 +160,66 @@ def _silent(facts: RankFacts) -> bool:
     return facts.state is State.SILENT
 
 
-def _certain(facts: RankFacts) -> Activity | None:
+def _certain(facts: RankFacts) -> Classified | None:
     process, place = facts.process.report, facts.reported.place
     if process is None:
         return None
     if process.frozen:
-        return Activity("frozen", "frozen by its cgroup", PROCESS)
+        return Classified("frozen", "frozen by its cgroup", PROCESS)
     if process.state in ("T", "t"):
-        return Activity(
+        return Classified(
             "stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS
         )
     if process.exiting and not (place is not None and place.waits_on == "exit"):
-        return Activity("exit", "leaving the interpreter", PROCESS)
+        return Classified("exit", "leaving the interpreter", PROCESS)
     if process.gc_since_unix_ns is not None:
-        return Activity("gc", "in a full garbage collection", PROCESS)
+        return Classified("gc", "in a full garbage collection", PROCESS)
     return None
 
 
-def _of_call(facts: RankFacts) -> Activity | None:
+def _of_call(facts: RankFacts) -> Classified | None:
     """A call that the flight recorder does not record and that has not returned."""
     call = next((call.name for call in facts.comm.open_calls), None)
     if call is None:
         return None
-    return Activity("p2p" if call in P2P_CALLS else "collective", f"in {call}", CALL)
+    return Classified("p2p" if call in P2P_CALLS else "collective", f"in {call}", CALL)
 
 
-def _of_frames(facts: RankFacts) -> Activity | None:
+def _of_frames(facts: RankFacts) -> Classified | None:
     """What the library frames wait on that the agent sampled last."""
     place = facts.reported.place
     if place is None:
         return None
     waits_on = "DataLoader" if facts.reported.activity == "loader" else place.waits_on
     if place.waits_for is not None:
-        return Activity("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
+        return Classified("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
     if waits_on in ("collective", "p2p"):
         # Inside send and recv it is not known which: the open call would have told.
         return (
-            Activity("collective", f"in {place.callee or 'a collective'}", FRAMES)
+            Classified("collective", f"in {place.callee or 'a collective'}", FRAMES)
             if waits_on == "collective"
             else None
         )
     return (
-        _closer(facts, Activity(*_OF_FRAMES[waits_on], FRAMES)) if waits_on in _OF_FRAMES else None
+        _closer(facts, Classified(*_OF_FRAMES[waits_on], FRAMES))
+        if waits_on in _OF_FRAMES
+        else None
     )
 
 
-def _of_activity(facts: RankFacts) -> Activity | None:
+def _of_activity(facts: RankFacts) -> Classified | None:
     if facts.reported.place is None:
         return None
     if facts.reported.activity == "cuda_sync":
-        return Activity(*_OF_FRAMES["cuda-sync"], FRAMES)
+        return Classified(*_OF_FRAMES["cuda-sync"], FRAMES)
     return (
-        Activity("python", f"in {facts.reported.activity}", FRAMES)
+        Classified("python", f"in {facts.reported.activity}", FRAMES)
         if facts.reported.activity in COMPUTES and facts.reported.place.callee
         else None
     )
 
 
-def _closer(facts: RankFacts, found: Activity) -> Activity:
+def _closer(facts: RankFacts, found: Classified) -> Classified:
     """The word of the frames, with the file or the child that the kernel adds."""
     process = facts.process.report
     if process is None or not sleeps(process):
@@ -234,10 +236,10 @@ def _closer(facts: RankFacts, found: Activity) -> Activity:
             text = does
         elif found.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
             text = f"{found.text}, {does}"
-    return Activity(found.word, text, found.source)
+    return Classified(found.word, text, found.source)
 
 
-def _of_stacks(facts: RankFacts) -> Activity | None:
+def _of_stacks(facts: RankFacts) -> Classified | None:
     """What the library frames of a fresh dump wait on."""
     stacks = fresh_stacks(facts)
     thread = _main(stacks) if stacks is not None else None
@@ -251,11 +253,11 @@ def _of_stacks(facts: RankFacts) -> Activity | None:
         if owner is Owner.FRAMEWORK:
             word = word_of(frame.file, frame.function) or word
     if word in ("collective", "p2p"):
-        return Activity(word, (COLLECTIVE if word == "collective" else P2P).phrase, STACKS)
-    return _closer(facts, Activity(*_OF_FRAMES[word], STACKS)) if word in _OF_FRAMES else None
+        return Classified(word, (COLLECTIVE if word == "collective" else P2P).phrase, STACKS)
+    return _closer(facts, Classified(*_OF_FRAMES[word], STACKS)) if word in _OF_FRAMES else None
 
 
-def _of_gil(facts: RankFacts, policy: Policy) -> Activity | None:
+def _of_gil(facts: RankFacts, policy: Policy) -> Classified | None:
     """For a silent rank: whether its main thread asks for the GIL again and again."""
     if (
         facts.process.report is None
@@ -267,10 +269,10 @@ def _of_gil(facts: RankFacts, policy: Policy) -> Activity | None:
     said = said_of(facts.process.report)
     if said is not None and said[0] != "lock":
         return None
-    return Activity("gil", "waiting for the GIL that another of its threads holds", KERNEL)
+    return Classified("gil", "waiting for the GIL that another of its threads holds", KERNEL)
 
 
-def _of_kernel(facts: RankFacts) -> Activity | None:
+def _of_kernel(facts: RankFacts) -> Classified | None:
     process = facts.process.report
     said = said_of(process) if process is not None else None
     if process is None or said is None:
@@ -280,11 +282,11 @@ def _of_kernel(facts: RankFacts) -> Activity | None:
     if facts.process.working is False or (
         facts.process.working and said[0] == "file" and path_of(process) is not None
     ):
-        return Activity(*said, KERNEL)
+        return Classified(*said, KERNEL)
     return None
 
 
-def _of_cpu(facts: RankFacts, policy: Policy) -> Activity | None:
+def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:
     process = facts.process.report
     if not facts.process.working or facts.process.cpu_ratio is None or process is None:
         return None
@@ -292,17 +294,17 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Activity | None:
     if process.state != "R" and (process.children or facts.process.cpu_ratio < policy.busy_ratio):
         return None
     if _silent(facts):
-        return Activity("c", "computing in C", CPU)
+        return Classified("c", "computing in C", CPU)
     if facts.reported.place is None:
         return None
     if (facts.reported.line_age_s or 0.0) >= policy.same_line_s:
-        return Activity(
+        return Classified(
             "c", "computing at the same line (a call into C, or a loop of one line)", CPU
         )
-    return Activity("python", f"computing in {facts.reported.place.callee or 'Python'}", CPU)
+    return Classified("python", f"computing in {facts.reported.place.callee or 'Python'}", CPU)
 
 
-def _in_c(facts: RankFacts, found: Activity) -> str:
+def _in_c(facts: RankFacts, found: Classified) -> str:
     """For a silent rank: C code holds the GIL below that line, whatever it does."""
     stacks = fresh_stacks(facts)
     user = _user_frame(stacks) if stacks is not None else None

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
-from ddtop.diagnosis.table import Row
+from ddtop.diagnosis.table import RuleRow
 
 
-def earlier_than(causes: Sequence[Finding], row: Row, context: Context) -> list[Finding]:
+def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> list[Finding]:
     """What the rule of `row` finds that was due before the first of `causes` began."""
     before_unix_ns = min(cause.since_unix_ns for cause in causes)
     named = frozenset(rank for cause in causes for rank in cause.ranks)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ddtop.sim.fleet import DIGITS, FOLDER, LAYERS, SCRIPT, WORLD, Fleet
+from ddtop.sim.fleet import DIGITS, FOLDER, LAYERS, SCRIPT, WORLD, SimulatedFleet
 from ddtop.sim.incidents import HASTY, SLOW, Era
 from ddtop.wire.records import Arrivals
 from ddtop.wire.samples import SYMMETRIC, Spot, arrivals_of
@@ -56,7 +56,7 @@ def is_asked(era: Era, from_s: float, until_s: float) -> bool:
 
 
 def arrivals(
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     era: Era,
     rank: int,
     at_s: float,

@@ -29,7 +29,7 @@ SCRIPT, FOLDER = "pretrain.py", "/workspace/pretrain"
 FIRST_PID, PIDS_OF_ATTEMPT = 21_000, 900
 
 
-class Fleet:
+class SimulatedFleet:
     """Who the ranks are. `spread_by_rank`: they report one by one; of more, the ranks of a host
     report together.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ddtop.sim import incidents
-from ddtop.sim.fleet import DIGITS, LOCAL_SIZE, Fleet
+from ddtop.sim.fleet import DIGITS, LOCAL_SIZE, SimulatedFleet
 from ddtop.sim.incidents import Era
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
 
@@ -58,7 +58,7 @@ class SimulatedGpus:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         kind: str,
         bare_hosts: int,
         eras: Sequence[Era],

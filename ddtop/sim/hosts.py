@@ -4,7 +4,7 @@ outside.
 
 from __future__ import annotations
 
-from ddtop.sim.fleet import DIGITS, Fleet
+from ddtop.sim.fleet import DIGITS, SimulatedFleet
 from ddtop.sim.incidents import LOADS, STARTS, STOPPED, STRAYS, TRAINING
 from ddtop.sim.progress import Course
 from ddtop.wire.hosts import HUB, LEAF, HostClock, HubLink
@@ -28,7 +28,7 @@ _ASLEEP = {
 
 
 def process_of(
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     rank: int,
     attempt: int,
     course: Course,
@@ -63,7 +63,7 @@ def process_of(
 
 
 def host_state(
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     host: int,
     processes: tuple[ProcessState, ...],
     busy_cores: float,
@@ -95,7 +95,7 @@ def host_state(
     )
 
 
-def _link(fleet: Fleet, host: int, lost: int) -> HubLink | None:
+def _link(fleet: SimulatedFleet, host: int, lost: int) -> HubLink | None:
     if fleet.hosts == 1:
         return None
     address = f"{fleet.host_name(0)}:29600"

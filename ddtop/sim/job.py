@@ -14,7 +14,7 @@ from msgspec import structs
 
 from ddtop.sim import arrivals, hosts
 from ddtop.sim import incidents as script
-from ddtop.sim.fleet import LOCAL_SIZE, Fleet
+from ddtop.sim.fleet import LOCAL_SIZE, SimulatedFleet
 from ddtop.sim.gpus import SimulatedGpus
 from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Era, Scenario
 from ddtop.sim.progress import Course, course_of
@@ -61,7 +61,7 @@ class SimulatedJob:
     ) -> None:
         if reports_per_s not in (None, 1, 2):
             raise ValueError(f"{reports_per_s} reports a second: 1 or 2 can be simulated")
-        self.fleet = Fleet(world_size, seed)
+        self.fleet = SimulatedFleet(world_size, seed)
         script.check(scenario.incidents, world_size)
         self._seed, self._scenario, self.began_unix_ns = seed, scenario, began_unix_ns
         often = reports_per_s == 2 if reports_per_s else world_size <= OFTEN_TO
@@ -393,7 +393,7 @@ class SimulatedJob:
             yield self._seal(one, attempt, rank, at_s)
 
 
-def _offsets_ns(fleet: Fleet, skew_s: float, seed: int) -> dict[str, int]:
+def _offsets_ns(fleet: SimulatedFleet, skew_s: float, seed: int) -> dict[str, int]:
     """By sender, how far the hub's clock is ahead of the host's; empty where all are right."""
     random = Random(f"{seed}/clocks")
     most = round(skew_s * SECOND_NS)
@@ -413,7 +413,7 @@ class _Attempt:
         eras: tuple[Era, ...],
         began_unix_ns: int,
         base_step: int,
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         gpus: SimulatedGpus | None,
     ) -> None:
         self.number, self.eras, self.began_unix_ns, self.base_step = (

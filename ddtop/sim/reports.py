@@ -23,7 +23,7 @@ from ddtop.sim.fleet import (
     PER_STEP,
     SCRIPT,
     WORLD,
-    Fleet,
+    SimulatedFleet,
 )
 from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, SimulatedGpus
 from ddtop.sim.incidents import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
@@ -80,7 +80,7 @@ class Moment:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         era: Era,
         at_s: float,
         began_unix_ns: int,

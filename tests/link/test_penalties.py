@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.link.penalties import (
-    LISTENER_CLOSED_S,
     FAILED_MAX,
     KEPT,
+    LISTENER_CLOSED_S,
     LISTENER_PER_S,
     PENALTY_MOST_S,
     PENALTY_S,
