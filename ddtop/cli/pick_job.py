@@ -47,10 +47,10 @@ def picker(
     of the list.
     """
     from ddtop.cli import config
-    from ddtop.ui.picker import Found, PickerApp
+    from ddtop.ui.picker import JobSearch, PickerApp
     from ddtop.ui.settings import kept
 
-    found = Found(read, health)
+    found = JobSearch(read, health)
 
     def pick() -> registry.JobEntry | None:
         app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))

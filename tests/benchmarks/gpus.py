@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from ddtop.relay.gpus.nvml import Nvml
-from ddtop.relay.gpus.reader import Gpus
+from ddtop.relay.gpus.reader import GpuReader
 from tests.benchmarks.table import Row, limited, missing
 from tests.nvml import GIB, FakeCard
 from tests.nvml_library import Library, loaded
@@ -51,7 +51,7 @@ def measure(samples: int) -> Iterator[Row]:
 
 def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> Iterator[Row]:
     with loaded(library) as nv:
-        nvml, gpus = Nvml(nv), Gpus(())
+        nvml, gpus = Nvml(nv), GpuReader(())
         gpus._owners = owners
         spent = []
         for second in range(samples):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.model.state.facts import Progress, RankFacts, Snapshot, State
+from ddtop.model.state.facts import ProgressFacts, RankFacts, Snapshot, State
 from ddtop.model.state.straggler_facts import Late
 from ddtop.viewer.tally import tally_of
 
@@ -14,7 +14,7 @@ SECOND = 1_000_000_000
 
 
 def at(seconds, iteration, step_ms=100.0, *, run="r1", attempt=0, late=None, still=None):
-    progress = Progress(iteration=iteration, step_ms=step_ms)
+    progress = ProgressFacts(iteration=iteration, step_ms=step_ms)
     rank = RankFacts(0, State.RUNNING, progress=progress, late=late)
     time = int((1000 + seconds) * SECOND)
     return Snapshot(

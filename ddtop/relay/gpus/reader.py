@@ -51,7 +51,7 @@ def driver_here(drivers: Sequence[Driver] = DRIVERS) -> Driver | None:
     return next((driver for driver in drivers if driver.present()), None)
 
 
-class Gpus:
+class GpuReader:
     """Asks the driver once a second while it is wanted, if there is one. `look` never waits."""
 
     def __init__(self, drivers: Sequence[Driver] = DRIVERS) -> None:

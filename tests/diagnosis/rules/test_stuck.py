@@ -96,9 +96,9 @@ def test_without_a_recorder_different_operations_are_not_taken_for_the_network()
     job = stuck()
     job.ranks[2].place = place("evaluate", line=61, callee="barrier", waits_on="collective")
     for rank in job.ranks:
-        standing = rank.standings[WORLD]
-        standing.open.clear()
-        standing.last_op = None
+        condition = rank.standings[WORLD]
+        condition.open.clear()
+        condition.last_op = None
     job.passes(8)
 
     finding = job.finding()

@@ -13,7 +13,7 @@ from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.amd import AmdDriver, AmdSmi
 from ddtop.relay.gpus.driver import DriverError
 from ddtop.relay.gpus.nvml import NvidiaDriver
-from ddtop.relay.gpus.reader import Gpus, driver_here
+from ddtop.relay.gpus.reader import GpuReader, driver_here
 from ddtop.wire.gpu import AMD, NVIDIA, Gpu
 from tests.amdsmi import IO, NOT_SUPPORTED, FakeAmdGpu, FakeAmdSmi
 from tests.nvml import FakeCard, FakeNvml, until
@@ -139,13 +139,13 @@ def test_an_amdsmi_without_its_library_is_a_reason_and_no_crash(monkeypatch, tmp
 
 @pytest.fixture
 def watching(monkeypatch):
-    """Makes a `Gpus` over drivers; all are ended with the test."""
+    """Makes a `GpuReader` over drivers; all are ended with the test."""
     monkeypatch.setattr(room, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(room, "AGAIN_S", 0.01)
     made = []
 
     def make(*drivers):
-        made.append(Gpus(drivers))
+        made.append(GpuReader(drivers))
         return made[-1]
 
     yield make

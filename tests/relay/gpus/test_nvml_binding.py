@@ -26,7 +26,7 @@ from ddtop.relay.gpus.nvml import (
     Nvml,
     NvmlError,
 )
-from ddtop.relay.gpus.reader import Gpus
+from ddtop.relay.gpus.reader import GpuReader
 from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml, until
 from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
 

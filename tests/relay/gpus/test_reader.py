@@ -9,19 +9,19 @@ import pytest
 
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NvidiaDriver, NvmlError
-from ddtop.relay.gpus.reader import Gpus, Xids, described
+from ddtop.relay.gpus.reader import GpuReader, Xids, described
 from tests.nvml import GIB, FakeCard, FakeNvml, until
 
 
 @pytest.fixture
 def watching(monkeypatch):
-    """Makes a `Gpus` over a double; all are ended with the test."""
+    """Makes a `GpuReader` over a double; all are ended with the test."""
     monkeypatch.setattr(room, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(room, "AGAIN_S", 0.01)
     made = []
 
     def make(nv, opened=None):
-        found = Gpus((NvidiaDriver(lambda: True, opened or (lambda: nv)),))
+        found = GpuReader((NvidiaDriver(lambda: True, opened or (lambda: nv)),))
         made.append((found, nv))
         return found
 
@@ -104,7 +104,7 @@ def test_a_driver_that_cannot_be_asked_says_why_and_is_asked_again(watching):
 
 def test_without_a_driver_there_is_no_thread():
     before = threading.active_count()
-    gpus = Gpus((NvidiaDriver(lambda: False, lambda: pytest.fail("asked for")),))
+    gpus = GpuReader((NvidiaDriver(lambda: False, lambda: pytest.fail("asked for")),))
 
     assert gpus.look({}) == ((), None)
     assert threading.active_count() == before
