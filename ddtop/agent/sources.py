@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Source:
+class ProbeRow:
     """One row. `after`: the import that `wrap` waits for. `probes`: there is a probe to be made.
 
     `wrap`: the name of the function, if one file waits for two imports. `around`: the file also has
@@ -45,44 +45,46 @@ class Source:
         return getattr(__import__(self.file, fromlist=(function,)), function)
 
 
-def _titan(name: str, after: str, wrap: str) -> Source:
-    return Source(name, "frameworks.torchtitan", after, wrap=wrap)
+def _titan(name: str, after: str, wrap: str) -> ProbeRow:
+    return ProbeRow(name, "frameworks.torchtitan", after, wrap=wrap)
 
 
-def _torch(name: str, after: str, wrap: str) -> Source:
-    return Source(name, "frameworks.torch_phases", after, wrap=wrap)
+def _torch(name: str, after: str, wrap: str) -> ProbeRow:
+    return ProbeRow(name, "frameworks.torch_phases", after, wrap=wrap)
 
 
 SOURCES = (
-    Source("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
-    Source("place", "probes.rank_thread", probes=True),
-    Source("iterations", "probes.iterations", probes=True),
-    Source("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
-    Source("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
-    Source("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
-    Source("pipeline", "wrap.pipelining", after="torch.distributed.pipelining.stage"),
-    Source("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
-    Source("peer calls", "probes.peer_calls", probes=True),
-    Source("collectives", "probes.collectives", probes=True),
-    Source("activity", "probes.activity", probes=True),
-    Source("exceptions caught", "probes.exceptions_caught", probes=True),
-    Source("batches", "wrap.dataloader", after="torch.utils.data.dataloader"),
-    Source("loader", "probes.loader", probes=True),
-    Source("gradients", "wrap.ddp", after="torch.nn.parallel.distributed"),
-    Source("cuda", "probes.cuda", probes=True),
-    Source("progress", "probes.progress", probes=True),
-    Source("tqdm", "frameworks.tqdm", after="tqdm.std"),
-    Source("hf-trainer", "frameworks.hf_trainer", after="transformers.trainer"),
-    Source("lightning", "frameworks.lightning", after="lightning.pytorch.trainer.trainer"),
-    Source("pytorch-lightning", "frameworks.lightning", after="pytorch_lightning.trainer.trainer"),
-    Source("fabric", "frameworks.fabric", after="lightning.fabric.fabric"),
-    Source("lightning-fabric", "frameworks.fabric", after="lightning_fabric.fabric"),
-    Source("accelerate", "frameworks.accelerate", after="accelerate.accelerator"),
-    Source("deepspeed", "frameworks.deepspeed", after="deepspeed.runtime.engine"),
-    Source("ignite", "frameworks.ignite", after="ignite.engine.engine"),
-    Source("megatron", "frameworks.megatron", after="megatron.training.training"),
-    Source("composer", "frameworks.composer", after="composer.trainer.trainer"),
-    Source("ray-train", "frameworks.ray_train", after="ray.train.v2.api.train_fn_utils"),
+    ProbeRow("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
+    ProbeRow("place", "probes.rank_thread", probes=True),
+    ProbeRow("iterations", "probes.iterations", probes=True),
+    ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
+    ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
+    ProbeRow("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
+    ProbeRow("pipeline", "wrap.pipelining", after="torch.distributed.pipelining.stage"),
+    ProbeRow("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
+    ProbeRow("peer calls", "probes.peer_calls", probes=True),
+    ProbeRow("collectives", "probes.collectives", probes=True),
+    ProbeRow("activity", "probes.activity", probes=True),
+    ProbeRow("exceptions caught", "probes.exceptions_caught", probes=True),
+    ProbeRow("batches", "wrap.dataloader", after="torch.utils.data.dataloader"),
+    ProbeRow("loader", "probes.loader", probes=True),
+    ProbeRow("gradients", "wrap.ddp", after="torch.nn.parallel.distributed"),
+    ProbeRow("cuda", "probes.cuda", probes=True),
+    ProbeRow("progress", "probes.progress", probes=True),
+    ProbeRow("tqdm", "frameworks.tqdm", after="tqdm.std"),
+    ProbeRow("hf-trainer", "frameworks.hf_trainer", after="transformers.trainer"),
+    ProbeRow("lightning", "frameworks.lightning", after="lightning.pytorch.trainer.trainer"),
+    ProbeRow(
+        "pytorch-lightning", "frameworks.lightning", after="pytorch_lightning.trainer.trainer"
+    ),
+    ProbeRow("fabric", "frameworks.fabric", after="lightning.fabric.fabric"),
+    ProbeRow("lightning-fabric", "frameworks.fabric", after="lightning_fabric.fabric"),
+    ProbeRow("accelerate", "frameworks.accelerate", after="accelerate.accelerator"),
+    ProbeRow("deepspeed", "frameworks.deepspeed", after="deepspeed.runtime.engine"),
+    ProbeRow("ignite", "frameworks.ignite", after="ignite.engine.engine"),
+    ProbeRow("megatron", "frameworks.megatron", after="megatron.training.training"),
+    ProbeRow("composer", "frameworks.composer", after="composer.trainer.trainer"),
+    ProbeRow("ray-train", "frameworks.ray_train", after="ray.train.v2.api.train_fn_utils"),
     _titan("torchtitan metrics", "torchtitan.components.metrics", "wrap_metrics"),
     _titan("torchtitan trainer", "torchtitan.trainer", "wrap_trainer"),
     _titan("torchtitan validator", "torchtitan.components.validate", "wrap_validator"),
@@ -93,7 +95,7 @@ SOURCES = (
         "wrap_distributed_save",
     ),
     _torch("compile", "torch._dynamo.callback", "wrap_compile"),
-    Source("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
-    Source("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
+    ProbeRow("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
+    ProbeRow("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
 )
 """Where torch and MPI both wait, the later row is named first."""

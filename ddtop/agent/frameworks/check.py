@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from ddtop.agent.sources import SOURCES, Source
+from ddtop.agent.sources import SOURCES, ProbeRow
 
 NO_FRAMEWORKS = ("torch", "tqdm")
 
@@ -26,7 +26,7 @@ def lines() -> Iterator[str]:
         yield f"off|{source.name}|{reason}" if reason else f"ok|{source.name}|{version}"
 
 
-def _tried(source: Source) -> str:
+def _tried(source: ProbeRow) -> str:
     """Why its functions cannot be wrapped; empty: they can."""
     try:
         module = importlib.import_module(source.after or "")
