@@ -300,7 +300,7 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
         import sys, time
         sys.path.insert(0, %r)
         from ddtop.relay.gpus.nvml import NvidiaDriver
-        from ddtop.relay.gpus.reader import Gpus
+        from ddtop.relay.gpus.reader import GpuReader
         from tests.nvml_library import FakeCard, Library, loaded
 
         library = Library(FakeCard())
