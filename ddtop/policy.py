@@ -444,6 +444,10 @@ class Policy:
     """A launcher that passes on a signal ends all ranks within milliseconds. One that cleans up
     after a death polls every 100 ms first."""
 
+    cancelled_because_s: float = 10.0
+    """What was critical so shortly before a job was cancelled is told as what stood until then.
+    Ranks that clean up on SIGTERM end a few seconds after it."""
+
     arrivals_apart_ratio: float = 0.08
     """The relay asks its ranks for exact arrivals where the upper half of them waits this much more
     than the one that waits least: it is the smallest difference that is worth a finding."""

@@ -11,6 +11,7 @@ from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rank_state import with_states
+from ddtop.diagnosis.until_then import with_what_stood
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.policy import Policy
 
@@ -42,6 +43,8 @@ class Judge:
         self._standing: dict[Identity, _Standing] = {}
         self._run: tuple[str, int] | None = None
         self._observed_unix_ns: int | None = None
+        self._stood: tuple[Finding, ...] = ()
+        self._stood_unix_ns = 0
         self.found: tuple[Finding, ...] = ()
         """What the last snapshot shows, whether it stands or not."""
 
@@ -96,6 +99,7 @@ class Judge:
             # Rules never mix runs: what stood in the last attempt ended with it.
             self._run, self._observed_unix_ns = (snapshot.run, snapshot.attempt), None
             self._standing.clear()
+            self._stood = ()
         self.found = diagnose(snapshot, self._policy)
         found = {finding.identity: finding for finding in self.found}
         fresh = (
@@ -139,5 +143,18 @@ class Judge:
         if snapshot.ended is not None:
             shown = [finding for finding in shown if finding.identity in found]
         order = {"critical": 0, "warning": 1, "info": 2}
+        shown = [self._told(one, snapshot) for one in shown]
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
         return conclude(tuple(shown), snapshot, self._policy)
+
+    def _told(self, finding: Finding, snapshot: Snapshot) -> Finding:
+        """A cancellation with what stood until then; what stands is remembered for it."""
+        if finding.severity == CRITICAL:
+            if self._stood_unix_ns != snapshot.time_unix_ns:
+                self._stood, self._stood_unix_ns = (), snapshot.time_unix_ns
+            self._stood = (*self._stood, finding)
+            return finding
+        if finding.kind != Kind.CANCELLED:
+            return finding
+        just_before = finding.since_unix_ns - self._policy.cancelled_because_s * 1e9
+        return with_what_stood(finding, self._stood if self._stood_unix_ns > just_before else ())

@@ -110,7 +110,7 @@ def test_an_ended_job_needs_no_second_opinion():
     assert judged(job, [13.0]) == [[("critical", "rank-killed", (1,))]]
 
 
-def test_after_the_end_what_stood_before_is_replaced_by_how_it_ended():
+def test_after_the_end_what_stood_before_is_told_by_how_it_ended():
     job = hang()
     judge = Judge(POLICY)
     judged(job, [19.0, 19.5], judge)
@@ -118,7 +118,7 @@ def test_after_the_end_what_stood_before_is_replaced_by_how_it_ended():
         rank.ends(signal=15, later_s=0.01)
     job.passes(1)
 
-    assert judged(job, [20.5], judge) == [[("info", "cancelled", ())]]
+    assert judged(job, [20.5], judge) == [[("warning", "cancelled", ())]]
 
 
 def test_the_worst_comes_first():

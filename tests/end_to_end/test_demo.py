@@ -46,6 +46,11 @@ def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
     job = re.search(r"ddtop report (demo-\d+)", done.stderr)[1]
     report = world.ddtop("report", job, "-o", "-")
     assert f"critical: {fault}: " in report.stdout
+    verdict = report.stdout.partition("## Ranks")[0]
+    if fault != "master-unreachable":
+        # The demo ends it as a time limit would: what was wrong is told all the same.
+        assert "Until then: " in verdict
+        assert said in verdict
 
 
 def test_a_demo_under_mpirun_leaves_none_of_its_shared_memory(world):

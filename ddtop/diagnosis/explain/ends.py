@@ -101,11 +101,12 @@ PAGES = (
     ),
     Explanation(
         kind=Kind.CANCELLED,
-        severity="info",
+        severity="info; a warning where something critical stood until then",
         brief="all ranks were ended together, from outside",
         meaning=(
             "One action ended all ranks: Ctrl-C, scancel, a time limit, preemption. Nothing is"
-            " wrong with the program."
+            " wrong with the program, unless something critical stood in the {cancelled_because_s}"
+            " before: then the finding tells it behind `Until then`."
         ),
         found=(
             (

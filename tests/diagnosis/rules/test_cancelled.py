@@ -201,3 +201,56 @@ def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
     job.passes(3)
 
     assert job.finding().kind == "rank-crashed"
+
+
+def hung_then_cancelled():
+    """Rank 2 stands elsewhere; after ten seconds the time limit ends all ranks."""
+    job = trained()
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(10)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01 * rank.number)
+    job.passes(3)
+    return job
+
+
+def test_a_hang_that_somebody_ended_is_told_with_the_cancellation():
+    """ "cancelled, nothing to fix" is what the next morning must not read."""
+    finding = hung_then_cancelled().finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cancelled", ())
+    assert finding.summary.startswith(
+        "the job was cancelled: ranks 0-3 ended together (SIGTERM). Until then: rank 2 has been in"
+        " fetch_labels (data.py:40) for "
+    )
+    assert finding.advice.startswith("see why it is stuck at data.py:40")
+    assert any("has enqueued" in line for line in finding.evidence)
+    assert finding.evidence[-1].startswith("rank 3 (pid ")
+
+
+def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
+    """The first rank's end is critical for a moment, until it is clear that all follow."""
+    job = trained()
+    job.ranks[0].ends(signal=15)
+    job.passes(2)
+    for rank in job.ranks[1:]:
+        rank.ends(signal=15)
+    job.passes(3)
+
+    assert not any("Until then" in finding.summary for finding in job.verdict().findings)
+
+
+def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_told():
+    job = trained()
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(10)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(30)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01 * rank.number)
+    job.passes(3)
+
+    assert job.kinds() == [("info", "cancelled", ())]
