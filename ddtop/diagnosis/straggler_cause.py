@@ -25,6 +25,8 @@ from ddtop.words.sentences import about
 LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
     "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "python", "unknown",
 )  # fmt: skip
+NOT_MEASURED = "not measured"
+"""In the text of a cause: no measurement explains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
         "look a few times where it is: `ddtop stacks`, or py-spy top on its pid; compare its host"
         " with the others'"
     )
-    return Cause(UNKNOWN, "is slow for a reason that is not measured", advice)
+    return Cause(UNKNOWN, f"is slow for a reason that is {NOT_MEASURED}", advice)
 
 
 def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:

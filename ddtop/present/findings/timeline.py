@@ -7,7 +7,8 @@ import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.finding import Finding, Verdict
+from ddtop.diagnosis.finding import SEVERITIES, Finding, Verdict
+from ddtop.diagnosis.straggler_cause import NOT_MEASURED
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.drop_events import Losses
 from ddtop.present.now import end_text
@@ -39,15 +40,17 @@ TOGETHER_NS = 10_000_000_000
 FOLD_FROM = 4
 """From more ranks on that end in the same way at the same look, one entry tells of all."""
 _DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
+_LASTED = re.compile(rf",? for {_DURATION.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Something that happened at `unix_ns`.
 
-    `words`: of a finding, its sentence at different times (unix ns); of everything else one.
-    `finding`: as it stood last. `over_unix_ns`: when it cleared, None while it stands. `closed`:
-    what ended it was the end of the job or of the attempt.
+    `unix_ns`: when the fact began. `words`: of a finding, what was said of it and when (unix ns),
+    never changed afterwards; of everything else one. `finding`: as it stood when most was known of
+    it. `over_unix_ns`: when it cleared, None while it stands. `closed`: what ended it was the end
+    of the job or of the attempt.
     """
 
     key: Hashable
@@ -61,8 +64,8 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The newest words."""
-        return self.words[-1][1]
+        """The newest words, without how long it had lasted when they were said."""
+        return self.words[-1][1] if self.finding is None else without_age(self.words[-1][1])
 
 
 class Timeline:
@@ -223,14 +226,12 @@ class Timeline:
                     # The same fact, which was out of sight for a while.
                     self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
                     continue
-                words = ((finding.since_unix_ns, clean(finding.summary)),)
+                words = ((max(now, finding.since_unix_ns), clean(finding.summary)),)
                 self._add(Entry(key, finding.since_unix_ns, FINDING, words, finding.ranks, finding))
             elif known.finding != finding:
-                self._put(
-                    replace(
-                        known, finding=finding, words=_with_words(known.words, now, finding.summary)
-                    )
-                )
+                fuller = _fuller(known.finding, finding)
+                words = _with_words(known.words, now, finding.summary)
+                self._put(replace(known, finding=fuller, words=words))
         for gone in [identity for identity in self._standing if identity not in shown]:
             entry = self._entries.get(self._standing.pop(gone))
             if entry is not None:
@@ -351,14 +352,32 @@ class Timeline:
 def _with_words(
     words: tuple[tuple[int, str], ...], now: int, summary: str
 ) -> tuple[tuple[int, str], ...]:
-    """A sentence in which only a duration has grown is the same one; the newest numbers stay with
-    the newest look."""
+    """A sentence in which only a duration has grown is the same one: it stays as it was said. One
+    that knows less than the one before is left out."""
     text = clean(summary)
-    if text == words[-1][1]:
-        return words
     if _DURATION.sub("", text) == _DURATION.sub("", words[-1][1]):
-        return (*words[:-1], (words[-1][0], text))
+        return words
+    if any(NOT_MEASURED in text and NOT_MEASURED not in said for _, said in words):
+        return words
     return _bounded((*words, (now, text)))
+
+
+def _fuller(known: Finding | None, finding: Finding) -> Finding:
+    """The one that tells more: a finding that is about to clear loses victims and causes."""
+    if known is None:
+        return finding
+    if known.severity != finding.severity:
+        return min(known, finding, key=lambda one: SEVERITIES.index(one.severity))
+    if len(finding.victims) < len(known.victims):
+        return known
+    fewer = NOT_MEASURED in finding.summary and NOT_MEASURED not in known.summary
+    return known if fewer else finding
+
+
+def without_age(summary: str) -> str:
+    """A finding's sentence without how long it has lasted: where the time of its beginning stands
+    beside it, a duration of another moment would contradict it."""
+    return _LASTED.sub("", summary)
 
 
 def _bounded(words: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
@@ -390,7 +409,8 @@ def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
         found.add(
             Event(
                 entry.unix_ns,
-                f"{entry.finding.severity}: {clean(entry.finding.kind)}: {entry.words[0][1]}",
+                f"{entry.finding.severity}: {clean(entry.finding.kind)}:"
+                f" {without_age(entry.words[0][1])}",
             )
         )
         if entry.over_unix_ns is not None and not entry.closed:

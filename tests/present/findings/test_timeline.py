@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+from ddtop.diagnosis.finding import WARNING, Finding, Verdict
 from ddtop.diagnosis.judge import Judge
+from ddtop.diagnosis.kinds import Kind
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.present.findings.timeline import events, timeline_lines
+from ddtop.present.findings.timeline import Timeline, events, timeline_lines
 from tests.jobs import TICK_S, FakeJob, unix_ns
+from tests.ui import builders
 
 
 def looks(job):
@@ -74,3 +80,77 @@ def test_nothing_happens_in_a_healthy_job_after_its_ranks_have_come():
     job.trains(10)
 
     assert [line[8:] for line in timeline_lines(events(looks(job)))] == ["  ranks 0,1 of 2 came"]
+
+
+def looked(job):
+    """The time line of a viewer that saw it all."""
+    timeline = Timeline()
+    for snapshot, verdict in looks(job):
+        timeline.take(snapshot, verdict)
+    return timeline
+
+
+def story(job):
+    """The only entry of a finding."""
+    (entry,) = [one for one in looked(job).entries if one.finding is not None]
+    return entry
+
+
+def test_a_story_keeps_what_was_said_when():
+    """For how long it had lasted fits the time at which that was said, and is not rewritten."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].stands_at("wait_for_licence", "train.py", 63)
+    job.others_wait(2)
+    job.passes(60)
+
+    entry = story(job)
+    said = [
+        (at, int(lasted)) for at, text in entry.words for lasted in re.findall(r"for (\d+) s", text)
+    ]
+
+    assert said
+    for at, lasted_s in said:
+        assert abs((at - entry.unix_ns) / 1e9 - lasted_s) <= 1.5
+    assert " for 5" not in entry.text
+
+
+def test_a_finding_that_is_over_keeps_its_victims_though_they_go_on_one_by_one():
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].stands_at("wait_for_licence", "train.py", 63)
+    job.others_wait(2)
+    job.passes(20)
+    job.ranks[0].is_stopped()
+    job.passes(3)
+    job.ranks[0].continues()
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(10)
+
+    found = [one for one in looked(job).entries if one.finding is not None]
+
+    assert (found[0].finding.ranks, found[0].finding.victims) == ((2,), (0, 1, 3))
+
+
+def test_a_cause_that_was_measured_does_not_end_as_not_measured():
+    base, timeline = builders.healthy(4), Timeline()
+    measured = Finding(
+        Kind.STRAGGLER, WARNING, (2,), (0, 1, 3), base.time_unix_ns,
+        "rank 2 is a straggler: ranks 0,1,3 wait 20 ms of each 100 ms step; it loads",
+        ("loader: 60% of its time",),
+    )  # fmt: skip
+    unknown = replace(
+        measured,
+        summary="rank 2 is a straggler: ranks 0,1,3 wait 9 ms of each 100 ms step; it is slow for a"
+        " reason that is not measured",
+        evidence=(),
+    )
+    for second, findings in enumerate(((measured,), (unknown,), ())):
+        snapshot = replace(base, time_unix_ns=base.time_unix_ns + second * 1_000_000_000)
+        timeline.take(snapshot, Verdict(WARNING, findings, ""))
+
+    (entry,) = [one for one in timeline.entries if one.finding is not None]
+    assert [text for _, text in entry.words] == [measured.summary]
+    assert entry.finding == measured
+    assert entry.over_unix_ns is not None
