@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from ddtop.diagnosis.wait_text import peer_text, waited_text
-from ddtop.model.state.facts import Blame, PeerWait, Snapshot, Wait
+from ddtop.model.state.facts import Blame, PeerWait, RankFacts, Snapshot, Wait
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import collective_text, names_of_groups
 
@@ -14,17 +14,22 @@ CALLS_MAX = 2
 
 
 def waits_clause(
-    snapshot: Snapshot, first: Blame | Wait, ranks: Sequence[int], victims: Collection[int]
+    snapshot: Snapshot,
+    first: Blame | Wait,
+    ranks: Sequence[int],
+    victims: Collection[int],
+    it: str | None = None,
 ) -> str:
     """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for these`.
 
     `first`: the wait that the clause names first. `ranks`: those that are waited for. `victims`:
-    all ranks that are held up.
+    all ranks that are held up. `it`: the word for what they wait for, where that is no rank.
     """
     here: set[int] = set()
     others: dict[str, set[int]] = {}
+    held = frozenset(victims)
     for wait in _for_these(snapshot, set(ranks)):
-        if wait.rank not in victims:
+        if wait.rank not in held:
             continue
         if _is_in(wait, first):
             here.add(wait.rank)
@@ -33,10 +38,12 @@ def waits_clause(
     what = (
         _text(snapshot, first) if isinstance(first, Wait) else waited_text(first, snapshot.groups)
     )
-    it = verb(ranks, "it", "them")
+    it = it or verb(ranks, "it", "them")
     if not here:
-        held = tuple(sorted(victims))
-        return f"{ranks_text(held)} {verb(held, 'waits', 'wait')} for {it} in {what}"
+        # All members have entered that collective, or nothing tells who is behind in it.
+        every: tuple[Wait | PeerWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
+        here = {wait.rank for wait in every if wait.rank in held and _is_in(wait, first)}
+    here = here or set(held)
     told = set(here)
     text = f"{ranks_text(sorted(here))} {verb(sorted(here), 'waits', 'wait')} for {it} in {what}"
     for call, who in list(others.items())[:CALLS_MAX]:
@@ -50,6 +57,17 @@ def waits_clause(
         if rest
         else text
     )
+
+
+def first_wait(
+    snapshot: Snapshot, waiting: Sequence[RankFacts], ranks: Collection[int]
+) -> Blame | Wait | None:
+    """What the clause names first where `waiting` wait for `ranks`: the oldest wait for one of
+    these ranks; else the collective of the first that waits.
+    """
+    blames = [blame for blame in snapshot.blames if blame.root in ranks]
+    blame = min(blames, key=lambda one: one.since_unix_ns, default=None)
+    return blame or next((rank.wait for rank in waiting if rank.wait is not None), None)
 
 
 def _for_these(snapshot: Snapshot, ranks: set[int]) -> Iterable[Wait | PeerWait]:

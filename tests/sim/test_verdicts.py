@@ -4,6 +4,8 @@ records says which one it is.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ddtop.model.state.facts import State
@@ -29,6 +31,21 @@ def test_who_holds_everybody_up_is_named_and_all_others_are_its_victims(
         (kind, "critical", (CULPRIT,))
     ]
     assert verdict.findings[0].victims == tuple(rank for rank in range(world) if rank != CULPRIT)
+
+
+@pytest.mark.parametrize("kind", ["loader-stuck", "rank-stopped", "rank-killed", "host-lost"])
+def test_only_members_are_said_to_wait_in_a_group(kind: str) -> None:
+    """Most ranks wait for ranks that wait, in groups of their own."""
+    watcher = Watcher(simulated(512, Incident(kind, 3.0, rank=13)))
+
+    snapshot, verdict = watcher.until(40.0 if kind == "host-lost" else 12.0)
+
+    pattern = r"(\d+) ranks (?:wait for \S+ )?in \w+ #\d+ of (\w+)"
+    said = re.findall(pattern, verdict.headline)
+    sizes = {group.description: len(group.ranks) for group in snapshot.groups}
+    assert said
+    assert [(count, name) for count, name in said if int(count) >= sizes[name]] == []
+    assert verdict.headline.endswith("ranks wait for these")
 
 
 @pytest.mark.parametrize("world", SIZES)

@@ -13,6 +13,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.state.ending import (
     CANCEL_SIGNALS,
     comm_failure,
@@ -32,7 +33,7 @@ from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import HelperEnd
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
+from ddtop.words.sentences import clipped, file_line
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
@@ -280,14 +281,10 @@ def _first(
         for rank in snapshot.ranks
         if rank.rank in theirs and not rank.gone and rank.wait is not None
     ]
-    wait = waiting[0].wait if waiting else None
+    own = same or (first.rank,)
+    wait = first_wait(snapshot, waiting, frozenset(own)) if waiting else None
     if wait is not None:
-        group = names_of_groups(snapshot.groups).get(wait.group, wait.group)
-        who = [rank.rank for rank in waiting]
-        summary += (
-            f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for it in"
-            f" {collective_text(wait.op, wait.seq, group)}"
-        )
+        summary += f"; {waits_clause(snapshot, wait, own, [rank.rank for rank in waiting])}"
     elif others:
         ended = [rank for rank in others if snapshot.rank(rank).gone]
         if ended:

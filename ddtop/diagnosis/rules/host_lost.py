@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.wait_text import waited_text
+from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.ending import comm_failure, failed, first_to_go
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.state.host_facts import HostSeen
@@ -94,8 +94,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     )
     harmless = first is None and snapshot.moving > 0
     if first is not None:
-        what = waited_text(first, snapshot.groups)
-        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for {it} in {what}"
+        summary += f"; {waits_clause(snapshot, first, ranks, victims, it)}"
     elif harmless:
         summary += f"; nobody waits for {it} yet"
     else:

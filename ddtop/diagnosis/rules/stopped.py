@@ -8,7 +8,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import process_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.words.ranks import ranks_text, verb
@@ -36,7 +36,7 @@ def rule(context: Context) -> list[Finding]:
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} been {how} for"
         f" {duration((now - since) / 1e9)}"
     )
-    wait = waiting[0].wait if waiting else None
+    wait = first_wait(snapshot, waiting, frozenset(ranks)) if waiting else None
     victims = tuple(rank.rank for rank in waiting)
     if wait is not None:
         summary += f"; {waits_clause(snapshot, wait, ranks, victims)}"

@@ -226,8 +226,9 @@ class Timeline:
                     # The same fact, which was out of sight for a while.
                     self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
                     continue
-                words = ((max(now, finding.since_unix_ns), clean(finding.summary)),)
-                self._add(Entry(key, finding.since_unix_ns, FINDING, words, finding.ranks, finding))
+                said = (max(now, finding.since_unix_ns), clean(finding.summary))
+                since = finding.since_unix_ns
+                self._add(Entry(key, since, FINDING, (said,), finding.ranks, finding))
             elif known.finding != finding:
                 fuller = _fuller(known.finding, finding)
                 words = _with_words(known.words, now, finding.summary)
