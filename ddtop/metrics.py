@@ -152,6 +152,13 @@ METRICS = (
         "nvidia-smi --query-gpu=memory.used --format=csv; amd-smi monitor --vram-usage",
     ),
     Metric(
+        "gpu_power",
+        "watts",
+        "what the rank's GPU draws; the bar is of its power limit",
+        "NVML, read by the relay",
+        "nvidia-smi --query-gpu=power.draw,power.limit --format=csv",
+    ),
+    Metric(
         "nccl",
         "",
         "NCCL in a word: ok, wait (a collective is open for a second), init (a communicator is"

@@ -11,6 +11,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.present.findings.timeline import Timeline
 from ddtop.ui.session import Session
 from ddtop.viewer.background import aside
+from ddtop.viewer.job_history import JobHistory
 
 LOOKS_MAX = 240
 STEP_MIN_NS = 1_000_000_000
@@ -24,28 +25,31 @@ Recall = Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
 
 
 async def recall(session: Session) -> bool:
-    """Put what was before into the session's timeline; False where nothing is kept, or it has been
-    done."""
+    """Put what was before into the session's timeline and the job's numbers; False where nothing is
+    kept, or it has been done."""
     look = session.newest
     if session.recalled or look.recall is None or look.span is None:
         return False
     session.recalled = True
     step_ns = max((look.span[1] - look.span[0]) // LOOKS_MAX, STEP_MIN_NS)
     until = session.timeline.began_unix_ns
-    session.timeline.absorb(await aside(_looked, look.recall, step_ns, until))
+    timeline, history = await aside(_looked, look.recall, step_ns, until)
+    session.timeline.absorb(timeline)
+    session.job_history.absorb(history)
     return True
 
 
-def _looked(looks: Recall, step_ns: int, until_unix_ns: int | None) -> Timeline:
-    timeline, began = Timeline(), time.monotonic()
+def _looked(looks: Recall, step_ns: int, until_unix_ns: int | None) -> tuple[Timeline, JobHistory]:
+    timeline, history, began = Timeline(), JobHistory(), time.monotonic()
     at = began
     for snapshot, verdict in looks(step_ns):
         if until_unix_ns is not None and snapshot.time_unix_ns >= until_unix_ns:
             break
         timeline.take(snapshot, verdict)
+        history.record(snapshot)
         now = time.monotonic()
         if now - began > TAKES_S:
             break
         time.sleep(min((now - at) * REST_PART, 0.1))
         at = time.monotonic()
-    return timeline
+    return timeline, history

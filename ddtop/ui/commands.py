@@ -12,6 +12,7 @@ from ddtop.metrics import METRICS
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.table.columns import COLUMNS, FORMER
 from ddtop.present.table.order import BY_VERDICT
+from ddtop.present.table.rank_metric import metrics_of
 from ddtop.present.text import clean
 from ddtop.ui.actions import ACTIONS
 from ddtop.ui.render.palette import THEMES
@@ -89,6 +90,11 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
         for name, meaning, text in _PRESETS
     ]
     found.append(Choice("all ranks", "take the filter away", "filter_to('')"))
+    found += [
+        Choice(f"map by {one.label}", "colour the map by it", f"colour_map('{one.key}')")
+        for one in (metrics_of(snapshot) if snapshot is not None else ())
+    ]
+    found.append(Choice("map by state", "colour the map by the state", "colour_map('state')"))
     found += [
         Choice(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES
     ]

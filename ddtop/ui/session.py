@@ -20,6 +20,7 @@ from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.ui.render.palette import DARK, PALETTES, Palette, theme_after
 from ddtop.ui.settings import Setup
 from ddtop.viewer.history import SeriesHistory
+from ddtop.viewer.job_history import JobHistory
 from ddtop.viewer.source import Look, Source
 from ddtop.viewer.source_lines import Excerpts
 from ddtop.words import units
@@ -64,6 +65,7 @@ class Session:
         self.source = source
         self.job = job
         self._history, self._no_history = SeriesHistory(), SeriesHistory()
+        self._job_history = JobHistory()
         self.timeline, self.recalled = Timeline(), False
         self._at_unix_ns: int | None = None
         self.paint = Paint(PALETTES[theme], glyphs)
@@ -82,6 +84,7 @@ class Session:
         self._newest = self.source.look()
         if self._newest.snapshot is not None and not self._newest.travelled:
             self._history.record(self._newest.snapshot)
+            self._job_history.record(self._newest.snapshot)
             self._note_events(self._newest.snapshot)
         if not self.frozen:
             self.shown = self._newest
@@ -103,6 +106,11 @@ class Session:
         """The numbers for the sparklines, up to the moment that is shown: of another one they would
         tell what came after."""
         return self.shown.past or self._no_history if self.shown.travelled else self._history
+
+    @property
+    def job_history(self) -> JobHistory:
+        """The numbers of the whole job; who shows a moment of the past asks it up to then."""
+        return self.shown.job_past or self._job_history
 
     def travel(self, seconds: float) -> None:
         """Go so far forth (or back: negative) in time; the next look is of that moment. Behind the

@@ -13,6 +13,7 @@ from ddtop.journal import JournalError, Reader
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
 from ddtop.viewer.background import aside
+from ddtop.viewer.job_history import JobHistory
 from ddtop.viewer.source import Look
 from ddtop.viewer.tape import Tape
 from ddtop.viewer.tape_history import Past
@@ -39,6 +40,7 @@ class Recording:
 
     tape: Tape
     damage: str | None
+    job_history: JobHistory
 
     def last(self) -> tuple[Snapshot, Verdict]:
         """The last moment."""
@@ -65,6 +67,7 @@ def read_recording(
     """
     job, tape = Job(name, chosen()), Tape(REPLAY_BYTES)
     garbled, refusal, noticed = 0, None, 0
+    history = JobHistory()
     with closing(Reader(path)) as reader:
         for data in reader:
             try:
@@ -78,7 +81,9 @@ def read_recording(
                 tape.add(envelope, data, job)
             if int(reader.read_ratio * NOTICES) > noticed:
                 noticed = int(reader.read_ratio * NOTICES)
-                tape.notice(diagnose(job.snapshot(job.last_unix_ns), job.policy))
+                snapshot = job.snapshot(job.last_unix_ns)
+                tape.notice(diagnose(snapshot, job.policy))
+                history.record(snapshot)
                 progress(reader.read_ratio)
     damage = []
     if reader.damage and not (growing and reader.damage.startswith(f"{path.name}: cut off")):
@@ -93,7 +98,7 @@ def read_recording(
         raise JournalError(
             f"there is nothing to show in {path}" + "".join(f"; {text}" for text in damage)
         )
-    return Recording(tape, "; ".join(damage) or None)
+    return Recording(tape, "; ".join(damage) or None, history)
 
 
 def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str | None]:
@@ -175,6 +180,7 @@ class ReplaySource:
             recording=True,
             marks=tape.marks,
             past=Past(tape, snapshot.time_unix_ns),
+            job_past=recording.job_history,
             recall=tape.looks,
         )
 

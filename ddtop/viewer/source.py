@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import Snapshot
 from ddtop.viewer.history import SeriesHistory
+from ddtop.viewer.job_history import JobHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ class Look:
     way, and what: the severity of a finding that began, or `gone` for a rank that ended. `past`:
     the ranks' numbers before a moment that was travelled to. `recall`: what was seen at steps of so
     many ns over all that is kept; takes seconds, for another thread; None where nothing is kept.
-    `untaped`: why there is no `span`, one sentence, where that is not only because nothing has come
-    yet.
+    `job_past`: the numbers of the whole job over all of a
+    recording. `untaped`: why there is no `span`, one sentence, where that is not only because
+    nothing has come yet.
     """
 
     snapshot: Snapshot | None
@@ -63,6 +65,7 @@ class Look:
     recording: bool = False
     marks: tuple[tuple[int, str], ...] = ()
     past: SeriesHistory | None = None
+    job_past: JobHistory | None = None
     recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]] | None = None
     untaped: str | None = None
 

@@ -31,7 +31,12 @@ def phase_text(phase: str) -> str:
 
 
 def progress_text(progress: TrainingProgress) -> str:
-    """All that is known, in one line; numbers that nobody counts are left out."""
+    """All that is known, in one line."""
+    return ", ".join(progress_parts(progress))
+
+
+def progress_parts(progress: TrainingProgress) -> tuple[str, ...]:
+    """All that is known, a piece each; numbers that nobody counts are left out."""
     parts = [
         _of("step", progress.step, progress.total_steps),
         _of("epoch", progress.epoch, progress.total_epochs),
@@ -42,7 +47,7 @@ def progress_text(progress: TrainingProgress) -> str:
         f"lr {progress.lr:.3g}" if progress.lr is not None else "",
         f"{units.duration(progress.eta_s)} left" if progress.eta_s is not None else "",
     ]
-    return ", ".join(part for part in parts if part)
+    return tuple(part for part in parts if part)
 
 
 def only_steps(progress: TrainingProgress) -> TrainingProgress:

@@ -75,9 +75,9 @@ async def test_the_cursor_goes_by_pages_and_to_the_ends():
     async with watching(live(builders.healthy(512))) as (app, pilot):
         await pilot.press("end")
         assert app.screen.table.cursor_rank == 511
-        assert any("rows 495-512 of 512" in line for line in screen_text(app))
+        assert any("rows 496-512 of 512" in line for line in screen_text(app))
         await pilot.press("pageup")
-        assert app.screen.table.cursor_rank == 494
+        assert app.screen.table.cursor_rank == 495
         await pilot.press("home", "up")
         assert app.screen.table.cursor_rank == 0
 

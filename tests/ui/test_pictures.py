@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from ddtop.present.glyphs import UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Group, HostState
-from tests.ui import builders
+from tests.ui import builders, gpus, lived
 from tests.ui.builders import JOB, NOW, FakeSource, live
 from tests.ui.changed import replace
 
@@ -73,6 +75,13 @@ SOURCES = {
 }
 
 
+def lived_in(snapshot, verdict=None):
+    """The same job, with the numbers of its last minutes."""
+    source = live(snapshot, verdict)
+    source.shown = dataclasses.replace(source.shown, job_past=lived.history_of(snapshot))
+    return source
+
+
 def app_of(source):
     return DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
 
@@ -90,6 +99,10 @@ def test_main_screen(snap_compare, name, size):
         ("map-512-ranks", SOURCES["512-ranks"], (120, 40), ["2"]),
         ("map-4096-ranks", lambda: live(*builders.hang(4096, 2731)), (200, 50), ["2"]),
         ("map-without-colours", SOURCES["512-ranks"], (80, 24), ["2", "t", "t", "t"]),
+        ("strip", lambda: lived_in(builders.healthy()), (80, 24), []),
+        ("strip-64-ranks", lambda: lived_in(builders.healthy(64)), (80, 24), []),
+        ("strip-gpus", lambda: lived_in(gpus.on_gpus()), (200, 50), []),
+        ("strip-hang", lambda: lived_in(*builders.hang()), (120, 40), []),
         ("groups", with_groups, (80, 24), ["3"]),
         ("group", with_groups, (80, 24), ["3", "enter"]),
         ("hosts", with_hosts, (120, 24), ["5"]),

@@ -126,14 +126,8 @@ def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
         since = (snapshot.time_unix_ns - snapshot.first_hello_unix_ns) / units.SECOND_NS
         return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]
     if snapshot.iterations_per_s is not None:
-        parts.append((5, (_speed(snapshot.iterations_per_s), "")))
+        parts.append((5, (units.speed(snapshot.iterations_per_s), "")))
     return parts
-
-
-def _speed(per_second: float) -> str:
-    if 0 < per_second < 0.095:
-        return f"{per_second * 60:.1f} it/min"
-    return f"{per_second:.1f} it/s"
 
 
 def _time(snapshot: Snapshot, contact: Contact) -> Span:

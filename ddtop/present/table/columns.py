@@ -56,6 +56,7 @@ COLUMNS = (
     _number("rss", "RSS", 5, "rss_bytes"),
     _number("gpu", "GPU", 4, "gpu"),
     _number("vram", "VRAM", 5, "gpu_memory"),
+    _number("power", "POWER", 5, "gpu_power"),
     _text("nccl", "NCCL", 4, "nccl"),
     _number("pid", "PID", 7, "pid", descending=False),
     _number("heard", "HEARD", 5, "report_age_s"),
@@ -67,17 +68,17 @@ FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
 ALWAYS = ("rank", "state", "now")
 _FIRST = ("for", "comm")
 _THEN = ("iteration", "heard", "step", "gpu", "vram", "cpu", "loader")
-_WIDE = ("host", "phases", "rss", "nccl", "pid")
+_WIDE = ("host", "power", "phases", "rss", "nccl", "pid")
 _GROWTH = (
     ("now", 28),
     ("iteration", 7),
-    ("gpu", 10),
-    ("vram", 11),
+    ("power", 11),
     ("phases", 14),
     ("loader", 12),
     ("now", NOW_MOST),
 )
-OF_GPUS = frozenset({"gpu", "vram", "nccl"})
+_GPU_BARS = (("gpu", 10), ("vram", 11))
+OF_GPUS = frozenset({"gpu", "vram", "power", "nccl"})
 
 
 def rank_table(
@@ -95,6 +96,9 @@ def rank_table(
     room = width - sum(widths[key] for key in ALWAYS) - len(ALWAYS) + 1
     # What a rank does is worth more than a further number: NOW grows before the next columns come.
     for now, keys in ((NOW_LEAST, _FIRST), (NOW_USEFUL, _THEN), (NOW_WANTED, _WIDE)):
+        if keys is _WIDE:
+            # A bar for each rank shows the one GPU that idles, where a further number does not.
+            room = _grown(_GPU_BARS, widths, chosen, room)
         grown = max(min(room, now - widths["now"]), 0)
         widths["now"] += grown
         room -= grown
@@ -102,13 +106,21 @@ def rank_table(
             if key not in hidden and room >= widths[key] + 1:
                 chosen.add(key)
                 room -= widths[key] + 1
-    for key, most in _GROWTH:
+    _grown(_GROWTH, widths, chosen, room)
+    columns = tuple(column for column in COLUMNS if column.key in chosen)
+    return Table(columns, tuple(widths[column.key] for column in columns), gap=1)
+
+
+def _grown(
+    growth: tuple[tuple[str, int], ...], widths: dict[str, int], chosen: Collection[str], room: int
+) -> int:
+    """Widen these columns up to so many cells each, in turn; what is left of the room."""
+    for key, most in growth:
         if key in chosen and room > 0:
             more = min(room, max(most - widths[key], 0))
             widths[key] += more
             room -= more
-    columns = tuple(column for column in COLUMNS if column.key in chosen)
-    return Table(columns, tuple(widths[column.key] for column in columns), gap=1)
+    return room
 
 
 def absent(snapshot: Snapshot | None) -> frozenset[str]:
@@ -194,6 +206,16 @@ def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
     return _barred(units.size(gpu.used_bytes), gpu.used_bytes / gpu.total_bytes, context, width)
 
 
+def _power(rank: RankFacts, context: CellContext, width: int) -> str:
+    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
+    if gpu is None or gpu.power_watts is None or rank.gone:
+        return units.NOT_MEASURED
+    text = f"{gpu.power_watts:.0f}W"
+    if not gpu.power_cap_watts:
+        return text
+    return _barred(text, gpu.power_watts / gpu.power_cap_watts, context, width)
+
+
 def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
     """The number at the right, and before it a bar where one of four cells fits."""
     room = width - NUMBER - 1
@@ -223,4 +245,5 @@ _DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {
     "loader": _loader,
     "gpu": _gpu,
     "vram": _vram,
+    "power": _power,
 }

@@ -61,6 +61,7 @@ _KEYS: dict[str, SortKey] = {
     "cpu": lambda rank: rank.process.cpu_ratio,
     "rss": lambda rank: rank.process.rss_bytes,
     "gpu": _work_ratio,
+    "power": lambda rank: rank.gpu.own.gpu.power_watts if rank.gpu.own is not None else None,
     "vram": lambda rank: rank.gpu.own.gpu.used_bytes if rank.gpu.own is not None else None,
     "nccl": lambda rank: rank.nccl,
     "pid": lambda rank: rank.pid,

@@ -100,6 +100,16 @@ def event_row(
     return table.line(cells, glyphs.ellipsis)
 
 
+def event_words(row: EventRow, glyphs: Glyphs = UNICODE) -> tuple[str, str]:
+    """A row where there is no room for columns: its mark and its words."""
+    finding = row.entry.finding
+    if finding is None:
+        return " ", row.entry.text
+    if row.over:
+        return " ", f"{clean(finding.kind)} is {_text(row)[0]}"
+    return severity_mark(finding.severity, glyphs)[0], row.entry.text
+
+
 def _what(row: EventRow, glyphs: Glyphs) -> Span:
     entry = row.entry
     if entry.finding is None:

@@ -48,7 +48,9 @@ _TOPICS: dict[str, tuple[str, Items]] = {
             " ranks a cell, one above the other; then one cell for the worst of several ranks, and"
             " the line above the keys says of how many. A rank that is at fault has its sign in"
             " alarm at any size. A state that is healthy again shows when two looks agree. n and N"
-            " go to the next and the last rank that is not healthy."
+            " go to the next and the last rank that is not healthy. m colours the cells by a number"
+            " instead: the line above them says which colour is which value, and which rank is the"
+            " one to look at; then n goes to ranks of the worst colour."
         ),
         (),
     ),

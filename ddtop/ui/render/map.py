@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.segment import Segment
 from textual.strip import Strip
 
-from ddtop.model.state.facts import Snapshot
+from ddtop.model.state.facts import Snapshot, State
 from ddtop.present.glyphs import UNICODE, Glyphs, state_style
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.columns import state_text
@@ -24,6 +24,7 @@ from ddtop.present.table.rank_class import (
     glyph_of,
     ranks_in,
 )
+from ddtop.present.table.rank_metric import LEVELS, Levels
 from ddtop.present.text import Line, Span, clean, clip_line, fit, line_width
 from ddtop.ui.render.palette import Palette
 from ddtop.words import units
@@ -36,8 +37,65 @@ _HALF = "half:"
 _CALM_HALF, _BLOCKED_HALF = "bar", "slab"
 
 
+class StateLooks:
+    """How a cell looks when the map shows states."""
+
+    def cell(self, code: int, glyphs: Glyphs) -> Span:
+        """The sign of the state and its style."""
+        return _look(code, glyphs)
+
+    def half(self, code: int) -> str:
+        """The style of half a cell."""
+        return _half_style(code)
+
+    def borne(self, codes: bytes) -> int:
+        """Ranks with larger codes want attention; where some are worse than blocked, only
+        those."""
+        return BLOCKED if max(codes, default=0) > BLOCKED else HEALTHY
+
+
+class LevelLooks(StateLooks):
+    """How a cell looks when the map shows the levels of a number."""
+
+    def __init__(self, levels: Levels) -> None:
+        self._levels = levels
+
+    def cell(self, code: int, glyphs: Glyphs) -> Span:
+        """The sign of the level and its style."""
+        if code >= AT_FAULT:
+            return _look(code, glyphs)
+        level = self._levels.level(code)
+        return level_look(level, glyphs)
+
+    def half(self, code: int) -> str:
+        """The style of the level."""
+        level = self._levels.level(code)
+        return "rule" if level is None else f"level{level}"
+
+    def borne(self, codes: bytes) -> int:
+        """Ranks of the worst level want attention; where some are at fault, only those."""
+        worst = max(codes, default=0)
+        return LEVELS if worst >= AT_FAULT else max(worst - 1, 0)
+
+
+STATE_LOOKS = StateLooks()
+
+
+def level_look(level: int | None, glyphs: Glyphs) -> Span:
+    """The sign of a level, from the lowest to the fullest, and its style; None: not measured."""
+    if level is None:
+        return glyphs.states[State.RUNNING], "dim"
+    signs = glyphs.levels[0], glyphs.levels[2], glyphs.levels[3], glyphs.levels[5], glyphs.full
+    return signs[level], f"level{level}"
+
+
 def map_line(
-    grid: Grid, codes: bytes, y: int, picked: int | None = None, glyphs: Glyphs = UNICODE
+    grid: Grid,
+    codes: bytes,
+    y: int,
+    picked: int | None = None,
+    glyphs: Glyphs = UNICODE,
+    looks: StateLooks = STATE_LOOKS,
 ) -> Line:
     """One line of the map. A style `half:A/B` is for half blocks: the upper rank looks like A, the
     lower like B.
@@ -52,7 +110,7 @@ def map_line(
             spans.append((" " * (piece.x - column), ""))
         label = fit(piece.label, piece.label_width, piece.label[:1].isdigit(), glyphs.ellipsis)
         spans.append((label + " ", "dim"))
-        cells = _cells(piece, codes, glyphs)
+        cells = _cells(piece, codes, glyphs, looks)
         at = _cell_of(piece, picked)
         if at is not None and at < len(cells):
             text, style = cells[at]
@@ -70,19 +128,19 @@ def _cell_of(piece: Piece, rank: int | None) -> int | None:
     return None
 
 
-def _cells(piece: Piece, codes: bytes, glyphs: Glyphs) -> list[Span]:
+def _cells(piece: Piece, codes: bytes, glyphs: Glyphs, looks: StateLooks) -> list[Span]:
     upper = codes_at(codes, piece.ranks)
     if piece.per_cell > 1:
         upper = bytes(
             max(upper[at : at + piece.per_cell]) for at in range(0, len(upper), piece.per_cell)
         )
     if not piece.halves:
-        looks = {code: _look(code, glyphs) for code in set(upper)}
-        return [looks[code] for code in upper]
+        drawn = {code: looks.cell(code, glyphs) for code in set(upper)}
+        return [drawn[code] for code in upper]
     lower = codes_at(codes, piece.below)
     lower += bytes([255]) * (len(upper) - len(lower))
     pairs = list(zip(upper, lower, strict=True))
-    halves = {pair: _half(*pair, glyphs) for pair in set(pairs)}
+    halves = {pair: _half(*pair, glyphs, looks) for pair in set(pairs)}
     return [halves[pair] for pair in pairs]
 
 
@@ -91,12 +149,12 @@ def _look(code: int, glyphs: Glyphs) -> Span:
     return glyph_of(code, glyphs), "alarm" if code >= AT_FAULT else found.style
 
 
-def _half(upper: int, lower: int, glyphs: Glyphs) -> Span:
+def _half(upper: int, lower: int, glyphs: Glyphs, looks: StateLooks) -> Span:
     for code in (upper, lower):
         if AT_FAULT <= code < 255:
             return _look(code, glyphs)
-    below = "" if lower == 255 else _half_style(lower)
-    return UPPER_HALF, f"{_HALF}{_half_style(upper)}/{below}"
+    below = "" if lower == 255 else looks.half(lower)
+    return UPPER_HALF, f"{_HALF}{looks.half(upper)}/{below}"
 
 
 def _half_style(code: int) -> str:
@@ -143,6 +201,28 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
         if number and line_width([*spans, *gap, *part]) > width:
             break
         spans += [*gap, *part]
+    return clip_line(tuple(spans), width, glyphs.ellipsis)
+
+
+def levels_line(snapshot: Snapshot, levels: Levels, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """What the levels mean, from the lowest to the highest, and the rank to look at:
+    `step time  _ from 189.0 ms  ...  highest: rank 3, 241.0 ms`."""
+    metric = levels.metric
+    spans: list[Span] = [(f"{metric.label}  ", "title")]
+    for level in range(LEVELS):
+        sign, style = level_look(level, glyphs)
+        spans += [(sign * 2, style), (f" {metric.text(levels.begin(level))}  ", "dim")]
+    spans.append((f"to {metric.text(levels.high)}", "dim"))
+    if levels.worst is not None:
+        rank = snapshot.rank(levels.worst)
+        value = metric.value(rank)
+        which = "lowest" if metric.low_is_bad else "highest"
+        host = f" on {clean(rank.host)}" if rank.host else ""
+        told = f"   {which}: rank {rank.rank:,}{host}, {metric.text(value or 0.0)}"
+        if line_width(spans) + len(told) <= width:
+            spans.append((told, ""))
+    else:
+        spans = [(f"{metric.label}  ", "title"), ("not measured", "dim")]
     return clip_line(tuple(spans), width, glyphs.ellipsis)
 
 

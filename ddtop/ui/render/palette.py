@@ -2,7 +2,7 @@
 
 Every style states its foreground: a terminal's own default may be the opposite of the theme's
 background. Colours are those of the 256-colour cube, so that they survive an ssh session without
-truecolor unchanged.
+truecolor unchanged; areas of charts alone are not, the nearest grey is as quiet.
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ def _coloured(
         "spark": style("cyan"),
         "bar": style("bar"),
         "slab": style("slab"),
+        "chart": style("chart"),
+        "area": style("area"),
+        **{f"level{number}": style(f"level{number}") for number in range(5)},
     }
     return Palette(
         name,
@@ -92,6 +95,10 @@ def _coloured(
         alarm=Style(color="#ffffff", bgcolor=colours["alarm"], bold=True),
         alarm_cursor=Style(color="#ffffff", bgcolor=colours["alarm_cursor"], bold=True),
     )
+
+
+_FEW_LEVELS = ("", "cyan", "cyan", "yellow", "yellow")
+"""The five levels of a map where there are only sixteen colours; their signs tell the rest."""
 
 
 def _attributes(name: str, colours: dict[str, str]) -> Palette:
@@ -128,6 +135,9 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "key": style(bold=True),
         "spark": style("cyan"),
         "bar": style(dim=True),
+        "chart": style("cyan"),
+        "area": Style(color="bright_black" if colours else "default", dim=not colours),
+        **{f"level{number}": style(name, dim=not name) for number, name in enumerate(_FEW_LEVELS)},
     }
     # Without colours only the cursor is reversed: two such rows would not tell which is which.
     alarm = Style(
@@ -163,6 +173,13 @@ PALETTES: dict[str, Palette] = {
             "magenta": "#d787d7",
             "bar": "#585858",
             "slab": "#875f00",
+            "chart": "#5f87af",
+            "area": "#3a5670",
+            "level0": "#444444",
+            "level1": "#005f87",
+            "level2": "#5f8787",
+            "level3": "#af875f",
+            "level4": "#d7af5f",
             "cursor": "#303030",
             "alarm": "#870000",
             "alarm_cursor": "#af0000",
@@ -182,6 +199,13 @@ PALETTES: dict[str, Palette] = {
             "magenta": "#870087",
             "bar": "#b2b2b2",
             "slab": "#d7af5f",
+            "chart": "#5f87af",
+            "area": "#afc7df",
+            "level0": "#dadada",
+            "level1": "#87afd7",
+            "level2": "#5f87af",
+            "level3": "#875f00",
+            "level4": "#5f0000",
             "cursor": "#dadada",
             "alarm": "#af0000",
             "alarm_cursor": "#d70000",

@@ -17,9 +17,9 @@ from ddtop.words.units import NOT_MEASURED
 
 _TOLD_BY_STATE = frozenset({"state", "now", "for"})
 _QUIET = frozenset({"host", "phases", "pid", "heard", "nccl"})
-_BARS = frozenset({"loader", "gpu", "vram"})
+_BARS = frozenset({"loader", "gpu", "vram", "power"})
 _ALARMS = {"gpu": ("lost",), "nccl": ("err",)}
-_NUMBERED = frozenset({"gpu", "vram"})
+_NUMBERED = frozenset({"gpu", "vram", "power"})
 _NEVER_OLD = frozenset({"rank", "state"})
 
 

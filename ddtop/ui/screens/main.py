@@ -13,8 +13,9 @@ from ddtop.present.findings.banner import banner_lines
 from ddtop.present.findings.timeline import Entry
 from ddtop.present.table.columns import COLUMNS
 from ddtop.present.table.grid import HostRanks
+from ddtop.present.table.rank_metric import map_metric
 from ddtop.present.text import Line, clean, wrap
-from ddtop.ui.actions import ACTIONS, RANKS, VIEWS
+from ddtop.ui.actions import ACTIONS, MAP, RANKS, VIEWS
 from ddtop.ui.screens.columns import ColumnsScreen
 from ddtop.ui.screens.explain import ExplainScreen
 from ddtop.ui.screens.facts import FactsScreen, foot_line, under_banner
@@ -66,9 +67,10 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.banner = Banner(paint, "banner")
         self.rule = ViewBar(paint, "rule")
         self.ranks = RanksView(session)
+        self.map = MapView(session, coded)
         made = (
             self.ranks,
-            MapView(session, coded),
+            self.map,
             GroupsView(session),
             StacksView(session),
             HostsView(session, coded),
@@ -228,6 +230,15 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Offer signals to the tagged ranks or the one under the cursor."""
         if self.session.shown.snapshot is not None and self.view.picked():
             self.app.push_screen(SignalsScreen(self.session, self.view.picked()))
+
+    def action_colour_by(self, steps: int) -> None:
+        """Colour the map by the next number."""
+        self.map.next_metric(steps)
+
+    def action_colour_map(self, key: str) -> None:
+        """Show the map, coloured by that number, or by the state."""
+        self.action_view(MAP)
+        self.map.colour_by(map_metric(key))
 
     def action_sort(self, steps: int) -> None:
         """Sort by the next column."""

@@ -8,14 +8,24 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.present.table.rank_metric import Levelled, Levels, MapMetric, metrics_of
+from ddtop.present.text import Line
 from ddtop.ui import actions
-from ddtop.ui.render.map import cursor_line, legend_line
+from ddtop.ui.render.map import (
+    STATE_LOOKS,
+    LevelLooks,
+    StateLooks,
+    cursor_line,
+    legend_line,
+    levels_line,
+)
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import Coded, View
 from ddtop.ui.widgets.key_bar import Key
 from ddtop.ui.widgets.lines import LinesView
 from ddtop.ui.widgets.map_grid import MapGrid
 from ddtop.viewer.source import Look
+from ddtop.words import units
 
 
 class MapView(View):
@@ -29,6 +39,10 @@ class MapView(View):
     def __init__(self, session: Session, coded: Coded) -> None:
         super().__init__(session)
         self.coded = coded
+        self.metric: MapMetric | None = None
+        self._levelled = Levelled()
+        self._levels: Levels | None = None
+        self._looks: StateLooks = STATE_LOOKS
         self.legend = LinesView(session.paint, "legend")
         self.grid = MapGrid(session.paint, "cells")
         self.cursor = LinesView(session.paint, "cursor")
@@ -47,18 +61,55 @@ class MapView(View):
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Every rank."""
         self.coded.take(look, snapshot)
-        codes, glyphs = self.coded.codes, self.session.paint.glyphs
-        self.legend.show([legend_line(snapshot, codes, self.size.width, glyphs)])
-        self.grid.show(self.coded.hosts, codes)
+        codes, glyphs, width = self.coded.codes, self.session.paint.glyphs, self.size.width
+        if self.metric is None or self.metric not in metrics_of(snapshot):
+            self.legend.show([legend_line(snapshot, codes, width, glyphs)])
+            self.grid.show(self.coded.hosts, codes)
+        else:
+            levels = self._levelled.take(self.metric, snapshot, codes)
+            self.legend.show([levels_line(snapshot, levels, width, glyphs)])
+            self._looks = self._looks if levels is self._levels else LevelLooks(levels)
+            self._levels = levels
+            self.grid.show(self.coded.hosts, levels.codes, self._looks)
         self._show_cursor(snapshot)
+
+    def colour_by(self, metric: MapMetric | None) -> None:
+        """Colour the cells by that number; None: by the state."""
+        self.metric = metric
+        look = self.session.shown
+        if look.snapshot is not None and self.is_mounted:
+            self.show(look, look.snapshot)
+        self.post_message(self.Changed())
+
+    def next_metric(self, steps: int) -> None:
+        """The next number of those that are known, around the end."""
+        snapshot = self.session.shown.snapshot
+        known = [None, *(metrics_of(snapshot) if snapshot is not None else ())]
+        at = known.index(self.metric) if self.metric in known else 0
+        self.colour_by(known[(at + steps) % len(known)])
 
     def _show_cursor(self, snapshot: Snapshot) -> None:
         if self.grid.cursor_rank is not None:
             glyphs = self.session.paint.glyphs
             codes, cell = self.coded.codes, self.grid.cell
             self.cursor.show(
-                [cursor_line(snapshot, codes, self.grid.cursor_rank, cell, self.size.width, glyphs)]
+                [
+                    (
+                        *self._value_of(snapshot),
+                        *cursor_line(
+                            snapshot, codes, self.grid.cursor_rank, cell, self.size.width, glyphs
+                        ),
+                    )
+                ]
             )
+
+    def _value_of(self, snapshot: Snapshot) -> Line:
+        """The number of the rank under the cursor, where the map shows one."""
+        if self.metric is None or self.grid.cursor_rank is None:
+            return ()
+        value = self.metric.value(snapshot.rank(self.grid.cursor_rank))
+        text = units.NOT_MEASURED if value is None else self.metric.text(value)
+        return ((f"{self.metric.label} {text}", "bold"), ("  ", ""))
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """For how many ranks a cell stands, where that is not one."""
@@ -69,6 +120,7 @@ class MapView(View):
         """What can be done with the rank under the cursor."""
         return [
             ("enter", "Enter", "rank"),
+            ("m", "m", "colour by"),
             ("n", "n", "next unhealthy"),
             ("d", "d", "stacks"),
             ("f9", "F9", "signal"),

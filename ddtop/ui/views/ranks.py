@@ -8,13 +8,17 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from ddtop.diagnosis.finding import CRITICAL
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.gpus.gpu_text import silent_note
 from ddtop.present.table.columns import COLUMNS, Column
 from ddtop.present.table.order import BY_VERDICT, Rows, describe_filter, parse_filter
 from ddtop.ui import actions
+from ddtop.ui.backfill import recall
 from ddtop.ui.render.detail import detail_lines
+from ddtop.ui.render.events import EventRow, rows_of
+from ddtop.ui.render.job_strip import LINE_LEAST, JobFacts, strip_lines
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import View
 from ddtop.ui.widgets.key_bar import Key
@@ -27,14 +31,23 @@ SIDE_FROM = 190
 """From this width on the selected rank's page stands beside the table: 133 columns for the table,
 66 for the page."""
 SIDE_WIDTH = 66
+SIDE_STRIP = 13
+"""Rows of the job strip under that page, where the table leaves none."""
+ONE_LINE_FROM = 14
+"""A view of so many rows gives one of them to the job strip, though there are more ranks."""
+RECALL_MOST, RECALL_AFTER_S = 256, 3.0
+"""What was before is found by itself in jobs of so many ranks, after the first picture: of larger
+ones it takes seconds of CPU, for a minute that is on the tape."""
 
 
 class RanksView(View):
     """The table, its order and its filter."""
 
     DEFAULT_CSS = """
-    RanksView #side { width: 66; display: none; }
-    RanksView.wide #side { display: block; }
+    RanksView #aside { width: 66; display: none; }
+    RanksView.wide #aside { display: block; }
+    RanksView #strip, RanksView #side-strip { height: 0; }
+    RanksView #side { height: 1fr; }
     """
     topic: ClassVar[str] = actions.RANKS
 
@@ -48,7 +61,11 @@ class RanksView(View):
         self.table = RankTable(paint, "body")
         self.table.hidden = frozenset(session.setup.hidden)
         self.titles = TitleRow(paint, self.table)
+        self.strip = LinesView(paint, "strip")
         self.side = LinesView(paint, "side", margin=True)
+        self.side_strip = LinesView(paint, "side-strip", margin=True)
+        self._events: tuple[object, list[EventRow]] = (None, [])
+        self._strip_for: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         """Titles over the table, the side pane to the right."""
@@ -56,7 +73,10 @@ class RanksView(View):
             with Vertical():
                 yield self.titles
                 yield self.table
-            yield self.side
+                yield self.strip
+            with Vertical(id="aside"):
+                yield self.side
+                yield self.side_strip
 
     @property
     def target(self) -> Widget:
@@ -71,6 +91,44 @@ class RanksView(View):
         self._follow(look)
         self.show_titles()
         self._show_side()
+        self._show_strip(look, snapshot)
+
+    def _show_strip(self, look: Look, snapshot: Snapshot) -> None:
+        """The numbers of the whole job in the rows that the ranks leave."""
+        free = self.size.height - 1 - len(snapshot.ranks)
+        wide = self.has_class("wide")
+        below = free if free >= LINE_LEAST else int(self.size.height >= ONE_LINE_FROM and not wide)
+        beside = SIDE_STRIP if wide and not below else 0
+        # The table has its rows and the strip the rest: when the banner grows, the strip gives way
+        # at once.
+        roomy = below >= LINE_LEAST
+        _set_height(self.table, str(len(snapshot.ranks)) if roomy else "1fr")
+        _set_height(self.strip, "1fr" if roomy else str(below))
+        _set_height(self.side_strip, str(beside))
+        entries = self.session.timeline.entries
+        if entries is not self._events[0]:
+            self._events = entries, rows_of(entries)
+        self._recall_once(look, snapshot)
+        strip, room = (self.strip, below) if below else (self.side_strip, beside)
+        history, quiet = self.session.job_history, look.verdict.health == CRITICAL
+        until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
+        made_for = (history, history.changes, entries, until, quiet, strip.room, room)
+        if made_for == self._strip_for:
+            # Its numbers change every two seconds: to make the lines for every look would cost
+            # as much as the rows of the table.
+            return
+        self._strip_for = made_for
+        facts = JobFacts(snapshot, history, self._events[1], quiet)
+        strip.show(strip_lines(facts, strip.room, room, self.session.paint.glyphs))
+
+    def _recall_once(self, look: Look, snapshot: Snapshot) -> None:
+        wanted = look.recall is not None and not look.recording and not self.session.recalled
+        if (
+            wanted
+            and len(snapshot.ranks) <= RECALL_MOST
+            and self.session.waited_s() >= RECALL_AFTER_S
+        ):
+            self.run_worker(recall(self.session), name="recall")
 
     def _follow(self, look: Look) -> None:
         """The cursor goes to the worst rank when that is another one; between, it is the
@@ -194,8 +252,17 @@ class RanksView(View):
         message.stop()
         self._show_again()
 
+    def on_resize(self) -> None:
+        """The strip has more or less room."""
+        self._show_again()
+
     def on_cursor_list_moved(self, message: RankTable.Moved) -> None:
         """The side pane follows the cursor."""
         message.stop()
         self._show_side()
         self.post_message(self.Changed())
+
+
+def _set_height(widget: Widget, height: str) -> None:
+    if str(widget.styles.height) != height:
+        widget.styles.height = height

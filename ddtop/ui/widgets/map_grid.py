@@ -14,9 +14,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddtop.present.table.grid import Grid, HostRanks, grid_for
-from ddtop.present.table.rank_class import BLOCKED, HEALTHY
 from ddtop.present.text import Line
-from ddtop.ui.render.map import map_line, map_strip
+from ddtop.ui.render.map import STATE_LOOKS, StateLooks, map_line, map_strip
 from ddtop.ui.session import Paint
 
 
@@ -58,15 +57,18 @@ class MapGrid(Widget, can_focus=True):
         self.grid: Grid | None = None
         self._paint = paint
         self._codes = b""
+        self._looks: StateLooks = STATE_LOOKS
         self._hosts: Sequence[HostRanks] = ()
         self._touched = False
         self._laid_for: tuple[object, ...] = ()
         self._drawn: dict[int, Line] = {}
 
-    def show(self, hosts: Sequence[HostRanks], codes: bytes) -> None:
-        """Draw these ranks, with the codes of `present.classes`."""
-        changed = codes != self._codes or hosts is not self._hosts
-        self._codes, self._hosts = codes, hosts
+    def show(
+        self, hosts: Sequence[HostRanks], codes: bytes, looks: StateLooks = STATE_LOOKS
+    ) -> None:
+        """Draw these ranks: their codes, and how those look."""
+        changed = codes != self._codes or hosts is not self._hosts or looks is not self._looks
+        self._codes, self._hosts, self._looks = codes, hosts, looks
         if not self._touched and codes:
             self.cursor_rank = codes.index(max(codes))
         elif self.cursor_rank is not None and self.cursor_rank >= len(codes):
@@ -107,7 +109,9 @@ class MapGrid(Widget, can_focus=True):
     def _line(self, y: int) -> Line:
         if self.grid is None:
             return ()
-        return map_line(self.grid, self._codes, y, self._shown_cursor(), self._paint.glyphs)
+        return map_line(
+            self.grid, self._codes, y, self._shown_cursor(), self._paint.glyphs, self._looks
+        )
 
     def _shown_cursor(self) -> int | None:
         """No cursor is drawn over the culprit's mark before somebody moves it."""
@@ -167,7 +171,7 @@ class MapGrid(Widget, can_focus=True):
         if not self._codes:
             return
         count, at = len(self._codes), self.cursor_rank or 0
-        borne = BLOCKED if max(self._codes) > BLOCKED else HEALTHY
+        borne = self._looks.borne(self._codes)
         found = (number % count for number in range(at + steps, at + steps * (count + 1), steps))
         rank = next(
             (number for number in found if self._codes[number] > borne and number not in self.cell),

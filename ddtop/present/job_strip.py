@@ -1,0 +1,218 @@
+"""The numbers of a whole job, each with what it was before: the words of the job strip.
+
+How they are laid out is `ddtop.ui.render.job_strip`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ddtop.model.state.facts import Snapshot
+from ddtop.present.text import clean
+from ddtop.viewer.job_history import APART_NS, Field, JobHistory, Then
+from ddtop.words import units
+from ddtop.words.progress import number, only_steps, progress_parts
+
+SPANS_S = (60, 120, 300, 600)
+"""Lengths of the lines: the shortest that holds all that is known, and never more than ten
+minutes."""
+LEAST_CHANGE, GREAT_CHANGE = 0.05, 0.3
+"""Changes below 5 % are noise; a job that is slower by 30 % wants attention."""
+LINE_SPREAD = 0.2
+"""The least that a line of one row shows between its ends, as a part of the largest value."""
+LEAST_POINTS = 0.05
+"""The same for shares, in parts of the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a job.
+
+    `top`: the largest value that it can have, None where that is not known. `share`: a part of a
+    whole, whose changes are told in points. `more`, `less`: words for a change upwards and
+    downwards.
+    """
+
+    key: str
+    label: str
+    field: Field
+    text: Callable[[float], str]
+    top: float | None = None
+    share: bool = False
+    more: str = "more"
+    less: str = "less"
+
+
+def _milliseconds(value: float) -> str:
+    if value >= 9999.5:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms" if value >= 99.95 else f"{value:.1f} ms"
+
+
+MEASURES = (
+    Measure(
+        "throughput",
+        "throughput",
+        lambda one: one.iterations_per_s,
+        units.speed,
+        more="faster",
+        less="slower",
+    ),
+    Measure(
+        "samples", "samples/s", lambda one: one.samples_per_s, number, more="faster", less="slower"
+    ),
+    Measure(
+        "tokens", "tokens/s", lambda one: one.tokens_per_s, number, more="faster", less="slower"
+    ),
+    Measure(
+        "step",
+        "step p50",
+        lambda one: one.step_ms,
+        _milliseconds,
+        more="longer",
+        less="shorter",
+    ),
+    Measure(
+        "step_most",
+        "step max",
+        lambda one: one.step_most_ms,
+        _milliseconds,
+        more="longer",
+        less="shorter",
+    ),
+    Measure("comm", "comm wait", lambda one: one.comm_ratio, units.percent, 1.0, True),
+    Measure("loader", "loader wait", lambda one: one.loader_ratio, units.percent, 1.0, True),
+    Measure("gpu", "GPU use", lambda one: one.gpu_ratio, units.percent, 1.0, True),
+    Measure(
+        "gpu_memory", "GPU memory", lambda one: one.gpu_bytes, lambda value: units.size(int(value))
+    ),
+    Measure("gpu_power", "GPU power", lambda one: one.gpu_watts, units.watts),
+)
+"""In the order of the screen."""
+THROUGHPUT = MEASURES[0]
+
+
+def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
+    """The measures of which there is a value up to this moment."""
+    points = [one.numbers for one in history.points(until_unix_ns)]
+    return tuple(one for one in MEASURES if any(one.field(known) is not None for known in points))
+
+
+def span_ns(history: JobHistory, until_unix_ns: int) -> int:
+    """How much time the lines show."""
+    began = history.began_unix_ns
+    known_s = 0.0 if began is None else (until_unix_ns - began) / units.SECOND_NS
+    return next((one for one in SPANS_S if known_s <= one), SPANS_S[-1]) * units.SECOND_NS
+
+
+def scale_top(measure: Measure, highest: float, whole: float | None = None) -> float:
+    """The upper end of a line's scale: a round number, so that it does not move with every value.
+
+    `whole`: all there is of it, where that is known.
+    """
+    if measure.top is not None:
+        return measure.top
+    if whole:
+        return whole
+    if highest <= 0:
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(highest))
+    return next(size * one for one in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if highest <= size * one)
+
+
+def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float, float]:
+    """The ends of a line of one row: its least and its largest value, but so far apart that noise
+    stays flat."""
+    known = [one for one in values if one is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    spread = LINE_SPREAD if measure.share else LINE_SPREAD * high
+    if high - low < spread:
+        middle = (low + high) / 2
+        low, high = middle - spread / 2, middle + spread / 2
+    if measure.top is not None and high > measure.top:
+        low, high = low - (high - measure.top), measure.top
+    if low < 0:
+        low, high = 0.0, high - low
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a number is against before, in words, the most telling first; `great`: it wants
+    attention."""
+
+    texts: tuple[str, ...] = ()
+    great: bool = False
+
+
+def compared(measure: Measure, history: JobHistory, until_unix_ns: int) -> Comparison:
+    """Now against the start and against the last ten minutes: `12 % slower than at 14:02`.
+
+    Empty while there is nothing to compare, or where nothing has changed; that the throughput has
+    not is said.
+    """
+    now = history.now(measure.field, until_unix_ns)
+    start = history.at_start(measure.field, until_unix_ns)
+    lately = history.lately(measure.field, until_unix_ns)
+    if now is None or (start is None and lately is None):
+        return Comparison()
+    found = []
+    if start is not None:
+        found.append((start, f"than at {units.minute(start.unix_ns, until_unix_ns)}"))
+    if lately is not None and (start is None or lately.unix_ns > start.unix_ns + APART_NS):
+        found.append((lately, "than in the last 10 min"))
+    changes = [(_change(measure, now, then), when) for then, when in found]
+    texts = tuple(f"{text} {when}" for (text, _), when in changes if text)
+    if not texts and measure is THROUGHPUT:
+        return Comparison((f"as at {units.minute(found[0][0].unix_ns, until_unix_ns)}",))
+    worst = min(change for (_, change), _ in changes)
+    return Comparison(texts, measure is THROUGHPUT and worst <= -GREAT_CHANGE)
+
+
+def _change(measure: Measure, now: float, then: Then) -> tuple[str, float]:
+    """In words, empty for noise; and as a part of what was then."""
+    if measure.share:
+        points = now - then.value
+        text = f"{abs(points) * 100:.0f} points {'more' if points > 0 else 'less'}"
+        return (text if abs(points) >= LEAST_POINTS else ""), points
+    change = (now - then.value) / then.value if then.value > 0 else 0.0
+    if abs(change) < LEAST_CHANGE:
+        return "", change
+    percent = min(abs(change) * 100, 999)
+    return f"{percent:.0f} % {measure.more if change > 0 else measure.less}", change
+
+
+def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
+    """What a job has come to, the most wanted first: time since its start, since its last step,
+    and what the program says of its progress."""
+    now = snapshot.time_unix_ns
+    found = []
+    if snapshot.first_hello_unix_ns is not None and snapshot.live:
+        since = (now - snapshot.first_hello_unix_ns) / units.SECOND_NS
+        found.append(f"started {units.duration(_calm(since))} ago")
+    stepped = history.stepped_unix_ns(now) or snapshot.still_since_unix_ns
+    if stepped is not None and snapshot.live:
+        ago = (now - stepped) / units.SECOND_NS
+        found.append(f"last step {units.duration(int(ago)) if ago >= 2 else '< 2 s'} ago")
+    return (*found, *progress_facts(snapshot))
+
+
+def _calm(seconds: float) -> float:
+    """Whole minutes from two minutes on: a line that changes every second draws the eye."""
+    return seconds if seconds < 120 else seconds // 60 * 60
+
+
+def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
+    """Step, epoch, phase, speed, loss and the time of the end, as far as the program says them."""
+    progress = snapshot.progress
+    if progress is None:
+        return ()
+    if not snapshot.live:
+        return progress_parts(only_steps(progress))
+    parts = tuple(clean(part) for part in progress_parts(progress))
+    if progress.eta_s is None:
+        return parts
+    end = snapshot.time_unix_ns + int(progress.eta_s * units.SECOND_NS)
+    return (*parts, f"done at {units.minute(end, snapshot.time_unix_ns)}")

@@ -1,0 +1,47 @@
+"""Jobs that have been watched for a while: the numbers of their last minutes."""
+
+from __future__ import annotations
+
+import math
+
+from ddtop.model.state.facts import Snapshot
+from ddtop.viewer.job_history import JobHistory
+from tests.ui.changed import replace
+
+SECOND = 1_000_000_000
+
+
+def history_of(snapshot: Snapshot, minutes: float = 14.0, slower: float = 0.12) -> JobHistory:
+    """What is remembered of a job that ran evenly, and is slower by that part since four minutes.
+
+    While nothing moves now, it did until then.
+    """
+    history = JobHistory()
+    still = snapshot.still_since_unix_ns
+    for number in range(int(minutes * 30), -1, -1):
+        at = snapshot.time_unix_ns - number * 2 * SECOND
+        if still is not None and at > still:
+            history.record(replace(snapshot, time_unix_ns=at))
+            continue
+        wave = 0.02 * math.sin(number / 3)
+        late = slower if number < 120 else 0.0
+        step = 196.0 * (1 + wave + late)
+        ranks = tuple(
+            replace(
+                rank,
+                progress={"step_ms": step * (1 + rank.rank % 4 * 0.01)},
+                comm={"wait_ratio": 0.30 + wave + late / 2},
+                loader={"wait_ratio": 0.01 + late / 3},
+            )
+            for rank in snapshot.ranks
+        )
+        moved = replace(
+            snapshot,
+            time_unix_ns=at,
+            ranks=ranks,
+            iteration=12_482 - number * 10,
+            iterations_per_s=1000 / step,
+            still_since_unix_ns=None,
+        )
+        history.record(moved)
+    return history

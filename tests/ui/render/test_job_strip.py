@@ -1,0 +1,81 @@
+"""The job strip as lines: what each height and width has room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.present.findings.timeline import Timeline
+from ddtop.present.glyphs import ASCII, UNICODE
+from ddtop.present.text import line_width, plain
+from ddtop.ui.render.events import rows_of
+from ddtop.ui.render.job_strip import JobFacts, area_row, strip_lines
+from tests.ui import builders, gpus, lived
+
+
+def facts(snapshot=None, verdict=None, quiet=False):
+    snapshot = snapshot or builders.healthy()
+    timeline = Timeline()
+    timeline.take(snapshot, verdict or builders.calm(snapshot))
+    return JobFacts(snapshot, lived.history_of(snapshot), rows_of(timeline.entries), quiet)
+
+
+def texts(lines):
+    return [plain(line) for line in lines]
+
+
+def test_one_line_tells_the_speed_first_and_then_how_it_was():
+    (line,) = texts(strip_lines(facts(), 80, 1, UNICODE))
+    assert line.startswith("4.5 it/s")
+    assert "% slower than at 21:59" in line
+    assert "step 225 ms" in line
+
+
+def test_each_number_has_its_line_with_its_scale_and_the_last_events_follow():
+    lines = texts(strip_lines(facts(), 80, 10, UNICODE))
+    assert [line.split("  ")[0] for line in lines[1:6]] == [
+        "throughput",
+        "step p50",
+        "step max",
+        "comm wait",
+        "loader wait",
+    ]
+    assert "4.3 to 5.3" in lines[1]
+    assert "ranks 0-7 of 8 came" in lines[-1]
+
+
+def test_wide_terminals_have_charts_also_of_the_gpus():
+    lines = texts(strip_lines(facts(gpus.on_gpus()), 133, 36, UNICODE))
+    told = "\n".join(lines)
+    assert "GPU use 96%" in told
+    assert "GPU power 4.9 kW" in told
+    assert "640G" in told
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 109, 110, 133, 250])
+@pytest.mark.parametrize("height", [0, 1, 2, 3, 7, 20, 40])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_the_strip_never_leaves_its_place(width, height, glyphs):
+    lines = strip_lines(facts(gpus.on_gpus()), width, height, glyphs)
+    assert len(lines) <= height
+    assert all(line_width(line) <= width for line in lines)
+    if glyphs is ASCII:
+        assert all(plain(line).isascii() for line in lines)
+
+
+def test_in_a_hang_nothing_of_it_draws_the_eye():
+    snapshot, verdict = builders.hang()
+    for height in (1, 8, 30):
+        lines = strip_lines(facts(snapshot, verdict, quiet=True), 120, height, UNICODE)
+        styles = {style for line in lines for text, style in line if text.strip()}
+        assert styles <= {"dim", "bar", "rule"}
+        assert "slower" not in "\n".join(texts(lines))
+
+
+def test_an_area_is_as_high_as_its_value_and_a_gap_is_no_zero():
+    rows = [area_row([0.0, 0.5, 1.0, None], 1.0, row, 2, UNICODE) for row in (1, 0)]
+    assert rows == ["  █ ", "▁██ "]
+
+
+def test_a_job_without_a_number_has_a_head_and_no_lines():
+    nothing = JobFacts(builders.starting_up()[0], lived.JobHistory())
+    assert len(strip_lines(nothing, 80, 8, UNICODE)) == 1
