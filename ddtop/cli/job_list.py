@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ddtop import registry
-from ddtop.cli.look import health
+from ddtop.cli.fleet_health import healths
 from ddtop.wire.hosts import ALONE
 
 if TYPE_CHECKING:
-    from ddtop.present.hosts.jobs import Listed
+    from ddtop.present.glyphs import Glyphs
+    from ddtop.present.hosts.jobs import Health, Listed
+
+JOBS_SCHEMA = "ddtop.jobs/1"
 
 NAME_SHOWN = 40
 """Characters of a job's name in the table: a unique prefix is enough to attach."""
@@ -45,24 +48,51 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
     ]
 
 
+def table_with_health(entries: list[registry.JobEntry], width: int, glyphs: Glyphs) -> list[str]:
+    """The same with how each job is doing now: a row a job, at most so many columns wide."""
+    from ddtop.present.hosts import jobs
+    from ddtop.present.text import plain
+
+    now = time.time_ns()
+    rows = jobs.listed(entries, now)
+    found = healths(one.entry for one in rows)
+    shown = jobs.columns(rows, width)
+    lines = [shown.titles()]
+    lines += [
+        jobs.row(one, shown, health, now, glyphs) for one, health in zip(rows, found, strict=True)
+    ]
+    return [plain(line).rstrip() for line in lines]
+
+
 def jobs_json(parts: bool = False) -> dict[str, object]:
     """The schema `ddtop.jobs/1`: one object a job. `parts`: one object a host of a job."""
+    rows = _listed(registry.read_entries(), parts, time.time_ns())
+    found = healths(one.entry for one in rows)
     return {
-        "schema": "ddtop.jobs/1",
-        "jobs": [
-            {
-                "job": one.entry.job,
-                "live": one.live,
-                "world_size": one.entry.world_size,
-                "reporting": one.reporting if one.live else 0,
-                "hosts": list(one.hosts),
-                "script": one.entry.script,
-                "health": health(one.entry).word,
-                "started_unix_ns": one.entry.started_unix_ns,
-                "role": one.entry.role,
-            }
-            for one in _listed(registry.read_entries(), parts, time.time_ns())
-        ],
+        "schema": JOBS_SCHEMA,
+        "jobs": [_job(one, health) for one, health in zip(rows, found, strict=True)],
+    }
+
+
+def _job(one: Listed, health: Health) -> dict[str, object]:
+    live = one.live
+    return {
+        "job": one.entry.job,
+        "live": live,
+        "world_size": health.world_size or one.entry.world_size,
+        "reporting": (one.reporting if health.reporting is None else health.reporting)
+        if live
+        else 0,
+        "hosts": list(one.hosts),
+        "script": one.entry.script,
+        "health": health.word,
+        "kind": health.kind,
+        "summary": health.sentence,
+        "steps_per_s": health.steps_per_s,
+        "no_progress_s": health.still_s,
+        "health_age_s": health.age_s,
+        "started_unix_ns": one.entry.started_unix_ns,
+        "role": one.entry.role,
     }
 
 

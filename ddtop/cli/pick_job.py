@@ -43,10 +43,12 @@ def picker(
 ) -> Callable[[], registry.JobEntry | None]:
     """A function that shows the list and returns the chosen job, or None if the user quit.
 
+    While the list is shown all live jobs are followed. `health` is for those that have no relay.
     What is known of the jobs is kept between its calls. `read` and `health` are called on threads
     of the list.
     """
     from ddtop.cli import config
+    from ddtop.cli.fleet_health import followed
     from ddtop.ui.picker import JobSearch, PickerApp
     from ddtop.ui.settings import kept
 
@@ -54,7 +56,8 @@ def picker(
 
     def pick() -> registry.JobEntry | None:
         app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))
-        app.run()
+        with followed() as found.followed:
+            app.run()
         return app.picked
 
     return pick

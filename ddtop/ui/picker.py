@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, TypeVar, cast
 
@@ -41,18 +41,32 @@ ASK_AGAIN_S = 15.0
 """A look at a job costs its relay and us as much as an attach; the dashboard is for those who want
 it fresher."""
 ASKERS = 4
+FOLLOW_S = 0.5
+"""How often what is known of followed jobs is drawn again."""
 
 _T = TypeVar("_T")
 JobKey = tuple[str, str]
 Read = Callable[[], Sequence[registry.JobEntry]]
 Ask = Callable[[registry.JobEntry], Health]
+Followed = Callable[[], Mapping[JobKey, Health]]
 
 
 class JobSearch:
-    """What is known of the jobs. `read` raises RegistryError; `ask` is called in threads of its own
-    and may take seconds."""
+    """What is known of the jobs.
 
-    def __init__(self, read: Read, ask: Ask, clock: Callable[[], int] = time.time_ns) -> None:
+
+    `read` raises RegistryError; `ask` is called in threads of its own and may take seconds.
+    `followed` says at once how the jobs with a relay are doing; then only the others are asked.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        ask: Ask,
+        clock: Callable[[], int] = time.time_ns,
+        followed: Followed | None = None,
+    ) -> None:
+        self.followed = followed
         self.jobs: list[Listed] = []
         self.problem: str | None = None
         self.health: dict[JobKey, Health] = {}
@@ -80,7 +94,13 @@ class JobSearch:
     def _next(self) -> Listed | None:
         """Whom to ask now: of the visible ones who has waited longest, then of the others."""
         now = time.monotonic()
-        live = {one.key: one for one in self.jobs if one.live and one.key not in self._asking}
+        live = {
+            one.key: one
+            for one in self.jobs
+            if one.live
+            and one.key not in self._asking
+            and (self.followed is None or one.entry.relay_pid == 0)
+        }
         due = [
             key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S
         ]
@@ -88,6 +108,11 @@ class JobSearch:
         if not first:
             return None
         return live[min(first, key=lambda key: self._asked_mono_s.get(key, 0.0))]
+
+    def follow(self) -> None:
+        """Take over what is known now of the jobs that are followed."""
+        if self.followed is not None:
+            self.health.update(self.followed())
 
     async def ask_on(self, news: Callable[[], None]) -> None:
         """Ask one after the other until cancelled; `news` is called after each answer."""
@@ -116,6 +141,8 @@ class PickScreen(FilteringScreen):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", priority=True),
+        ("s,greater_than_sign,f6", "sort(1)", "sort"),
+        ("less_than_sign", "sort(-1)", "sort"),
         ("escape", "clear_filter", "clear the filter"),
     ]
 
@@ -124,6 +151,7 @@ class PickScreen(FilteringScreen):
         self._found, self._paint = found, paint
         self._shown: dict[Hashable, Listed] = {}
         self._filter = ""
+        self._sort = jobs.NEWEST
         self.head = LinesView(paint, "head")
         self.rule = LinesView(paint, "rule")
         self.titles = LinesView(paint, "titles")
@@ -147,7 +175,7 @@ class PickScreen(FilteringScreen):
         if not self.is_mounted:
             return
         found, width, glyphs = self._found, self.size.width, self._paint.glyphs
-        rows = jobs.passing(found.jobs, self._filter)
+        rows = jobs.in_order(jobs.passing(found.jobs, self._filter), found.health, self._sort)
         self._shown = {one.key: one for one in rows}
         table = jobs.columns(found.jobs, width)
         now = found.clock()
@@ -189,6 +217,8 @@ class PickScreen(FilteringScreen):
             self.foot.show([((clip(clean(text), width, glyphs.ellipsis), "bold"),)])
             return
         notes = [self.table.range_note]
+        if self._sort != jobs.NEWEST:
+            notes.insert(0, f"by {self._sort}")
         if self._filter:
             notes.insert(
                 0, f"{len(self._shown)} of {len(self._found.jobs)} with {clean(self._filter)}"
@@ -199,7 +229,7 @@ class PickScreen(FilteringScreen):
         keys: list[Key] = (
             [("enter", "Enter", "attach; J there comes back here")] if self._shown else []
         )
-        keys += [("q", "q", "quit"), ("slash", "/", "filter")]
+        keys += [("q", "q", "quit"), ("slash", "/", "filter"), ("s", "s", "sort")]
         return (
             [*keys, ("escape", "Esc", "all jobs")] if self._filter else [*keys, ("t", "t", "theme")]
         )
@@ -231,6 +261,11 @@ class PickScreen(FilteringScreen):
         job = self._shown.get(message.key)
         if job is not None and isinstance(self.app, PickerApp):
             self.app.pick(job.entry)
+
+    def action_sort(self, step: int) -> None:
+        """The next order, or the one before."""
+        self._sort = jobs.SORTS[(jobs.SORTS.index(self._sort) + step) % len(jobs.SORTS)]
+        self.show()
 
     @property
     def filtered(self) -> Widget:
@@ -275,6 +310,8 @@ class PickerApp(TerminalApp):
     def on_mount(self) -> None:
         """Read and ask as long as it is shown."""
         self.run_worker(self._refresh(), name="jobs")
+        if self._found.followed is not None:
+            self.set_interval(FOLLOW_S, self._follow)
         for number in range(ASKERS):
             self.run_worker(self._found.ask_on(self.show), name=f"health {number}")
 
@@ -283,6 +320,10 @@ class PickerApp(TerminalApp):
             await self._found.refresh()
             self.show()
             await asyncio.sleep(READ_S)
+
+    def _follow(self) -> None:
+        self._found.follow()
+        self.show()
 
     def show(self) -> None:
         """Draw what is known now."""

@@ -312,6 +312,17 @@ KEYS: Mapping[str, Keys] = {
             "string",
             "`ok`, `warning`, `critical` or `unknown`: unknown where nobody answers",
         ),
+        "jobs[].kind": ("string or null", "the kind of its worst finding"),
+        "jobs[].summary": (
+            "string or null",
+            "the sentence of its worst finding, or why its health is unknown",
+        ),
+        "jobs[].steps_per_s": ("number or null", "iterations a second, median of the ranks"),
+        "jobs[].no_progress_s": (
+            "number or null",
+            "for how long no rank has made progress; 0 while one does",
+        ),
+        "jobs[].health_age_s": ("number or null", "how old all this is"),
         "jobs[].started_unix_ns": ("int", "when it started"),
         "jobs[].role": ("string", "the role of the relay that answers: alone, hub or leaf"),
     },

@@ -10,7 +10,6 @@ import pytest
 from ddtop import registry
 from ddtop.cli.look import health
 from ddtop.cli.pick_job import several_live
-from ddtop.present.hosts.jobs import Health
 from tests.conftest import Home
 from tests.ui.terminals import Terminal
 
@@ -58,7 +57,7 @@ def test_a_folder_that_cannot_be_read_is_reported_later(
 def test_a_job_that_does_not_answer_is_no_error(home: Home) -> None:
     entry = write("gone", live=False)
 
-    assert health(registry.read_entries()[0]) == Health("unknown")
+    assert health(registry.read_entries()[0]).word == "unknown"
     assert entry.job == "gone"
 
 

@@ -58,15 +58,20 @@ def listener():
 # -- the list
 
 
+def listed():
+    """The lines of `ddtop jobs`, without what else runs on this machine."""
+    return ddtop("jobs").stdout.partition("not started with ddtop:")[0].splitlines()
+
+
 def test_a_job_of_three_hosts_is_one_line(home):
     for one in (hub(), leaf(1), leaf(2), entry("other", run="r9", reporting=6)):
         registry.write_entry(one)
 
-    lines = ddtop("jobs").stdout.splitlines()
+    lines = listed()
 
     assert len(lines) == 3
     (line,) = [line for line in lines if "3 hosts" in line]
-    assert line.split()[:3] == ["train-node0-29500", "live", "6/6"]
+    assert line.split()[:3] == ["train-node0-29500", "unknown", "6/6"]
 
 
 def test_a_line_for_each_host_is_there_when_asked_for(home):
@@ -79,7 +84,7 @@ def test_a_line_for_each_host_is_there_when_asked_for(home):
 
 
 def test_json_has_the_hosts_of_a_job(home, monkeypatch):
-    monkeypatch.setattr(job_list, "health", lambda entry: Health("unknown"))
+    monkeypatch.setattr(job_list, "healths", lambda entries: [Health("unknown") for _ in entries])
     for one in (hub(), leaf(1), leaf(2)):
         registry.write_entry(one)
 
@@ -97,7 +102,7 @@ def test_a_job_whose_hub_has_ended_it_is_over_even_if_a_leaf_still_runs(home):
     registry.write_entry(hub(ended_unix_ns=time.time_ns(), ended_reason="finished"))
     registry.write_entry(leaf(1))
 
-    assert [line.split()[1] for line in ddtop("jobs").stdout.splitlines()] == ["STATE", "finished"]
+    assert [line.split()[1] for line in listed()] == ["HEALTH", "finished"]
 
 
 def test_a_leaf_whose_hub_has_no_file_here_has_a_line_of_its_own(home):

@@ -4,6 +4,7 @@ picked."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -217,3 +218,30 @@ async def test_the_theme_that_was_chosen_in_the_list_is_that_of_the_dashboard_af
         await shows(pilot, "first")
         await pilot.press("t")
         await until(pilot, lambda: Kept(tmp_path / "setup.json").setup.theme == "light")
+
+
+async def test_followed_jobs_are_new_all_the_time_and_nobody_is_asked() -> None:
+    jobs = [entry(f"job-{number:03}", float(number)) for number in range(200)]
+    asked: list[str] = []
+    now = {("job-000", jobs[0].run): Health("ok", steps_per_s=2.0, still_s=0.0)}
+    found = JobSearch(
+        lambda: jobs, lambda job: asked.append(job.job) or Health("ok"), lambda: NOW, lambda: now
+    )
+    running = PickerApp(found)
+
+    async with running.run_test(size=(160, 24)) as pilot:
+        await shows(pilot, "2.00")
+        now[jobs[0].job, jobs[0].run] = Health("critical", "loader-stuck", "rank 2 is stuck")
+        await shows(pilot, "rank 2 is stuck")
+        now[jobs[199].job, jobs[199].run] = Health("critical", "wait-cycle")
+        await pilot.press("s")
+        await shows(pilot, "by health")
+        await shows(pilot, "wait-cycle")
+        assert [line.split()[0] for line in lines(running)[3:5]] == ["job-000", "job-199"]
+        began = time.monotonic()
+        for _ in range(50):
+            await pilot.press("down")
+        pressed_s = (time.monotonic() - began) / 50
+
+    assert asked == []
+    assert pressed_s < 0.2, "a key waits for 200 jobs"

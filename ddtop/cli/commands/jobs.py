@@ -20,13 +20,14 @@ NAMED = 3
 def command(as_json: bool, parts: bool) -> None:
     """Live and ended jobs of this user.
 
-    With --json each has its health: ok, warning, critical or unknown. Jobs that run on this host
-    and were not started with ddtop come last.
+    Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
+    second, for how long no rank has made progress, and the sentence of its worst finding. Jobs that
+    run on this host and were not started with ddtop come last.
     """
     from ddtop import registry
     from ddtop.cli import outside_jobs
-    from ddtop.cli.job_list import jobs_json, table
-    from ddtop.cli.output import printable
+    from ddtop.cli.job_list import jobs_json, table, table_with_health
+    from ddtop.cli.output import glyphs, printable, width
     from ddtop.present.text import clean
 
     outside = outside_jobs.found()
@@ -36,7 +37,8 @@ def command(as_json: bool, parts: bool) -> None:
         return
     entries = registry.read_entries()
     none = "no jobs; start one with: DDTOP=1 torchrun ..."
-    click.echo("\n".join(table(entries, parts)) if entries else none)
+    lines = table(entries, parts) if parts else table_with_health(entries, width(), glyphs())
+    click.echo("\n".join(lines) if entries else none)
     if outside:
         click.echo(printable("\n".join(outside_jobs.table(outside))))
     if refused := registry.refused_files():

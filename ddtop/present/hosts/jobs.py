@@ -3,11 +3,12 @@ what is known of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddtop import registry
-from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Verdict
+from ddtop.diagnosis.finding import CRITICAL, OK, UNKNOWN, WARNING, Verdict
+from ddtop.model.state.facts import Snapshot
 from ddtop.present.glyphs import Glyphs
 from ddtop.present.table.layout import Field, Table, table_for
 from ddtop.present.text import Line, Span, cell_width, clean
@@ -21,11 +22,22 @@ MOST_JOB = 48
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a short look at a job has found; `word` is one of `finding.HEALTHS`, unknown where
-    nobody answered."""
+    """What a look at a job has found.
+
+    `word` is one of `finding.HEALTHS`, unknown where nobody answered. `sentence`: of the worst
+    finding, or why nothing is known. `reporting`, `world_size`: of the look, where the job file may
+    be 15 s old. `still_s`: for how long no rank has made progress, seconds. `age_s`: how old all
+    this is, seconds.
+    """
 
     word: str
     kind: str | None = None
+    sentence: str | None = None
+    reporting: int | None = None
+    world_size: int | None = None
+    steps_per_s: float | None = None
+    still_s: float | None = None
+    age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +55,24 @@ class Listed:
         return self.entry.job, self.entry.run
 
 
-def health_of(verdict: Verdict) -> Health:
-    """The verdict in a word or two."""
-    if verdict.health == UNKNOWN:
-        return Health(UNKNOWN)
+def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
+    """The verdict in a word or two, and with a snapshot how the job goes."""
+    known = verdict.health != UNKNOWN
     worst = next((one for one in verdict.findings if one.severity in (CRITICAL, WARNING)), None)
-    return Health(verdict.health, worst.kind if worst else None)
+    kind = worst.kind if worst and known else None
+    sentence = (worst.summary if worst else None) if known else verdict.unheard
+    if snapshot is None or not known:
+        return Health(verdict.health, kind, sentence)
+    still = snapshot.still_since_unix_ns
+    return Health(
+        verdict.health,
+        kind,
+        sentence,
+        snapshot.reporting,
+        snapshot.world_size,
+        snapshot.iterations_per_s,
+        max(snapshot.time_unix_ns - still, 0) / units.SECOND_NS if still is not None else 0.0,
+    )
 
 
 def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
@@ -85,6 +109,29 @@ def _searched(job: Listed) -> str:
     return " ".join((job.entry.job, job.entry.script, *job.hosts)).casefold()
 
 
+NEWEST, WORST, NAME, SLOWEST, STUCK = "newest", "health", "name", "step/s", "no progress"
+SORTS = (NEWEST, WORST, NAME, SLOWEST, STUCK)
+"""Orders of the list; live jobs come first in each."""
+_WORST_FIRST = (CRITICAL, WARNING, UNKNOWN, OK)
+
+
+def in_order(
+    jobs: Sequence[Listed], health: Mapping[tuple[str, str], Health], by: str
+) -> list[Listed]:
+    """The jobs in one of `SORTS`; equal ones stay as they are, the newest first."""
+
+    def place(job: Listed) -> tuple[bool, float, str]:
+        known = health.get(job.key, Health(UNKNOWN)) if job.live else Health(UNKNOWN)
+        number = {
+            WORST: float(_WORST_FIRST.index(known.word)) if known.word in _WORST_FIRST else 9.0,
+            SLOWEST: known.steps_per_s if known.steps_per_s is not None else float("inf"),
+            STUCK: -(known.still_s or 0.0),
+        }.get(by, 0.0)
+        return not job.live, number, job.entry.job if by == NAME else ""
+
+    return sorted(jobs, key=place)
+
+
 def heading(jobs: Sequence[Listed]) -> str:
     """`2 live jobs, 14 that have ended`."""
     live = sum(one.live for one in jobs)
@@ -101,12 +148,15 @@ def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
     script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)
     host = min(max([4, *(cell_width(hosts_text(one)) for one in jobs)]), 24)
     fields = (
-        Field("job", "JOB", 10, grows=6, most=name),
-        Field("health", "HEALTH", 11, grows=3, most=44),
+        Field("job", "JOB", 10, grows=40, most=name),
+        Field("health", "HEALTH", 11, grows=8, most=26),
         Field("ranks", "RANKS", ranks, right=True),
-        Field("host", "HOST", min(host, 8), grows=2, most=host, rank=2),
-        Field("script", "SCRIPT", min(script, 8), grows=2, most=script, rank=3),
+        Field("steps", "STEP/S", 6, right=True, rank=3),
+        Field("still", "STUCK", 6, right=True, rank=2),
         Field("started", "STARTED", 11, right=True, rank=1),
+        Field("host", "HOST", min(host, 8), grows=1, most=host, rank=4),
+        Field("script", "SCRIPT", min(script, 8), grows=1, most=script, rank=5),
+        Field("finding", "FINDING", 30, grows=8, rank=6),
     )
     return table_for(fields, width)
 
@@ -116,26 +166,45 @@ def row(
 ) -> Line:
     """One job; `health` None: it has been asked and has not answered yet."""
 
-    def cell(field: Field, width: int) -> Span:
-        del width
+    known = health if job.live else None
+    finding = clean(known.sentence or "") if known is not None else ""
+
+    def cell(field: Field) -> Span:
         if field.key == "health":
             text, style = _health(job, health, glyphs)
             return text, style if job.live else "dim"
         text = {
             "job": clean(job.entry.job),
-            "ranks": _ranks(job),
+            "ranks": _ranks(job, known),
+            "steps": _steps(known),
+            "still": _still(known),
             "host": hosts_text(job),
             "script": _script(job),
             "started": _started(job, now_unix_ns),
+            "finding": finding,
         }[field.key]
         return text, ("bold" if field.key == "job" else "") if job.live else "dim"
 
-    return table.line({field.key: cell(field, 0) for field in table.fields}, glyphs.ellipsis)
+    return table.line({field.key: cell(field) for field in table.fields}, glyphs.ellipsis)
 
 
-def _ranks(job: Listed) -> str:
-    world = f"{job.entry.world_size:,}"
-    return f"{job.reporting:,}/{world}" if job.live else world
+def _ranks(job: Listed, health: Health | None = None) -> str:
+    world, reporting = job.entry.world_size, job.reporting
+    if health is not None and health.world_size is not None and health.reporting is not None:
+        # The job file may be 15 s old.
+        world, reporting = health.world_size, health.reporting
+    return f"{reporting:,}/{world:,}" if job.live else f"{world:,}"
+
+
+def _steps(health: Health | None) -> str:
+    if health is None or health.steps_per_s is None:
+        return "-" if health is not None else ""
+    return f"{health.steps_per_s:.{2 if health.steps_per_s < 10 else 0}f}"
+
+
+def _still(health: Health | None) -> str:
+    """For how long no rank has made progress; nothing while some rank does."""
+    return units.age(health.still_s) if health is not None and health.still_s else ""
 
 
 def hosts_text(job: Listed) -> str:

@@ -10,8 +10,23 @@ from hypothesis import strategies as st
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding, Verdict
 from ddtop.present.glyphs import ASCII, UNICODE, Glyphs
-from ddtop.present.hosts.jobs import Health, columns, heading, health_of, listed, passing, row
+from ddtop.present.hosts.jobs import (
+    NAME,
+    NEWEST,
+    SLOWEST,
+    STUCK,
+    WORST,
+    Health,
+    columns,
+    heading,
+    health_of,
+    in_order,
+    listed,
+    passing,
+    row,
+)
 from ddtop.present.text import line_width, plain
+from tests.jobs import trained
 from tests.present.hosts.entries import NOW, ended, entry
 
 
@@ -114,7 +129,7 @@ def test_the_worst_finding_is_the_one_that_is_named() -> None:
     verdict = Verdict(
         "critical", (finding("rank-killed", CRITICAL), finding("version-skew", INFO)), ""
     )
-    assert health_of(verdict) == Health("critical", "rank-killed")
+    assert health_of(verdict) == Health("critical", "rank-killed", "")
     assert health_of(Verdict("ok", (finding("cancelled", INFO),), "")) == Health("ok", None)
 
 
@@ -177,3 +192,53 @@ def test_no_row_is_wider_than_its_terminal_whatever_jobs_and_hosts_are_called(
     assert all(line_width(line) <= max(width, least) for line in lines)
     assert len({line_width(line) for line in lines}) == 1
     assert not any("\x1b" in text for line in lines for text, _ in line)
+
+
+def test_the_list_is_put_in_order_and_live_jobs_stay_first() -> None:
+    names = ("calm", "hung", "slow", "quiet")
+    jobs = listed([entry(name, age) for age, name in enumerate(names, 1)] + [ended("a")], NOW)
+    health = {
+        (name, jobs[0].key[1]): found
+        for name, found in {
+            "calm": Health("ok", steps_per_s=9.0, still_s=0.0),
+            "hung": Health("critical", "loader-stuck", still_s=31.0),
+            "slow": Health("warning", "straggler", steps_per_s=0.1, still_s=2.0),
+            "quiet": Health("unknown"),
+        }.items()
+    }
+
+    def order(by: str) -> list[str]:
+        return [one.entry.job for one in in_order(jobs, health, by)]
+
+    assert order(NEWEST) == ["calm", "hung", "slow", "quiet", "a"]
+    assert order(WORST) == ["hung", "slow", "quiet", "calm", "a"]
+    assert order(NAME) == ["calm", "hung", "quiet", "slow", "a"]
+    assert order(SLOWEST) == ["slow", "calm", "hung", "quiet", "a"]
+    assert order(STUCK) == ["hung", "slow", "calm", "quiet", "a"]
+
+
+def test_a_wide_row_says_how_the_job_goes_and_what_is_wrong() -> None:
+    health = Health(
+        "critical", "loader-stuck", "rank 2 waits for its loader", 7, 8, 0.52, 31.0, 0.4
+    )
+
+    (line,) = shown([entry("train")], 160, health)
+
+    for text in ("✖ loader-stuck", "7/8", "0.52", "31s", "rank 2 waits for its loader"):
+        assert text in line
+
+
+def test_health_of_a_look_has_its_numbers() -> None:
+    job = trained()
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(8)
+
+    found = health_of(job.verdict(), job.snapshot())
+
+    assert (found.word, found.kind) == ("critical", "not-in-collective")
+    assert (found.reporting, found.world_size, found.steps_per_s) == (4, 4, None)
+    assert found.sentence is not None
+    assert "rank 2" in found.sentence
+    assert found.still_s is not None
+    assert 5 < found.still_s < 12
