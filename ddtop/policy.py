@@ -38,6 +38,15 @@ class Policy:
     """A rank without progress is a warning up to this many times the second longest healthy wait.
     Where each round waits for rollouts or for a server, the next wait is not the end. A single long
     wait, at the start or behind a broken network, is no habit."""
+    phase_overdue_factor: float = 3.0
+    """A rank that saves a checkpoint, validates or compiles and works is a warning up to this many
+    times the longest such phase so far. A checkpoint of twice the usual length is a busy server."""
+    phase_still_limit_s: float = 20.0
+    """A rank in such a phase that uses no CPU and does no I/O is a warning until then. An upload
+    to an object store waits for its answer this long."""
+    phase_usual_factor: float = 1.2
+    """... or this many times the longest such phase so far, whichever is later: it may have been
+    waiting for the store each time."""
     timeout_critical_ratio: float = 0.5
     """... but no later than at this share of the group's own timeout."""
 

@@ -11,15 +11,15 @@ PAGES = (
         severity="critical; a warning while the rank works or waits as usual",
         brief="others wait in a collective that it has not joined",
         meaning=(
-            "A collective ends when every rank of its group has joined it. Some ranks are inside"
-            " and wait. The ranks at fault are elsewhere and wait for nobody. When torch's timeout"
-            " fires, it blames the ranks that waited."
+            "A collective ends when every rank of its group has joined it. Some ranks wait inside;"
+            " the ranks at fault are elsewhere and wait for nobody. Torch's timeout blames the"
+            " ranks that waited."
         ),
         found=(
             (
                 "torch's flight recorder numbers the collectives of each group. ddtop compares"
                 " these numbers: they show which rank has not enqueued which collective. Chains of"
-                " waits, through send and recv too, end at a rank that waits for nobody."
+                " waits end at a rank that waits for nobody."
             ),
             (
                 "ddtop numbers the calls of MPI itself. A rank that waits in MPI uses a core; so "
@@ -32,7 +32,8 @@ PAGES = (
                 " I/O): after {working_limit_s} or {healthy_wait_factor} times the longest wait"
                 " that ended well, a warning up to {working_critical_s}, or"
                 " {working_critical_factor} times that wait, at most {timeout_critical_ratio} of"
-                " the timeout."
+                " the timeout. A checkpoint, validation or compilation: up to"
+                " {phase_overdue_factor} times its usual length, {phase_still_limit_s} without CPU."
             ),
         ),
         steps=(

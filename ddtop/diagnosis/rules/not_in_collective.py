@@ -23,12 +23,14 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import ras_lines
+from ddtop.diagnosis.phase import phase_clause, phase_limit_s, phase_of
 from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.waits.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy
 from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, SENDS
+from ddtop.wire.progress import TrainingProgress
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import file_line
 from ddtop.words.units import duration
@@ -71,7 +73,7 @@ class _About:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self.idle = Idle(snapshot, policy)
-        self._limits: dict[tuple[int, str | None, bool], float] = {}
+        self._limits: dict[tuple[int, str | None, bool, TrainingProgress | None], float] = {}
 
     def _finishes(self, blame: Blame) -> bool:
         """Whether the others are done and only this rank has work left, such as a child process
@@ -93,7 +95,8 @@ class _About:
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-        key = (id(blame.waiters), blame.group, works)
+        phase = phase_of(self._snapshot.rank(blame.root))
+        key = (id(blame.waiters), blame.group, works, phase)
         limit_s = self._limits.get(key)
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
@@ -154,6 +157,7 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     limit_s = policy.still_habit_factor * usual_s
     if works:
         limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
+    limit_s = phase_limit_s(snapshot.rank(blame.root), works, limit_s, policy)
     given_s = timeout_s(snapshot, blame)
     if given_s is not None:
         limit_s = min(limit_s, max(policy.still_limit_s, policy.timeout_critical_ratio * given_s))
@@ -183,6 +187,8 @@ def _finding(
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and"
             f" {where(lead, policy)}"
         )
+    elif (phase := _one_phase(snapshot, ranks)) is not None:
+        subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
     elif severity == WARNING and first.condition != STILL:
@@ -209,6 +215,14 @@ def _finding(
         op=first.op,
         seq=first.seq,
     )
+
+
+def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
+    """The phase that they say they are in, if it is the same; None: they are in none."""
+    told = [phase_of(snapshot.rank(rank)) for rank in ranks]
+    if len({one.phase if one is not None else None for one in told}) > 1:
+        return None
+    return phase_clause(snapshot.rank(ranks[0]), snapshot.time_unix_ns)
 
 
 def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
@@ -283,6 +297,7 @@ def _waiters_in(snapshot: Snapshot, blame: Blame) -> tuple[int, ...]:
 def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy) -> str:
     by_word = _BY_WORD.get(classify(rank, policy).word)
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
+    stands = stands and not (severity == WARNING and phase_of(rank) is not None)
     if kind == Kind.LEFT_EARLY:
         text = uneven_advice(rank)
     elif by_word is not None and stands:

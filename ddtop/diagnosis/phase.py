@@ -1,0 +1,58 @@
+"""What a rank's own phase says to those who wait for it: a checkpoint, a validation, a compilation
+takes its time.
+"""
+
+from __future__ import annotations
+
+from ddtop.model.state.facts import RankFacts
+from ddtop.policy import Policy
+from ddtop.wire.progress import (
+    CHECKPOINT,
+    COMPILE,
+    SANITY_CHECK,
+    TEST,
+    VALIDATE,
+    TrainingProgress,
+)
+from ddtop.words.progress import phase_text
+from ddtop.words.sentences import file_line
+from ddtop.words.units import duration
+
+LONG_PHASES = (CHECKPOINT, VALIDATE, TEST, COMPILE, SANITY_CHECK)
+"""Phases in which one rank may keep the others waiting. A word of the program's own is none."""
+
+
+def phase_of(rank: RankFacts) -> TrainingProgress | None:
+    """The progress of a rank that is in such a phase; None of all others."""
+    told = rank.progress.training
+    if told is None or told.phase not in LONG_PHASES or told.since_unix_ns is None or rank.gone:
+        return None
+    return told
+
+
+def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) -> float:
+    """How long (s) the others may wait for it before that is critical.
+
+    `limit_s`: the limit without a phase. `works`: it uses CPU or does I/O. Then the phase may last
+    `phase_overdue_factor` times its usual length. One that does neither has less time, but the
+    length that such phases have had before.
+    """
+    told = phase_of(rank)
+    if told is None:
+        return limit_s
+    longest_s = told.longest_s or 0.0
+    if works:
+        return max(limit_s, policy.phase_overdue_factor * longest_s)
+    return max(limit_s, policy.phase_still_limit_s, policy.phase_usual_factor * longest_s)
+
+
+def phase_clause(rank: RankFacts, now_unix_ns: int) -> str | None:
+    """`saving a checkpoint (trainer.py:142), 40 s; usually 35 s`; None: it is in no such phase."""
+    told = phase_of(rank)
+    if told is None:
+        return None
+    place = rank.reported.place
+    spot = f" ({file_line(place)})" if place is not None else ""
+    lasts_s = max((now_unix_ns - (told.since_unix_ns or now_unix_ns)) / 1e9, 0.0)
+    usual = f"; usually {duration(told.usual_s)}" if told.usual_s is not None else ""
+    return f"{phase_text(told.phase or '')}{spot}, {duration(lasts_s)}{usual}"

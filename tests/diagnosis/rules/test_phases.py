@@ -1,0 +1,103 @@
+"""A rank that saves a checkpoint, validates or compiles while the others wait for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.progress import TrainingProgress
+from tests.jobs import FakeJob
+from tests.ranks import unix_ns
+
+KIND = "not-in-collective"
+
+
+def saving(still=False, phase="checkpoint", usual_s=None, longest_s=None):
+    """Rank 0 saves since second 10; three others wait for it."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.others_wait(0)
+    rank = job.ranks[0]
+    act = rank.stands_at if still else rank.works_at
+    act("save", "/home/ada/trainer.py", 142)
+    rank.says["progress"] = TrainingProgress(
+        "user",
+        1200,
+        phase=phase,
+        since_unix_ns=unix_ns(10),
+        usual_s=usual_s,
+        longest_s=longest_s or usual_s,
+        phases_ended=3 if usual_s else 0,
+    )
+    return job
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "validate", "compile", "test", "sanity-check"])
+def test_a_rank_in_a_phase_that_does_nothing_visible_is_no_critical_after_five_seconds(phase):
+    job = saving(still=True, phase=phase)
+    job.passes(15)
+
+    assert job.kinds() == [("warning", KIND, (0,))]
+
+
+def test_the_sentence_names_the_phase_its_line_and_how_long_it_usually_takes():
+    job = saving(usual_s=35.0)
+    job.passes(40)
+    finding = job.finding()
+
+    assert finding.severity == "warning"
+    assert finding.summary.startswith(
+        "rank 0 is saving a checkpoint (trainer.py:142), 40 s; usually 35 s; "
+    )
+    assert "ranks 1-3" in finding.summary
+
+
+def test_a_checkpoint_that_works_has_the_limits_for_work():
+    job = saving()
+    job.passes(50)
+    before = job.kinds()
+    job.passes(30)
+
+    assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
+
+
+def test_a_checkpoint_that_usually_takes_long_has_three_times_as_long():
+    job = saving(usual_s=35.0)
+    job.passes(100)
+    before = job.kinds()
+    job.passes(10)
+
+    assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
+
+
+def test_a_checkpoint_without_cpu_and_io_is_a_hang_after_twenty_seconds():
+    job = saving(still=True)
+    job.passes(25)
+
+    assert job.kinds() == [("critical", KIND, (0,))]
+
+
+def test_an_upload_that_has_always_waited_so_long_is_no_hang():
+    job = saving(still=True, usual_s=35.0)
+    job.passes(40)
+    before = job.kinds()
+    job.passes(6)
+
+    assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
+
+
+@pytest.mark.parametrize("phase", ["train", "idle", "warm-up", None])
+def test_other_phases_change_nothing(phase):
+    job = saving(still=True, phase=phase)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", KIND, (0,))]
+
+
+def test_a_rank_that_died_in_its_checkpoint_is_not_saving_any_more():
+    job = saving()
+    job.passes(3)
+    job.ranks[0].ends(signal=9)
+    job.passes(5)
+
+    assert "saving" not in job.finding().summary
+    assert job.finding().severity == "critical"
