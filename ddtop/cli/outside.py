@@ -46,6 +46,7 @@ def stacks_of(
     tree: bool,
     threads: bool = False,
     source: bool = True,
+    frames: bool = False,
 ) -> int:
     """Print the stacks of these processes. `pids`: `4711,4712`.
 
@@ -71,7 +72,8 @@ def stacks_of(
     for note in found.notes:
         click.echo(printable(f"note: {note}"))
     assert look.snapshot is not None
-    text = text_of(merged, look.snapshot, look.verdict, Shape(tree=tree, threads=threads), source)
+    shape = Shape(tree, threads, frames)
+    text = text_of(merged, look.snapshot, look.verdict, shape, source)
     click.echo(printable(text), nl=False)
     for line in afterwards(answers):
         click.echo(printable(line))

@@ -19,7 +19,7 @@ from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from ddtop.words.activities import COLLECTIVE, COMPUTES, P2P, WAITS
-from ddtop.words.sentences import file_line
+from ddtop.words.sentences import file_line, framework_text, function_text
 
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c",
@@ -97,12 +97,13 @@ def where(facts: RankFacts, policy: Policy) -> str:
         return (
             found.text if found.text and found.source != CPU else "at a place that cannot be seen"
         )
-    spot = f"in {place.function} ({file_line(place)})"
+    around = framework_text(place)
+    spot = f"in {function_text(place)} ({file_line(place)}{around})"
     if found.source in (CPU, NOTHING):
         return spot
     if found.source == KERNEL:
         return f"{found.text} {spot}"
-    return f"{found.text} ({file_line(place)} {place.function})"
+    return f"{found.text} ({file_line(place)} {function_text(place)}{around})"
 
 
 def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
@@ -153,7 +154,9 @@ def fresh_stacks(facts: RankFacts) -> Stacks | None:
         or user is None
     ):
         return None
-    return stacks if (user.function, user.file) == (place.function, place.file) else None
+    # A dump has the class before the function's name, a place has not.
+    function = user.function.rpartition(".")[2]
+    return stacks if (function, user.file) == (place.function, place.file) else None
 
 
 def _silent(facts: RankFacts) -> bool:

@@ -13,7 +13,13 @@ from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import verb
-from ddtop.words.sentences import clipped, coordinates_text, stage_text
+from ddtop.words.sentences import (
+    clipped,
+    coordinates_text,
+    framework_text,
+    function_text,
+    stage_text,
+)
 from ddtop.words.units import duration
 
 REASON_CHARACTERS = 80
@@ -53,7 +59,8 @@ def place_line(rank: RankFacts) -> str | None:
     if place is None:
         return None
     below = f" › {place.callee}" if place.callee else ""
-    return f"rank {rank.rank} is at {place.file}:{place.line} {place.function}{below}"
+    spot = f"rank {rank.rank} is at {place.file}:{place.line} {function_text(place)}{below}"
+    return spot + framework_text(place, whole=True)
 
 
 def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:

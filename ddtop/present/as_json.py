@@ -189,6 +189,9 @@ def _place(rank: RankFacts) -> Json | None:
         "file": place.file,
         "line": place.line,
         "waits_on": place.waits_on,
+        "class": place.owner,
+        "framework": place.framework,
+        "framework_call": place.framework_call,
     }
 
 

@@ -259,7 +259,7 @@ MOVES = (
     ("up down j k", "move; PgUp PgDn Home End too, and the mouse wheel"),
     ("Enter", "open what is under the cursor; a double click too"),
     ("Space", "on the ranks: tag one"),
-    ("v T", "on the stacks: as classes or as a tree, other threads in full"),
+    ("v T f", "on the stacks: as classes or as a tree, other threads in full, all frames"),
 )
 """Keys of the lists themselves."""
 

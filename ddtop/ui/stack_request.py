@@ -121,6 +121,7 @@ class AskedStacks:
         return (
             ("v", "v", view),
             ("T", "T", f"{threads} threads"),
+            ("f", "f", "fold frames" if self.shape.frames else "all frames"),
             ("d", "d", "ask again"),
             ("D", "D", "ask all"),
         )
@@ -163,6 +164,10 @@ class AskedStacks:
     def change_view(self) -> None:
         """From classes to the tree and back."""
         self.shape = replace(self.shape, tree=not self.shape.tree)
+
+    def change_frames(self) -> None:
+        """Unfold the frames of libraries and frameworks, or fold them."""
+        self.shape = replace(self.shape, frames=not self.shape.frames)
 
     def change_threads(self) -> None:
         """Show the other threads in full, or in a line a class."""

@@ -38,7 +38,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     `since_unix_ns`: since when all samples found this function in this frame. `callee`: the
     innermost frame below it, if any. `line_since_unix_ns`: since when all samples found this line
     and this callee. `waits_for`: the path of the lock file whose end the library below waits for,
-    None where there is none.
+    None where there is none. `owner`: the class that the function is a method of, None where
+    Python does not tell (before 3.11). `framework`: the package of a training framework
+    (`wire.frameworks`) on this stack, and `framework_call` its function: with `framework_inside`
+    the innermost one that the frame has called, else the nearest one that has called the frame.
     """
 
     function: str
@@ -49,6 +52,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     callee: str | None = None
     line_since_unix_ns: int | None = None
     waits_for: str | None = None
+    owner: str | None = None
+    framework: str | None = None
+    framework_call: str | None = None
+    framework_inside: bool = False
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True):

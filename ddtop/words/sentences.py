@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from ddtop.wire.calls import RECEIVES
+from ddtop.wire.frameworks import FRAMEWORKS
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import Collective, Group, Place, Stage
 from ddtop.wire.samples import Spot
@@ -30,6 +31,25 @@ def about(ratio: float) -> str:
 def file_line(place: Place | Spot | StackFrame) -> str:
     """`data.py:40`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}"
+
+
+def function_text(place: Place) -> str:
+    """`on_train_batch_end of MyCallback`; a function that is no method by its name alone."""
+    return f"{place.function} of {place.owner}" if place.owner else place.function
+
+
+def framework_text(place: Place, whole: bool = False) -> str:
+    """`, called by Lightning` or `, inside save_checkpoint of Lightning`; empty without one.
+
+    `whole`: with the function of the framework that has called.
+    """
+    name = FRAMEWORKS.get(place.framework or "")
+    if name is None or not place.framework_call:
+        return ""
+    call = f"{place.framework_call} of {name}"
+    if place.framework_inside:
+        return f", inside {call}"
+    return f", called by {call if whole else name}"
 
 
 def op_name(op: str) -> str:

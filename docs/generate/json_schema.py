@@ -143,6 +143,12 @@ KEYS: Mapping[str, Keys] = {
         "ranks[].place.file": ("string", "its file"),
         "ranks[].place.line": ("int", "its line"),
         "ranks[].place.waits_on": ("string or null", "what the thread waits for below that line"),
+        "ranks[].place.class": ("string or null", "the class that the function is a method of"),
+        "ranks[].place.framework": (
+            "string or null",
+            "the package of a training framework that calls it, or that it has called",
+        ),
+        "ranks[].place.framework_call": ("string or null", "the function of that framework"),
         "ranks[].iteration": ("int or null", "iterations that the rank has finished"),
         "ranks[].iteration_source": (
             "string or null",

@@ -518,3 +518,28 @@ def test_no_combination_makes_it_raise_and_every_word_is_known(facts):
     assert where(facts, POLICY)
     assert stack_lines(facts, POLICY) is not None
     assert (process_line(facts, POLICY) is None) == (facts.process.report is None)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (
+            {"owner": "MyCallback", "framework": "lightning", "framework_call": "_call_hook"},
+            "waiting for a lock (train.py:53 take of MyCallback, called by Lightning)",
+        ),
+        (
+            {"framework": "lightning", "framework_call": "barrier", "framework_inside": True},
+            "waiting for a lock (train.py:53 take, inside barrier of Lightning)",
+        ),
+    ],
+)
+def test_the_place_in_a_sentence_is_the_users_line_with_the_frameworks_call(more, text):
+    assert where(rank(place=place(waits_on="lock", **more)), POLICY) == text
+
+
+def test_a_dump_of_a_method_belongs_to_the_place_of_that_method():
+    """A dump has `MyCallback.take`, a place has `take`."""
+    frame = StackFrame("MyCallback.take", "/home/ada/train.py", 53, True)
+    stacks = Stacks("r1", 1, 4801, 200, "agent", (ThreadStack((frame,), main=True),))
+
+    assert fresh_stacks(rank(stacks=stacks)) is stacks

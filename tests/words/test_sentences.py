@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.wire.records import Collective, Group, OpenCall, Stage
+from ddtop.wire.records import Collective, Group, OpenCall, Place, Stage
 from ddtop.words.ranks import rank_list, ranks_text
-from ddtop.words.sentences import collective_text, names_of_groups, stage_text, tensor_text
+from ddtop.words.sentences import (
+    collective_text,
+    framework_text,
+    function_text,
+    names_of_groups,
+    stage_text,
+    tensor_text,
+)
 from ddtop.words.units import duration
 from tests.jobs import FakeJob, unix_ns
 
@@ -174,3 +181,34 @@ def test_groups_are_named_by_what_they_are_for():
 )
 def test_a_pipeline_stage_counts_as_torch_does(stage, text):
     assert stage_text(stage) == text
+
+
+@pytest.mark.parametrize(
+    ("more", "function", "short", "whole"),
+    [
+        ({}, "step", "", ""),
+        ({"owner": "MyCallback"}, "step of MyCallback", "", ""),
+        (
+            {"framework": "lightning", "framework_call": "_call_hook"},
+            "step",
+            ", called by Lightning",
+            ", called by _call_hook of Lightning",
+        ),
+        (
+            {
+                "framework": "transformers",
+                "framework_call": "_save_checkpoint",
+                "framework_inside": True,
+            },
+            "step",
+            ", inside _save_checkpoint of Transformers",
+            ", inside _save_checkpoint of Transformers",
+        ),
+        ({"framework": "click", "framework_call": "invoke"}, "step", "", ""),
+    ],
+)
+def test_a_hook_is_named_with_its_class_and_its_framework(more, function, short, whole):
+    at = Place("step", "/home/ada/train.py", 31, **more)
+
+    assert function_text(at) == function
+    assert (framework_text(at), framework_text(at, whole=True)) == (short, whole)

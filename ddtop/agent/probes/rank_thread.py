@@ -183,4 +183,8 @@ class PlaceProbe(Probe):
             seen.callee,
             self._stay.line_since + tick.unix_minus_mono,
             seen.waits_for,
+            seen.owner,
+            seen.framework,
+            seen.framework_call,
+            seen.inside,
         )

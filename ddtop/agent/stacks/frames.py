@@ -14,6 +14,7 @@ from typing import Any
 
 import ddtop
 from ddtop.wire.frame_kinds import word_of
+from ddtop.wire.frameworks import framework_of
 from ddtop.wire.records import ACTIVITIES
 
 BATON_FILE, BATON_WAITS = "torch/utils/file_baton.py", "wait"
@@ -23,6 +24,9 @@ LOCK_PATH_MAX = 512
 
 _DEPTH_MAX = 200
 """Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
+
+_USER, _LIBRARY = "its own", "a library"
+"""Kinds of files; a third kind is the package of a training framework."""
 
 LOADER, FORWARD, BACKWARD, OPTIMIZER, COLLECTIVE, CUDA_SYNC, OTHER = range(len(ACTIVITIES))
 UNSEEN = -1
@@ -64,7 +68,9 @@ _ACTIVITY: tuple[tuple[str, frozenset[str] | None, int], ...] = (
 class ThreadLook:
     """One look at a thread: positions only, no frames.
 
-    `frame_id`: tells whether the user frame is still the same one.
+    `frame_id`: tells whether the user frame is still the same one. `framework`: the package of a
+    training framework, and `framework_call` its function; `inside`: the user frame has called it,
+    else it has called the user frame.
     """
 
     __slots__ = (
@@ -72,7 +78,10 @@ class ThreadLook:
         "callee",
         "file",
         "frame_id",
+        "framework",
+        "framework_call",
         "function",
+        "inside",
         "line",
         "qualname",
         "waits_for",
@@ -89,6 +98,15 @@ class ThreadLook:
         self.callee: str | None = None
         self.waits_on: str | None = None
         self.waits_for: str | None = None
+        self.framework: str | None = None
+        self.framework_call: str | None = None
+        self.inside = False
+
+    @property
+    def owner(self) -> str | None:
+        """The class of the function, where Python has qualified names."""
+        before = (self.qualname or "").rpartition(".")[0].rpartition(".")[2]
+        return before if before and not before.startswith("<") else None
 
 
 class Stay:
@@ -119,7 +137,7 @@ class FrameReader:
     """
 
     def __init__(self) -> None:
-        self._user: dict[str, bool] = {}
+        self._kinds: dict[str, str] = {}
         self._meanings: dict[tuple[str, str], tuple[int | None, str | None]] = {}
         paths = sysconfig.get_paths()
         self._library = tuple(
@@ -137,22 +155,33 @@ class FrameReader:
         frame: FrameType | None = sys._current_frames().get(thread_id)
         if frame is None:
             return None
-        seen = ThreadLook()
+        seen, kinds = ThreadLook(), self._kinds
         for _ in range(_DEPTH_MAX):
-            if frame is None or (seen.function is not None and seen.activity != UNSEEN):
+            if frame is None:
                 break
-            file, name = frame.f_code.co_filename, frame.f_code.co_name
-            if not self.is_user(file):
-                self._pass_library(seen, file, name, frame)
+            code = frame.f_code
+            file = code.co_filename
+            try:
+                kind = kinds[file]
+            except KeyError:
+                kind = self._kind(file)
+            if kind is not _USER and kind is not _LIBRARY and seen.framework is None:
+                seen.framework, seen.framework_call = kind, code.co_name
+                seen.inside = seen.function is None
+            if seen.function is not None and seen.activity != UNSEEN:
+                if seen.framework is not None:
+                    break
+            elif kind is not _USER:
+                self._pass_library(seen, file, code.co_name, frame)
             elif seen.function is None:
                 seen.function, seen.file, seen.line, seen.frame_id = (
-                    name,
+                    code.co_name,
                     file,
                     frame.f_lineno,
                     id(frame),
                 )
                 # Python 3.10 has no qualified names.
-                seen.qualname = getattr(frame.f_code, "co_qualname", None)
+                seen.qualname = getattr(code, "co_qualname", None)
             frame = frame.f_back
         if seen.activity == UNSEEN:
             seen.activity = OTHER
@@ -182,10 +211,14 @@ class FrameReader:
 
     def is_user(self, file: str) -> bool:
         """Whether a file is the user's own: not the standard library, site-packages or ddtop."""
-        known = self._user.get(file)
-        if known is None:
-            known = self._user[file] = self._judge(file)
-        return known
+        kind = self._kinds.get(file)
+        return (self._kind(file) if kind is None else kind) is _USER
+
+    def _kind(self, file: str) -> str:
+        """_USER, _LIBRARY, or the package of a training framework; found out once a file."""
+        kind = _USER if self._judge(file) else framework_of(file) or _LIBRARY
+        self._kinds[file] = kind
+        return kind
 
     def _judge(self, file: str) -> bool:
         if file.endswith(".pyx"):

@@ -56,6 +56,7 @@ class Wanted:
     as_json: bool = False
     tree: bool = False
     threads: bool = False
+    frames: bool = False
     last: bool = False
     source: bool = True
 
@@ -72,6 +73,7 @@ class Wanted:
 )
 @click.option("--tree", is_flag=True, help="Every frame once, with the ranks whose stacks have it.")
 @click.option("--threads", is_flag=True, help="All frames of the other threads too.")
+@click.option("--frames", is_flag=True, help="All frames of libraries and frameworks too.")
 @click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
 @NO_SOURCE
 @click.option(
@@ -90,6 +92,7 @@ def command(
     native: bool,
     tree: bool,
     threads: bool,
+    frames: bool,
     last: bool,
     no_source: bool,
     pids: str | None,
@@ -109,13 +112,14 @@ def command(
             )
         from ddtop.cli.outside import stacks_of
 
-        sys.exit(stacks_of(pids, native, as_json, tree, threads, not no_source))
+        sys.exit(stacks_of(pids, native, as_json, tree, threads, not no_source, frames))
     words = flags(
         wait=wait_s > 0,
         json=as_json,
         native=native,
         tree=tree,
         threads=threads,
+        frames=frames,
         last=last,
         no_source=no_source,
     )
@@ -124,7 +128,7 @@ def command(
     from ddtop.cli.ranks import parse_ranks
 
     numbers = parse_ranks(ranks) if ranks is not None else ()
-    wanted = Wanted(numbers, native, as_json, tree, threads, last, not no_source)
+    wanted = Wanted(numbers, native, as_json, tree, threads, frames, last, source=not no_source)
     sys.exit(stacks(job, wait_s, wanted, hub))
 
 
@@ -277,7 +281,7 @@ def _print(found: _Found, wanted: Wanted) -> int:
     if wanted.as_json:
         click.echo(json.dumps(stacks_json(merged, snapshot.job, live, snapshot.time_unix_ns)))
     else:
-        shape = Shape(wanted.tree, wanted.threads)
+        shape = Shape(wanted.tree, wanted.threads, wanted.frames)
         text = text_of(merged, snapshot, verdict, shape, wanted.source)
         click.echo(printable(text), nl=False)
     if found.missing is not None:

@@ -32,7 +32,7 @@ from ddtop.policy import Policy
 from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, SENDS
 from ddtop.wire.progress import TrainingProgress
 from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import file_line
+from ddtop.words.sentences import file_line, framework_text, function_text
 from ddtop.words.units import duration
 
 PLACES_MAX = 3
@@ -196,7 +196,7 @@ def _finding(
         # One that moves by other signs than its CPU may well be asleep at this instant.
         asleep = lead.process.working is False and lead.reported.place is not None
         spot = (
-            f"in {lead.reported.place.function} ({file_line(lead.reported.place)})"
+            f"in {function_text(lead.reported.place)} ({file_line(lead.reported.place)})"
             if asleep and lead.reported.place
             else where(lead, policy)
         )
@@ -282,7 +282,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
     # off.
     lines += ras_lines(snapshot, policy)[:3]
     if (place := waiter.reported.place) is not None:
-        lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
+        spot = f"rank {waiter.rank} waits at {file_line(place)} {function_text(place)}"
+        lines.append(spot + framework_text(place, whole=True))
     return tuple(line for line in lines if line is not None)
 
 

@@ -21,7 +21,7 @@ class Owner(str, Enum):
     OWN = "own"
 
 
-_OWN = re.compile(r"/ddtop/(?:(?:agent|wire|link)/(?:mpi/)?\w+|registry)\.py$")
+_OWN = re.compile(r"/ddtop/(?:(?:agent|wire|link)/(?:\w+/)?\w+|registry)\.py$")
 """What of ddtop runs inside a rank. `ddtop/demo` is a training like any other."""
 _TYPED = ("<stdin", "<ipython", "<python-input")
 _LIBRARY = re.compile(

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from ddtop.model.stacks.merge import Frame, Merged, StackClass, Unanswered
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.stacks.tree import tree_lines
-from ddtop.present.stacks.words import path_lines, path_steps, place_of, threads_each, who_text
+from ddtop.present.stacks.words import (
+    frame_lines,
+    path_lines,
+    path_steps,
+    place_of,
+    threads_each,
+    who_text,
+)
 from ddtop.present.text import Line, Span, cell_width, clean, clip_line, fit, plain, wrap
 from ddtop.viewer.source_lines import Excerpt
 from ddtop.words import units
@@ -46,10 +53,11 @@ class Around:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How they are shown: as classes or as a `tree`; with all `threads`, or those that are not main
-    in a line a class."""
+    in a line a class; with all `frames` of a class, or those of libraries folded."""
 
     tree: bool = False
     threads: bool = False
+    frames: bool = False
 
 
 def stacks_text(
@@ -88,7 +96,7 @@ def stacks_lines(
     if shape.tree:
         lines += tree_lines(merged.main, width, glyphs, around.doing)
     else:
-        lines += _blocks(merged, merged.main, width, glyphs, around)
+        lines += _blocks(merged, merged.main, width, glyphs, around, shape.frames)
     if not merged.others:
         return lines
     lines += [(), (("other threads", "title"),)]
@@ -101,7 +109,7 @@ def stacks_lines(
                 [one for one in merged.others if one.role == role], width, glyphs, {}
             )
     else:
-        lines += _blocks(merged, merged.others, width, glyphs, Around())
+        lines += _blocks(merged, merged.others, width, glyphs, Around(), shape.frames)
     return lines
 
 
@@ -123,7 +131,12 @@ def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) ->
 
 
 def _blocks(
-    merged: Merged, classes: Sequence[StackClass], width: int, glyphs: Glyphs, around: Around
+    merged: Merged,
+    classes: Sequence[StackClass],
+    width: int,
+    glyphs: Glyphs,
+    around: Around,
+    frames: bool = False,
 ) -> list[Line]:
     if not classes:
         return []
@@ -143,7 +156,10 @@ def _blocks(
         corner = (glyphs.corner if last else glyphs.fork) + glyphs.rule
         bar = " " if last else glyphs.upright
         odd = merged.is_odd(one)
-        body: list[Line] = path_lines(path_steps(one), width - len(INDENT), glyphs)
+        room = width - len(INDENT)
+        body: list[Line] = (
+            frame_lines(one, room, glyphs) if frames else path_lines(path_steps(one), room, glyphs)
+        )
         busy = _busy_workers(merged, one)
         body += _worker_lines(merged, one, busy, odd, width - len(INDENT), glyphs)
         if odd and shown_source < EXCERPTS_MAX:

@@ -8,6 +8,7 @@ from ddtop.model.stacks.frames import Owner, package_of
 from ddtop.model.stacks.merge import Frame, StackClass
 from ddtop.present.glyphs import Glyphs
 from ddtop.present.text import Line, Span, cell_width, clean, clip_line, line_width
+from ddtop.wire.frameworks import framework_of
 from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
@@ -15,6 +16,7 @@ USER_HEAD, USER_TAIL = 2, 6
 """Of a deep path the first steps tell which program, the last ones where it is; between them only
 their number is said."""
 RANGES_MAX = 6
+LIBRARIES_MAX = 2
 
 
 def frame_text(frame: Frame) -> str:
@@ -88,7 +90,19 @@ def _run_steps(run: Sequence[Frame], last: bool) -> list[Span]:
 
 
 def _library(run: Sequence[Frame]) -> str:
-    """The library that most of the frames belong to; the outermost of several."""
+    """The library that most of the frames belong to; the outermost of several.
+
+    Training frameworks come first, because they say more than the torch that they call.
+    """
+    frameworks = dict.fromkeys(name for frame in run if (name := framework_of(frame.file)))
+    if frameworks:
+        rest = [frame for frame in run if framework_of(frame.file) is None]
+        several = [*frameworks, *([_main_library(rest)] if len(rest) > 1 else [])]
+        return " and ".join(several[:LIBRARIES_MAX])
+    return _main_library(run)
+
+
+def _main_library(run: Sequence[Frame]) -> str:
     names = [package_of(frame.file) for frame in run if frame.owner is not Owner.NATIVE]
     names = names or [package_of(frame.file) for frame in run]
     return max(dict.fromkeys(names), key=names.count)
@@ -99,6 +113,20 @@ def _shortened(steps: list[Span]) -> list[Span]:
     if left_out < 2:
         return steps
     return [*steps[:USER_HEAD], (f"({left_out} more)", "dim"), *steps[-USER_TAIL:]]
+
+
+def frame_lines(one: StackClass, width: int, glyphs: Glyphs) -> list[Line]:
+    """Every frame in a line of its own, the innermost last; those of libraries with their library.
+
+    The program's own stand out most, those of training frameworks more than other libraries.
+    """
+    lines: list[Line] = []
+    for frame in reversed(one.frames):
+        library = "" if frame.user or not frame.file else f"  {package_of(frame.file)}"
+        style = "bold" if frame.user else "" if framework_of(frame.file) else "dim"
+        spans: Line = ((frame_text(frame), style), (clean(library), "dim"))
+        lines.append(clip_line(spans, width, glyphs.ellipsis))
+    return lines
 
 
 def path_lines(steps: Sequence[Span], width: int, glyphs: Glyphs, lead: str = "") -> list[Line]:

@@ -31,7 +31,7 @@ from ddtop.words.exits import exit_text
 from ddtop.words.progress import number as number_text
 from ddtop.words.progress import phase_text, progress_text
 from ddtop.words.ranks import ranks_text
-from ddtop.words.sentences import collective_text, file_line
+from ddtop.words.sentences import collective_text, file_line, framework_text, function_text
 
 RANGE = 18
 """Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""
@@ -176,7 +176,7 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.heading("where it is")
     place = rank.reported.place
     if place is not None:
-        page.item("function", clean(place.function))
+        page.item("function", clean(function_text(place) + framework_text(place, whole=True)))
         page.item("line", clean(f"{place.file}:{place.line}"))
         page.item("waits on", waits_text(place) or "")
         page.item("calls", clean(place.callee or ""))

@@ -26,6 +26,7 @@ class StacksScreen(PageScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("v", "change_view", "classes or tree"),
         ("T", "threads", "other threads"),
+        ("f", "frames", "all frames"),
         ("d", "ask_again", "ask again"),
         ("D", "ask_all", "ask all"),
     ]
@@ -78,6 +79,11 @@ class StacksScreen(PageScreen):
         """From classes to the tree and back."""
         self.asked.change_view()
         self.body.scroll_home(animate=False)
+        self.show_facts()
+
+    def action_frames(self) -> None:
+        """Unfold the frames of libraries and frameworks, or fold them."""
+        self.asked.change_frames()
         self.show_facts()
 
     def action_threads(self) -> None:

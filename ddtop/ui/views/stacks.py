@@ -28,6 +28,7 @@ class StacksView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("v", "change_view", "classes or tree"),
         ("T", "threads", "other threads"),
+        ("f", "frames", "all frames"),
     ]
 
     def __init__(self, session: Session) -> None:
@@ -79,12 +80,18 @@ class StacksView(View):
             ("D", "D", "ask all"),
             ("v", "v", "classes" if shape.tree else "tree"),
             ("T", "T", threads),
+            ("f", "f", "fold frames" if shape.frames else "all frames"),
         ]
 
     def action_change_view(self) -> None:
         """From classes to the tree and back."""
         self.asked.change_view()
         self.body.scroll_home(animate=False)
+        self._show_again()
+
+    def action_frames(self) -> None:
+        """Unfold the frames of libraries and frameworks, or fold them."""
+        self.asked.change_frames()
         self._show_again()
 
     def action_threads(self) -> None:

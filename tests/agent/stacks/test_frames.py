@@ -11,6 +11,7 @@ import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -184,7 +185,7 @@ def test_no_frame_outlives_a_look():
     seen = FrameReader().look(threading.get_ident())
 
     assert seen.function == "test_no_frame_outlives_a_look"
-    assert {type(getattr(seen, name)) for name in seen.__slots__} <= {int, str, type(None)}
+    assert {type(getattr(seen, name)) for name in seen.__slots__} <= {int, bool, str, type(None)}
 
 
 def test_a_deep_recursion_is_looked_at_only_so_far():
@@ -215,3 +216,67 @@ def test_a_traceback_without_user_frames_names_none():
         json.loads("{")
 
     assert user_frame_of(caught.value.__traceback__.tb_next, FrameReader()) is None
+
+
+def code_of(text, file):
+    """What a source text defines, as if that file had been imported."""
+    names = {}
+    exec(compile(text, file, "exec"), names)
+    return names
+
+
+PROGRAM = """
+class MyCallback:
+    def on_train_batch_end(self, look):
+        return look()
+    def on_save(self, look):
+        return self.save(look)
+def main(fit, hook, look):
+    return fit(hook, look)
+def plain(look):
+    return look()
+"""
+LIGHTNING = "/opt/env/lib/python3.11/site-packages/lightning/pytorch/trainer/call.py"
+CLICK = "/opt/env/lib/python3.11/site-packages/click/core.py"
+QUALIFIED = sys.version_info >= (3, 11)
+
+
+def look_from(hook, library):
+    """What is seen of a hook of the program that this library has called."""
+    program = code_of(PROGRAM, "/home/ada/train.py")
+    other = code_of("def _call_hook(hook, look):\n    return hook(look)\n", library)
+    save = code_of("def save_checkpoint(look):\n    return look()\n", library)["save_checkpoint"]
+    callback = program["MyCallback"]()
+    callback.save = save
+    look = partial(FrameReader().look, threading.get_ident())
+    return program["main"](other["_call_hook"], getattr(callback, hook), look)
+
+
+def test_a_hook_has_its_class_and_the_framework_that_has_called_it():
+    seen = look_from("on_train_batch_end", LIGHTNING)
+
+    assert (seen.function, seen.file, seen.line) == ("on_train_batch_end", "/home/ada/train.py", 4)
+    assert seen.owner == ("MyCallback" if QUALIFIED else None)
+    assert (seen.framework, seen.framework_call) == ("lightning", "_call_hook")
+    assert not seen.inside
+
+
+def test_what_a_hook_has_called_in_its_framework_says_more_than_who_has_called_the_hook():
+    seen = look_from("on_save", LIGHTNING)
+
+    assert (seen.function, seen.line) == ("on_save", 6)
+    assert (seen.framework_call, seen.inside) == ("save_checkpoint", True)
+
+
+def test_a_library_that_trains_nothing_is_no_framework():
+    seen = look_from("on_train_batch_end", CLICK)
+
+    assert seen.function == "on_train_batch_end"
+    assert (seen.framework, seen.framework_call) == (None, None)
+
+
+def test_a_plain_function_has_no_class():
+    plain = code_of(PROGRAM, "/home/ada/train.py")["plain"]
+    seen = plain(partial(FrameReader().look, threading.get_ident()))
+
+    assert (seen.function, seen.owner, seen.framework) == ("plain", None, None)
