@@ -2,12 +2,16 @@
 python docs/screenshots/draw.py [PICTURE ...]
 
 Each starts a demo job or a simulated one, lets the dashboard look at it without a terminal, and
-saves what it shows as SVG; with DDTOP_PNG=FOLDER also as PNG there (needs cairosvg).
+saves what it shows as SVG, with the characters of its font inside. With DDTOP_PNG=FOLDER it is
+saved as PNG there too (needs cairosvg).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import html
+import io
 import os
 import re
 import sys
@@ -16,6 +20,8 @@ from pathlib import Path
 
 os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
 os.environ.pop("NO_COLOR", None)
+
+from fontTools import subset
 
 from ddtop.cli.demo_job import demo_job
 from ddtop.cli.simulate import NOTE, JobClock, SimSource, moment
@@ -63,6 +69,7 @@ LISTED = {
     "eval-mmlu": (16, "gpu03", "evaluate.py", 1500, "", "cancelled"),
 }
 WATCH_S, DEADLINE_S = 12.0, 60.0
+FAMILY, FONT = "DejaVu Sans Mono", Path("/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf")
 REMOTE_FONTS = re.compile(r"\n    @font-face \{.*?\}(?=\n)", re.DOTALL)
 """Rich loads them from a content delivery network; the documents load nothing from elsewhere."""
 
@@ -80,7 +87,7 @@ def main() -> None:
             with demo_job(fault, 4) as entry:
                 svg = asyncio.run(picture(entry, fault, (columns, rows), keys))
         path = HERE / f"{name}.svg"
-        path.write_text(REMOTE_FONTS.sub("", svg))
+        path.write_text(with_font(REMOTE_FONTS.sub("", svg)))
         if os.environ.get("DDTOP_PNG"):
             draw_png(svg, Path(os.environ["DDTOP_PNG"]) / f"{name}.png")
         print(path)
@@ -174,13 +181,28 @@ async def list_of_jobs(size: tuple[int, int]) -> str:
         return app.export_screenshot(title="ddtop")
 
 
+def with_font(svg: str) -> str:
+    """The picture with the characters of its font that it needs inside it.
+
+    A browser without that font would draw lines and bars that do not meet.
+    """
+    options = subset.Options(flavor="woff2", layout_features=[], drop_tables=["FFTM"])
+    font = subset.load_font(str(FONT), options)
+    wanted = subset.Subsetter(options)
+    wanted.populate(text=html.unescape(re.sub(r"<[^>]*>", "", svg)))
+    wanted.subset(font)
+    data = io.BytesIO()
+    subset.save_font(font, data, options)
+    url = f"data:font/woff2;base64,{base64.b64encode(data.getvalue()).decode()}"
+    face = f'@font-face {{ font-family: "{FAMILY}"; src: url("{url}") format("woff2"); }}'
+    return svg.replace("<style>", f"<style>\n    {face}", 1).replace("Fira Code", FAMILY)
+
+
 def draw_png(svg: str, path: Path) -> None:
     """The picture as PNG; the web font of the SVG is not fetched, a local one stands in."""
     import cairosvg
 
-    cairosvg.svg2png(
-        bytestring=svg.replace("Fira Code", "DejaVu Sans Mono").encode(), write_to=str(path)
-    )
+    cairosvg.svg2png(bytestring=svg.replace("Fira Code", FAMILY).encode(), write_to=str(path))
 
 
 if __name__ == "__main__":
