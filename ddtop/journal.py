@@ -140,8 +140,7 @@ class Journal:
 
     def _open(self) -> None:
         try:
-            # Somebody else's is not written into, nor put aside: whoever could leave it here has to
-            # be told of.
+            # A file of another user is neither written nor moved: the user has to hear of it.
             descriptor = private.opened(self.path, os.O_RDWR)
         except FileNotFoundError:
             self._begin()

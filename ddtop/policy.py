@@ -264,8 +264,8 @@ class Policy:
     (over twenty) may exceed the CPUs by this much and still fit."""
     oversubscribed_threads_factor: float = 2.0
     """... or this many threads for each CPU run or are ready to run, over all threads of the ranks.
-    Those alone would not fit, whoever else is there. OpenMP's threads lack CPUs while the main
-    thread, asleep until they are done, lacks none."""
+    Those alone would not fit, even on a host without other processes. OpenMP's threads lack CPUs
+    while the main thread, asleep until they are done, lacks none."""
     oversubscribed_threads_ratio: float = 0.2
     """... and the main threads wait for a CPU for this share of the time. Below it, too many
     threads cost little."""

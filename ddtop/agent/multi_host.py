@@ -35,17 +35,19 @@ def name_across_hosts(
     nodes = NodeOptions(None, 1)
     if who.elastic:
         nodes = launch.node_options(environ, ancestors(parent_pid))
-    told = nodes.endpoint if _is_elsewhere(nodes.endpoint) else endpoint_in(environ, endpoint)
-    told = told if _is_elsewhere(told) else None
-    if not _spans(who, environ, nodes, told):
+    named_endpoint = (
+        nodes.endpoint if _is_elsewhere(nodes.endpoint) else endpoint_in(environ, endpoint)
+    )
+    named_endpoint = named_endpoint if _is_elsewhere(named_endpoint) else None
+    if not _spans(who, environ, nodes, named_endpoint):
         return None
     if start is not None:
         return start.label if start.whole else f"{who.script}-{start.label}"
     name = launch.start_across_nodes(environ)
     if name is not None:
         return name
-    if told is not None or environ.get("DDTOP_HUB"):
-        return _named_after(who.script, told or environ["DDTOP_HUB"])
+    if named_endpoint is not None or environ.get("DDTOP_HUB"):
+        return _named_after(who.script, named_endpoint or environ["DDTOP_HUB"])
     job, own = launch.batch_job(environ), nodes.endpoint or endpoint_in(environ)
     if job is None and who.elastic and own:
         # They call it `localhost`: several launchers on this one host.
@@ -61,8 +63,10 @@ def endpoint_in(environ: Mapping[str, str], given: str | None = None) -> str | N
     return given or (f"{host}:{port}" if host else None)
 
 
-def _spans(who: Identity, environ: Mapping[str, str], nodes: NodeOptions, told: str | None) -> bool:
-    if who.elastic and nodes.nodes_max > 1 and told is not None:
+def _spans(
+    who: Identity, environ: Mapping[str, str], nodes: NodeOptions, named_endpoint: str | None
+) -> bool:
+    if who.elastic and nodes.nodes_max > 1 and named_endpoint is not None:
         # Also where only one node has come yet: torchrun --nnodes 1:4.
         return True
     sizes = launch.local_and_world_size(environ)
@@ -73,7 +77,7 @@ def _spans(who: Identity, environ: Mapping[str, str], nodes: NodeOptions, told: 
     nodes_of_world = launch.nodes_of_world(environ, who.world_size)
     if nodes_of_world is not None:
         return nodes_of_world > 1
-    return told is not None and (who.world_size or 0) > 1
+    return named_endpoint is not None and (who.world_size or 0) > 1
 
 
 def _is_elsewhere(endpoint: str | None) -> bool:

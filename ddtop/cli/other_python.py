@@ -194,10 +194,10 @@ class OtherPython:
 def of_this_copy() -> str:
     """What pip installs to get this version: the folder it came from, or one of an index."""
     try:
-        told = distribution("ddtop").read_text("direct_url.json")
+        text = distribution("ddtop").read_text("direct_url.json")
     except PackageNotFoundError:
         return str(Path(ddtop.__file__).parents[1])
-    url = json.loads(told).get("url", "") if told else ""
+    url = json.loads(text).get("url", "") if text else ""
     return url if url.startswith("file:") else f"ddtop=={ddtop.__version__}"
 
 

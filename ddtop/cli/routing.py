@@ -170,7 +170,7 @@ def _addresses(host: str) -> tuple[str, ...]:
 
 
 def _refusal(host: str, addresses: tuple[str, ...], port: int, seconds: float) -> str | None:
-    # A key that cannot be read is reported by whoever connects with it afterwards.
+    # The caller that connects with the key afterwards reports a key that cannot be read.
     with contextlib.suppress(registry.RegistryError):
         secret = registry.secret()
         if any(admits(address, port, secret, seconds) for address in addresses):

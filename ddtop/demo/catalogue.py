@@ -133,7 +133,7 @@ DEMOS: Mapping[str, Demo] = {
     "rendezvous-mismatch": Demo(plain=_other_port),
     "master-unreachable": Demo(plain=_port_taken),
     "stale-store": Demo(plain=_by_file, earlier=_left_behind),
-    # -- the job stands still
+    # -- the job makes no progress
     "not-in-collective": _train("not-in-collective"),
     "left-early": Demo("uneven.py"),
     "collective-mismatch": Demo("validating.py"),

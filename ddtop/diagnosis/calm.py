@@ -8,7 +8,7 @@ from ddtop.model.state.ending import failed
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.model.waits.align import tells_nothing
 from ddtop.policy import Policy
-from ddtop.words.ranks import rank_list, ranks_text, told_apart, verb
+from ddtop.words.ranks import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration
 
 
@@ -108,10 +108,10 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
             " step yet"
         )
     waiting = sorted({wait.rank for wait in snapshot.waits})
-    told = f", and none waits for another in a collective{_stand(snapshot, policy)}"
+    ending = f", and none waits for another in a collective{_stand(snapshot, policy)}"
     if waiting:
-        told = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
-    return f"quiet: no rank has moved{since}{told}"
+        ending = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
+    return f"quiet: no rank has moved{since}{ending}"
 
 
 def _stand(snapshot: Snapshot, policy: Policy) -> str:
@@ -119,7 +119,7 @@ def _stand(snapshot: Snapshot, policy: Policy) -> str:
     alive = [rank for rank in snapshot.ranks if not rank.gone]
     if len(alive) > policy.stand_most_ranks or any(rank.reported.place is None for rank in alive):
         return ""
-    places = told_apart({rank.rank: where(rank, policy) for rank in alive})
+    places = by_value({rank.rank: where(rank, policy) for rank in alive})
     if len(places) != 1:
         return ""
     ((text, ranks),) = places.items()

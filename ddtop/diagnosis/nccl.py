@@ -49,15 +49,15 @@ class _Known:
                 by_pid.setdefault(one.hello.pid, []).append(one)
         found: dict[tuple[str, int], int] = {}
         hosts: dict[str, str | None] = {}
-        told = [(said.size, rank) for said in self._answer.communicators for rank in said.ranks]
-        for size, rank in told:
+        reported = [(said.size, rank) for said in self._answer.communicators for rank in said.ranks]
+        for size, rank in reported:
             fitting = by_pid.get(rank.pid, [])
             if len(fitting) > 1 and size == len(self._snapshot.ranks):
                 fitting = [facts for facts in fitting if facts.rank == rank.number]
             if len(fitting) == 1:
                 found[rank.host, rank.pid] = fitting[0].rank
                 hosts[rank.host] = fitting[0].host
-        for _, rank in told:
+        for _, rank in reported:
             if (rank.host, rank.pid) not in found and (host := hosts.get(rank.host)) is not None:
                 fitting = [facts for facts in by_pid.get(rank.pid, []) if facts.host == host]
                 if len(fitting) == 1:

@@ -44,16 +44,16 @@ def waits_clause(
         every: tuple[Wait | PeerWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
         here = {wait.rank for wait in every if wait.rank in held and _is_in(wait, first)}
     here = here or set(held)
-    told = set(here)
+    named = set(here)
     text = f"{ranks_text(sorted(here))} {verb(sorted(here), 'waits', 'wait')} for {it} in {what}"
     for call, who in list(others.items())[:CALLS_MAX]:
-        if who - told:
-            text += f", {ranks_text(sorted(who - told))} in {call}"
-            told |= who
-    rest = sorted(set(victims) - told)
+        if who - named:
+            text += f", {ranks_text(sorted(who - named))} in {call}"
+            named |= who
+    rest = sorted(set(victims) - named)
     return (
         f"{text}; {ranks_text(rest)} {verb(rest, 'waits', 'wait')} for"
-        f" {verb(sorted(told), 'that', 'these')}"
+        f" {verb(sorted(named), 'that', 'these')}"
         if rest
         else text
     )

@@ -177,21 +177,21 @@ def node_options(environ: Mapping[str, str], ancestors: Ancestors) -> NodeOption
     from ddtop.launch.command_line import is_launcher, launcher_options
     from ddtop.launch.start import NodeOptions
 
-    told: dict[str, str] = {}
+    options: dict[str, str] = {}
     for words in ancestors():
         if is_launcher(words):
-            told = launcher_options(words)
+            options = launcher_options(words)
             break
 
     def option(name: str) -> str:
-        return told.get(name) or environ.get(f"PET_{name.upper()}", "")
+        return options.get(name) or environ.get(f"PET_{name.upper()}", "")
 
     endpoint = option("rdzv_endpoint")
     if not endpoint and option("master_addr"):
         endpoint = f"{option('master_addr')}:{option('master_port') or MASTER_PORT}"
     most = option("nnodes").rpartition(":")[2]
     is_number = most.isascii() and most.isdigit() and len(most) < 7
-    nodes = int(most) if is_number and "standalone" not in told else 1
+    nodes = int(most) if is_number and "standalone" not in options else 1
     return NodeOptions(endpoint or None, nodes)
 
 

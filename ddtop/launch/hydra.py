@@ -64,8 +64,8 @@ def _control_port(words: Sequence[str]) -> str | None:
     if "--control-port" in words[:-1]:
         return words[words.index("--control-port") + 1]
     # Intel MPI. A proxy below the first level of its tree calls another proxy, not mpiexec.
-    told = {one: words[at + 1] for at, one in enumerate(words[:-1]) if one.startswith("--")}
+    options = {one: words[at + 1] for at, one in enumerate(words[:-1]) if one.startswith("--")}
     names = ("--upstream-host", "--upstream-port")
-    if told.get("--tree-level") == "1" and all(name in told for name in names):
-        return ":".join(told[name] for name in names)
+    if options.get("--tree-level") == "1" and all(name in options for name in names):
+        return ":".join(options[name] for name in names)
     return None

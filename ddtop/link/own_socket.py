@@ -96,7 +96,7 @@ def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
 
 
 def bell() -> OwnSocket:
-    """A socket that is connected to itself: what is sent there wakes whoever polls it.
+    """A socket that is connected to itself: what is sent there wakes the thread that polls it.
 
     An eventfd does not do: all of them share one inode, so one of the program's could not be told
     from ours.

@@ -106,7 +106,7 @@ class RankListener:
         self._epoll = select.epoll()
         self._epoll.register(self._listening.fileno(), select.EPOLLIN)
         if self._old_path != path:
-            # After ours: whoever finds only the old one knows that this relay is older.
+            # After ours: an agent that finds only the old one knows that this relay is older.
             with contextlib.suppress(OSError):
                 self._old = _listening(self._old_path, socket.SOCK_STREAM)
                 self._epoll.register(self._old.fileno(), select.EPOLLIN)

@@ -1,8 +1,7 @@
-"""The last look over a text that will be read by strangers: what looks like a secret goes, whoever
-wrote it there.
+"""Redacts a text that strangers will read: all that looks like a secret is removed.
 
-Agents have redacted what they say already, by the same patterns (`ddtop.redaction`); but a relay or
-an older agent may not have, and source lines and paths are first seen here.
+Agents have redacted their reports by the same patterns (`ddtop.redaction`). A relay or an older
+agent may not have, and source lines and paths come in only here.
 """
 
 from __future__ import annotations

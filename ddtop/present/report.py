@@ -171,7 +171,7 @@ def _environment(ranks: Sequence[RankFacts]) -> list[str]:
     """What differs between ranks first, then what all have."""
     hellos = {rank.rank: rank.hello for rank in ranks if rank.hello is not None}
     if not hellos:
-        return ["no rank has told its environment"]
+        return ["no rank has reported its environment"]
     names = sorted({name for hello in hellos.values() for name in hello.environment})
     differing, common, own = [], [], []
     for name in names:
@@ -213,13 +213,13 @@ def _groups(snapshot: Snapshot) -> list[str]:
             progress = next(
                 (one for one in snapshot.rank(rank).comm.groups if one.group == group.name), None
             )
-            told = "has told nothing"
+            text = "has reported nothing"
             if progress is not None:
                 done = "?" if progress.completed is None else str(progress.completed)
-                told = f"enqueued {progress.enqueued}, completed {done}"
-            front.setdefault(told, []).append(rank)
+                text = f"enqueued {progress.enqueued}, completed {done}"
+            front.setdefault(text, []).append(rank)
         lines += [title, *(f"  {ranks_text(ranks, 12)}: {text}" for text, ranks in front.items())]
-    return lines or ["no rank has told of a process group"]
+    return lines or ["no rank has reported a process group"]
 
 
 def _health(material: Material) -> list[str]:

@@ -48,7 +48,8 @@ ROSTER_AFTER_S = 0.5
 """How soon a new rank or an exit is written to the roster; several that come together make one
 write."""
 SWEEP_AFTER_S = 30.0
-"""What was abandoned when this relay started is removed then: whoever had to read it has."""
+"""Files that were abandoned when this relay started are removed after this time. By then every
+reader has read them."""
 NOBODY_CAME_S, ORPHANED_S = 120.0, 10.0
 """A relay to which no rank ever spoke ends after this; sooner where the launcher has gone, too."""
 RESTART_S = 60.0
@@ -168,11 +169,11 @@ class Server:
                 hellos.append(record)
             elif isinstance(record, Exit):
                 self._note_exit(record, own=True)
-        told = {one.pid for one in self._exits}
+        ended = {one.pid for one in self._exits}
         for hello in hellos:
             # A reported end is not looked up again; an end that nobody saw, while there was
             # no relay, has gone.
-            if hello.pid in told and is_gone(hello.pid, hello.start_ticks):
+            if hello.pid in ended and is_gone(hello.pid, hello.start_ticks):
                 self._ranks.note_gone(hello)
             self._on_hello(hello, spoke=False)
         if self._exits and not self._ranks:
@@ -489,7 +490,7 @@ class Server:
                 gpus=gpus,
                 gpu_watch=gpu_watch,
                 clock=self._role.clock(),
-                hub=self._role.told(now / 1e9),
+                hub=self._role.hub_link(now / 1e9),
             )
         )
 

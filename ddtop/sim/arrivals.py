@@ -87,5 +87,5 @@ def arrivals(
                 SYMMETRIC,
             )
         entered[number] = (unix_ns(ended_s - early_s), SYMMETRIC)
-    told = arrivals_of(group, entered)
-    return Arrivals(request, (told,) if told is not None else (), base_step + last)
+    reported = arrivals_of(group, entered)
+    return Arrivals(request, (reported,) if reported is not None else (), base_step + last)

@@ -76,7 +76,7 @@ class SimulatedFleet:
         host, local = divmod(rank, LOCAL_SIZE)
         return (WORLD, str(1 + local), str(1 + LOCAL_SIZE + host)) if self.grouped else (WORLD,)
 
-    def told_groups(self, rank: int) -> tuple[Group, ...]:
+    def reported_groups(self, rank: int) -> tuple[Group, ...]:
         """Those that this rank tells of."""
         host, local = divmod(rank, LOCAL_SIZE)
         every = self.spread_by_rank

@@ -74,7 +74,7 @@ class SimulatedGpus:
         self._began_unix_ns = began_unix_ns
         self._with_driver = fleet.hosts - bare_hosts
         self._cramped = frozenset(era.rank for era in eras if era.kind == incidents.GPU_MEMORY_LOW)
-        self._told: dict[int, Any] = {}
+        self._packed: dict[int, Any] = {}
 
     def cuda(self, rank: int, at_s: float) -> Any:
         """What torch says in that rank: `CudaState`, as bytes where it never changes; None where
@@ -84,9 +84,9 @@ class SimulatedGpus:
             return None
         if rank in self._cramped:
             return self._cuda(rank, at_s)
-        found = self._told.get(rank)
+        found = self._packed.get(rank)
         if found is None:
-            found = self._told[rank] = msgspec.Raw(msgspec.msgpack.encode(self._cuda(rank, at_s)))
+            found = self._packed[rank] = msgspec.Raw(msgspec.msgpack.encode(self._cuda(rank, at_s)))
         return found
 
     def _cuda(self, rank: int, at_s: float) -> CudaState:

@@ -111,8 +111,8 @@ class SimulatedJob:
                     attempt, rank, max(born_s, begin_s), joined_s if at_s >= joined_s else None
                 )
         for rank in range(self.fleet.world_size):
-            if (told := self.fleet.told_groups(rank)) and at_s >= attempt.met_s:
-                yield self._seal(Groups(told), attempt, rank, begin_s)
+            if (groups := self.fleet.reported_groups(rank)) and at_s >= attempt.met_s:
+                yield self._seal(Groups(groups), attempt, rank, begin_s)
         if era.rank is not None and era.role(era.rank) in (STOPPED, GONE) and begin_s > era.begin_s:
             yield from self._left_behind(attempt, era)
         if era.silent_host is not None and begin_s > era.begin_s:
@@ -223,8 +223,8 @@ class SimulatedJob:
                 yield self._hello(attempt, rank, born_s, None)
             if at_s <= joined_s < end_s:
                 yield self._hello(attempt, rank, joined_s, joined_s)
-            if at_s <= attempt.met_s < end_s and (told := self.fleet.told_groups(rank)):
-                yield self._seal(Groups(told), attempt, rank, attempt.met_s)
+            if at_s <= attempt.met_s < end_s and (groups := self.fleet.reported_groups(rank)):
+                yield self._seal(Groups(groups), attempt, rank, attempt.met_s)
 
     def _there(self, attempt: _Attempt, era: Era, rank: int, at_s: float) -> bool:
         return (

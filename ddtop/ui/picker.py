@@ -227,7 +227,7 @@ class PickScreen(FilteringScreen):
 
     def _keys(self) -> list[Key]:
         keys: list[Key] = (
-            [("enter", "Enter", "attach; J there comes back here")] if self._shown else []
+            [("enter", "Enter", "attach; J there returns here")] if self._shown else []
         )
         keys += [("q", "q", "quit"), ("slash", "/", "filter"), ("s", "s", "sort")]
         return (

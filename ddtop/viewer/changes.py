@@ -60,7 +60,7 @@ class Changes:
     def __init__(self) -> None:
         self._standing: dict[_Key, Finding] = {}
         self._joined: set[tuple[int, int]] = set()
-        self._told: set[tuple[int, Order]] = set()
+        self._reported: set[tuple[int, Order]] = set()
         self._lost_unix_ns: int | None = None
         self._settled_unix_ns = 0
 
@@ -116,8 +116,8 @@ class Changes:
         ]
 
     def _orders(self, snapshot: Snapshot) -> list[Change]:
-        new = [one for one in snapshot.orders if one not in self._told]
-        self._told = set(snapshot.orders)
+        new = [one for one in snapshot.orders if one not in self._reported]
+        self._reported = set(snapshot.orders)
         return [Change(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
 
     def _cleared(self, look: Look, now: int) -> list[Change]:

@@ -302,8 +302,10 @@ class Engine:
             self._taken, self._counted_from = 0, began
 
     def _let_go(self, snapshot: Snapshot) -> None:
-        """Free the facts of the look before the last one, a few at a time: whoever shows looks has
-        the last one by now."""
+        """Free the facts of the look before the last one, a few at a time.
+
+        The screens show the last one by now.
+        """
         self._looked_at.append(list(snapshot.ranks))
         if len(self._looked_at) > 2:
             facts = self._looked_at.popleft()

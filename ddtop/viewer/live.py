@@ -1,5 +1,8 @@
-"""The live side of `source.Source`: joins the relay, joins again when it comes back, shows the last
-state at the end."""
+"""The live side of `source.Source`.
+
+It joins the relay, joins again when a new relay has replaced it, and shows the last state at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,7 @@ with its laptop, or starved."""
 
 
 class LiveSource:
-    """The source of the dashboard: joins the relay, joins again when it comes back, shows the last
-    state at the end."""
+    """The source of the dashboard for a live job."""
 
     def __init__(
         self,
@@ -201,8 +203,7 @@ class LiveSource:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed just now
-                # In the context of whoever runs this source: the app's timers look for their app in
-                # it.
+                # In the context of the app that runs this source: its timers look for it there.
                 loop.call_soon_threadsafe(self._on_news, answers, context=self._context)
 
     async def _keep_in_contact(self) -> None:

@@ -1,8 +1,8 @@
-"""A folder for copies of what lies on another host, for as long as they are looked at.
+"""Folders for copies of journals of other hosts. A copy is kept while a viewer shows it.
 
-Who is killed cannot take his folder away: whoever needs one next does it for him. That somebody
-still looks at a folder is said by a lock on it, which ends with its process; a process id in its
-name would mean another process in another container.
+A viewer that is killed cannot remove its folder, so the next viewer that needs a folder removes it.
+A viewer holds a lock on its folder, and the kernel frees the lock when the process ends. A process
+id in the name would not do: in another container it means another process.
 """
 
 from __future__ import annotations

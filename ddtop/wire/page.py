@@ -30,9 +30,8 @@ EXHAUSTED_AT, EXHAUSTED_MONO_AT = 11, 12
 EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
 EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
 GC_SINCE_AT = 16  # monotonic ns at which a full garbage collection began, 0 outside of one
-OWING_PID_AT = (
-    17  # the DataLoader worker that owes a batch that has been waited for long, 0 where none does
-)
+# The DataLoader worker that must deliver a batch for which the rank has waited long; 0: none.
+OWING_PID_AT = 17
 LEAD_AT = 18  # the kernel's number of the rank's thread, 0: the main thread
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4

@@ -65,7 +65,7 @@ def ranks_text(ranks: Collection[int], most: int = 0) -> str:
     return f"ranks {text}" if most or len(text) <= 40 else f"{len(ranks):,} ranks"
 
 
-def told_apart(values: Mapping[int, str]) -> dict[str, list[int]]:
+def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
     """The ranks of each value, in the order in which the values first come."""
     found: dict[str, list[int]] = {}
     for rank, value in values.items():

@@ -203,7 +203,7 @@ class Loop:
             self.sent += 1
 
     def _role(self) -> dict[str, float]:
-        links = [leaf.uplink.told() for leaf in self.leaves.values()]
+        links = [leaf.uplink.hub_link() for leaf in self.leaves.values()]
         return {
             "connected": sum(bool(link.connected) for link in links),
             "sent": self.sent,

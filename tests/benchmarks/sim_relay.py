@@ -29,7 +29,7 @@ class SimRelay:
 
     def __init__(self, ranks: int, hangs: bool, gpus: bool = False) -> None:
         incidents = (Incident(NOT_IN_COLLECTIVE, LIVED_S - HANG_S),) if hangs else ()
-        scenario = Scenario(incidents, cards=WHOLE if gpus else None)
+        scenario = Scenario(incidents, gpus=WHOLE if gpus else None)
         began = (time.time_ns() - LIVED_S * SECOND_NS) // SLOT_NS * SLOT_NS
         self.job = SimulatedJob(ranks, scenario=scenario, began_unix_ns=began, reports_per_s=1)
         self._link = RelayLink(

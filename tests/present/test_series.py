@@ -50,7 +50,7 @@ def values(samples, family):
 
 
 def test_ten_thousand_ranks_have_no_more_series_than_sixty():
-    hang = Scenario((Incident(NOT_IN_COLLECTIVE, 50.0),), cards=WHOLE)
+    hang = Scenario((Incident(NOT_IN_COLLECTIVE, 50.0),), gpus=WHOLE)
     job = SimulatedJob(10_000, scenario=hang, began_unix_ns=BEGAN, reports_per_s=1)
 
     found = series(*joined(job, 62.0))

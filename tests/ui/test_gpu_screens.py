@@ -118,7 +118,7 @@ async def test_of_a_silent_driver_only_its_silence_is_told():
     snapshot = silent()
     text = "\n".join(page(snapshot, 2))
     assert "silent for 41 s: what it said last is left out" in text
-    assert "GPU 2: nothing is told of it" in text
+    assert "GPU 2: nothing is reported of it" in text
 
     async with watching(live(snapshot), size=(80, 24)) as (app, pilot):
         assert "driver silent on node000" in "\n".join(screen_text(app))

@@ -165,10 +165,10 @@ class Collectives(Communication):
             return []
         times = self._recorder.times(self._size_guess())
         self._note_entries()
-        told = [
+        tracked = [
             (self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times
         ]
-        return [time for time in told if time[0] in self._watches]
+        return [time for time in tracked if time[0] in self._watches]
 
     def look(
         self,
@@ -305,7 +305,7 @@ class Collectives(Communication):
             status, self._status_unreadable = {}, True
         self._status_at = now
         self._seen_keys.update(status)
-        status = {key: told for key, told in status.items() if key not in self._former_keys}
+        status = {key: one for key, one in status.items() if key not in self._former_keys}
         if not status and not self._former_keys:
             self.why_blind = "flight recorder off"
             return
@@ -346,7 +346,7 @@ class Collectives(Communication):
         return None if any(watch.used for watch in gloo) else "fr"
 
     def _track(self, recorder: str, group: str) -> str:
-        """The name under which what a recorder has of a group is told."""
+        """The name under which the entries of a group in a recorder are reported."""
         beside = group + BESIDE
         return beside if recorder == "fr" and beside in self._watches else group
 
@@ -493,12 +493,14 @@ class Collectives(Communication):
         return entries is not None
 
     def _take_entries(self, entries: Entries, unix_minus_mono: int) -> None:
-        told = [
+        tracked = [
             (recorder, self._track(recorder, entry.process_group[0]), entry)
             for recorder, entry in entries
         ]
-        told = [(recorder, name, entry) for recorder, name, entry in told if name in self._watches]
-        for recorder, name, entry in told:
+        tracked = [
+            (recorder, name, entry) for recorder, name, entry in tracked if name in self._watches
+        ]
+        for recorder, name, entry in tracked:
             self._names[recorder, str(entry.pg_id)] = name
         self._find_ended()
         # A group of gloo whose entries are all overwritten has nothing open: it was used long
@@ -511,7 +513,7 @@ class Collectives(Communication):
         by_group: dict[tuple[str, str], list[Collective]] = {
             key: [] for key in known if key[1] in self._watches
         }
-        for recorder, name, entry in told:
+        for recorder, name, entry in tracked:
             own = by_group.setdefault((recorder, name), [])
             if not entry.is_p2p and (recorder, str(entry.pg_id)) not in self._ended:
                 own.append(collective(entry, name))

@@ -182,9 +182,9 @@ class ExceptionsCaught(Probe):
                 counts[key] = counts.get(key, 0) + place.count
         self._places, self._handled = {}, {}
         self._windows.append((max(ended_at - self._opened_at, 1), counts))
-        self.state = self._told()
+        self.state = self._report()
 
-    def _told(self) -> Catching:
+    def _report(self) -> Catching:
         found: dict[_Key, list[int]] = {}
         last: dict[_Key, int] = {}
         for at, (_, counts) in enumerate(self._windows, 1):

@@ -68,13 +68,13 @@ def movement(workers: list[Worker], owing: int) -> Movement:
     woken = [value for pid in family if (value := _switches(pid)) is not None]
     # Only of those that live: a dead one sleeps nowhere.
     wchans = {one.pid: wchan(one.pid) for one in workers if one.alive}
-    told = [name for name in wchans.values() if name is not None]
+    known = [name for name in wchans.values() if name is not None]
     return Movement(
         wchans.get(owing),
         cpu_ns,
         sum(io) if io else None,
         sum(woken) if woken else None,
-        sum(1 for name in told if any(part in name for part in LOCKS)) if told else None,
+        sum(1 for name in known if any(part in name for part in LOCKS)) if known else None,
     )
 
 

@@ -155,14 +155,14 @@ class Recorder:
             if name == without and len(self._briefs) > 1:
                 continue
             try:
-                told = _brief_decoder.decode(dump(False, True)).pg_status
+                statuses = _brief_decoder.decode(dump(False, True)).pg_status
             except msgspec.DecodeError as error:
                 raise UnreadableError(f"torch {self._version}: {error}") from error
-            if told is msgspec.UNSET:
+            if statuses is msgspec.UNSET:
                 raise UnreadableError(
                     f"torch {self._version}: the status of groups is not where it was"
                 )
-            for pg_id, status in told.items():
+            for pg_id, status in statuses.items():
                 found[name, pg_id] = (
                     status.last_enqueued_collective,
                     max(0, status.last_completed_collective),
@@ -187,7 +187,7 @@ class Recorder:
             if entries is None or not _knows_layout(entries):
                 self._give_up(LAYOUT_FAULT)
                 return None
-            found += [(name, entry) for entry in _told(name, entries)]
+            found += [(name, entry) for entry in _as_reported(name, entries)]
         return found
 
     def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
@@ -279,7 +279,7 @@ class Recorder:
                 if gpu is not None:
                     sys.modules["torch"]._C._cuda_setDevice(gpu)
                 results.append(read())
-            except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+            except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
                 errors.append(error)
 
         thread = OwnThread(work)
@@ -317,7 +317,7 @@ def _timed(recorder: str, entries: list[_Time]) -> list[_Time]:
     return [first for first, _ in collectives_of(entries)]
 
 
-def _told(recorder: str, entries: list[_Entry]) -> list[_Entry]:
+def _as_reported(recorder: str, entries: list[_Entry]) -> list[_Entry]:
     entries.sort(key=lambda entry: entry.record_id)
     if recorder != "nccl":
         return entries

@@ -45,7 +45,7 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """
     snapshot, policy = context.snapshot, context.policy
     explained: list[Finding] = []
-    told: set[int] = set()
+    named: set[int] = set()
     for finding in context.found:
         if finding.severity == CRITICAL:
             ranks = finding.ranks[:PLACES_MAX]
@@ -54,9 +54,9 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
             ]
             if lines:
                 finding = replace(finding, evidence=(*finding.evidence, *lines))
-                told.update(finding.ranks)
+                named.update(finding.ranks)
         explained.append(finding)
-    return explained + [one for one in own if not set(one.ranks) <= told]
+    return explained + [one for one in own if not set(one.ranks) <= named]
 
 
 def _is_judged(rank: RankFacts, policy: Policy) -> bool:

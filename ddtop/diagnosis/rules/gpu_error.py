@@ -67,17 +67,18 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
         else:
             kept.append(finding)
     first, *others = critical
-    told = tuple(sorted(victims - failed))
+    waiting = tuple(sorted(victims - failed))
     waits = (
-        f"; {ranks_text(told)} {verb(told, 'waits', 'wait')} for {verb(first.ranks, 'it', 'them')}"
-        if told
+        f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for"
+        f" {verb(first.ranks, 'it', 'them')}"
+        if waiting
         else ""
     )
     first = Finding(
         first.kind,
         CRITICAL,
         first.ranks,
-        told,
+        waiting,
         first.since_unix_ns,
         first.summary + waits,
         first.evidence,

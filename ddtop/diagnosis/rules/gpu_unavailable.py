@@ -51,8 +51,8 @@ def rule(context: Context) -> list[Finding]:
     """The crashes whose cause is a GPU, with that cause."""
     snapshot, policy = context.snapshot, context.policy
     crashes = [one for one in context.found if one.kind == Kind.RANK_CRASHED and one.ranks]
-    told = [(one, _told(one, snapshot, policy)) for one in crashes]
-    return [new for crash, new in told if new is not crash]
+    explained = [(one, _with_cause(one, snapshot, policy)) for one in crashes]
+    return [new for crash, new in explained if new is not crash]
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
@@ -64,7 +64,7 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     ]
 
 
-def _told(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
+def _with_cause(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
     rank = snapshot.rank(crash.ranks[0])
     text = rank.reported.exception.text if rank.reported.exception is not None else ""
     if not text:

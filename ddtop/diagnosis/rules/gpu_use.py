@@ -246,15 +246,17 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
         if finding.kind == Kind.STRAGGLER
         for rank in finding.ranks
     }
-    told = {number for number in slow if _is_told(snapshot.rank(number), snapshot, context.policy)}
-    kept = [one for one in own if one.kind != Kind.GPU_THROTTLED or not set(one.ranks) <= told]
+    explained = {
+        number for number in slow if _is_explained(snapshot.rank(number), snapshot, context.policy)
+    }
+    kept = [one for one in own if one.kind != Kind.GPU_THROTTLED or not set(one.ranks) <= explained]
     return [
         *context.found,
         *(_awaited(one, snapshot) if one.kind == Kind.GPU_BUSY else one for one in kept),
     ]
 
 
-def _is_told(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
+def _is_explained(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether the straggler finding of this rank names its GPU."""
     return rank.gpu_late is not None or (
         rank.late is not None and cause_of(rank, rank.late, snapshot, policy).word == GPU

@@ -96,7 +96,7 @@ def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple
     every = tuple(rank.rank for rank in still.active)
     elsewhere = [rank.rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
     if elsewhere and len(elsewhere) < len(every):
-        # Some are in a call for others: whoever is not in one is waited for, however many they are.
+        # Some are in a call for others. They wait for all that are not in one, however many.
         return tuple(elsewhere)
     largest = set(classes[-1].ranks)
     return (

@@ -27,7 +27,7 @@ from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import Rendezvous
-from ddtop.words.ranks import ranks_text, told_apart, verb
+from ddtop.words.ranks import by_value, ranks_text, verb
 from ddtop.words.units import duration
 
 
@@ -255,7 +255,7 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
             values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store"
         )
         parts = ", ".join(
-            f"{ranks_text(theirs)}: {one}" for one, theirs in told_apart(values).items()
+            f"{ranks_text(theirs)}: {one}" for one, theirs in by_value(values).items()
         )
         summary = (
             f"{_LABELS[name]} differs between ranks ({parts}); {joining.wait_text},"

@@ -98,10 +98,10 @@ def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
     A frame does not say for which group it waits, so only one group may be pending.
     """
     pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
-    told = any(call.thread_id is not None for call in rank.comm.open_collectives)
+    known = any(call.thread_id is not None for call in rank.comm.open_collectives)
     stacks = rank.dump.stacks
     if (
-        told
+        known
         or len(pending) != 1
         or pending[0].group != group
         or stacks is None

@@ -8,7 +8,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.wire.records import Hello
-from ddtop.words.ranks import ranks_text, told_apart, verb
+from ddtop.words.ranks import by_value, ranks_text, verb
 
 
 def rule(context: Context) -> list[Finding]:
@@ -30,9 +30,9 @@ def rule(context: Context) -> list[Finding]:
         (usual, most), (_, second) = counts.most_common(2)
         differing = {rank for rank, value in values.items() if value != usual or most == second}
         odd |= differing
-        told = [f"{ranks_text(ranks)}: {value}" for value, ranks in told_apart(values).items()]
-        lines.append(f"{name}: " + "; ".join(told[:6]))
-        parts.append(f"{name} ({', '.join(told[:3])})")
+        versions = [f"{ranks_text(ranks)}: {value}" for value, ranks in by_value(values).items()]
+        lines.append(f"{name}: " + "; ".join(versions[:6]))
+        parts.append(f"{name} ({', '.join(versions[:3])})")
     if not parts:
         return []
     ranks = tuple(sorted(odd))

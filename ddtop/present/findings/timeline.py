@@ -171,14 +171,14 @@ class Timeline:
 
     def _absorb_came(self, earlier: Timeline, begin: int) -> None:
         """Of the ranks that were there at the first look it is known now when they came."""
-        told = {
+        dated = {
             rank
             for entry in earlier._entries.values()
             if entry.what == CAME
             for rank in entry.ranks
         }
         for key, entry in list(self._entries.items()):
-            if entry.what == CAME and entry.unix_ns <= begin and told.issuperset(entry.ranks):
+            if entry.what == CAME and entry.unix_ns <= begin and dated.issuperset(entry.ranks):
                 del self._entries[key]
                 self._sorted = None
 

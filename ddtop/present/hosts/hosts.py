@@ -208,9 +208,11 @@ def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
         return (
             f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
         )
-    told = [host.state for host in hosts if host.state is not None]
+    reports = [host.state for host in hosts if host.state is not None]
     return (
-        "no NVIDIA or AMD driver" if told and all(state.gpu_watch is None for state in told) else ""
+        "no NVIDIA or AMD driver"
+        if reports and all(state.gpu_watch is None for state in reports)
+        else ""
     )
 
 

@@ -19,7 +19,7 @@ from ddtop.words.sentences import collective_text
 
 
 def last_request(snapshot: Snapshot) -> str | None:
-    """The dump that was taken last, whoever asked for it."""
+    """The dump that was taken last, no matter who asked for it."""
     newest = max(
         (rank.dump.stacks for rank in snapshot.ranks if rank.dump.stacks), key=_taken, default=None
     )

@@ -253,18 +253,18 @@ def _worker_lines(
             who = f"worker {pids[0]}" if len(pids) == 1 else f"{len(pids)} workers ({pids[0]}, ..)"
             lines += path_lines(path_steps(each), width, glyphs, f"{who}: ")
         more = len(busy) - WORKERS_MAX
-        told = [f"workers at {more} more places"] if more > 0 else []
+        parts = [f"workers at {more} more places"] if more > 0 else []
     else:
-        told = [f"{len(_pids(each, ranks))} at {place_of(each)[0]}" for each in busy[:WORKERS_MAX]]
+        parts = [f"{len(_pids(each, ranks))} at {place_of(each)[0]}" for each in busy[:WORKERS_MAX]]
     if idle:
-        told.append(
+        parts.append(
             f"{units.plural(idle, 'worker')} waiting for work"
-            if odd or not told
+            if odd or not parts
             else f"{idle} waiting for work"
         )
-    if told:
-        lead = "" if odd or told[0].endswith("work") else "workers: "
-        lines.append(clip_line(((lead + ", ".join(told), "dim"),), width, glyphs.ellipsis))
+    if parts:
+        lead = "" if odd or parts[0].endswith("work") else "workers: "
+        lines.append(clip_line(((lead + ", ".join(parts), "dim"),), width, glyphs.ellipsis))
     return lines
 
 
@@ -300,8 +300,10 @@ def _summaries(classes: Sequence[StackClass], width: int, glyphs: Glyphs) -> lis
 def _source(
     one: StackClass, busy: Sequence[StackClass], around: Around, width: int, glyphs: Glyphs
 ) -> list[Line]:
-    """The lines around the innermost user frame; of a rank whose worker owes the batch those of the
-    worker."""
+    """The source lines around the innermost user frame.
+
+    Of a rank that waits for a DataLoader worker: those of the worker.
+    """
     shown = busy[0] if busy and _in_loader(one) else one
     frame = shown.user_frame
     if frame is None or around.read is None:

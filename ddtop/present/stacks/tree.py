@@ -27,9 +27,9 @@ def tree_lines(
             before + (" " * STEP if branch.last[-1] else glyphs.upright + " " * (STEP - 1)) + "   "
         )
         head: list[Span] = [(before + corner, "dim"), (_who(branch), "bold")]
-        told = [text for one in branch.ends for text in _told(one, doing)]
-        if told:
-            head.append((f"  {told[0]}", ""))
+        notes = [text for one in branch.ends for text in _notes(one, doing)]
+        if notes:
+            head.append((f"  {notes[0]}", ""))
         lines.append(clip_line(tuple(head), width, glyphs.ellipsis))
         if len(branch.last) == 1 and (omitted := max(one.omitted for one in branch.classes)):
             lines.append(((below, "dim"), (f"({plural(omitted, 'outer frame')} left out)", "dim")))
@@ -47,7 +47,7 @@ def _who(branch: Branch) -> str:
     return f"{plural(len(pids), 'pid')} [{', '.join(map(str, pids))}]"
 
 
-def _told(one: StackClass, doing: Mapping[int, str]) -> list[str]:
+def _notes(one: StackClass, doing: Mapping[int, str]) -> list[str]:
     """The one thing that all of them do; the list of classes has what each of them does."""
     found = {doing.get(rank) for rank in one.ranks}
     text = found.pop() if len(found) == 1 else None

@@ -31,14 +31,14 @@ from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 
 ADDRESS = "localhost:28028"
 DEADLINE_S = 11.0
-"""NCCL gives up on silent peers after five seconds a leg, ten in all."""
+"""NCCL stops waiting for silent peers after five seconds in each direction, ten in all."""
 GREETING_S, TRIES = 1.0, 5
 """All processes of a node share the port and the kernel picks one by the port of the asking side:
 one that is stopped takes the question and says nothing. A living one greets at once."""
 EVERY_S = 10.0
 ANSWER_BYTES_MAX = 4 << 20
 COMMUNICATORS_MAX, RANKS_MAX, OPS_MAX, TEXT_MAX = 64, 4096, 16, 200
-TOLD_MAX = 2048
+REPORTED_RANKS_MAX = 2048
 NOT_ASKED = "before NCCL 2.29 it is not asked while a rank is gone or stopped"
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
 """2.28.7 and 2.28.9 write no comma there, of missing ranks only."""
@@ -259,17 +259,17 @@ def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
 
 def _bounded(found: list[Communicator]) -> tuple[Communicator, ...]:
     """At most TOLD_MAX ranks in all, those that stand out first: a frame has a largest size."""
-    room, told = TOLD_MAX, []
+    room, reported = REPORTED_RANKS_MAX, []
     for one in found:
         ranks = sorted(
             one.ranks, key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number)
         )
         kept = tuple(sorted(ranks[:room], key=lambda rank: rank.number))
         room -= len(kept)
-        told.append(
+        reported.append(
             Communicator(one.name, one.size, kept, one.missing, one.state, one.problems, one.usual)
         )
-    return tuple(told)
+    return tuple(reported)
 
 
 def _shares(one: Communicator, pids: Collection[int], known: Collection[tuple[str, int]]) -> bool:
@@ -310,8 +310,8 @@ class Ras:
         self._last = self._asked = float("-inf")
         self._thread: threading.Thread | None = None
         self._answer: RasAnswer | None = None
-        self._told: list[Communicator] = []
-        self._told_at = 0.0
+        self._reported: list[Communicator] = []
+        self._reported_at = 0.0
 
     def saw(self, now: float) -> None:
         """An agent reports that something is stuck."""
@@ -361,11 +361,11 @@ class Ras:
 
     def _dated(self, answer: RasAnswer, now: float) -> RasAnswer:
         """The same answer from two processes may have its communicators in another order."""
-        told = sorted(answer.communicators, key=lambda one: one.name)
-        if told != self._told:
-            self._told, self._told_at = told, now
+        reported = sorted(answer.communicators, key=lambda one: one.name)
+        if reported != self._reported:
+            self._reported, self._reported_at = reported, now
         return msgspec.structs.replace(
-            answer, same_ms=int((now - self._told_at) * 1000) if told else None
+            answer, same_ms=int((now - self._reported_at) * 1000) if reported else None
         )
 
     def _run(self, address: str, whole: bool) -> None:

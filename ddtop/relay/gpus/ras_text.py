@@ -127,17 +127,17 @@ class _Reader:
         if self._named > RANKS_MAX:
             return
         rank = entry.ranks.setdefault(said.number, said)
-        told = what or self._many
+        words = what or self._many
         if self._word == "INCOMPLETE":
             rank.state = self.lost.get((rank.host, rank.pid), "unresponsive")
         elif self._word == "ERROR":
             rank.state = "error"
-        elif launched := _LAUNCHED.search(told):
+        elif launched := _LAUNCHED.search(words):
             rank.counts[self._op] = int(launched[1] or 0)
             if what:
                 entry.values.setdefault(self._op, []).append((rank.counts[self._op], 1))
         elif rank.state == "ok":
-            rank.state = _STATUS.get(told.rpartition(" status ")[2], "ok")
+            rank.state = _STATUS.get(words.rpartition(" status ")[2], "ok")
 
     def communicators(self) -> Iterator[Communicator]:
         for group, (count, size, state) in self.groups.items():
@@ -156,8 +156,8 @@ def _communicator(entry: _Entry, size: int, state: str) -> Communicator:
     for one in entry.ranks.values():
         late = any(count < usual[op] for op, count in one.counts.items())
         if one.number < size:
-            told = "behind" if late and one.state == "ok" else one.state
-            ranks.append(RasRank(one.number, one.host, one.pid, told, one.gpu, one.counts))
+            words = "behind" if late and one.state == "ok" else one.state
+            ranks.append(RasRank(one.number, one.host, one.pid, words, one.gpu, one.counts))
     missing = sum(one.state in ("dead", "unresponsive", "left") for one in ranks)
     problems = () if ranks else tuple(text[:TEXT_MAX] for text in entry.problems)
     ranks.sort(key=lambda one: one.number)

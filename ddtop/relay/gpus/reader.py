@@ -61,14 +61,14 @@ class GpuReader:
         self._stop = threading.Event()
         self._owners: Mapping[int, int | None] = {}
         self._launcher = 0
-        self._told: tuple[tuple[Gpu, ...], int, int] | None = None
+        self._reported: tuple[tuple[Gpu, ...], int, int] | None = None
         self._asked_ns = 0
         self._rested_ms: int | None = None
         self._driver: str | None = None
         self._why: str | None = None
         self._xids = Xids()
         self._known: dict[tuple[int, int | None], GpuProcess] = {}
-        self._told_of: dict[str, tuple[tuple[GpuProcess, ...], tuple[GpuProcess, ...]]] = {}
+        self._processes_of: dict[str, tuple[tuple[GpuProcess, ...], tuple[GpuProcess, ...]]] = {}
         self._own_namespace = in_own_pid_namespace()
 
     def look(
@@ -89,13 +89,15 @@ class GpuReader:
             self._thread = None
         if self._asked is None:
             return (), None
-        told, age_ms = self._told, self._rested_ms
+        reported, age_ms = self._reported, self._rested_ms
         age_ms = self._age_ms() if age_ms is None else age_ms
-        watch = GpuWatch(age_ms, self._driver, self._why, told[2] if told is not None else None)
-        return (told[0] if told is not None else ()), watch
+        watch = GpuWatch(
+            age_ms, self._driver, self._why, reported[2] if reported is not None else None
+        )
+        return (reported[0] if reported is not None else ()), watch
 
     def _age_ms(self) -> int:
-        since = self._told[1] if self._told is not None else self._asked_ns
+        since = self._reported[1] if self._reported is not None else self._asked_ns
         return (time.monotonic_ns() - since) // 1_000_000
 
     def _begin(self) -> None:
@@ -137,18 +139,18 @@ class GpuReader:
         while not stop.is_set():
             began = time.thread_time_ns()
             gpus = tuple(self._described(gpu) for gpu in session.sample())
-            self._told = (gpus, time.monotonic_ns(), time.thread_time_ns() - began)
+            self._reported = (gpus, time.monotonic_ns(), time.thread_time_ns() - began)
             stop.wait(SAMPLE_EVERY_S)
 
     def _described(self, gpu: Gpu) -> Gpu:
         xids = self._xids.of(gpu.uuid)
         if not gpu.processes:
             return msgspec.structs.replace(gpu, xids=xids)
-        told, known = self._told_of.get(gpu.uuid, ((), ()))
-        if told is not gpu.processes:
+        reported, known = self._processes_of.get(gpu.uuid, ((), ()))
+        if reported is not gpu.processes:
             # The list is read every few samples: only then can a pid be another's.
             known = tuple(self._process(one) for one in gpu.processes)
-            self._told_of[gpu.uuid] = gpu.processes, known
+            self._processes_of[gpu.uuid] = gpu.processes, known
         return msgspec.structs.replace(
             gpu, processes=tuple(self._with_rank(one) for one in known), xids=xids
         )

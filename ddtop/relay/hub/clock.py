@@ -59,7 +59,7 @@ class HubClock:
         """Another hub, another clock."""
         self._samples.clear()
 
-    def told(self, mono_ns: int) -> HostClock | None:
+    def measured(self, mono_ns: int) -> HostClock | None:
         """What the fastest of the last answers says; None where there is none."""
         best = min(
             self._samples,

@@ -2,8 +2,8 @@
 
 They come from DDTOP_HUB, from job files in a shared state folder, and from the address where the
 ranks meet. Each of these may hang: a name server that does not answer, a file server. So they are
-asked in a thread of its own, and nobody waits for it. The result only says where to ask: whoever
-answers there must have the key.
+asked in a thread of its own, and nobody waits for it. The result only says where to ask: a relay
+that answers there must have the key.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class Hub:
         if job != self._job:
             return f"another job ({self._job}) is there"
         if part_of:
-            # Whoever was taken in once comes back to the same, whatever has changed since.
+            # A leaf that this run accepted once is accepted again, whatever has changed since.
             return None if part_of == self._run else "another run of this job is there"
         if self.ended:
             return "the run that is there has ended"

@@ -179,10 +179,10 @@ class HubRole:
         if self.uplink is not None:
             self.uplink.put(envelope, data)
 
-    def told(self, now: float) -> HubLink | None:
+    def hub_link(self, now: float) -> HubLink | None:
         """For `HostState`; None where the job is on this host alone."""
         if self.uplink is not None:
-            return self.uplink.told()
+            return self.uplink.hub_link()
         if self.hub is None:
             return None
         why = self._unbound or self.hub.complaint(now)
@@ -199,7 +199,7 @@ class HubRole:
     def place(self) -> RelayPlace:
         """For the job file."""
         if self.uplink is not None:
-            return RelayPlace(LEAF, part_of=self.uplink.hub_run, hub=self.uplink.told().address)
+            return RelayPlace(LEAF, part_of=self.uplink.hub_run, hub=self.uplink.hub_link().address)
         if self.hub is None:
             return RelayPlace()
         return RelayPlace(

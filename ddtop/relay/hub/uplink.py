@@ -127,7 +127,7 @@ class Uplink:
             return min(self._beat_at, self._flush_at) if self._outbox else self._beat_at
         return min(self._ask_at, self._seek_at)
 
-    def told(self) -> HubLink:
+    def hub_link(self) -> HubLink:
         """How we stand, for `HostState`."""
         address = (self._place or "").removeprefix("tcp://") or None
         dropped = self._dropped + self._outbox.dropped
@@ -137,7 +137,7 @@ class Uplink:
 
     def clock(self) -> HostClock | None:
         """This host's clock against the hub's; kept while the hub is lost, with its age."""
-        return self._clock.told(time.monotonic_ns())
+        return self._clock.measured(time.monotonic_ns())
 
     def _why(self) -> str:
         if self._answers:

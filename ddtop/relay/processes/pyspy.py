@@ -204,7 +204,7 @@ class _Start:
                 start_new_session=True,
             )
             found = process, output, errors
-        except Exception as error:  # noqa: BLE001 - the thread's own edge: whoever waits is told
+        except Exception as error:  # noqa: BLE001 - the end of the thread: the waiting code gets it
             for descriptor in (output, errors):
                 if descriptor >= 0:
                     os.close(descriptor)

@@ -113,7 +113,7 @@ class Ranks:
             return False
         if known is not None:
             self._replaced.append(self._unwatched(known))
-        # A Hello may be read after the end of whoever said it.
+        # A Hello may be read after the end of the process that sent it.
         return (hello.pid, hello.start_ticks) not in self._gone and self._see(hello, spoke)
 
     def note_gone(self, hello: Hello) -> None:

@@ -84,7 +84,7 @@ class RendezvousWatch:
             self._owners = {one: pid for one, pid in self._owners.items() if pid is not None}
         ranks = {one.hello.pid for one in watched}
         parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
-        # torchrun opens the store itself, and whoever spawns ranks may; a shell does not.
+        # torchrun opens the store itself. A parent that spawns ranks may; a shell does not.
         makes = any(
             is_elastic(one.hello.environment) or one.hello.claim == "init" for one in watched
         )
@@ -121,7 +121,7 @@ class RendezvousWatch:
             None if own is None or table is None else tuple(sorted({one.state for one in there}))
         )
         held = [one.remote for one in there if one.state == "ESTABLISHED"]
-        probe, numbers = self._probe.told(address, port)
+        probe, numbers = self._probe.result(address, port)
         if not held:
             self._probe.ask(address, port)
         known = held or numbers or (address,)

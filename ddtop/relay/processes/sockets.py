@@ -180,7 +180,7 @@ class ConnectProbe:
     """
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = {}
+        self._results: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = {}
         self._thread: threading.Thread | None = None
         self._asked_at = float("-inf")
 
@@ -197,14 +197,14 @@ class ConnectProbe:
         )
         self._thread.start()
 
-    def told(self, address: str, port: int) -> tuple[str | None, tuple[str, ...]]:
+    def result(self, address: str, port: int) -> tuple[str | None, tuple[str, ...]]:
         """(how the last try went, the numbers behind the name)."""
-        return self._told.get((address, port), (None, ()))
+        return self._results.get((address, port), (None, ()))
 
     def _try(self, address: str, port: int) -> None:
-        if len(self._told) > 64:
-            self._told.clear()
-        self._told[address, port] = connect(address, port)
+        if len(self._results) > 64:
+            self._results.clear()
+        self._results[address, port] = connect(address, port)
 
 
 def connect(address: str, port: int, within_s: float = PROBE_S) -> tuple[str, tuple[str, ...]]:

@@ -153,8 +153,8 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if progress is None:
         return
     page.heading("progress")
-    told = msgspec.structs.replace(progress, phase=None)
-    page.item(clean(progress.source), clean(progress_text(told)))
+    counts = msgspec.structs.replace(progress, phase=None)
+    page.item(clean(progress.source), clean(progress_text(counts)))
     if progress.phase is not None:
         page.item("phase", clean(_phase(snapshot, progress)))
     if progress.steps_per_s is not None:
@@ -350,7 +350,7 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """The last dump of this rank, whoever asked for it."""
+    """The last dump of this rank, no matter who asked for it."""
     taken = rank.dump.stacks
     if taken is None:
         return

@@ -93,7 +93,7 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     elif rank.gpu.waits:
         text = _busy(rank, _device(snapshot, rank))
     elif gpu.used_bytes is None:
-        text, style = "nothing is told of it", "dim"
+        text, style = "nothing is reported of it", "dim"
     page.text(f"GPU {gpu.index}: {text}", style)
 
 

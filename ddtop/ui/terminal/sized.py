@@ -7,12 +7,12 @@ from textual.screen import Screen, ScreenResultType
 
 
 class SizedScreen(Screen[ScreenResultType]):
-    """Knows one size: the terminal's.
+    """A screen whose size is always that of the terminal.
 
-    Where a screen comes back while a change of size is on its way, Textual lays it out in both,
-    each layout reports its size to the screen, and each report is a layout: the two chase each
-    other for ever, on a whole core. And of two such events that wait Textual keeps the later one,
-    which may be the report of a layout before: the terminal's own would be lost.
+    When a screen is shown again during a change of size, Textual lays it out in both sizes. Each
+    layout reports its size to the screen, and each report causes a layout, so the two alternate
+    without end and use a whole core. And of two size events that wait, Textual keeps the later
+    one. That may be the report of an earlier layout, and then the terminal's own size is lost.
     """
 
     def _screen_resized(self, size: Size) -> None:

@@ -55,7 +55,7 @@ class StacksView(View):
             self._show_again()
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """The last dump, whoever asked for it."""
+        """The last dump, no matter who asked for it."""
         del look, snapshot
         lines = self.asked.lines(self.body.reading_room)
         self._count = len(lines)

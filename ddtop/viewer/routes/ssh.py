@@ -255,8 +255,10 @@ def _memory_mib() -> int:
 
 
 class SshRoute:
-    """Through ssh. What is lost is connected again, without asking anybody; whoever made the way
-    closes its `pipe` at the end."""
+    """A route through ssh. It connects again by itself after a loss.
+
+    The code that made the route closes its `pipe` at the end.
+    """
 
     def __init__(self, host: SshTarget, entry: registry.JobEntry, pipe: Pipe) -> None:
         """`pipe`: an open one, on which the bridge has greeted."""

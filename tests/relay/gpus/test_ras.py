@@ -17,7 +17,7 @@ from ddtop.policy import POLICY
 from ddtop.relay.gpus import ras
 from ddtop.relay.gpus.ras import (
     NOT_ASKED,
-    TOLD_MAX,
+    REPORTED_RANKS_MAX,
     Ras,
     address_of,
     ask,
@@ -262,7 +262,7 @@ def test_an_answer_of_very_many_ranks_fits_a_frame():
     )
     told = of_job(RasAnswer(tuple(Communicator(str(n), 4096, ranks) for n in range(8))), {5})
 
-    assert sum(len(one.ranks) for one in told.communicators) == TOLD_MAX
+    assert sum(len(one.ranks) for one in told.communicators) == REPORTED_RANKS_MAX
     assert "dead" in {one.state for one in told.communicators[0].ranks}
     assert len(msgspec.msgpack.encode(CommStatus(told))) < FRAME_BYTES_MAX // 2
 

@@ -116,7 +116,7 @@ def test_all_places_are_asked_and_the_first_that_says_yes_counts(stage):
     assert stage.link.connected
     assert stage.ends.places == (PLACES[1],)
     assert stage.told() == [(PLACES[1], "beat"), (PLACES[1], "everything")]
-    assert (stage.link.hub_run, stage.link.told().address) == ("r-hub", "10.0.0.1:2")
+    assert (stage.link.hub_run, stage.link.hub_link().address) == ("r-hub", "10.0.0.1:2")
 
 
 def test_the_question_says_who_asks(stage):
@@ -154,7 +154,7 @@ def test_who_is_refused_says_why_and_asks_again(stage):
     stage.passes(2 * AGAIN_S)
 
     assert not stage.link.connected
-    assert stage.link.told().why == "another job (x) is there"
+    assert stage.link.hub_link().why == "another job (x) is there"
     assert (PLACES[0], "enlist") in stage.told()
 
 
@@ -178,7 +178,7 @@ def test_a_hub_that_is_not_found_has_a_reason(stage, found, slow, why):
     stage.seeker.found, stage.seeker.slow = found, slow
     stage.passes()
 
-    assert stage.link.told().why == why
+    assert stage.link.hub_link().why == why
 
 
 def test_without_a_hint_it_says_what_to_set():
@@ -186,7 +186,7 @@ def test_without_a_hint_it_says_what_to_set():
     stage.link.set_topology(Topology(True), GREETING)
     stage.passes()
 
-    assert "DDTOP_HUB=HOST:PORT" in stage.link.told().why
+    assert "DDTOP_HUB=HOST:PORT" in stage.link.hub_link().why
 
 
 def test_a_hub_that_is_silent_is_lost_and_looked_for_again(stage):
@@ -196,7 +196,7 @@ def test_a_hub_that_is_silent_is_lost_and_looked_for_again(stage):
     stage.passes(LOST_S + 1)
 
     assert not stage.link.connected
-    assert stage.link.told().lost_unix_ns is not None
+    assert stage.link.hub_link().lost_unix_ns is not None
     assert stage.seeker.asked == asked + 1
     assert stage.ends.places == (PLACES[0],)
 
@@ -232,7 +232,7 @@ def test_whoever_belongs_to_a_run_never_joins_another(stage):
     stage.enlists(run="r-other", instance="h2", place=PLACES[1])
 
     assert not stage.link.connected
-    assert stage.link.told().why == "another run of this job is there"
+    assert stage.link.hub_link().why == "another run of this job is there"
     assert stage.link.hub_run == "r-hub"
 
 
@@ -260,7 +260,7 @@ def test_what_is_said_while_the_hub_is_lost_is_counted_and_not_kept(stage):
     data = seal(RankState("running"), 0)
     stage.link.put(frames.open_envelope(data), data)
 
-    assert stage.link.told().dropped == 1
+    assert stage.link.hub_link().dropped == 1
 
 
 def test_only_the_hub_is_obeyed(stage):

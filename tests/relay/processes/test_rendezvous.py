@@ -146,11 +146,11 @@ def test_one_try_is_under_way_at_a_time(monkeypatch):
     probe = sockets.ConnectProbe()
     probe.ask("a", 1)
     probe.ask("b", 1)
-    assert probe.told("a", 1) == (None, ())
+    assert probe.result("a", 1) == (None, ())
     go.set()
     probe._thread.join(10)
 
-    assert (asked, probe.told("a", 1)) == (["a"], ("open", ()))
+    assert (asked, probe.result("a", 1)) == (["a"], ("open", ()))
 
 
 # -- what the relay says
