@@ -401,6 +401,13 @@ class Policy:
     waiting_s: float = 1.0
     """A rank is `waiting` once a collective has been open for this time. There are four samples a
     second, so a younger one is the rhythm of the training."""
+    stack_wait_s: float = 1.0
+    """Read from outside, a rank waits after so long without a break in one call for other ranks.
+    Two looks are a second apart."""
+    stack_apart_looks: int = 24
+    """Read from outside, a rank that runs takes part in no collective once so many looks in a row
+    have found it elsewhere: one that communicates for a fifth of its time is missed by all of them
+    once in 200 times."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so something is always open for a moment. Only what stays open
     is shown as a wait."""

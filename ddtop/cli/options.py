@@ -36,6 +36,12 @@ REMOTE = click.option(
 HUB = click.option(
     "--hub", metavar="HOST:PORT", help="Ask the relay that listens there, with your key."
 )
+PID = click.option(
+    "--pid",
+    "pids",
+    metavar="PIDS",
+    help="Processes that were started without DDTOP, from outside: their launcher, or 4711,4712",
+)
 READONLY = click.option("--readonly", is_flag=True, help="Disable the keys that act on the job.")
 NO_SOURCE = click.option(
     "--no-source", is_flag=True, help="Leave out the lines of source around each frame."
@@ -54,6 +60,18 @@ def only_one_route(pids: str | None, host: str | None, hub: str | None) -> None:
         raise CommandError(
             "ddtop: --pid, --ssh and --hub exclude each other: give one of them", USAGE
         )
+
+
+def pids_alone(pids: str | None, job: str | None, host: str | None, hub: str | None) -> bool:
+    """Whether `--pid` is given, which excludes a job's name and other routes.
+
+    Raises:
+        CommandError: 2, something is given beside it.
+    """
+    only_one_route(pids, host, hub)
+    if pids is not None and job is not None:
+        raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
+    return pids is not None
 
 
 def hub_without_job(hub: str | None, job: str | None) -> None:

@@ -1,6 +1,6 @@
-"""`stacks --pid` and `attach --pid`: processes that were started without ddtop.
+"""`--pid` of `attach`, `status`, `diagnose` and `stacks`: processes started without ddtop.
 
-py-spy reads their stacks. They are merged like those of a job.
+py-spy reads their stacks, /proc tells the rest, and the same rules judge as for any job.
 """
 
 from __future__ import annotations
@@ -10,14 +10,23 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import click
 
-from ddtop.cli import dashboard
+from ddtop.cli import dashboard, rights
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status, printable
+from ddtop.cli.output import (
+    explain_no_dashboard,
+    no_dashboard,
+    print_findings,
+    print_status,
+    printable,
+)
 from ddtop.cli.stacks_output import text_of
+from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.model.stacks.merge import merge
+from ddtop.model.state.facts import Snapshot, State
 from ddtop.present.stacks.as_json import stacks_json
 from ddtop.present.stacks.lines import Shape
 from ddtop.relay.processes.pyspy import PySpy
@@ -33,8 +42,12 @@ AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 NATIVE_DEADLINE_S = 60.0
 """For frames of C code, py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
-STATUS_S, LOOK_S = 2.5, 0.5
+STATUS_S, SEEN_S = 2.0, 0.25
 """Long enough to read the places of a few processes, and to confirm a finding."""
+YOUNG_S = 6.5
+"""A wait that is older has been judged, with one more look to be sure."""
+SETTLED_S = 7.0
+"""So long at most: the limits of a wait for a rank that makes no progress, and of a start, pass."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -93,37 +106,131 @@ def attach_to(pids: str, readonly: bool) -> int:
     """The dashboard on these processes; without a terminal the status table after some seconds.
 
     Returns:
-        0. Health is always unknown from outside, so it says nothing here.
+        0; 3 where no stack may be read.
 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
     """
-    found = _targets(pids)
-    notes = [*found.notes, *(why for _, why in found.missing)]
-    name = f"pid {pids}"
-    source = OutsideSource(found.found, name, notes)
     why = no_dashboard()
-    if why is None:
-        dashboard.show(source, name, readonly=readonly)
-        return 0
-    explain_no_dashboard(why)
-    look = asyncio.run(_watch(source, STATUS_S))
-    if look.snapshot is not None:
-        print_status(look.snapshot, look.verdict)
+    if why is not None:
+        explain_no_dashboard(why)
+        return status(pids, as_json=False)
+    found = _targets(pids)
+    needed = rights.needed([one.pid for one in found.found], "attach", pids)
+    if needed is not None:
+        click.echo(printable(f"ddtop: {needed}"), err=True)
+    notes = [*found.notes, *(text for _, text in found.missing)]
+    name = _name(found, pids)
+    source = OutsideSource(found.found, name, notes, found.job)
+    dashboard.show(source, name, readonly=readonly)
     return 0
 
 
+def diagnose(pids: str, as_json: bool, seconds: float) -> int:
+    """The findings about these processes, after looking for `seconds`, or for as long as a wait is
+    too young to be judged.
+
+    Returns:
+        1 if a finding is critical; 3 where no stack may be read; else 0.
+
+    Raises:
+        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+    """
+    from ddtop.present.as_json import diagnose_json
+
+    seen = _see(pids, "diagnose", seconds)
+    if as_json:
+        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
+    else:
+        print_findings(seen.snapshot, seen.verdict)
+    if seen.needed is not None:
+        return UNREACHABLE
+    return 1 if seen.verdict.health == CRITICAL else 0
+
+
+def status(pids: str, as_json: bool) -> int:
+    """One snapshot of these processes as a table, or as JSON.
+
+    Returns:
+        0; 3 where no stack may be read.
+
+    Raises:
+        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+    """
+    from ddtop.present.as_json import status_json
+
+    seen = _see(pids, "status", STATUS_S)
+    if as_json:
+        click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
+    else:
+        print_status(seen.snapshot, seen.verdict)
+    return 0 if seen.needed is None else UNREACHABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look from outside. `needed`: what is lacking to read stacks, and the command that helps;
+    None where nothing is."""
+
+    name: str
+    snapshot: Snapshot
+    verdict: Verdict
+    needed: str | None
+
+
+def _see(pids: str, command: str, seconds: float) -> Seen:
+    """Look at these processes, and say first what cannot be seen."""
+    found = _targets(pids)
+    needed = rights.needed([one.pid for one in found.found], command, pids)
+    lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
+    lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
+    for line in lines:
+        click.echo(printable(line), err=True)
+    name = _name(found, pids)
+    source = OutsideSource(found.found, name, (), found.job, eager=True)
+    look = asyncio.run(_watch(source, seconds))
+    if needed is None and source.refused and len(source.refused) == len(found.found):
+        needed = next(iter(source.refused.values()))
+        click.echo(printable(f"ddtop: {needed}"), err=True)
+    assert look.snapshot is not None
+    return Seen(name, look.snapshot, look.verdict, needed)
+
+
+def _name(found: Targets, pids: str) -> str:
+    return found.job.name if found.job is not None else f"pid {pids}"
+
+
 async def _watch(source: OutsideSource, seconds: float) -> Look:
-    """Look for so long, and return the last look."""
+    """Look for `seconds`, and on while a wait is too young to be judged. Returns the last look."""
     running = asyncio.ensure_future(source.run())
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        source.look()
-        await asyncio.sleep(LOOK_S)
-    look = source.look()
+    began = time.monotonic()
+    while True:
+        look = source.look()
+        waited_s = time.monotonic() - began
+        if running.done() or waited_s >= max(seconds, SETTLED_S):
+            break
+        if waited_s >= seconds and source.judged and _is_settled(look):
+            break
+        await asyncio.sleep(SEEN_S)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return look
+
+
+def _is_settled(look: Look) -> bool:
+    """Whether the next seconds will hardly change the verdict."""
+    snapshot = look.snapshot
+    if snapshot is None:
+        return False
+    if snapshot.ended is not None or look.verdict.findings:
+        return True
+    if any(rank.state in (State.JOINING, State.STOPPED) for rank in snapshot.ranks):
+        return False
+    if any(rank.loader.report is not None for rank in snapshot.ranks):
+        return False
+    now = snapshot.time_unix_ns
+    ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
+    return all(age_s > YOUNG_S for age_s in ages_s)
 
 
 def unfound(found: Targets) -> list[Stacks]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ddtop.diagnosis.activity import classify
 from ddtop.model.stacks.frames import Owner, owner_of
-from ddtop.model.state.facts import Blame, RankFacts, Snapshot
+from ddtop.model.state.facts import Blame, PeerWait, RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.calls import RECEIVES
 from ddtop.wire.stacks import StackFrame
@@ -27,6 +27,8 @@ PROMPTS = frozenset({"stdin", "socket"})
 reads a socket.
 """
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
+_GIVEN = ("broadcast", "bcast", "scatter")
+"""How the names of calls begin in which one rank gives and the others take."""
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
 """Words of `doing` of a loop that sleeps and looks: a look may find its thread awake, then nothing
 tells.
@@ -60,7 +62,7 @@ class Idle:
         self._single: dict[int, list[bool]] = {}
         for wait in snapshot.peer_waits:
             for rank in wait.behind:
-                self._single.setdefault(rank, []).append(wait.call in RECEIVES)
+                self._single.setdefault(rank, []).append(_is_for_orders(wait))
 
     def gives_orders(self, blame: Blame) -> bool:
         """Whether workers wait for orders, and the blamed rank waits for input to make orders from.
@@ -117,6 +119,11 @@ class Idle:
             return False
         anybody = any(call.name in RECEIVES and call.peer is None for call in rank.comm.open_calls)
         return anybody or word in OUTSIDE or polls(rank, self._policy)
+
+
+def _is_for_orders(wait: PeerWait) -> bool:
+    """Whether the other side of this wait may be a master without orders."""
+    return wait.call in RECEIVES or (wait.by_stack and wait.call.lower().startswith(_GIVEN))
 
 
 def runs_own_code(rank: RankFacts) -> bool:

@@ -117,7 +117,7 @@ def _is_inside(rank: RankFacts) -> bool:
 
 
 def _communicated(rank: RankFacts) -> bool:
-    if rank.progress.iteration:
+    if rank.progress.iteration or (rank.comm.outside is not None and rank.comm.outside.waits):
         return True
     return any(
         one.completed > 0 if one.completed is not None else one.enqueued > 1

@@ -38,6 +38,8 @@ def waits_clause(
     what = (
         _text(snapshot, first) if isinstance(first, Wait) else waited_text(first, snapshot.groups)
     )
+    if isinstance(first, Blame) and first.peer_wait is not None and first.peer_wait.by_stack:
+        what += ", by its stack" if len(first.waiters) == 1 else ", by their stacks"
     it = it or verb(ranks, "it", "them")
     if not here:
         # All members have entered that collective, or nothing tells who is behind in it.

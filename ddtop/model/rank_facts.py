@@ -193,6 +193,7 @@ def _comm(
         usual_wait_ms=state.usual_wait_ms,
         mpi=inside,
         rendezvous=memory.rendezvous if memory.exit is None else None,
+        outside=state.outside if memory.exit is None else None,
     )
     return comm, pending_s
 
@@ -216,6 +217,9 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     exiting = report is not None and report.exiting
     if comm.mpi is not None and (mpi.is_inside(comm.mpi) or exiting):
         # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
+        working = False if working is not None else None
+    if comm.outside is not None and comm.outside.waits:
+        # NCCL spins while it waits, too.
         working = False if working is not None else None
     if alive and memory.owing is not None and loader_progress.moves(memory.owing, now, policy):
         working = True

@@ -30,6 +30,7 @@ from ddtop.model.state.host_facts import HostSeen
 from ddtop.model.state.memory import JobMemory
 from ddtop.model.stragglers import gpu_straggler, straggler
 from ddtop.model.waits import align, wait_graph
+from ddtop.model.waits.by_stack import stack_waits_of
 from ddtop.model.waits.mpi_finalize import unnumbered_waits_of
 from ddtop.model.waits.p2p import peer_waits_of
 from ddtop.model.waits.wait_any import any_waits_of
@@ -141,6 +142,7 @@ def _judge_waits(
     peer_waits = peer_waits_of(facts)
     peer_waits += any_waits_of(facts, groups, waits, peer_waits, now_unix_ns, policy)
     peer_waits += unnumbered_waits_of(facts, waits, peer_waits, now_unix_ns, policy)
+    peer_waits += stack_waits_of(facts, now_unix_ns, policy)
     graph = wait_graph.Graph(waits, peer_waits)
     blames = wait_graph.blames_of(facts, graph, now_unix_ns, policy)
     cycles = wait_graph.cycles_of(graph)

@@ -18,6 +18,7 @@ from ddtop.wire.hosts import HostClock, HubLink
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
+from ddtop.wire.outside import OutsideLook
 from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
@@ -228,7 +229,8 @@ class RankState(Record, frozen=True, array_like=True):
     a minute) found the main thread most often. `held_samples` were late because something held the
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
     of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
-    torch's pipelining that it runs.
+    torch's pipelining that it runs. `outside`: the rank has no agent, and this was
+    read of it from outside.
     """
 
     phase: str
@@ -267,6 +269,7 @@ class RankState(Record, frozen=True, array_like=True):
     usual_wait_ms: float | None = None
     progress: TrainingProgress | None = None
     pipeline: tuple[Stage, ...] = ()
+    outside: OutsideLook | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

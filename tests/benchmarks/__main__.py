@@ -126,9 +126,9 @@ def _mpi(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
-    from tests.benchmarks.verdicts import bench
+    from tests.benchmarks.verdicts import bench, outside
 
-    yield from bench.measure(options)
+    yield from outside.measure(options) if options.outside else bench.measure(options)
 
 
 PARTS: dict[str, tuple[str, bool, Part]] = {
@@ -201,6 +201,11 @@ def main() -> int:
         "--in-turn", action="store_true", help="run them one after the other, not side by side"
     )
     parser.add_argument("--case", default="", help="verdicts: only these cases")
+    parser.add_argument(
+        "--outside",
+        action="store_true",
+        help="verdicts: the jobs run without DDTOP and are looked at from outside",
+    )
     parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")
     parser.add_argument(
         "--under-load",

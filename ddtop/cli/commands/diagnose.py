@@ -8,7 +8,18 @@ import sys
 import click
 
 from ddtop.cli.errors import exit_code
-from ddtop.cli.options import AS_JSON, HUB, JOB, REMOTE, SSH, WAIT, flags, run_there
+from ddtop.cli.options import (
+    AS_JSON,
+    HUB,
+    JOB,
+    PID,
+    REMOTE,
+    SSH,
+    WAIT,
+    flags,
+    pids_alone,
+    run_there,
+)
 
 
 @click.command("diagnose")
@@ -23,6 +34,7 @@ from ddtop.cli.options import AS_JSON, HUB, JOB, REMOTE, SSH, WAIT, flags, run_t
     show_default=True,
     help="How many seconds to look.",
 )
+@PID
 @SSH
 @REMOTE
 @HUB
@@ -31,6 +43,7 @@ def command(
     wait_s: float,
     as_json: bool,
     seconds: float,
+    pids: str | None,
     host: str | None,
     remote: str | None,
     hub: str | None,
@@ -39,6 +52,10 @@ def command(
 
     Exit code 0: nothing critical, 1: critical, 3: no contact, 4: unknown, the relay is not heard.
     """
+    if pids_alone(pids, job, host, hub):
+        from ddtop.cli import outside
+
+        sys.exit(outside.diagnose(pids or "", as_json, seconds))
     words = flags(wait=wait_s > 0, json=as_json)
     run_there(host, remote, hub, job, "diagnose", f"--for={seconds}", *words)
     sys.exit(diagnose(job, wait_s, as_json, seconds, hub))

@@ -6,13 +6,25 @@ import sys
 
 import click
 
-from ddtop.cli.options import AS_JSON, HUB, JOB, REMOTE, SSH, WAIT, flags, run_there
+from ddtop.cli.options import (
+    AS_JSON,
+    HUB,
+    JOB,
+    PID,
+    REMOTE,
+    SSH,
+    WAIT,
+    flags,
+    pids_alone,
+    run_there,
+)
 
 
 @click.command("status")
 @JOB
 @WAIT
 @AS_JSON
+@PID
 @SSH
 @REMOTE
 @HUB
@@ -20,6 +32,7 @@ def command(
     job: str | None,
     wait_s: float,
     as_json: bool,
+    pids: str | None,
     host: str | None,
     remote: str | None,
     hub: str | None,
@@ -28,6 +41,10 @@ def command(
 
     Exit code 0; 3: no contact, 4: the relay is not heard, so the present state is unknown.
     """
+    if pids_alone(pids, job, host, hub):
+        from ddtop.cli import outside
+
+        sys.exit(outside.status(pids or "", as_json))
     from ddtop.cli.find_job import find
     from ddtop.cli.look import status
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.activity import fresh_stacks, stack_line, where
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
-from ddtop.diagnosis.finding import INFO, Finding
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import (
@@ -47,7 +47,17 @@ def rule(context: Context) -> list[Finding]:
             else []
         )
     severity = severity_of(snapshot, still, policy)
+    if severity == CRITICAL and _needs_numbers(still, policy):
+        severity = WARNING
     return [_finding(snapshot, still, severity, policy)] if severity is not None else []
+
+
+def _needs_numbers(still: Standstill, policy: Policy) -> bool:
+    """Whether only sequence numbers could tell a hang from slow communication: all ranks are in
+    calls for others, and are read from outside.
+    """
+    outside = any(rank.comm.outside is not None for rank in still.active)
+    return outside and all(word_of(rank, policy) in COMMUNICATES for rank in still.active)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,12 @@ def _evidence(
         usual = f", a step took {max(steps):.0f} ms" if steps else ""
         last = max(rank.progress.iteration or 0 for rank in counted)
         lines.append(f"the last step was iteration {last:,}{usual}")
-    lines.append("no step, batch, collective or call for single ranks has ended since on any rank")
+    if any(rank.comm.outside is not None for rank in still.alive):
+        lines.append("by the stacks of the main threads, which have not moved on since")
+    else:
+        lines.append(
+            "no step, batch, collective or call for single ranks has ended since on any rank"
+        )
     return tuple(line for line in lines if line is not None)
 
 

@@ -36,6 +36,10 @@ from ddtop.words.sentences import file_line, framework_text, function_text
 from ddtop.words.units import duration
 
 PLACES_MAX = 3
+BY_STACK = (
+    "by the stacks of the main threads: nobody reads sequence numbers of ranks that were started"
+    " without DDTOP=1"
+)
 
 
 def rule(context: Context) -> list[Finding]:
@@ -91,6 +95,8 @@ class _About:
         A rank that works has more time than one that makes no progress. A rank that has left its
         loop does not return, so it is critical at once.
         """
+        if blame.peer_wait is not None and blame.peer_wait.likely:
+            return WARNING
         works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
@@ -284,6 +290,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
     if (place := waiter.reported.place) is not None:
         spot = f"rank {waiter.rank} waits at {file_line(place)} {function_text(place)}"
         lines.append(spot + framework_text(place, whole=True))
+    if any(blame.peer_wait is not None and blame.peer_wait.by_stack for blame in blames):
+        lines.append(BY_STACK)
     return tuple(line for line in lines if line is not None)
 
 
@@ -328,7 +336,9 @@ def _rule_of(blame: Blame) -> str:
         return "MPI_Finalize waits for all ranks"
     if blame.peer_wait is not None and blame.peer_wait.call == NEW_GROUP:
         return NEW_GROUP_RULE
-    if blame.peer_wait is not None and blame.peer_wait.call in NAME_ONLY:
+    if blame.peer_wait is not None and (
+        blame.peer_wait.by_stack or blame.peer_wait.call in NAME_ONLY
+    ):
         return "every rank must make the same calls"
     if blame.peer_wait is not None:
         return _OF_SINGLE.get(blame.peer_wait.call) or (

@@ -17,6 +17,7 @@ from ddtop.model.state.straggler_facts import Balance, GpuLate, Hold, Late, Pres
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
+from ddtop.wire.outside import OutsideLook
 from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import (
@@ -109,6 +110,11 @@ class PeerWait:
     within: str | None = None
     #: Communicator of the call.
     group: str | None = None
+    #: Its frames alone say so: the rank is read from outside.
+    by_stack: bool = False
+    #: Of a wait by the stack: that no rank of `behind` makes such calls is only likely, because one
+    #: of them runs and nothing counts its calls.
+    likely: bool = False
 
 
 class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
@@ -183,6 +189,8 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     mpi: MpiState | None = None
     #: Its route to the store, while it is inside init_process_group.
     rendezvous: Rendezvous | None = None
+    #: What was read of it from outside; None for a rank with an agent.
+    outside: OutsideLook | None = None
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, gc=False):

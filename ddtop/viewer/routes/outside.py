@@ -1,20 +1,21 @@
-"""The dashboard's source for processes that were started without ddtop: /proc once a second, places
-by py-spy.
+"""The source for processes that were started without ddtop: /proc, the stacks of the main threads
+by py-spy, sockets, GPUs and NCCL's status service, as records.
 
-Nobody inside counts collectives, so who waits for whom is not known, and the calm sentence says so
-instead of "ok". What can be told from outside is told by the same rules as ever: a stopped rank, a
-rank that is gone.
+The same model and the same rules judge them. Nobody inside counts collectives, so a verdict about
+them rests on stacks and says so, and a rank whose stack is not known is not judged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import signal
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
@@ -23,24 +24,33 @@ from ddtop.agent.environment import redacted_argv, redacted_environment
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
-from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.facts import Snapshot
-from ddtop.relay.host.usage import HostProbe
+from ddtop.procfs import parent_of, switches
 from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.exits import is_gone
 from ddtop.relay.processes.pyspy import PySpy
-from ddtop.viewer.routes.outside_jobs import Target
+from ddtop.viewer.routes import outside_loader
+from ddtop.viewer.routes.outside_frames import read
+from ddtop.viewer.routes.outside_host import Surface
+from ddtop.viewer.routes.outside_jobs import Departed, OutsideJob, Target
+from ddtop.viewer.routes.outside_loader import Workers
+from ddtop.viewer.routes.outside_rank import Surroundings, Track, moment_of
 from ddtop.viewer.source import Dump, Look
 from ddtop.viewer.thresholds import chosen
-from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
-from ddtop.wire.records import AnyRecord, Hello, Place, RankState, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.outside import INIT
+from ddtop.wire.records import AnyRecord, Exit, Hello, OpenCall, RankState, Stacks
+from ddtop.wire.stacks import ThreadStack
 from ddtop.words.ranks import rank_list
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
-PLACE_SHARE = 5
-"""After a look by py-spy five times its length nothing: it costs a fifth of a core at most, also
+EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
+"""For a verdict that somebody waits for at a prompt."""
+CLOSER_S = 0.05
+"""So soon a rank is looked at again that is in no call for others while others wait, until it is
+certain enough that it makes none."""
+PLACE_SHARE, EAGER_SHARE = 5, 0.5
+"""After a look by py-spy so many times its length nothing: it costs a fifth of a core at most, also
 with many processes."""
 DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
 """For a dump that somebody asked for, and for a place."""
@@ -50,29 +60,34 @@ PLACE_OLD_S = 10.0
 REFUSED_S = 30.0
 """So long a process that could not be read is not tried again."""
 SNAPSHOT_S = 0.25
-JUDGED_BY = "started without DDTOP=1: stacks only"
+JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 
 @dataclass
 class _Watched:
-    """One rank. `seen`: the main thread's frames and how often it had gone to sleep, when it was
-    last looked at, and since when both are the same."""
+    """One rank. `placed_mono_s`: when its stack was read last."""
 
     target: Target
     process: sample.Watched
-    place: Place | None = None
+    around: Surroundings
+    track: Track = field(default_factory=Track)
+    workers: Workers = field(default_factory=Workers)
     placed_mono_s: float = 0.0
+    first_mono_s: float = 0.0
     tried_mono_s: float = -PLACE_S
     refused: str | None = None
-    switches: int | None = None
-    seen: tuple[object, int | None] | None = None
-    since_unix_ns: int = 0
     exits_order: int | None = None
+
+    @property
+    def looked_s(self) -> float:
+        """Seconds between the first and the last look at its stack."""
+        return self.placed_mono_s - self.first_mono_s if self.first_mono_s else 0.0
 
 
 @dataclass(frozen=True)
 class _Running:
-    """The py-spy at work. `request` None: it looks for a place."""
+    """The py-spy at work. `request` None: it looks for a place; `worker`: of that worker.
+    `switches`: of the thread, when the look began."""
 
     spy: PySpy
     target: Target
@@ -80,23 +95,41 @@ class _Running:
     request: str | None
     began_mono_s: float
     deadline_s: float
+    worker: int | None = None
+    switches: int | None = None
 
 
 class OutsideSource:
     """Implements `viewer.source.Source`. Each process is looked at without pausing it; only
     `ask_stacks` pauses, for milliseconds."""
 
-    def __init__(self, targets: Sequence[Target], name: str, notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        name: str,
+        notes: Sequence[str] = (),
+        job: OutsideJob | None = None,
+        eager: bool = False,
+        on_record: Callable[[Envelope, AnyRecord], None] | None = None,
+    ) -> None:
+        """`job`: the job of which these are all the ranks of this host. `eager`: looks as often as
+        it can, for a verdict that somebody waits for. `on_record` gets each record, too."""
+        self._of, self._eager, self._on_record = job, eager, on_record
+        self._departed = list(job.departed) if job is not None else []
         self._targets = [one for one in targets if not one.worker]
         self._workers = [one for one in targets if one.worker]
-        self._job = Job(name, chosen())
-        self._judge = Judge(chosen())
-        self._probe = HostProbe()
+        self._policy = chosen()
+        self._job = Job(name, self._policy)
+        self._judge = Judge(self._policy)
+        self._surface = Surface(
+            job.launchers[0] if job is not None and job.launchers else 0, self._policy
+        )
         self._sender = registry.host_identity()
         self._ranks: dict[int, _Watched] = {}
         self._running: _Running | None = None
         self._rest_until_s = 0.0
         self._asked: deque[tuple[Target, str]] = deque()
+        self._asked_workers: deque[tuple[Target, int]] = deque()
         self._dump: Dump | None = None
         self._shown: tuple[Snapshot, Verdict] | None = None
         self._shown_mono_s = 0.0
@@ -161,9 +194,9 @@ class OutsideSource:
                 now = time.monotonic()
                 if now >= next_look_s:
                     self.observe()
-                    next_look_s = now + LOOK_S
+                    next_look_s = now + (EAGER_LOOK_S if self._eager else LOOK_S)
                 self._step(now)
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(EAGER_POLL_S if self._eager else POLL_S)
         finally:
             self.close()
 
@@ -172,6 +205,7 @@ class OutsideSource:
         if self._running is not None:
             self._running.spy.kill()
             self._running = None
+        self._surface.close()
         for one in self._ranks.values():
             if one.exits_order is None:
                 one.exits_order = -1
@@ -183,18 +217,57 @@ class OutsideSource:
         """One look at all processes through /proc."""
         self._note_exits()
         now_s, found = time.monotonic(), []
-        for one in self._ranks.values():
-            if one.exits_order is not None:
-                continue
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        joins = self._some_joins(living)
+        for one in living:
+            inside = self._inside_since(one)
             state = sample.look(one.process, time.monotonic_ns())
             if state is not None:
-                one.switches = state.switches
                 # Without an agent there is no silence of one.
-                found.append(msgspec.structs.replace(state, agent_age_ms=None))
-            if one.place is not None and now_s - one.placed_mono_s > PLACE_OLD_S:
-                one.place = None
-            self._take(RankState("running", place=one.place), one.target)
-        self._take(self._probe.look(tuple(found)))
+                found.append(
+                    msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
+                )
+            self._take(self._state_of(one, now_s, joins), one.target)
+        self._surface.note_inside({one.target.pid: self._inside_since(one) for one in living})
+        if any(one.track.asleep and one.track.apart_looks == 0 for one in living):
+            self._surface.note_wait()
+        here = [one.process for one in living]
+        for record in self._surface.look(here, tuple(found)):
+            self._take(record)
+        self._note_departed(living)
+
+    def _state_of(self, one: _Watched, now_s: float, joins: bool) -> RankState:
+        track, known = one.track, one.track.reading
+        if known is None:
+            return RankState("running")
+        fresh = now_s - one.placed_mono_s <= PLACE_OLD_S
+        place = known.place if fresh else None
+        if place is not None and track.asleep:
+            place = msgspec.structs.replace(place, since_unix_ns=track.since_unix_ns)
+        inside = self._inside_since(one)
+        calls = () if inside is None else (OpenCall("init_process_group", inside),)
+        loader = None
+        if place is not None and place.waits_on == "DataLoader":
+            loader = outside_loader.loader_of(one.workers, track.since_unix_ns)
+        return RankState(
+            "starting" if joins and known.phase == "running" else known.phase,
+            activity=known.activity if fresh else None,
+            open_calls=calls,
+            place=place,
+            loader=loader,
+            progress_unix_ns=track.progress_unix_ns,
+            outside=track.look() if fresh else None,
+        )
+
+    def _some_joins(self, living: Sequence[_Watched]) -> bool:
+        """Whether ranks are in init_process_group, and none has come out of it."""
+        looks = [look for one in living if (look := one.track.look()) is not None]
+        return any(look.kind == INIT for look in looks) and not any(look.waits for look in looks)
+
+    def _inside_since(self, one: _Watched) -> int | None:
+        known = one.track.reading
+        inside = known is not None and known.kind == INIT and one.exits_order is None
+        return one.track.since_unix_ns if inside else None
 
     def take_stacks(self, stacks: Stacks, target: Target) -> None:
         """Keep the stacks of a rank, or of its worker."""
@@ -204,6 +277,7 @@ class OutsideSource:
 
     def _greet(self) -> None:
         world = max((one.rank for one in self._targets), default=-1) + 1
+        world = max(world, self._of.world_size if self._of is not None else 0)
         for target in self._targets:
             hello = Hello(
                 job=self._job.name,
@@ -212,19 +286,51 @@ class OutsideSource:
                 rank=target.rank,
                 local_rank=target.local_rank,
                 world_size=world,
-                host=self._probe.host,
+                host=self._surface.host,
                 pid=target.pid,
                 start_ticks=target.start_ticks,
                 claim="guess" if target.guessed else "env",
                 script=target.script,
                 argv=redacted_argv(list(target.argv)),
                 environment=redacted_environment(dict(target.environment)),
+                launcher_pid=parent_of(target.pid),
                 started_unix_ns=target.started_unix_ns,
             )
             watched = sample.watch(hello, time.monotonic_ns())
             if watched is not None:
-                self._ranks[target.rank] = _Watched(target, watched)
+                around = Surroundings(target.pid)
+                self._ranks[target.rank] = _Watched(target, watched, around)
                 self._take(hello, target)
+
+    def _note_departed(self, living: Sequence[_Watched]) -> None:
+        """The ranks that had gone before the first look. One whose end nobody has kept may not have
+        been started yet, until the others are past the start."""
+        looks = [look for one in living if (look := one.track.look()) is not None]
+        began = any(look.waits and look.asleep for look in looks)
+        for one in list(self._departed):
+            if one.exit_status is None and not began:
+                continue
+            self._departed.remove(one)
+            target = Target(one.pid or 0, 0, one.rank, False, (), {})
+            like = self._targets[0]
+            self._take(
+                Hello(
+                    job=self._job.name,
+                    run="outside",
+                    attempt=0,
+                    rank=one.rank,
+                    local_rank=None,
+                    world_size=None,
+                    host=self._surface.host,
+                    pid=target.pid,
+                    start_ticks=0,
+                    script=like.script,
+                    started_unix_ns=like.started_unix_ns,
+                ),
+                target,
+            )
+            self._take(_exit_of(one, self._exits), target)
+            self._exits += 1
 
     def _take(self, record: AnyRecord, of: Target | None = None) -> None:
         rank, pid = (of.rank, of.pid) if of is not None else (None, None)
@@ -244,6 +350,8 @@ class OutsideSource:
             msgspec.Raw(b""),
         )
         self._job.apply(envelope, record)
+        if self._on_record is not None:
+            self._on_record(envelope, record)
 
     def _note_exits(self) -> None:
         poll = select.poll()
@@ -272,29 +380,48 @@ class OutsideSource:
             running.spy.kill()
             self._running = None
             took_s = now_s - running.began_mono_s
-            self._rest_until_s = now_s + PLACE_SHARE * took_s
+            share = EAGER_SHARE if self._eager else PLACE_SHARE
+            self._rest_until_s = now_s + share * took_s
             self._finish(running, now_s)
         if self._asked:
             target, request = self._asked.popleft()
             self._begin(target, request, now_s)
-        elif now_s >= self._rest_until_s and (due := self._due(now_s)) is not None:
+        elif now_s < self._rest_until_s:
+            return
+        elif self._asked_workers:
+            target, pid = self._asked_workers.popleft()
+            self._begin(target, None, now_s, pid)
+        elif (due := self._due(now_s)) is not None:
             due.tried_mono_s = now_s
-            due.seen = due.seen if due.seen is not None and due.seen[1] == due.switches else None
             self._begin(due.target, None, now_s)
 
-    def _begin(self, target: Target, request: str | None, now_s: float) -> None:
-        spy = PySpy(target.pid, nonblocking=request is None)
+    def _begin(
+        self, target: Target, request: str | None, now_s: float, worker: int | None = None
+    ) -> None:
+        pid = target.pid if worker is None else worker
+        count = switches(_status_of(pid))
+        spy = PySpy(pid, nonblocking=request is None)
         deadline_s = PLACE_DEADLINE_S if request is None else DEADLINE_S
-        self._running = _Running(spy, target, target.rank, request, now_s, deadline_s)
+        self._running = _Running(
+            spy, target, target.rank, request, now_s, deadline_s, worker, count
+        )
 
     def _due(self, now_s: float) -> _Watched | None:
         waiting = [
             one
             for one in self._ranks.values()
-            if one.exits_order is None
-            and now_s - one.tried_mono_s >= (REFUSED_S if one.refused else PLACE_S)
+            if one.exits_order is None and now_s - one.tried_mono_s >= self._pause_s(one)
         ]
         return min(waiting, key=lambda one: one.tried_mono_s, default=None)
+
+    def _pause_s(self, one: _Watched) -> float:
+        """How long after a look at this rank the next one is due."""
+        if one.refused:
+            return REFUSED_S
+        look = one.track.look()
+        if look is not None and not look.asleep and look.apart_looks > 0:
+            return CLOSER_S if look.apart_looks < self._policy.stack_apart_looks else EAGER_PLACE_S
+        return EAGER_PLACE_S if self._eager else PLACE_S
 
     def _finish(self, running: _Running, now_s: float) -> None:
         watched = self._ranks.get(running.rank)
@@ -312,32 +439,68 @@ class OutsideSource:
             self._shown = None
             return
         result = running.spy.poll()
-        if isinstance(result, tuple):
+        if running.worker is not None:
+            self._see_worker(watched, running, result)
+        elif isinstance(result, tuple):
             watched.refused = None
-            self._place(watched, result, now_s)
+            self._see(watched, result, running.switches, now_s)
         else:
             watched.refused = result
 
-    def _place(self, watched: _Watched, threads: tuple[ThreadStack, ...], now_s: float) -> None:
-        """Where its main thread is; `since` only where that thread has not run in between, or it
-        could have left and come back."""
+    def _see(
+        self,
+        watched: _Watched,
+        threads: tuple[ThreadStack, ...],
+        before: int | None,
+        now_s: float,
+    ) -> None:
+        """Take in where its main thread is."""
+        now = moment_of(watched.target.pid, time.time_ns())
         main = next((thread for thread in threads if thread.main), None)
-        frames = main.frames if main is not None else ()
-        at = next(
-            (number for number, frame in enumerate(frames) if owner_of(frame) is Owner.USER), None
-        )
-        seen = (frames, watched.switches)
-        same = watched.switches is not None and watched.seen == seen
-        if not same:
-            watched.since_unix_ns = time.time_ns()
-        watched.seen = seen
-        watched.placed_mono_s = now_s
-        if at is None:
-            watched.place = None
+        if now is None or main is None:
             return
-        watched.place = _place_of(frames, at, watched.since_unix_ns if same else None)
+        reading = read(watched.around.thread(main.frames, now))
+        watched.track.take(main.frames, reading, before, now)
+        watched.placed_mono_s = now_s
+        watched.first_mono_s = watched.first_mono_s or now_s
+        if reading.place is not None and reading.place.waits_on == "DataLoader":
+            found = watched.workers.find(watched.target.pid)
+            self._asked_workers.extend((watched.target, pid) for pid in found)
+        if watched.track.asleep:
+            taken = time.time_ns()
+            self.take_stacks(
+                Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, threads), watched.target
+            )
+
+    def _see_worker(
+        self, watched: _Watched, running: _Running, result: tuple[ThreadStack, ...] | str | None
+    ) -> None:
+        pid = running.worker
+        now = moment_of(pid, time.time_ns()) if pid is not None else None
+        if now is None or pid is None or not isinstance(result, tuple):
+            return
+        main = next((thread for thread in result if thread.main), None)
+        if main is None:
+            return
+        reading = read(watched.around.thread(main.frames, now))
+        track = watched.workers.tracks.setdefault(pid, Track())
+        track.take(main.frames, reading, running.switches, now)
+        if outside_loader.is_worker(main.frames):
+            stacks = Stacks(OF_LOOKS, None, pid, now.unix_ns, PY_SPY, result, worker=True)
+            self.take_stacks(stacks, watched.target)
 
     # -- what is said
+
+    @property
+    def judged(self) -> bool:
+        """Each rank that can be read was looked at twice, a second apart or more."""
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Why the stack of a process cannot be read, by pid."""
+        return {one.target.pid: one.refused for one in self._ranks.values() if one.refused}
 
     def _said(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
         """The verdict without what nobody outside can know."""
@@ -345,7 +508,8 @@ class OutsideSource:
             return replace(verdict, calm=f"ended: {snapshot.ended.reason}")
         numbers = [one.rank for one in self._targets]
         words = [JUDGED_BY, self._places()]
-        if len(numbers) < snapshot.world_size:
+        known = len(numbers) + len(self._of.departed if self._of is not None else ())
+        if known < snapshot.world_size:
             words.append(f"only {rank_list(numbers)} watched")
         health = verdict.health if verdict.findings else "unknown"
         return replace(verdict, health=health, calm="; ".join(words))
@@ -361,22 +525,30 @@ class OutsideSource:
             ),
             None,
         )
-        return f"places from py-spy every {PLACE_S:.0f} s" + (
-            f", not all: {refused}" if refused else ""
-        )
+        every = EAGER_PLACE_S if self._eager else PLACE_S
+        text = f"places from py-spy --nonblocking every {every:.0f} s, no rank is paused"
+        return text + (f", not all: {refused}" if refused else "")
 
 
-def _place_of(frames: Sequence[StackFrame], at: int, since_unix_ns: int | None) -> Place:
-    """The user's frame number `at`, and what the library frame nearest to it that says something is
-    there for."""
-    frame = frames[at]
-    for inner in reversed(frames[:at]):
-        function = inner.function.rpartition(".")[2]
-        word = word_of(inner.file, function)
-        if word is not None:
-            return Place(frame.function, frame.file, frame.line, word, since_unix_ns, function)
-    callee = frames[0].function if at else None
-    return Place(frame.function, frame.file, frame.line, None, since_unix_ns, callee)
+OF_LOOKS = "outside-looks"
+"""The request of the stacks that no one asked for."""
+
+
+def _status_of(pid: int) -> Path:
+    return Path(f"/proc/{pid}/task/{pid}/status")
+
+
+def _exit_of(one: Departed, order: int) -> Exit:
+    """How a rank ended that nobody watched."""
+    code = signal_number = None
+    how = "unknown"
+    if one.exit_status is not None:
+        value, how = os.waitstatus_to_exitcode(one.exit_status), "zombie"
+        code, signal_number = (value, None) if value >= 0 else (None, -value)
+    elif one.by_torchrun:
+        # torchrun ends all ranks of the host as soon as one fails.
+        code, how = 0, "launcher"
+    return Exit(one.rank, one.pid or 0, code, signal_number, None, order, how)
 
 
 def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:

@@ -96,14 +96,15 @@ def run(case: Case, seed: int | None = None, slower: float = 1.0) -> Outcome:
     return outcome
 
 
-def _start(stage: Stage, case: Case, seed: int | None) -> None:
+def start(stage: Stage, case: Case, seed: int | None, watched: bool = True) -> None:
+    """Start the job of a case; `watched`: with DDTOP=1."""
     program, words = PROGRAMS / f"{case.program}.py", [case.shape, *case.words]
     if seed is not None:
         shapes = {one.shape for one in CASES.values() if one.program == case.program}
         copy = Renamed(program, shapes, seed, stage.home)
         program, words = copy.path, [copy.argument(word) for word in words]
     if case.launch == PLAIN:
-        stage.ranks(program, case.ranks, True, *words)
+        stage.ranks(program, case.ranks, watched, *words)
         return
     command = [sys.executable]
     if case.launch == TORCHRUN:
@@ -117,7 +118,7 @@ def _start(stage: Stage, case: Case, seed: int | None) -> None:
         command += ["--max-restarts", str(case.restarts)]
     else:
         assert case.launch == ALONE
-    stage.start([*command, str(program), *words], stage.environment(True), stage.output(0))
+    stage.start([*command, str(program), *words], stage.environment(watched), stage.output(0))
 
 
 def _told(stage: Stage, word: str) -> list[int]:
@@ -127,7 +128,7 @@ def _told(stage: Stage, word: str) -> list[int]:
 
 
 def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None:
-    _start(stage, case, seed)
+    start(stage, case, seed)
     entry = stage.entry(1)
     began, fault = time.time_ns(), None
     seen: list[tuple[int, tuple[Finding, ...]]] = []
@@ -137,7 +138,7 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
         now = time.time_ns()
         seen.append((now, verdict.findings))
         if fault is None and case.expected:
-            fault = _fault_began(stage, case)
+            fault = fault_began(stage, case)
         if fault is not None and case.expected and outcome.named_s is None:
             outcome.named_s = _named(case, verdict, now, fault)
         if _over(stage, case, outcome, now - began, fault, now):
@@ -152,7 +153,8 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
             outcome.wrong.setdefault(_said(finding), (0.0, 0.0, finding))
 
 
-def _fault_began(stage: Stage, case: Case) -> int | None:
+def fault_began(stage: Stage, case: Case) -> int | None:
+    """When the fault began, unix ns; None before that. Sends the signal of a case that has one."""
     if case.act is None:
         return min(_told(stage, "fault_unix_ns"), default=None)
     if not _told(stage, "ready"):

@@ -1,0 +1,55 @@
+"""What this user lacks to read the stacks of other processes, and the command that helps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddtop.relay.processes import pyspy
+
+NO_PY_SPY = "py-spy is not installed, so no stack can be read: pip install 'ddtop[native]'"
+
+
+def needed(pids: Sequence[int], command: str, typed: str) -> str | None:
+    """What is lacking, as one sentence with the command that helps; None where nothing is.
+
+    `command`, `typed`: what was typed, `diagnose` and what stood behind `--pid`. It asks the kernel
+    as py-spy would be asked, and traces nobody.
+    """
+    if pyspy.find() is None:
+        return NO_PY_SPY
+    again = f"sudo $(command -v ddtop) {command} --pid {typed}"
+    owners = {owner for pid in pids if (owner := _owner(pid)) is not None}
+    if os.getuid() != 0 and owners - {os.getuid()}:
+        return f"these processes belong to another user, and their stacks to root only: {again}"
+    if pyspy.may_trace_others() or not pids:
+        return None
+    if os.getuid() == 0:
+        return (
+            "this root has no CAP_SYS_PTRACE, so no stack can be read: start the container with"
+            " --cap-add SYS_PTRACE, or look from beside it: kubectl debug --target=CONTAINER"
+            f" --profile=sysadmin; on the host: {again}"
+        )
+    return _by_scope(pyspy.yama_scope(), again)
+
+
+def _by_scope(scope: int | None, again: str) -> str | None:
+    """What kernel.yama.ptrace_scope forbids to a user who is not root."""
+    if scope == 1:
+        return (
+            "only parents may read the stacks of their children (kernel.yama.ptrace_scope = 1):"
+            f" {again}"
+        )
+    if scope == 2:
+        return f"only root may read stacks (kernel.yama.ptrace_scope = 2): {again}"
+    if scope == 3:
+        return "nobody may read stacks until the next boot (kernel.yama.ptrace_scope = 3)"
+    return None
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None

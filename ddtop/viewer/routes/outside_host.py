@@ -1,0 +1,85 @@
+"""The host around ranks that were started without ddtop: its memory, disks and GPUs, who meets whom
+in init_process_group, and NCCL's status service. All of it as the relay reads it for its own jobs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddtop.policy import Policy
+from ddtop.relay.gpus.ras import Ras
+from ddtop.relay.gpus.reader import GpuReader
+from ddtop.relay.host.pressure import HostWatch
+from ddtop.relay.host.usage import HostProbe
+from ddtop.relay.processes import sample
+from ddtop.relay.processes.rendezvous import RendezvousWatch
+from ddtop.wire.page import PageView
+from ddtop.wire.records import CommStatus, HostState, ProcessState
+
+
+class Surface:
+    """What /proc, the driver and NCCL say around the ranks. `launcher`: its pid, 0 without one."""
+
+    def __init__(self, launcher: int, policy: Policy) -> None:
+        self._launcher = launcher
+        self._probe, self._load = HostProbe(), HostWatch(policy)
+        self._gpus, self._ras, self._rendezvous = GpuReader(), Ras(policy), RendezvousWatch(policy)
+        self._inside: Mapping[int, int | None] = {}
+        self.host = self._probe.host
+
+    def note_inside(self, inside: Mapping[int, int | None]) -> None:
+        """Since when each rank is inside init_process_group (unix ns), by pid."""
+        self._inside = inside
+
+    def note_wait(self) -> None:
+        """Some rank waits without a break: NCCL's status service may be asked.
+
+        The room of that service knows when it must not be, such as an old release while a rank is
+        gone.
+        """
+        self._ras.saw(time.monotonic())
+
+    def look(
+        self, here: Sequence[sample.Watched], states: tuple[ProcessState, ...]
+    ) -> Iterator[CommStatus | HostState]:
+        """The records of this moment."""
+        now = time.monotonic_ns()
+        answer = self._ras.look(now / 1e9, here)
+        if answer is not None:
+            yield CommStatus(answer)
+        for one in here:
+            since = self._inside.get(one.hello.pid)
+            # The part that follows who meets whom reads it from the page of an agent.
+            one.page = _as_page(one, since) if since is not None else None
+        met = self._rendezvous.look(here, self._launcher, now)
+        gpus, gpu_watch = self._gpus.look(sample.owners(here), self._launcher)
+        yield self._probe.look(
+            states,
+            rendezvous=met.ways,
+            candidates=met.candidates,
+            candidacies=met.candidacies,
+            launching=met.launching,
+            load=self._load.look([one.hello for one in here]),
+            gpus=gpus,
+            gpu_watch=gpu_watch,
+        )
+
+    def close(self) -> None:
+        """End what still reads."""
+        self._rendezvous.close()
+        self._gpus.close()
+
+
+def _as_page(one: sample.Watched, since_unix_ns: int) -> PageView:
+    since_mono_ns = since_unix_ns - time.time_ns() + time.monotonic_ns()
+    return PageView(
+        one.hello.pid,
+        one.hello.start_ticks,
+        0,
+        0,
+        0,
+        0,
+        None,
+        init_since_mono_ns=max(since_mono_ns, 1),
+    )

@@ -1,0 +1,194 @@
+"""One rank that is looked at from outside: what is remembered between two looks at its main
+thread, and what is read of its process but its stack."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddtop.procfs import stat_fields, switches, wchan
+from ddtop.viewer.routes.outside_frames import Reading, Thread, user_frame
+from ddtop.viewer.routes.outside_sleep import asleep_since_unix_ns
+from ddtop.wire.outside import OutsideLook
+from ddtop.wire.stacks import StackFrame
+
+LINE_BYTES_MAX = 1 << 20
+"""A source file beyond this is generated: its lines say nothing."""
+_TORCH, _MPI, _CUDA = b"libtorch", b"mpi4py", b"libcuda.so"
+_ASLEEP = "SD"
+_RUNS_WORKS = b"pt_gloo_runloop"
+"""Name of the threads of torch's ProcessGroupGloo that run collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What /proc says of a main thread at one moment. `switches`: how often it went to sleep of its
+    own accord; `asleep_since_unix_ns`: None where it runs, or the kernel does not tell. `works`:
+    how often the threads have slept that run gloo's collectives; None where there are none."""
+
+    unix_ns: int
+    state: str
+    wchan: str | None
+    switches: int | None
+    asleep_since_unix_ns: int | None
+    works: int | None = None
+
+
+def moment_of(pid: int, unix_ns: int) -> Moment | None:
+    """The main thread now; None where the process is gone."""
+    fields = stat_fields(f"{pid}/task/{pid}")
+    if fields is None:
+        return None
+    return Moment(
+        unix_ns,
+        fields[0],
+        wchan(f"{pid}/task/{pid}"),
+        switches(Path(f"/proc/{pid}/task/{pid}/status")),
+        asleep_since_unix_ns(pid),
+        _works(pid),
+    )
+
+
+def _works(pid: int) -> int | None:
+    """How often the threads have gone to sleep that run the collectives of gloo, one each time.
+
+    Source: `comm` and `voluntary_ctxt_switches` of /proc/PID/task. Caveat: send and recv run on the
+    thread that calls them. Check: `grep -H . /proc/PID/task/*/comm`.
+    """
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+        try:
+            named = task.joinpath("comm").read_bytes().strip() == _RUNS_WORKS
+        except OSError:
+            continue
+        if named and (count := switches(task / "status")) is not None:
+            found.append(count)
+    return sum(found) if found else None
+
+
+@dataclass
+class Track:
+    """Whether a main thread moves on, over all looks at it. Pure: the looks are arguments.
+
+    `progress_unix_ns`: when it was last known to be somewhere else.
+    """
+
+    frames: tuple[StackFrame, ...] = ()
+    reading: Reading | None = None
+    switches: int | None = None
+    since_unix_ns: int = 0
+    asleep: bool = False
+    communicated_unix_ns: int | None = None
+    progress_unix_ns: int = 0
+    apart_looks: int = 0
+    works: int | None = None
+    quiet_since_unix_ns: int | None = None
+
+    def take(
+        self, frames: tuple[StackFrame, ...], reading: Reading, before: int | None, now: Moment
+    ) -> None:
+        """Take in one look. `before`: its switches when the look at the frames began."""
+        first, at_rest = self.reading is None, now.state in _ASLEEP
+        slept = at_rest and now.switches is not None and now.switches == before
+        same = not first and frames == self.frames
+        ran = now.switches is None or now.switches != self.switches or before != now.switches
+        since = (now.asleep_since_unix_ns or now.unix_ns) if slept else now.unix_ns
+        worked = self._count_works(now)
+        if same and not ran:
+            # The same sleep, or one line that runs without ever sleeping.
+            since = min(self.since_unix_ns, since)
+        elif worked or (not first and (self._called or reading.kind is not None)):
+            self.communicated_unix_ns = since if slept and not worked else now.unix_ns
+        if worked:
+            self.progress_unix_ns = now.unix_ns
+        elif first or not same or (ran and reading.kind is not None):
+            self.progress_unix_ns = since
+        elif not ran:
+            self.progress_unix_ns = min(self.progress_unix_ns, since)
+        self.frames, self.reading, self.switches = frames, reading, now.switches
+        self.since_unix_ns, self.asleep = since, slept
+        self.apart_looks = self.apart_looks + 1 if reading.kind is None and not worked else 0
+
+    @property
+    def _called(self) -> bool:
+        """The last look found it in a call for other ranks."""
+        return self.reading is not None and self.reading.kind is not None
+
+    def _count_works(self, now: Moment) -> bool:
+        """Whether gloo has run a collective in it since the last look."""
+        grown = None not in (self.works, now.works) and self.works != now.works
+        if now.works is None:
+            self.quiet_since_unix_ns = None
+        elif grown or self.quiet_since_unix_ns is None:
+            self.quiet_since_unix_ns = now.unix_ns
+        self.works = now.works
+        return grown
+
+    def look(self) -> OutsideLook | None:
+        """As a record; None before the first look."""
+        if self.reading is None:
+            return None
+        return OutsideLook(
+            self.reading.kind,
+            self.reading.call,
+            self.since_unix_ns,
+            self.asleep,
+            self.communicated_unix_ns,
+            self.apart_looks,
+            self.quiet_since_unix_ns,
+        )
+
+
+@dataclass
+class Surroundings:
+    """The libraries of one process, and the lines of its program. Read when they are asked for."""
+
+    pid: int
+    libraries: frozenset[bytes] = frozenset()
+    _lines: dict[str, list[str] | None] = field(default_factory=dict)
+
+    def thread(self, frames: tuple[StackFrame, ...], now: Moment) -> Thread:
+        """The main thread with all that is known around it."""
+        if _TORCH not in self.libraries:
+            self.libraries = _libraries(self.pid)
+        innermost = user_frame(frames)
+        line = self._line(innermost) if innermost is not None else None
+        return Thread(
+            frames,
+            line,
+            now.state,
+            now.wchan,
+            _TORCH in self.libraries,
+            _MPI in self.libraries,
+            _CUDA in self.libraries,
+        )
+
+    def _line(self, frame: StackFrame) -> str | None:
+        if frame.file not in self._lines:
+            self._lines[frame.file] = _read_lines(self.pid, frame.file)
+        lines = self._lines[frame.file]
+        return lines[frame.line - 1] if lines is not None and 0 < frame.line <= len(lines) else None
+
+
+def _read_lines(pid: int, file: str) -> list[str] | None:
+    """The text of a source file as that process sees it; None where it was changed since."""
+    try:
+        path = Path(file if file.startswith("/") else os.readlink(f"/proc/{pid}/cwd") + "/" + file)
+        path = Path(f"/proc/{pid}/root{path}")
+        status = path.stat()
+        started = Path(f"/proc/{pid}").stat().st_mtime
+        if status.st_size > LINE_BYTES_MAX or status.st_mtime > started:
+            return None
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+
+
+def _libraries(pid: int) -> frozenset[bytes]:
+    """Which of the libraries that decide are mapped. Check: /proc/PID/maps."""
+    try:
+        text = Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in (_TORCH, _MPI, _CUDA) if name in text)

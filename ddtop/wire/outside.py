@@ -1,0 +1,36 @@
+"""What a process outside can know of a rank that has no agent: where its main thread is."""
+
+from __future__ import annotations
+
+import msgspec
+
+COLLECTIVE, P2P, INIT, UNCLEAR = "collective", "p2p", "init", "unclear"
+KINDS = (COLLECTIVE, P2P, INIT, UNCLEAR)
+"""Of `OutsideLook.kind`. `unclear`: a call into C that may wait for other ranks, such as a
+synchronization with a GPU."""
+
+
+class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
+    """The main thread of a rank, read from outside: by its frames and by /proc.
+
+    `kind`: one of KINDS, None where the thread is in no call for other ranks; `call` is that call
+    ("all_reduce"). `since_unix_ns`: since when the thread is known to be in this place without a
+    break. `asleep`: it has not run since then; False where it runs at one line, as in a library
+    that spins. `communicated_unix_ns`: when it was last seen to have left a call for other ranks.
+    `apart_looks`: how many looks in a row have found it in no such call. `quiet_since_unix_ns`:
+    since when the threads that run gloo's collectives have run none, as far as was looked; None
+    without such threads.
+    """
+
+    kind: str | None = None
+    call: str | None = None
+    since_unix_ns: int | None = None
+    asleep: bool = False
+    communicated_unix_ns: int | None = None
+    apart_looks: int = 0
+    quiet_since_unix_ns: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """It is in a call for other ranks, after the start."""
+        return self.kind in (COLLECTIVE, P2P)

@@ -1,0 +1,116 @@
+"""`diagnose --pid` and `status --pid`: a verdict about ranks that were started without ddtop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ddtop.relay.processes import pyspy
+from tests.cli.commands import ddtop
+from tests.cli.outside import started
+
+pytestmark = pytest.mark.skipif(
+    pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"
+)
+RANK = """
+import os, sys, threading
+sys.path.insert(0, {folder!r})
+from torch.distributed import distributed_c10d as dist
+
+gate = threading.Lock()
+gate.acquire()
+
+def load():
+    gate.acquire()
+
+print(os.getpid(), flush=True)
+if os.environ["RANK"] == "1":
+    load()
+else:
+    dist.all_reduce(gate)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A program whose rank 1 is in a lock while the others are in a collective."""
+    package = tmp_path / "site-packages" / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "distributed_c10d.py").write_text("def all_reduce(gate):\n    gate.acquire()\n")
+    path = tmp_path / "train.py"
+    path.write_text(RANK.format(folder=str(tmp_path / "site-packages")))
+    return path
+
+
+def three_ranks(script):
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29514"}
+    return [started(script, RANK=str(rank), **place) for rank in range(3)]
+
+
+def test_the_rank_that_is_elsewhere_is_named_by_the_stacks(home, script):
+    zero, one, two = three_ranks(script)
+    with zero as a, one as b, two as c:
+        pids = f"{a.pid},{b.pid},{c.pid}"
+        done = ddtop("diagnose", "--pid", pids, "--json")
+        for process in (a, b, c):
+            process.kill()
+    if "no right to look" in done.stderr:
+        pytest.skip(done.stderr)
+
+    shown = json.loads(done.stdout)
+    assert [(one["kind"], one["ranks"], one["severity"]) for one in shown["findings"]] == [
+        ("not-in-collective", [1], "critical")
+    ]
+    (finding,) = shown["findings"]
+    assert "ranks 0,2 wait for it in all_reduce, by their stacks" in finding["summary"]
+    assert "in load (train.py:10)" in finding["summary"]
+    assert finding["seq"] is None
+    assert (shown["health"], done.returncode) == ("critical", 1)
+
+
+def test_status_has_a_row_for_each_rank(home, script):
+    zero, one, two = three_ranks(script)
+    with zero as a, one as b, two as c:
+        os.kill(b.pid, signal.SIGSTOP)
+        done = ddtop("status", "--pid", f"{a.pid},{b.pid},{c.pid}", "--json")
+        for process in (a, b, c):
+            process.kill()
+
+    shown = json.loads(done.stdout)
+    states = {one["rank"]: one["state"] for one in shown["ranks"]}
+    assert states[1] == "stopped"
+    assert [one["iteration"] for one in shown["ranks"]] == [None] * 3
+
+
+def test_without_py_spy_that_is_said_first_and_the_rest_is_shown(home, script, tmp_path):
+    """What can be seen without it: the process states."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    code = (
+        "import sys, ddtop.relay.processes.pyspy as pyspy; pyspy.find = lambda: None;"
+        "import ddtop.cli; sys.argv = ['ddtop', *sys.argv[1:]]; ddtop.cli.main()"
+    )
+    zero, one, two = three_ranks(script)
+    with zero as a, one as b, two as c:
+        os.kill(b.pid, signal.SIGSTOP)
+        words = ["diagnose", "--pid", f"{a.pid},{b.pid},{c.pid}", "--for", "4"]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        for process in (a, b, c):
+            process.kill()
+
+    assert done.returncode == 3
+    assert "pip install 'ddtop[native]'" in done.stderr.splitlines()[0]
+    assert "rank 1 has been stopped" in " ".join(done.stdout.split())
