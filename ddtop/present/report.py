@@ -15,6 +15,7 @@ from ddtop.present.findings.timeline import Event, timeline_lines
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.redaction import redacted
 from ddtop.present.stacks.lines import Around, Shape, stacks_text
+from ddtop.present.stacks.traceback import tracebacks_text
 from ddtop.present.text import clean
 from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Hello
@@ -61,6 +62,7 @@ def report_text(material: Material) -> str:
     sections = [
         ("Verdict", diagnose_text(snapshot, verdict, WIDTH)),
         ("Ranks", status_text(snapshot, verdict, WIDTH)),
+        *([("Tracebacks", raised)] if (raised := tracebacks_text(snapshot.ranks)) else []),
         ("Stacks", _stacks(material)),
         (
             "What happened",

@@ -22,7 +22,7 @@ from ddtop.wire.outside import OutsideLook
 from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
-from ddtop.wire.stacks import ThreadStack
+from ddtop.wire.stacks import StackFrame, ThreadStack
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """Where a main thread is seen; the order of `RankState.activity_samples`."""
@@ -126,7 +126,8 @@ class OpenCall(msgspec.Struct, frozen=True, array_like=True):
 class LastException(msgspec.Struct, frozen=True, array_like=True):
     """An exception that nothing caught; `text` is one line, at most 500 characters.
 
-    `leads`: it ended the thread that trained, which was not the main thread.
+    `leads`: it ended the thread that trained, which was not the main thread. `frames`: its
+    traceback, innermost first; of a deep one `omitted` frames in the middle were left out.
     """
 
     type: str
@@ -135,6 +136,8 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
     place: Place | None = None
     thread: str = "main"
     leads: bool = False
+    frames: tuple[StackFrame, ...] = ()
+    omitted: int = 0
 
 
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):

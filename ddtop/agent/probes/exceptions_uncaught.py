@@ -18,6 +18,7 @@ from ddtop.agent.guard import guard
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
+    from ddtop.wire.records import LastException
 
 TEXT_CHARACTERS = 500
 
@@ -72,14 +73,14 @@ def note(
     if current.get() is not rank:
         return
 
-    from ddtop.agent.stacks.frames import user_frame_of
-    from ddtop.wire import frames
+    from ddtop.agent.stacks.frames import frames_of, user_frame_of
     from ddtop.wire.records import LastException, Place
 
     if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
         return
     found = user_frame_of(traceback, rank.frames)
     text = one_line(error)
+    stack, omitted = frames_of(traceback, rank.frames)
     rank.exception = LastException(
         kind.__name__,
         text,
@@ -87,9 +88,27 @@ def note(
         Place(found[0], found[1], found[2]) if found else None,
         thread,
         leads,
+        stack,
+        omitted,
     )
-    rank.page.write_exception(frames.encoded(rank.exception))
+    rank.page.write_exception(_fitting(rank.exception))
     rank.wake()
+
+
+def _fitting(exception: LastException) -> bytes:
+    """The exception for the state page, where long paths may leave room for few frames."""
+    import msgspec
+
+    from ddtop.wire import frames
+    from ddtop.wire.page import EXCEPTION_BYTES_MAX
+
+    data = frames.encoded(exception)
+    while len(data) > EXCEPTION_BYTES_MAX and exception.frames:
+        kept = exception.frames[: len(exception.frames) // 2]
+        left = exception.omitted + len(exception.frames) - len(kept)
+        exception = msgspec.structs.replace(exception, frames=kept, omitted=left)
+        data = frames.encoded(exception)
+    return data
 
 
 def one_line(error: BaseException | None) -> str:

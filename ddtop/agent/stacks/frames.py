@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections import deque
 from types import FrameType
 from typing import Any
 
@@ -16,11 +17,16 @@ import ddtop
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frameworks import framework_of
 from ddtop.wire.records import ACTIVITIES
+from ddtop.wire.stacks import StackFrame
 
 BATON_FILE, BATON_WAITS = "torch/utils/file_baton.py", "wait"
 """Processes wait here for the process that builds an extension. `lock_file_path` is the file that
 this process has made."""
 LOCK_PATH_MAX = 512
+
+TRACEBACK_MOST, TRACEBACK_OUTER = 24, 6
+"""Frames of a traceback that are sent, and how many of them are the outermost. With paths of 80
+characters they take 3 KB, once."""
 
 _DEPTH_MAX = 200
 """Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
@@ -251,3 +257,24 @@ def user_frame_of(traceback: Any, reader: FrameReader) -> tuple[str, str, int] |
             found = (code.co_name, code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
+
+
+def frames_of(traceback: Any, reader: FrameReader) -> tuple[tuple[StackFrame, ...], int]:
+    """The frames of a traceback, innermost first, and how many in its middle were left out.
+
+    A recursion has thousands: the first and the last frames tell where it began and ended.
+    """
+    outer: list[StackFrame] = []
+    inner: deque[StackFrame] = deque(maxlen=TRACEBACK_MOST - TRACEBACK_OUTER)
+    omitted = 0
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        file = code.co_filename
+        frame = StackFrame(code.co_name, file, traceback.tb_lineno, reader.is_user(file))
+        if len(outer) < TRACEBACK_OUTER:
+            outer.append(frame)
+        else:
+            omitted += len(inner) == inner.maxlen
+            inner.append(frame)
+        traceback = traceback.tb_next
+    return (*reversed(inner), *reversed(outer)), omitted

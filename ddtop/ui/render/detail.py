@@ -16,6 +16,7 @@ from ddtop.present.job_text import group_label
 from ddtop.present.now import now_age_s, now_text, open_call_text, waits_text
 from ddtop.present.parallel import pipeline_texts, place_text
 from ddtop.present.stacks.lines import Around, Shape, stacks_lines
+from ddtop.present.stacks.traceback import exception_of, traceback_lines
 from ddtop.present.table.bars import sparkline
 from ddtop.present.table.columns import state_text
 from ddtop.present.text import Line, clean
@@ -338,7 +339,7 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    error = rank.reported.exception or (rank.process.exit.exception if rank.process.exit else None)
+    error = exception_of(rank)
     if error is None:
         return
     page.heading("exception")
@@ -347,6 +348,10 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("at", clean(f"{error.place.function} {file_line(error.place)}"))
     page.item("in thread", clean(error.thread))
     page.item("ago", _ago(snapshot, error.unix_ns))
+    if error.frames:
+        page.add(("  traceback", "dim"))
+    for line in traceback_lines(error):
+        page.add(("    ", ""), *line)
 
 
 def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:

@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 
 import ddtop
-from ddtop.agent.stacks.frames import FrameReader, Stay, ThreadLook, user_frame_of
+from ddtop.agent.stacks.frames import (
+    TRACEBACK_MOST,
+    FrameReader,
+    Stay,
+    ThreadLook,
+    frames_of,
+    user_frame_of,
+)
 
 LIBRARY = sysconfig.get_paths()
 
@@ -280,3 +287,32 @@ def test_a_plain_function_has_no_class():
     seen = plain(partial(FrameReader().look, threading.get_ident()))
 
     assert (seen.function, seen.owner, seen.framework) == ("plain", None, None)
+
+
+def raised(depth):
+    """A traceback of so many frames, and this one."""
+
+    def dive(left):
+        if left <= 1:
+            raise ValueError
+        dive(left - 1)
+
+    try:
+        dive(depth)
+    except ValueError as error:
+        return error.__traceback__
+
+
+def test_a_traceback_has_its_frames_innermost_first_and_knows_the_users_own():
+    frames, omitted = frames_of(raised(2), FrameReader())
+
+    assert [frame.function for frame in frames] == ["dive", "dive", "raised"]
+    assert frames[0].user
+    assert omitted == 0
+
+
+def test_of_a_deep_traceback_both_ends_are_kept():
+    frames, omitted = frames_of(raised(500), FrameReader())
+
+    assert (len(frames), omitted) == (TRACEBACK_MOST, 501 - TRACEBACK_MOST)
+    assert frames[-1].function == "raised"
