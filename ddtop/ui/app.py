@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -19,6 +20,9 @@ from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.session import Session
 from ddtop.ui.settings import Kept
+from ddtop.ui.source_place import source_place
+from ddtop.ui.terminal.editor import editor_command, run_editor
+from ddtop.ui.terminal.screen_file import save_screen
 from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
 from ddtop.viewer.source import Eager, Source
 
@@ -46,6 +50,9 @@ class DdtopApp(TerminalApp):
         Binding("backslash", "travel_back", "to the end"),
         Binding("J", "to_list", "jobs"),
         Binding("ctrl+p", "palette", "commands", priority=True),
+        Binding("colon", "palette", "commands"),
+        Binding("w", "save_screen('txt')", "save as text"),
+        Binding("W", "save_screen('svg')", "save as a picture"),
     ]
 
     def __init__(
@@ -147,6 +154,27 @@ class DdtopApp(TerminalApp):
         while len(self.screen_stack) > 1:
             self.pop_screen()
         await self.run_action(run, self.screen)
+
+    def action_save_screen(self, kind: str) -> None:
+        """Save what is seen as a file."""
+        try:
+            path = save_screen(self, self.session.job, kind, time.time_ns())
+        except OSError as error:
+            self.session.say(f"the screen cannot be saved: {error}")
+        else:
+            self.session.say(f"saved {path}")
+        self._show()
+
+    def open_source(self, rank: int | None) -> None:
+        """Open the line that this rank is at in the person's editor."""
+        place = source_place(self.session, rank)
+        if place.why:
+            self.session.say(place.why)
+        else:
+            said = self.run_suspended(partial(run_editor, editor_command(place.file, place.line)))
+            if said or place.note:
+                self.session.say(said or place.note)
+        self._show()
 
     def action_freeze(self) -> None:
         """Hold the picture, or go on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from textual.dom import DOMNode
 
@@ -39,6 +39,14 @@ def under_banner(session: Session, width: int) -> Line:
     return scrubber_line(
         at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs
     )
+
+
+@runtime_checkable
+class SourceOpener(Protocol):
+    """The app, as far as a screen needs it to open a line of source."""
+
+    def open_source(self, rank: int | None) -> None:
+        """Open the line that this rank is at."""
 
 
 class FactsScreen(SizedScreen[None]):

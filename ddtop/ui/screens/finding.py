@@ -13,6 +13,7 @@ from ddtop.ui.backfill import recall
 from ddtop.ui.render.events import story_lines
 from ddtop.ui.render.findings import finding_lines
 from ddtop.ui.render.help import FINDING_PAGE
+from ddtop.ui.screens.copy import CopyScreen
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
@@ -27,6 +28,7 @@ class FindingScreen(PageScreen):
         ("left,h", "another(-1)", "the finding before"),
         ("right,l,tab", "another(1)", "the next finding"),
         ("e", "back", "back"),
+        ("y", "copy", "copy"),
     ]
 
     def __init__(self, session: Session, number: int = 0) -> None:
@@ -61,6 +63,12 @@ class FindingScreen(PageScreen):
         if len(self.session.shown.verdict.findings) < 2:
             return ()
         return (("left", "←", "finding before"), ("right", "→", "next finding"))
+
+    def action_copy(self) -> None:
+        """Offer what can be copied of the rank that the opened finding blames."""
+        findings = self.session.shown.verdict.findings
+        ranks = findings[self._number()].ranks if findings else ()
+        self.app.push_screen(CopyScreen(self.session, ranks[0] if ranks else None))
 
     def action_another(self, steps: int) -> None:
         """Open the next one."""

@@ -17,8 +17,9 @@ from ddtop.present.table.rank_metric import map_metric
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.actions import ACTIONS, MAP, RANKS, VIEWS
 from ddtop.ui.screens.columns import ColumnsScreen
+from ddtop.ui.screens.copy import CopyScreen
 from ddtop.ui.screens.explain import ExplainScreen
-from ddtop.ui.screens.facts import FactsScreen, foot_line, under_banner
+from ddtop.ui.screens.facts import FactsScreen, SourceOpener, foot_line, under_banner
 from ddtop.ui.screens.filtering import FilteringScreen
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
 from ddtop.ui.screens.group import GroupScreen
@@ -230,6 +231,28 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Offer signals to the tagged ranks or the one under the cursor."""
         if self.session.shown.snapshot is not None and self.view.picked():
             self.app.push_screen(SignalsScreen(self.session, self.view.picked()))
+
+    def _one_picked(self) -> int | None:
+        """The rank under the cursor; where there is none, the worst one."""
+        picked = self.view.picked()
+        if len(picked) == 1:
+            return picked[0]
+        findings = self.session.shown.verdict.findings
+        return next((rank for finding in findings for rank in finding.ranks), None)
+
+    def action_copy(self) -> None:
+        """Offer what can be copied."""
+        if self.session.shown.snapshot is not None:
+            self.app.push_screen(CopyScreen(self.session, self._one_picked()))
+
+    def action_edit(self) -> None:
+        """Open the line that the rank under the cursor is at."""
+        if isinstance(self.app, SourceOpener):
+            self.app.open_source(self._one_picked())
+
+    def action_problem(self, steps: int) -> None:
+        """The next rank that is not healthy."""
+        self.ranks.problem(steps)
 
     def action_colour_by(self, steps: int) -> None:
         """Colour the map by the next number."""

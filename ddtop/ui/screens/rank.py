@@ -9,6 +9,8 @@ from textual.binding import BindingType
 from ddtop.present.text import Line
 from ddtop.ui.render.detail import detail_lines
 from ddtop.ui.render.help import RANK_PAGE
+from ddtop.ui.screens.copy import CopyScreen
+from ddtop.ui.screens.facts import SourceOpener
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
@@ -26,12 +28,16 @@ class RankScreen(PageScreen):
         ("d", "stacks(False)", "its stacks"),
         ("D", "stacks(True)", "all stacks"),
         ("f9,s", "signals", "signal"),
+        ("y", "copy", "copy"),
+        ("o", "edit", "open source"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
         ("left", "←", "rank before"),
         ("right", "→", "next rank"),
         ("d", "d", "stacks"),
         ("f9", "F9", "signal"),
+        ("y", "y", "copy"),
+        ("o", "o", "open source"),
         ("p", "p", "freeze"),
     )
 
@@ -55,6 +61,15 @@ class RankScreen(PageScreen):
     def action_signals(self) -> None:
         """Offer signals to this rank."""
         self.app.push_screen(SignalsScreen(self.session, (self.rank,)))
+
+    def action_copy(self) -> None:
+        """Offer what can be copied of this rank."""
+        self.app.push_screen(CopyScreen(self.session, self.rank))
+
+    def action_edit(self) -> None:
+        """Open the line that it is at."""
+        if isinstance(self.app, SourceOpener):
+            self.app.open_source(self.rank)
 
     def action_neighbour(self, steps: int) -> None:
         """Go to the rank with the next number."""

@@ -14,7 +14,7 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
@@ -225,6 +225,15 @@ class TerminalApp(App[None]):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self.action_suspend_process)
         self._driver.resume_application_mode()
         self._draw_all()
+
+    def run_suspended(self, program: Callable[[], str | None]) -> str | None:
+        """Leave the terminal to a program until it ends; what it says."""
+        if self.is_headless or self._driver is None or not self._driver.can_suspend:
+            return "this terminal cannot be left to another program"
+        with self.suspend():
+            said = program()
+        self._draw_all()
+        return said
 
     def _continued(self) -> None:
         """After SIGSTOP, which nobody is told of: the shell may have set the terminal up for

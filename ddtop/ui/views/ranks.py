@@ -14,6 +14,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.present.gpus.gpu_text import silent_note
 from ddtop.present.table.columns import COLUMNS, Column
 from ddtop.present.table.order import BY_VERDICT, Rows, describe_filter, parse_filter
+from ddtop.present.table.rank_class import BLOCKED, HEALTHY, codes_of
 from ddtop.ui import actions
 from ddtop.ui.backfill import recall
 from ddtop.ui.render.detail import detail_lines
@@ -144,6 +145,17 @@ class RanksView(View):
         self.session.prefer(follow=not self.session.setup.follow)
         self._followed = None
         self._show_again()
+
+    def problem(self, steps: int) -> None:
+        """The cursor goes to the next row that is not healthy, around the end; where some are
+        worse than blocked, to those."""
+        look = self.session.shown
+        if look.snapshot is not None:
+            codes = codes_of(look.snapshot, culprits(look.verdict))
+            borne = BLOCKED if max(codes, default=0) > BLOCKED else HEALTHY
+            if not self.table.go_to_next(lambda rank: codes[rank] > borne, steps):
+                self.session.say("no other rank has a problem")
+            self.post_message(self.Changed())
 
     def hide(self, hidden: tuple[str, ...]) -> None:
         """Show all columns but these, where there is room."""

@@ -6,7 +6,7 @@ whole for one changed cell, and its cursor keeps the row's number where people f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -84,6 +84,16 @@ class RankTable(CursorList):
             return False
         self.move_to(self._keys.index(rank))
         return True
+
+    def go_to_next(self, wanted: Callable[[int], bool], steps: int) -> bool:
+        """Put the cursor on the next such rank, around the end; False where there is no other."""
+        count = len(self._keys)
+        for way in range(1, count):
+            rank = self._keys[(self._cursor + way * steps) % count]
+            if isinstance(rank, int) and wanted(rank):
+                self.move_to((self._cursor + way * steps) % count)
+                return True
+        return False
 
     def action_tag(self) -> None:
         """Mark the rank under the cursor, or take its mark away, and go on to the next."""

@@ -1,0 +1,61 @@
+"""The screen as a file: a picture (SVG) or text."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from textual.app import App
+
+SVG, TEXT = "svg", "txt"
+_REMOTE_FONTS = re.compile(r"\n    @font-face \{.*?\}(?=\n)", re.DOTALL)
+"""Rich loads them from a content delivery network; a picture of a job loads nothing."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def screen_text(app: App[Any]) -> str:
+    """The lines of the screen, without colours. Not public in Textual: what its own screenshot
+    does."""
+    width, height = app.size
+    console = Console(
+        width=width, height=height, file=io.StringIO(), record=True, color_system=None
+    )
+    console.print(app.screen._compositor.render_update(full=True))
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()).rstrip() + "\n"
+
+
+def save_screen(app: App[Any], job: str, kind: str, unix_ns: int) -> Path:
+    """Write the screen into a new file, for its owner only, in the working folder, else at home.
+
+    Raises:
+        OSError: neither can be written.
+    """
+    data = (
+        screen_text(app)
+        if kind == TEXT
+        else _REMOTE_FONTS.sub("", app.export_screenshot(title="ddtop"))
+    )
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(unix_ns / 1e9))
+    name = f"ddtop-{_UNSAFE.sub('_', job)}-{stamp}"
+    try:
+        return _new_file(Path.cwd(), name, kind, data)
+    except OSError:
+        return _new_file(Path.home(), name, kind, data)
+
+
+def _new_file(folder: Path, name: str, kind: str, data: str) -> Path:
+    for number in range(1, 100):
+        path = folder / (f"{name}.{kind}" if number == 1 else f"{name}-{number}.{kind}")
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(data)
+        return path
+    raise FileExistsError(17, "a hundred files of this second are there", str(folder))

@@ -1,0 +1,146 @@
+"""What a person takes out of the dashboard: copies, an open file, a saved screen, the next
+problem."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddtop.present.copies import copies_of
+from ddtop.ui.screens.commands import CommandsScreen
+from ddtop.ui.screens.copy import CopyScreen
+from ddtop.ui.session import Session
+from ddtop.ui.source_place import source_place
+from ddtop.ui.terminal.editor import editor_command, run_editor
+from tests.ui import builders
+from tests.ui.builders import JOB, NOW, live
+from tests.ui.changed import replace
+from tests.ui.screens import screen_text, watching
+
+HERE = os.uname().nodename
+
+
+def at_line(file, host=HERE, recording=False):
+    """A session on a job whose rank 0 is at a line of this file."""
+    snapshot = builders.healthy(2)
+    first = snapshot.ranks[0]
+    place = type(first.reported.place)("step", str(file), 7, None, NOW)
+    first = replace(first, hello=builders.hello(0, 2, host), reported={"place": place})
+    source = live(replace(snapshot, ranks=(first, snapshot.ranks[1])))
+    source.shown = replace(source.shown, recording=recording)
+    return Session(source, JOB, clock=lambda: NOW)
+
+
+def test_what_is_known_of_a_rank_can_be_copied_and_the_sentence_has_its_advice():
+    items = {one.key: one.text for one in copies_of(*builders.hang(), 5)}
+    assert items["p"] == "4805"
+    assert items["h"] == "node000"
+    assert items["c"] == "train.py --batch-size 64 --model resnet50"
+    assert items["l"] == "/home/ada/data.py:40"
+    assert items["s"].startswith("rank 5 has been in the DataLoader")
+    assert "check the file server of /data" in items["s"]
+    assert "k" not in items
+
+
+async def test_a_key_copies_by_the_escape_sequence_and_says_so():
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("y", "p")
+        await pilot.pause()
+        assert app.clipboard == "4805"
+        app.tick()
+        await pilot.pause()
+        assert any("copied the pid" in line for line in screen_text(app))
+
+
+async def test_a_click_on_a_text_copies_it():
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("y")
+        await pilot.pause()
+        assert isinstance(app.screen, CopyScreen)
+        at = next(y for y, line in enumerate(screen_text(app)) if "host" in line and y > 2)
+        await pilot.click(offset=(20, at))
+        await pilot.pause()
+        assert app.clipboard == "node000"
+
+
+@pytest.mark.parametrize(
+    ("editor", "command"),
+    [
+        ("vim -R", ["vim", "-R", "+7", "/a b.py"]),
+        ("code --wait", ["code", "--wait", "--goto", "/a b.py:7"]),
+        ("/usr/bin/hx", ["/usr/bin/hx", "/a b.py:7"]),
+        ("", ["vi", "+7", "/a b.py"]),
+    ],
+)
+def test_editors_are_told_the_line_in_their_own_way(editor, command):
+    assert editor_command("/a b.py", 7, {"EDITOR": editor}) == command
+
+
+def test_an_editor_that_is_not_there_is_said():
+    assert "cannot be started" in (run_editor(["/no/such/editor", "x"]) or "")
+    assert run_editor([sys.executable, "-c", ""]) is None
+
+
+def test_a_file_of_this_host_is_opened_at_its_line(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("pass\n")
+    place = source_place(at_line(file), 0)
+    assert (place.file, place.line, place.why, place.note) == (str(file), 7, "", "")
+
+
+def test_a_recording_of_another_host_opens_nothing(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("pass\n")
+    assert "recording of node9" in source_place(at_line(file, "node9", recording=True), 0).why
+    assert "this host's copy" in source_place(at_line(file, "node9"), 0).note
+
+
+def test_a_file_that_is_not_here_is_said_with_the_host_that_has_it(tmp_path):
+    missing = tmp_path / "gone.py"
+    assert "rank 0 runs on node9" in source_place(at_line(missing, "node9"), 0).why
+
+
+async def test_the_screen_is_saved_as_text_for_its_owner_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with watching(live(*builders.hang())) as (app, pilot):
+        shown = screen_text(app)
+        await pilot.press("w", "W")
+        await pilot.pause()
+    text, svg = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
+    assert stat.S_IMODE(text.stat().st_mode) == 0o600
+    assert text.read_text().splitlines()[:8] == shown[:8]
+    assert "<svg" in svg.read_text()
+    assert "@font-face" not in svg.read_text()
+
+
+async def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "none")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "none")
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("w")
+        await pilot.pause()
+        assert "cannot be saved" in app.session.notice
+
+
+async def test_the_next_problem_goes_round_the_ranks_at_fault():
+    async with watching(live(*builders.hang(64, 40))) as (app, pilot):
+        await pilot.press("end", "n")
+        assert app.screen.table.cursor_rank == 40
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press("n")
+        assert "no other rank has a problem" in app.session.notice
+
+
+async def test_a_colon_opens_the_commands():
+    async with watching(live(builders.healthy())) as (app, pilot):
+        await pilot.press(":")
+        await pilot.pause()
+        assert isinstance(app.screen, CommandsScreen)
+
+
+def test_the_editor_runs_to_its_end_before_anything_else():
+    assert run_editor([sys.executable, "-c", "raise SystemExit(3)"]).endswith("exit code 3")
