@@ -77,9 +77,12 @@ def look_inside(wheel: Path, sdist: Path) -> None:
     said(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
     claim(True, f"twine finds nothing wrong with {wheel.name} and {sdist.name}")
     with zipfile.ZipFile(wheel) as archive:
-        tops = {name.partition("/")[0] for name in archive.namelist()}
-    others = {top for top in tops if not top.endswith(".dist-info")}
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    others = {top for top in tops if not top.endswith((".dist-info", ".data"))}
     claim(others == {"ddtop", "ddtop.pth"}, f"the wheel holds {', '.join(sorted(others))}")
+    data = {name.partition(".data/data/")[2] for name in names if ".data/" in name}
+    claim(data == {"share/man/man1/ddtop.1"}, "and the man page")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"tests/conftest.py", ".ci/run", "constraints.txt", "LICENSE", "ddtop/py.typed"}

@@ -15,7 +15,7 @@ import click
 
 import ddtop
 from ddtop.cli import completion
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.lazy_group import LazyGroup
 from ddtop.cli.options import READONLY
 from ddtop.cli.output import printable
@@ -63,6 +63,8 @@ WITHOUT_CONFIG = ("config", "help", "completion", "key", "bridge", "setup-env")
 """These work also while the config file is wrong."""
 STARTS_JOBS = ("run", "demo")
 """What a person likes of the viewer must not get into a job's environment."""
+ON_LINUX = ("run", "demo", "doctor", "gpus", "jobs", "signal", "exporter", "key")
+"""What is about jobs of this host, and so about Linux."""
 EXAMPLES = (
     ("Start a job that ddtop watches", "DDTOP=1 torchrun --nproc-per-node 4 train.py"),
     ("What is wrong with the job on that host", "ddtop diagnose --ssh node7"),
@@ -110,6 +112,8 @@ def cli(
 
     Start a job with DDTOP=1 in its environment, then type ddtop.
     """
+    if context.invoked_subcommand in ON_LINUX and not sys.platform.startswith("linux"):
+        raise CommandError(ELSEWHERE, UNREACHABLE)
     if context.invoked_subcommand not in WITHOUT_CONFIG:
         _use_config(context.invoked_subcommand)
     if ranks is None and (scenario is not None or seed is not None):

@@ -15,6 +15,12 @@ NOT_HEARD = 4
 """The job exists as far as is known, but its relay is not heard: its present state is unknown."""
 
 
+ELSEWHERE = (
+    "ddtop: jobs are watched on Linux. From here: ddtop attach --ssh HOST, where HOST runs the job"
+)
+"""For a computer without /proc. A viewer through ssh is all that works there."""
+
+
 class CommandError(Exception):
     """Ends a command with a message on stderr and an exit code."""
 

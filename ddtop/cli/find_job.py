@@ -8,7 +8,7 @@ import time
 
 from ddtop import registry
 from ddtop.cli import outside_jobs
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import advice
 from ddtop.cli.job_list import table
 
@@ -51,6 +51,8 @@ def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job.
     """
+    if not sys.platform.startswith("linux"):
+        raise CommandError(ELSEWHERE, UNREACHABLE)
     until = time.monotonic() + wait_s
     while True:
         try:

@@ -1,0 +1,74 @@
+"""ddtop on a computer that is no Linux: a viewer through ssh works, the rest says that it does not.
+
+A double: this Python forgets what macOS does not have, and calls itself darwin. The host at the
+other end of ssh is a Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ddtop.cli import ON_LINUX
+from tests import hosts
+
+MAC = """
+import fcntl, os, select, signal, socket, sys
+import psutil  # which has a version of its own for macOS
+for module, names in {
+    os: "pidfd_open sched_getaffinity memfd_create O_PATH O_TMPFILE eventfd splice prlimit",
+    select: "epoll",
+    signal: "pidfd_send_signal SIGRTMIN SIGRTMAX sigwaitinfo sigtimedwait",
+    socket: "SO_PEERCRED SCM_CREDENTIALS SOCK_SEQPACKET",
+    fcntl: "F_SETPIPE_SZ F_ADD_SEALS",
+}.items():
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+sys.platform = "darwin"
+sys.argv = ["ddtop", *sys.argv[1:]]
+from ddtop.__main__ import main
+main()
+"""
+
+
+def on_a_mac(*words, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", MAC, *words],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_viewer_through_ssh_works(here, tmp_path, home):
+    there = hosts.host(hosts.FAKE, tmp_path / "there", home.state, home.runtime)
+    try:
+        done = on_a_mac("attach", "--ssh", "there", **there.environment)
+
+        assert done.returncode == 0, done.stderr
+        assert "1/2 ranks" in done.stdout
+    finally:
+        there.close()
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("status",), ("diagnose", "train"), *((one,) for one in ON_LINUX)]
+)
+def test_what_needs_linux_says_so_and_what_works_instead(home, words):
+    done = on_a_mac(*words)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("ddtop: jobs are watched on Linux. From here: ddtop attach --ssh")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("explain", "cancelled"), ("config", "show")])
+def test_what_needs_no_host_works(home, words):
+    done = on_a_mac(*words)
+
+    assert (done.returncode, done.stderr) == (0, "")
