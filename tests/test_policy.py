@@ -9,6 +9,8 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import ddtop
 from ddtop.model.state.host_facts import HostSeen
 from ddtop.policy import POLICY
@@ -24,8 +26,10 @@ from ddtop.wire.hosts import LEAF
 from tests.ui import builders, dumps
 
 ROOM = Path(ddtop.__file__).parent
-EDGES = ("cli", "ui", "relay/server.py", "viewer/follower.py", "viewer/replay.py", "viewer/routes")
-"""Where a program begins to follow a job, or draws it, and so chooses the policy."""
+EDGES = ("cli", "relay/server.py", "viewer/thresholds.py")
+"""The programs choose the policy. `viewer/thresholds.py` keeps the choice of a viewer's process."""
+STARTS = ("cli", "ui", "viewer/follower.py", "viewer/replay.py", "viewer/routes")
+"""Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
 LONG_S = 3600.0
 HANG, VERDICT = builders.hang()
 
@@ -35,17 +39,22 @@ def with_(**changes):
     return replace(POLICY, **changes)
 
 
-def test_only_programs_choose_the_policy():
-    """A program that embeds ddtop, or a test, may judge by other limits."""
-    found = [
+def modules_that_import(name):
+    return {
         path.relative_to(ROOM).as_posix()
         for path in ROOM.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.alias) and node.name == "POLICY"
-    ]
+        if isinstance(node, ast.alias) and node.name == name
+    }
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("POLICY", EDGES), ("chosen", STARTS)])
+def test_only_programs_choose_the_policy(name, allowed):
+    """A program that embeds ddtop, or a test, may judge by other limits."""
+    found = modules_that_import(name)
 
     assert found
-    assert [path for path in found if not path.startswith(EDGES)] == []
+    assert {path for path in found if not path.startswith(allowed)} == set()
 
 
 def test_the_policy_says_from_when_a_wait_in_a_group_is_shown():

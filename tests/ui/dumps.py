@@ -47,7 +47,7 @@ def stacks_of(
 
 
 def worker_stacks(number: int, request: str = "r1", taken_unix_ns: int = NOW) -> Stacks:
-    """The DataLoader worker that owes rank `number` its batch."""
+    """The DataLoader worker that must deliver the next batch of rank `number`."""
     thread = ThreadStack((*TAR, LOAD), main=True)
     return Stacks(request, number, 4811, taken_unix_ns, "signal", (thread,), worker=True)
 
