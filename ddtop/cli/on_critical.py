@@ -8,8 +8,9 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from string import Template
 
 from ddtop.cli.errors import USAGE, CommandError
 
@@ -32,19 +33,28 @@ class OnCritical:
     Not thread-safe.
     """
 
-    def __init__(self, command: str, complain: Callable[[str], object]) -> None:
-        """
+    def __init__(
+        self,
+        command: str,
+        complain: Callable[[str], object],
+        option: str = "--on-critical",
+        expands: bool = False,
+    ) -> None:
+        """`expands`: `$NAME` in a word stands for a variable; it never becomes several words.
+
         Raises:
             CommandError: 2, it is no command line, or there is no such program.
         """
-        self._words = _parsed(command)
-        self._name = f"--on-critical {self._words[0]}"
+        self._words = _parsed(command, option)
+        self._expands = expands
+        self._name = f"{option} {self._words[0]}"
         self._complain = complain
         self._running: list[_Running] = []
         self.skipped = 0
 
-    def start(self, event: bytes, kind: str) -> None:
-        """Run it with the event on stdin and its output on our stderr.
+    def start(self, event: bytes, kind: str, environment: Mapping[str, str] = {}) -> None:
+        """Run it with the event on stdin and its output on our stderr, and with these variables
+        beside our own.
 
         If `AT_ONCE_MAX` of them still run, it is skipped and counted.
         """
@@ -56,8 +66,17 @@ class OnCritical:
                 f"({self.skipped} left out so far)"
             )
             return
+        variables = {**os.environ, **environment}
         try:
-            process = _spawn(self._words, event)
+            words = self._words
+            if self._expands:
+                words = [Template(one).substitute(variables) for one in words]
+        except (KeyError, ValueError) as error:
+            why = f"${error.args[0]} is not set" if isinstance(error, KeyError) else str(error)
+            self._complain(f"{self._name} was not run for {kind}: {why}")
+            return
+        try:
+            process = _spawn(words, event, variables)
         except OSError as error:
             self._complain(f"{self._name} could not be run for {kind}: {error.strerror}")
             return
@@ -85,37 +104,39 @@ class OnCritical:
             self._complain(f"{self._name} for {one.kind} still runs (pid {pid}) and is left alone")
 
 
-def _parsed(command: str) -> list[str]:
+def _parsed(command: str, option: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
         why = str(error).lower()
         raise CommandError(
-            f"ddtop: --on-critical {command!r} is no command line: {why}", USAGE
+            f"ddtop: {option} {command!r} is no command line: {why}", USAGE
         ) from None
     if not words:
         raise CommandError(
-            "ddtop: --on-critical needs a command: --on-critical 'mail -s hang me@example.org'",
+            f"ddtop: {option} needs a command: {option} 'mail -s hang me@example.org'",
             USAGE,
         )
     words[0] = os.path.expanduser(words[0])
     if shutil.which(words[0]) is None:
         raise CommandError(
-            f"ddtop: --on-critical: there is no program {words[0]!r}; it is run without a shell, "
-            "for more than one program: --on-critical \"sh -c '...'\"",
+            f"ddtop: {option}: there is no program {words[0]!r}; it is run without a shell, "
+            f"for more than one program: {option} \"sh -c '...'\"",
             USAGE,
         )
     return words
 
 
-def _spawn(words: list[str], event: bytes) -> subprocess.Popen[bytes]:
+def _spawn(
+    words: list[str], event: bytes, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     # A file, not a pipe: with a pipe, a command that does not read its input would block us.
     descriptor = os.memfd_create("event")
     try:
         with open(descriptor, "r+b", buffering=0, closefd=False) as file:
             file.write(event)
             file.seek(0)
-        return subprocess.Popen(words, stdin=descriptor, stdout=2)
+        return subprocess.Popen(words, stdin=descriptor, stdout=2, env=environment)
     finally:
         os.close(descriptor)
 

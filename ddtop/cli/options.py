@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, ClassVar
 
 import click
 
 from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
 
+
+class _Seconds(click.ParamType):  # type: ignore[type-arg] # older ones are not generic
+    """A time: `30`, `30s`, `5m`, `1h`."""
+
+    name = "TIME"
+    UNITS: ClassVar[dict[str, float]] = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        unit = value[-1:] if value[-1:] in self.UNITS else ""
+        number = value.removesuffix(unit)
+        if not number.isascii() or not number.replace(".", "", 1).isdigit():
+            self.fail(f"{value!r} is no time; 30s, 5m and 1h are", param, ctx)
+        return float(number) * self.UNITS.get(unit, 1.0)
+
+
+SECONDS = _Seconds()
 JOB = click.argument("job", required=False, shell_complete=completion.jobs)
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned."

@@ -23,7 +23,22 @@ class Variable:
     meaning: str
 
 
+_EVENT = "commands that `ddtop watch` runs; it sets them"
 VARIABLES = (
+    Variable(
+        "DDTOP_WEBHOOK",
+        VIEWER,
+        "none",
+        "The URL to which `ddtop watch` posts critical findings, where it is a secret.",
+    ),
+    Variable("DDTOP_WEBHOOK_TOKEN", VIEWER, "none", "A bearer token for that URL."),
+    Variable("DDTOP_EVENT", _EVENT, "", "The event: appeared."),
+    Variable("DDTOP_EVENT_JOB", _EVENT, "", "The name of the job."),
+    Variable("DDTOP_EVENT_KIND", _EVENT, "", "The kind of the finding."),
+    Variable("DDTOP_EVENT_SEVERITY", _EVENT, "", "Its severity."),
+    Variable("DDTOP_EVENT_RANKS", _EVENT, "", "The ranks at fault, with commas between."),
+    Variable("DDTOP_EVENT_TEXT", _EVENT, "", "The event as `ddtop watch` prints it."),
+    Variable("DDTOP_EVENT_REPORT", _EVENT, "", "The file of the report; empty without --report."),
     Variable(
         "DDTOP",
         JOB,

@@ -6,17 +6,17 @@ import json
 import select
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
-from ddtop.cli.options import HUB, JOB, WAIT, run_there
+from ddtop.cli.options import HUB, JOB, SECONDS, WAIT, run_there
 from ddtop.cli.output import printable
 
 if TYPE_CHECKING:
-    from ddtop.cli.on_critical import OnCritical
+    from ddtop.cli.guard import Guard
     from ddtop.viewer.changes import Change
     from ddtop.viewer.source import Look
 
@@ -42,53 +42,91 @@ LAST_WORD_S = 30.0
     metavar="CMD",
     help="Run for each critical finding that appears; its JSON is on stdin.",
 )
+@click.option("--webhook", metavar="URL", help="Post the event there, and again when it is over.")
+@click.option(
+    "--webhook-file", metavar="FILE", help="The same with the URL in a file, or in $DDTOP_WEBHOOK."
+)
+@click.option(
+    "--webhook-format",
+    "shape",
+    type=click.Choice(["generic", "slack", "alertmanager"]),
+    help="The shape of what is posted.  [default: what fits the URL]",
+)
+@click.option(
+    "--webhook-token-file",
+    "token_file",
+    metavar="FILE",
+    help="A bearer token for it, else $DDTOP_WEBHOOK_TOKEN.",
+)
+@click.option("--report", "folder", metavar="DIR", help="Write a report there first.")
+@click.option(
+    "--then",
+    metavar="CMD",
+    help="Run last, without a shell: 'scontrol requeue $SLURM_JOB_ID'",
+)
+@click.option(
+    "--for",
+    "for_s",
+    type=SECONDS,
+    default="0s",
+    help="Act when the finding has stood so long: 30s, 5m.",
+)
+@click.option(
+    "--cooldown",
+    "cooldown_s",
+    type=SECONDS,
+    default="0s",
+    help="Pause between two acts for one kind of finding.",
+)
+@click.option("--once", is_flag=True, help="Act only once.")
 @HUB
-def command(
-    job: str | None, wait_s: float, as_json: bool, on_critical: str | None, hub: str | None
-) -> None:
+def command(job: str | None, wait_s: float, as_json: bool, hub: str | None, **act: Any) -> None:
     """One line for each event, until the job ends.
+
+    The options say what to do when a finding is critical.
 
     Exit code 0: it ended well, 1: it did not, 3: no contact, 4: the relay is not heard any
     more.
     """
     run_there(None, None, hub, job)
-    sys.exit(watch(job, wait_s, as_json, on_critical, hub))
+    sys.exit(watch(job, wait_s, as_json, hub, **act))
 
 
 def watch(
-    name: str | None, wait_s: float, as_json: bool, on_critical: str | None, hub: str | None = None
+    name: str | None, wait_s: float, as_json: bool, hub: str | None = None, **act: Any
 ) -> int:
-    """Print what happens.
+    """Print what happens, and act on it. `act`: the options of the command that say how.
 
     Returns:
         0 if the job ended well, 1 if it did not.
 
     Raises:
-        CommandError: 2, a command that cannot be run; 3, no contact, or lost for good; 4, the relay
-            is not heard, though the job may live.
+        CommandError: 2, a command, URL or folder that cannot be used; 3, no contact, or lost for
+            good; 4, the relay is not heard, though the job may live.
     """
     import asyncio
 
     from ddtop.cli.find_job import find
-    from ddtop.cli.on_critical import OnCritical
+    from ddtop.cli.guard_options import guard_of
 
-    action = OnCritical(on_critical, _complain) if on_critical is not None else None
+    made = guard_of(_complain, **act)
     entry = find(name, wait_s, asked_by="watch", hub=hub)
-    code = asyncio.run(_Watch(entry, as_json, action).until_the_end())
-    if action is not None:
-        action.leave()
+    guard = made(entry.job) if made is not None else None
+    code = asyncio.run(_Watch(entry, as_json, guard).until_the_end())
+    if guard is not None:
+        guard.leave()
     return code
 
 
 class _Watch:
     """One job, until it ends or nothing more can come."""
 
-    def __init__(self, entry: registry.JobEntry, as_json: bool, action: OnCritical | None) -> None:
+    def __init__(self, entry: registry.JobEntry, as_json: bool, guard: Guard | None) -> None:
         from ddtop.viewer.changes import Changes
 
         self._entry = entry
         self._as_json = as_json
-        self._action = action
+        self._guard = guard
         self._changes = Changes()
         self._began = time.monotonic()
         self._read = float("-inf")
@@ -108,13 +146,13 @@ class _Watch:
             while True:
                 look = source.look()
                 for change in self._changes.take(look):
-                    self._tell(change)
+                    self._tell(change, look)
                 if look.snapshot is not None and look.snapshot.ended is not None:
                     failed = look.snapshot.ended.first_rank is not None
                     return 1 if failed or look.verdict.health == CRITICAL else 0
                 self._give_up(look)
-                if self._action is not None:
-                    self._action.look()
+                if self._guard is not None:
+                    self._guard.look()
                 if _reader_gone():
                     raise BrokenPipeError
                 done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
@@ -127,18 +165,19 @@ class _Watch:
                 if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
                     break
 
-    def _tell(self, change: Change) -> None:
-        from ddtop.diagnosis.finding import CRITICAL
+    def _tell(self, change: Change, look: Look) -> None:
+        from ddtop.cli.guard import scheduler_of
         from ddtop.present.events import event_json, event_line
-        from ddtop.viewer.changes import APPEARED
 
         event = event_json(change, self._entry.job)
         click.echo(json.dumps(event) if self._as_json else event_line(change))
-        finding = change.finding
-        if finding is None or (change.event, finding.severity) != (APPEARED, CRITICAL):
+        if self._guard is None or look.snapshot is None:
             return
-        if self._action is not None:
-            self._action.start(json.dumps(event).encode() + b"\n", finding.kind)
+        hellos = (one.hello for one in look.snapshot.ranks if one.hello is not None)
+        first = next(hellos, None)
+        if first is not None:
+            self._guard.scheduler = scheduler_of(first.environment)
+        self._guard.take(change, event)
 
     def _give_up(self, look: Look) -> None:
         """End the command if nothing more can come.

@@ -1,0 +1,237 @@
+"""Events to a real HTTP server that answers, is slow, refuses, dies or redirects."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from ddtop.cli import webhook
+from ddtop.cli.errors import CommandError
+from ddtop.cli.webhook import ALERTMANAGER, GENERIC, SLACK, Webhook, body_of, checked, shape_of
+
+FINDING = {
+    "kind": "not-in-collective", "severity": "critical", "ranks": [2], "victims": [0, 1],
+    "since_unix_ns": 1_700_000_000_000_000_000, "summary": "rank 2 sleeps", "evidence": [],
+    "advice": "look there", "group": "g", "op": None, "seq": 3,
+}  # fmt: skip
+EVENT = {
+    "schema": "ddtop.event/1", "time_unix_ns": 1_700_000_010_000_000_000, "event": "appeared",
+    "job": "train", "attempt": 0, "text": "critical not-in-collective: <rank 2> sleeps",
+    "finding": FINDING, "ranks": [], "ended": None,
+}  # fmt: skip
+
+
+class Server:
+    """Answers with what `answers` has next, and keeps what it got. An answer: a status, (status,
+    headers), or a function that gets the handler."""
+
+    def __init__(self, *answers):
+        self.answers, self.got = list(answers), []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                length = int(self.headers["Content-Length"])
+                outer.got.append((self.path, dict(self.headers), self.rfile.read(length)))
+                answer = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
+                if callable(answer):
+                    answer(self)
+                    return
+                status, headers = answer if isinstance(answer, tuple) else (answer, {})
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *_):
+                """Nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def serving():
+    found = []
+
+    def start(*answers):
+        found.append(Server(*answers))
+        return found[-1]
+
+    yield start
+    for one in found:
+        one.close()
+
+
+def sent(url, events=1, **more):
+    """What was complained about after all was delivered or given up."""
+    said = []
+    one = Webhook(url, None, more.pop("token", None), said.append, backoff_s=0.01, **more)
+    for _ in range(events):
+        one.put(EVENT)
+    one.leave()
+    return said
+
+
+def test_the_event_arrives_with_its_token(serving):
+    server = serving(200)
+
+    assert sent(server.url, token="s3cret") == []
+    ((path, headers, body),) = server.got
+    assert (path, json.loads(body)) == ("/hook", EVENT)
+    assert headers["Authorization"] == "Bearer s3cret"
+    assert headers["Content-Type"] == "application/json"
+
+
+def test_a_server_that_fails_for_a_while_is_tried_again(serving):
+    server = serving(503, (429, {"Retry-After": "0"}), 200)
+
+    assert sent(server.url) == []
+    assert len(server.got) == 3
+
+
+def test_a_server_that_goes_on_to_fail_is_given_up(serving):
+    server = serving(500)
+
+    assert sent(server.url) == [
+        "--webhook http://127.0.0.1: appeared was not delivered: HTTP 500, 5 times"
+    ]
+    assert len(server.got) == 5
+
+
+def test_one_that_refuses_the_event_is_not_asked_again(serving):
+    server = serving(403)
+
+    assert sent(server.url) == ["--webhook http://127.0.0.1: appeared was not delivered: HTTP 403"]
+    assert len(server.got) == 1
+
+
+def test_a_redirect_is_not_followed(serving):
+    """The token would go to whoever is named there."""
+    other = serving(200)
+    server = serving((307, {"Location": other.url}))
+
+    (said,) = sent(server.url, token="s3cret")
+    assert "redirects to 127.0.0.1, which is not followed" in said
+    assert other.got == []
+
+
+def test_a_server_that_dies_in_the_middle_is_tried_again(serving):
+    def die(handler):
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    server = serving(die, 200)
+
+    assert sent(server.url) == []
+    assert len(server.got) == 2
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up_in_time(serving):
+    over = threading.Event()
+
+    def dribble(handler):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+        while not over.wait(0.05):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+
+    server = serving(dribble)
+    began = time.monotonic()
+    (said,) = sent(server.url, try_s=0.2)
+    over.set()
+
+    assert "no answer within 0.2 s, 5 times" in said
+    assert time.monotonic() - began < 10
+
+
+def test_nobody_there_is_reported():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+
+    (said,) = sent(f"http://127.0.0.1:{port}/")
+    assert "Connection refused, 5 times" in said
+
+
+def test_a_slow_server_does_not_hold_up_who_puts_and_the_queue_is_bounded(serving):
+    go = threading.Event()
+    server = serving(lambda handler: go.wait(10) and handler.send_error(403))
+    said = []
+    one = Webhook(server.url, None, None, said.append)
+    began = time.monotonic()
+    for _ in range(webhook.QUEUE_MAX + 5):
+        one.put(EVENT)
+    took_s = time.monotonic() - began
+    go.set()
+    one.leave()
+
+    assert took_s < 1
+    assert 4 <= one.dropped <= 5
+    assert any("dropped, too many wait" in text for text in said)
+
+
+def test_shapes_fit_their_urls():
+    assert shape_of("https://hooks.slack.com/services/x") == SLACK
+    assert shape_of("http://am:9093/api/v2/alerts") == ALERTMANAGER
+    assert shape_of("http://host/else") == GENERIC
+
+
+def test_slack_gets_text_without_mentions_or_links():
+    assert body_of(SLACK, EVENT | {"text": "<!channel> a & b"}) == {
+        "text": "*train* appeared: &lt;!channel&gt; a &amp; b"
+    }
+
+
+def test_alertmanager_gets_the_same_alert_again_when_it_is_over():
+    (fired,) = body_of(ALERTMANAGER, EVENT)
+    (over,) = body_of(ALERTMANAGER, EVENT | {"event": "cleared", "text": "over"})
+
+    assert fired["labels"] == over["labels"]
+    assert fired["labels"]["kind"] == "not-in-collective"
+    assert fired["startsAt"] == "2023-11-14T22:13:20+00:00"
+    assert "endsAt" not in fired
+    assert over["endsAt"] == "2023-11-14T22:13:30+00:00"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "example.org", "ftp://h/", "http://", "http://h:99999/", "file:///etc/passwd",
+     "http://h/a b", "http://[::1", "http://h/\n"],
+)  # fmt: skip
+def test_a_url_that_is_none_is_refused(url):
+    with pytest.raises(CommandError, match="takes an http or https URL") as raised:
+        checked(url, "--webhook")
+    assert raised.value.code == 2
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["https://u:p@h/", "https://hooks.slack.com/services/T/B/x"])
+def test_a_secret_on_the_command_line_is_refused_and_in_a_file_it_is_taken(url):
+    with pytest.raises(CommandError, match="every user of the host can read it"):
+        checked(url, "--webhook")
+    assert checked(url, "--webhook-file") == url
+
+
+def test_a_secret_is_read_from_a_file_else_from_a_variable(tmp_path, monkeypatch):
+    path = tmp_path / "token"
+    path.write_text("abc\n")
+    monkeypatch.setenv("DDTOP_WEBHOOK_TOKEN", "xyz")
+
+    assert webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(path)) == "abc"
+    assert webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", None) == "xyz"
+    for text in ("", "a\nb\n"):
+        path.write_text(text)
+        with pytest.raises(CommandError, match="one line"):
+            webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(path))
+    with pytest.raises(CommandError, match="No such file"):
+        webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(tmp_path / "none"))
