@@ -66,6 +66,22 @@ class Policy:
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
     does not wake at all, a long poll wakes about once a second."""
 
+    slowdown_info_ratio: float = 0.1
+    """Share of its speed that a job has lost, over two minutes. Below this the speed of a shared
+    host varies by itself."""
+    slowdown_warning_ratio: float = 0.3
+    """... from here on it is a warning: a week of training becomes ten days."""
+    slowdown_noise_factor: float = 1.5
+    """The loss must be so many times the spread of four pieces of half a minute. Random noise
+    reaches that in less than one of a thousand looks."""
+    slowdown_share_ratio: float = 0.5
+    """Waiting for data explains a slowdown if it is this share of what a step takes longer."""
+    slowdown_wait_ratio: float = 0.15
+    """By so much the share of the time in collectives must have grown to say so: it is sampled."""
+    slowdown_delay_ratio: float = 0.2
+    """Share of the time in which a rank is ready to run without a CPU, to name that as the
+    cause."""
+
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
     host_quiet_s: float = 3.0

@@ -33,6 +33,7 @@ class Kind(str, Enum):
     INPUT_BOUND = "input-bound"
     HOST_LOST = "host-lost"
     STRAGGLER = "straggler"
+    SLOWDOWN = "slowdown"
     SYNC_BOUND = "sync-bound"
     CPU_OVERSUBSCRIBED = "cpu-oversubscribed"
     MEMORY_PRESSURE = "memory-pressure"

@@ -37,6 +37,7 @@ from ddtop.diagnosis.rules import (
     rendezvous,
     resources,
     sampling,
+    slowdown,
     starting,
     stopped,
     straggler,
@@ -109,6 +110,7 @@ CAUSES = (*ENDS, "stopped", "mismatch")
 BESIDE = frozenset({
     Kind.VERSION_SKEW, Kind.WRONG_BACKEND, Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET,
     Kind.INPUT_BOUND, Kind.SYNC_BOUND, Kind.STRAGGLER, Kind.CPU_OVERSUBSCRIBED, Kind.GPU_SHARED,
+    Kind.SLOWDOWN,
     Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED, Kind.MEMORY_PRESSURE, Kind.DISK_FULL,
     Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED,
 })  # fmt: skip
@@ -292,6 +294,13 @@ TABLE = (
         "the share of the time in collectives for which all ranks have arrived",
         needs=("balances",),
         silenced_by=("oversubscribed",),
+        unless=MOVES,
+    ),
+    RuleRow(
+        slowdown.rule,
+        (Kind.SLOWDOWN,),
+        "the speed of each rank now, ten minutes ago, at its start and in the last run",
+        silenced_by=("straggler", "input_bound", "oversubscribed"),
         unless=MOVES,
     ),
     RuleRow(

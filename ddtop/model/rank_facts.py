@@ -147,6 +147,7 @@ def _progress(state: RankState, memory: RankMemory) -> ProgressFacts:
         last_unix_ns=state.progress_unix_ns,
         usual_pause_s=memory.longest_pauses_ns[1] / 1e9,
         training=state.progress,
+        pace=state.pace,
     )
 
 

@@ -93,6 +93,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         apart=hosts.apart(reports.hosts),
         orders=tuple(job.orders),
         progress=job_progress.of_job(ranks),
+        last_run=job.last_run,
         axes=_axes(job, ranks),
     )
 

@@ -6,13 +6,14 @@ A key may be added in a later version, none is taken away or changes its meaning
 from __future__ import annotations
 
 from math import isfinite
+from statistics import median
 from typing import Any
 
 from ddtop.diagnosis.finding import UNKNOWN, Finding, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
 from ddtop.model.state.probes import probes_off
-from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.progress import Speed, TrainingProgress
 from ddtop.wire.records import Group, OpenCall, Stage
 
 STATUS_SCHEMA = "ddtop.status/1"
@@ -35,6 +36,7 @@ def status_json(snapshot: Snapshot, verdict: Verdict | None = None) -> Json:
         "ranks": [_rank(snapshot, rank, rank.rank in blamed) for rank in snapshot.ranks],
         "probes_off": probes_off_json(snapshot),
         "progress": progress_json(snapshot.progress),
+        "pace": pace_json(snapshot),
         "axes": [{"name": axis.name, "size": axis.size} for axis in snapshot.axes],
         "groups": [_group(group) for group in snapshot.groups],
     }
@@ -84,6 +86,25 @@ def progress_json(progress: TrainingProgress | None) -> Json | None:
         "longest_s": _number(progress.longest_s),
         "phases_ended": progress.phases_ended,
     }
+
+
+def pace_json(snapshot: Snapshot) -> Json | None:
+    """How fast the job trains, median over the ranks; null until two minutes are measured."""
+    paces = [rank.progress.pace for rank in snapshot.ranks if rank.progress.pace is not None]
+    if not paces:
+        return None
+    unit = paces[0].now.unit
+    then: dict[str, list[Speed | None]] = {
+        "per_s": [pace.now for pace in paces],
+        "start_per_s": [pace.start for pace in paces],
+        "ten_minutes_ago_per_s": [pace.before for pace in paces],
+        "last_run_per_s": [snapshot.last_run],
+    }
+    found: Json = {"unit": unit}
+    for name, speeds in then.items():
+        known = [one.per_s for one in speeds if one is not None and one.unit == unit]
+        found[name] = median(known) if known else None
+    return found
 
 
 def _number(value: float | None) -> float | None:

@@ -161,7 +161,9 @@ class Engine:
 
     def follower(self) -> Follower:
         """For a new connection; only this engine may use it, besides its flags and its clock."""
-        return Follower(self._job, self._clock, self._answers.append)
+        follower = Follower(self._job, self._clock, self._answers.append)
+        follower.compares = True
+        return follower
 
     def put(self, follower: Follower, data: bytes) -> None:
         """Let `follower` take this frame in; dropped and counted where too much waits already.

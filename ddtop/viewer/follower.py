@@ -29,6 +29,7 @@ from ddtop.viewer.replay import NO_END, read_recording
 from ddtop.viewer.requests import ANSWERS, Requests
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire import frames
+from ddtop.wire.progress import Speed
 from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
 from ddtop.words import units
 
@@ -82,6 +83,8 @@ class Follower:
         self.live = False
         self.refusal: str | None = None
         self.rejoin = False
+        self.compares = False
+        """The speed of the last run of this name is still to be looked up."""
         self.took_mono_s = time.monotonic()
         """When the last frame came in, of whatever kind."""
         self._clock = clock
@@ -150,6 +153,12 @@ class Follower:
 
     def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict now, or at another moment."""
+        if self.compares and any(
+            memory.state is not None and memory.state.pace is not None
+            for memory in self.job.ranks.values()
+        ):
+            self.compares = False
+            self.job.last_run = last_run_speed(self.job.name, self.job.run)
         snapshot = self.job.snapshot(self.now_unix_ns() if at_unix_ns is None else at_unix_ns)
         return self.judge.look(snapshot)
 
@@ -182,6 +191,7 @@ def join(
         RegistryError: the key cannot be read.
     """
     follower = Follower(entry.job)
+    follower.compares = True
     link = ViewerLink(*entry.endpoint(), registry.secret(), controller)
     link.send(request(Command("join", history_s=history_s)))
     for data in link.receive(JOIN_S):
@@ -323,6 +333,24 @@ def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
         follower.take(data)
     if link.is_due:
         link.send(request(Command("ping")))
+
+
+def last_run_speed(name: str, run: str) -> Speed | None:
+    """How fast the last run of that name on this host trained at its end; None: not known.
+
+    `run` is the run that is looked at. Reads the state that the relay of the other has left.
+    """
+    try:
+        entries = [one for one in registry.read_entries() if one.job == name and one.run != run]
+        over = [one for one in entries if one.over(time.time_ns())]
+        if not over:
+            return None
+        last = max(over, key=lambda one: one.started_unix_ns)
+        snapshot, _ = last_state(last, from_journal=False)
+    except (registry.RegistryError, UnreachableError, OSError):
+        return None
+    speeds = [one.progress.pace.now for one in snapshot.ranks if one.progress.pace is not None]
+    return sorted(speeds, key=lambda one: one.per_s)[len(speeds) // 2] if speeds else None
 
 
 def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[Snapshot, Verdict]:

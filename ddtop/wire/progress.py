@@ -45,3 +45,34 @@ class TrainingProgress(msgspec.Struct, frozen=True, array_like=True):
     usual_s: float | None = None
     longest_s: float | None = None
     phases_ended: int = 0
+
+
+class Speed(msgspec.Struct, frozen=True, array_like=True):
+    """How fast a rank trained in two minutes of training.
+
+    `unit`: tokens or samples of the whole job, or steps. `per_s`: the median of four pieces,
+    `least_per_s` and `most_per_s` the slowest and the fastest. `step_ms`: the length of a step,
+    `loader_ms` of it waiting for the DataLoader; `wait_ratio`: the share of the time in which a
+    collective was pending.
+    """
+
+    unit: str
+    per_s: float
+    least_per_s: float
+    most_per_s: float
+    step_ms: float
+    loader_ms: float = 0.0
+    wait_ratio: float = 0.0
+
+
+class Pace(msgspec.Struct, frozen=True, array_like=True):
+    """How fast the training of a rank is, without validations, checkpoints and compilations.
+
+    `now`: the last two minutes of training, which began at `since_unix_ns`. `before`: two minutes
+    that ended ten minutes earlier. `start`: the first two minutes after half a minute of warm-up.
+    """
+
+    now: Speed
+    start: Speed | None = None
+    before: Speed | None = None
+    since_unix_ns: int | None = None

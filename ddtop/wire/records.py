@@ -19,7 +19,7 @@ from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import OutsideLook
-from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.progress import Pace, TrainingProgress
 from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
 from ddtop.wire.stacks import StackFrame, ThreadStack
@@ -233,7 +233,7 @@ class RankState(Record, frozen=True, array_like=True):
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
     of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
     torch's pipelining that it runs. `outside`: the rank has no agent, and this was
-    read of it from outside.
+    read of it from outside. `pace`: how fast it trains, now and before.
     """
 
     phase: str
@@ -273,6 +273,7 @@ class RankState(Record, frozen=True, array_like=True):
     progress: TrainingProgress | None = None
     pipeline: tuple[Stage, ...] = ()
     outside: OutsideLook | None = None
+    pace: Pace | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

@@ -55,6 +55,7 @@ def test_a_status_has_a_row_for_every_rank_with_every_key():
         "ranks",
         "probes_off",
         "progress",
+        "pace",
         "axes",
         "groups",
     ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.probes.pace import Paces
 from ddtop.agent.progress_notes import (
     NAME_CHARACTERS,
     Phase,
@@ -22,6 +23,7 @@ from ddtop.agent.progress_notes import (
     Reading,
     progress_notes,
 )
+from ddtop.wire import page as layout
 from ddtop.wire.progress import TRAIN, TrainingProgress
 
 if TYPE_CHECKING:
@@ -96,9 +98,34 @@ class ProgressProbe(Probe):
         self._since = 0
         self._open: Phase | None = None
         self._source: str | None = None
+        self._samples: float | None = None
+        self._tokens: float | None = None
+        self._paces = Paces()
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`progress`; nothing while no source says anything."""
+        """`progress`, nothing while no source says anything; and `pace`."""
+        found = self._progress(tick)
+        self._count(tick)
+        pace = self._paces.pace(tick.unix_minus_mono)
+        return {**found, "pace": pace} if pace is not None else found
+
+    def _count(self, tick: Tick) -> None:
+        """Let the pace see what is counted now."""
+        words = self._rank.page.words
+        source = words[layout.ITERATION_SOURCE_AT]
+        if source in layout.STEP_SOURCES:
+            self._paces.add(
+                tick.now,
+                source,
+                words[layout.ITERATION_AT],
+                words[layout.LOADER_WAIT_TOTAL_AT],
+                tick.waits,
+                self._phase in (None, TRAIN),
+                self._samples,
+                self._tokens,
+            )
+
+    def _progress(self, tick: Tick) -> dict[str, Any]:
         notes = progress_notes
         if not notes.sources and not notes.open and self._phase is None:
             return {}
@@ -163,6 +190,7 @@ class ProgressProbe(Probe):
     ) -> TrainingProgress:
         now = tick.now
         samples, tokens = _first(found, "samples"), _first(found, "tokens")
+        self._samples, self._tokens = samples, tokens
         self._speed.add(now, (main.step, samples, tokens))
         self._eta.add(now, (main.step,))
         lengths = sorted(progress_notes.ended.get(self._phase or "", ()))

@@ -57,6 +57,40 @@ PAGES = (
         ),
     ),
     Explanation(
+        kind=Kind.SLOWDOWN,
+        severity="info; warning from {slowdown_warning_ratio}",
+        brief="the job trains slower than before",
+        meaning=(
+            "The job still trains, and slower than ten minutes ago, than at its start, or than its"
+            " last run of the same name. Nothing in the program says so, and the end is later than"
+            " planned."
+        ),
+        found=(
+            (
+                "Each agent measures two minutes of training in four pieces: tokens, samples or"
+                " steps a second. Validation, checkpoints and compilation do not count, nor does"
+                " the first half minute."
+            ),
+            (
+                "At least {slowdown_info_ratio} slower, and on most ranks by"
+                " {slowdown_noise_factor} times the spread of the four pieces: a speed that"
+                " varies is no slowdown."
+            ),
+            (
+                "The sentence says what takes the time: data, one rank for which the others wait,"
+                " clocks of GPUs, no CPU, or communication."
+            ),
+        ),
+        steps=(
+            "Data: see input-bound. One rank: see straggler. Clocks: see gpu-throttled.",
+            "Other jobs on the same hosts, disks or network since then?\nddtop jobs; top",
+            (
+                "The samples have become longer (a curriculum): tell ddtop the tokens,"
+                " ddtop.progress(tokens=...), and it compares those."
+            ),
+        ),
+    ),
+    Explanation(
         kind=Kind.SYNC_BOUND,
         severity="warning",
         brief="much of each step is communication, and no rank is late",

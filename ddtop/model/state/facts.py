@@ -18,7 +18,7 @@ from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import OutsideLook
-from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.progress import Pace, Speed, TrainingProgress
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import (
     Collective,
@@ -160,6 +160,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     usual_pause_s: float | None = None
     #: What its framework or program counts: step, epoch, phase, loss.
     training: TrainingProgress | None = None
+    #: How fast it trains, now, ten minutes ago and at its start.
+    pace: Pace | None = None
 
 
 class CommFacts(msgspec.Struct, frozen=True, gc=False):
@@ -496,6 +498,8 @@ class Snapshot:
     apart: str | None = None
     #: What people had done to ranks lately, each with its time (unix ns), in order of arrival.
     orders: tuple[tuple[int, Order], ...] = ()
+    #: How fast a rank of the last run of the same name trained at its end.
+    last_run: Speed | None = None
     #: How far the training is: the progress of the ranks as one.
     progress: TrainingProgress | None = None
     #: The dimensions of the grid of ranks, outermost first; empty where no group has a meaning.

@@ -23,6 +23,7 @@ from ddtop.model.state.series import Series
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.gpu import RasAnswer
+from ddtop.wire.progress import Speed
 from ddtop.wire.records import (
     Exit,
     Group,
@@ -211,6 +212,8 @@ class JobMemory:
         #: Records that were refused because their numbers are absurd.
         self.garbled = 0
         self.notes: deque[str] = deque(maxlen=NOTES_MAX)
+        #: How fast the last run of the same name trained at its end; set by who follows the job.
+        self.last_run: Speed | None = None
 
     def place(self, rank: int, memory: RankMemory) -> RankMemory:
         """Make this process the rank from now on."""

@@ -62,6 +62,7 @@ def detail_lines(
     _title(page, snapshot, rank)
     _series(page, rank, memory)
     _progress(page, snapshot, rank)
+    _pace(page, rank)
     _place(page, snapshot, rank)
     time_lines(page, rank)
     _collectives(page, snapshot, rank)
@@ -160,6 +161,17 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("phase", clean(_phase(snapshot, progress)))
     if progress.steps_per_s is not None:
         page.item("steps/s", number_text(progress.steps_per_s))
+
+
+def _pace(page: Page, rank: RankFacts) -> None:
+    """How fast it trains, beside what it was."""
+    pace = rank.progress.pace
+    if pace is None:
+        return
+    known = (("ten minutes ago", pace.before), ("at its start", pace.start))
+    then = [f"{number_text(one.per_s)} {when}" for when, one in known if one is not None]
+    now = f"{number_text(pace.now.per_s)} {pace.now.unit}/s of training"
+    page.item("speed", "; ".join([now, *then]))
 
 
 def _phase(snapshot: Snapshot, progress: TrainingProgress) -> str:

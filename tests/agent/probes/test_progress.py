@@ -16,6 +16,7 @@ from ddtop.agent.progress_notes import (
     Reading,
     progress_notes,
 )
+from ddtop.wire import page as layout
 from tests.agent.frameworks.reading import Clock
 
 
@@ -36,7 +37,8 @@ class Framework(ProgressSource):
 def clock(clean_notes, monkeypatch):
     monkeypatch.setattr(guard, "off", {})
     monkeypatch.setattr(guard, "_failed", {})
-    return Clock(ProgressProbe(SimpleNamespace(lead_id=clean_notes.thread)))
+    page = SimpleNamespace(words=[0] * layout.SLOTS_AT)
+    return Clock(ProgressProbe(SimpleNamespace(lead_id=clean_notes.thread, page=page)))
 
 
 def test_the_trainer_is_believed_before_the_engine_and_the_bar(clock):

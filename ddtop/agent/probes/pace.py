@@ -1,0 +1,128 @@
+"""How fast the training is now, ten minutes ago, and at its start.
+
+Source: the count of iterations on the state page, the time waited for the DataLoader (there too),
+and the counts of samples and tokens of `probes.progress`. Time in a validation, a checkpoint or a
+compilation does not count. Caveat: the first half minute of training counts as warm-up. Check: the
+program's own samples a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+from ddtop.wire.progress import Pace, Speed
+
+BUCKET_NS = 30_000_000_000
+STEPS_LEAST = 5
+"""A piece of training is this long, and has this many steps: a mean over less is noise."""
+PIECES = 4
+"""A speed is made of four pieces: two minutes."""
+WARM_UP = 1
+BEFORE_NS = 600_000_000_000
+KEPT = 64
+
+
+class Piece:
+    """Some training: `ns` long, ended at `ended` (monotonic ns)."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = self.ns = self.steps = self.loader_ns = 0
+        self.looks = self.waits = 0
+        self.samples = self.tokens = 0.0
+
+
+class Paces:
+    """Cuts the training into pieces, and remembers the first and the last of them."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int, int, int, float | None, float | None] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """What comes has nothing to do with what was."""
+        self._piece = Piece()
+        self._ended = 0
+        self._start: list[Piece] = []
+        self._recent: deque[Piece] = deque(maxlen=KEPT)
+        self._told: Pace | None = None
+
+    def add(
+        self,
+        now: int,
+        source: int,
+        iteration: int,
+        loader_ns: int,
+        waits: bool,
+        trains: bool,
+        samples: float | None,
+        tokens: float | None,
+    ) -> None:
+        """What is counted at `now` (monotonic ns).
+
+        `source`: who counts iterations; another one counts anew. `waits`: a collective is pending.
+        """
+        last, self._last = self._last, (now, source, iteration, loader_ns, samples, tokens)
+        if last is None or source != last[1] or iteration < last[2]:
+            self._forget()
+            return
+        if not trains:
+            return
+        piece = self._piece
+        piece.began = piece.began or last[0]
+        piece.ns += now - last[0]
+        piece.steps += iteration - last[2]
+        piece.loader_ns += max(loader_ns - last[3], 0)
+        piece.samples += _grown(last[4], samples)
+        piece.tokens += _grown(last[5], tokens)
+        piece.looks += 1
+        piece.waits += waits
+        if piece.ns >= BUCKET_NS and piece.steps >= STEPS_LEAST:
+            piece.ended, self._piece = now, Piece()
+            self._close(piece)
+
+    def _close(self, piece: Piece) -> None:
+        self._ended += 1
+        if WARM_UP < self._ended <= WARM_UP + PIECES:
+            self._start.append(piece)
+        self._recent.append(piece)
+        self._told = None
+
+    def pace(self, unix_minus_mono: int) -> Pace | None:
+        """What is known; None until there are two minutes of training after the warm-up."""
+        if self._ended < WARM_UP + PIECES:
+            return None
+        if self._told is None:
+            recent = list(self._recent)
+            now, end = recent[-PIECES:], recent[-1].ended
+            before = [one for one in recent if end - one.ended >= BEFORE_NS][-PIECES:]
+            later = self._ended >= WARM_UP + 2 * PIECES
+            self._told = Pace(
+                now=_speed(now),
+                start=_speed(self._start) if later else None,
+                before=_speed(before) if len(before) == PIECES else None,
+                since_unix_ns=now[0].began + unix_minus_mono,
+            )
+        return self._told
+
+
+def _grown(before: float | None, now: float | None) -> float:
+    return max(now - before, 0.0) if before is not None and now is not None else 0.0
+
+
+def _speed(pieces: list[Piece]) -> Speed:
+    """The median of the pieces, and the slowest and fastest of them."""
+    unit = next(
+        (name for name in ("tokens", "samples") if all(getattr(one, name) for one in pieces)),
+        "steps",
+    )
+    rates = [getattr(one, unit) / (one.ns / 1e9) for one in pieces]
+    return Speed(
+        unit=unit,
+        per_s=median(rates),
+        least_per_s=min(rates),
+        most_per_s=max(rates),
+        step_ms=median(one.ns / one.steps / 1e6 for one in pieces),
+        loader_ms=median(one.loader_ns / one.steps / 1e6 for one in pieces),
+        wait_ratio=median(one.waits / one.looks for one in pieces),
+    )

@@ -1,0 +1,194 @@
+"""`slowdown`: the job trains slower than ten minutes ago, than at its start, or than its last run,
+and has done so for two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from ddtop.diagnosis.context import Context
+from ddtop.diagnosis.finding import INFO, WARNING, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
+from ddtop.wire.progress import Speed
+from ddtop.words.progress import number
+from ddtop.words.ranks import ranks_text, verb
+
+
+class _Compared(NamedTuple):
+    """All ranks against one moment: `slower` is the share of its speed that the job has lost."""
+
+    when: str
+    slower: float
+    ranks: list[RankFacts]
+    now: list[Speed]
+    then: list[Speed]
+
+
+class _Cause(NamedTuple):
+    """What has changed, in words; `ranks`: where, empty for all."""
+
+    text: str
+    ranks: tuple[int, ...] = ()
+
+
+def rule(context: Context) -> list[Finding]:
+    """One finding, about the moment against which it has lost most."""
+    snapshot, policy = context.snapshot, context.policy
+    compared = [
+        one
+        for when in ("ten minutes ago", "at its start", "in its last run")
+        if (one := _compare(snapshot, when, policy)) is not None
+        and one.slower >= policy.slowdown_info_ratio
+    ]
+    if not compared:
+        return []
+    worst = max(compared, key=lambda one: one.slower)
+    cause = _cause(snapshot, worst, policy)
+    severity = WARNING if worst.slower >= policy.slowdown_warning_ratio else INFO
+    unit = worst.now[0].unit
+    speeds = (
+        f"{number(median(one.per_s for one in worst.now))} instead of"
+        f" {number(median(one.per_s for one in worst.then))} {unit}/s"
+    )
+    since = [one.progress.pace.since_unix_ns or 0 for one in worst.ranks if one.progress.pace]
+    return [
+        Finding(
+            kind=Kind.SLOWDOWN,
+            severity=severity,
+            ranks=cause.ranks,
+            victims=(),
+            since_unix_ns=max(since, default=snapshot.time_unix_ns),
+            summary=(
+                f"the job trains {round(worst.slower * 20) * 5}% slower than {worst.when}: {speeds}"
+                f"; {cause.text}"
+            ),
+            evidence=tuple(_lines(worst)),
+            advice=_ADVICE,
+        )
+    ]
+
+
+_ADVICE = (
+    "look at what changed at that time: other jobs on these hosts, clocks of the GPUs, the data,"
+    " the length of the samples"
+)
+
+
+def _then(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
+    pace = rank.progress.pace
+    if pace is None:
+        return None
+    if when == "in its last run":
+        return snapshot.last_run
+    return pace.before if when == "ten minutes ago" else pace.start
+
+
+def _compare(snapshot: Snapshot, when: str, policy: Policy) -> _Compared | None:
+    """None if too few ranks know both speeds, or if noise explains the difference.
+
+    On most ranks the two speeds must be further apart than the pieces of each of them: a job whose
+    speed varies by itself has no such gap.
+    """
+    found = []
+    for rank in snapshot.ranks:
+        pace, then = rank.progress.pace, _then(rank, when, snapshot)
+        known = pace is not None and then is not None and not rank.gone
+        if known and pace is not None and then is not None and pace.now.unit == then.unit:
+            found.append((rank, pace.now, then))
+    if 2 * len(found) <= snapshot.world_size:
+        return None
+    apart = sum(_is_apart(now, then, policy) for _, now, then in found)
+    if 2 * apart <= len(found):
+        return None
+    slower = median(1 - now.per_s / then.per_s if then.per_s else 0.0 for _, now, then in found)
+    ranks, now, then_all = zip(*found, strict=True)
+    return _Compared(when, slower, list(ranks), list(now), list(then_all))
+
+
+def _is_apart(now: Speed, then: Speed, policy: Policy) -> bool:
+    spread = max(now.most_per_s - now.least_per_s, then.most_per_s - then.least_per_s)
+    gap = then.per_s - now.per_s
+    return now.most_per_s < then.least_per_s and gap > policy.slowdown_noise_factor * spread
+
+
+def _cause(snapshot: Snapshot, found: _Compared, policy: Policy) -> _Cause:
+    """What takes the time that a step takes longer."""
+    pairs = list(zip(found.now, found.then, strict=True))
+    longer = [now.step_ms - then.step_ms for now, then in pairs]
+    data = [now.loader_ms - then.loader_ms for now, then in pairs]
+    loading = [
+        rank.rank
+        for rank, more, all_ms in zip(found.ranks, data, longer, strict=True)
+        if all_ms > 0 and more >= policy.slowdown_share_ratio * all_ms
+    ]
+    if loading:
+        most = max(data)
+        who = _who(loading, snapshot)
+        text = f"{who} {verb(loading, 'waits', 'wait')} {number(most)} ms a step longer for data"
+        return _Cause(text, _some(loading, snapshot))
+    alone = _not_waiting(found, policy)
+    if alone:
+        text = f"{ranks_text(alone)} {verb(alone, 'takes', 'take')} longer, and the others wait"
+        return _Cause(text, tuple(alone))
+    throttled = [
+        rank.rank for rank in found.ranks if rank.gpu.own is not None and rank.gpu.own.gpu.throttle
+    ]
+    if throttled:
+        who = _who(throttled, snapshot)
+        return _Cause(f"the GPU of {who} lowers its clock", _some(throttled, snapshot))
+    crowded = [rank.rank for rank in found.ranks if _crowded(rank, policy)]
+    if crowded:
+        who = _who(crowded, snapshot)
+        text = f"{who} {verb(crowded, 'is', 'are')} ready to run without a CPU more often"
+        return _Cause(text, _some(crowded, snapshot))
+    if median(_waits_more(found)) >= policy.slowdown_wait_ratio:
+        return _Cause("all ranks spend more of their time in collectives")
+    return _Cause("a step takes longer on all ranks, and no source says why")
+
+
+def _not_waiting(found: _Compared, policy: Policy) -> list[int]:
+    """Few ranks whose waits have not grown, while those of the others have."""
+    grown = dict(zip([one.rank for one in found.ranks], _waits_more(found), strict=True))
+    more = [rank for rank, one in grown.items() if one >= policy.slowdown_wait_ratio]
+    less = [rank for rank, one in grown.items() if one < policy.slowdown_wait_ratio / 3]
+    few = 0 < len(less) <= max(len(grown) // 4, 1) and len(more) + len(less) == len(grown)
+    return less if few and more else []
+
+
+def _waits_more(found: _Compared) -> list[float]:
+    pairs = zip(found.now, found.then, strict=True)
+    return [now.wait_ratio - then.wait_ratio for now, then in pairs]
+
+
+def _crowded(rank: RankFacts, policy: Policy) -> bool:
+    pressure = rank.process.pressure
+    return pressure is not None and (pressure.delay_ratio or 0.0) >= policy.slowdown_delay_ratio
+
+
+def _some(ranks: Sequence[int], snapshot: Snapshot) -> tuple[int, ...]:
+    """The ranks to name; none if most of the job is meant."""
+    return tuple(ranks) if 2 * len(ranks) <= snapshot.world_size else ()
+
+
+def _who(ranks: Sequence[int], snapshot: Snapshot) -> str:
+    return ranks_text(ranks) if _some(ranks, snapshot) else "most ranks"
+
+
+def _lines(found: _Compared) -> list[str]:
+    lines = []
+    for title, field, unit in (
+        ("a step", "step_ms", " ms"),
+        ("waiting for data", "loader_ms", " ms a step"),
+    ):
+        now, then = (
+            median(getattr(one, field) for one in all_) for all_ in (found.now, found.then)
+        )
+        if max(now, then) >= 1:
+            lines.append(f"{title}: {number(now)}{unit} now, {number(then)}{unit} {found.when}")
+    now, then = (median(one.wait_ratio for one in all_) for all_ in (found.now, found.then))
+    lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {found.when}")
+    return lines
