@@ -44,8 +44,8 @@ def test_a_job_that_stands_still_says_who_where_since_when_and_what_to_do():
         "train-4730  3/3 ranks  1 host  gloo      iter 12,482  NO PROGRESS 31 s  22:13:20",
         "✖ rank 1 has been in the DataLoader (data.py:40 load_image) for 31 s;",
         "  ranks 0,2 wait for it in all_reduce #74893 of default_pg",
-        "  worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
-        "  → check the file server of /data; torch gives up in 29 min 29 s",
+        "  worker pid 4811 must deliver the next batch: state D, nfs_wait",
+        "  → check the file server of /data; the process group times out in 29 min 29 s",
         "─" * 80,
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
         "   1 ✖ culprit   12,482       - DataLoader data.py:40  31s   0% 0/8      2  0.4s",
@@ -185,7 +185,7 @@ def test_the_sentence_outlives_the_evidence_where_lines_are_few():
     assert lines[1:] == [
         "✖ rank 5 has been in the DataLoader (data.py:40 load_image) for 31 s;",
         "  ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg",
-        "  → check the file server of /data; torch gives up in 29 min 29 s",
+        "  → check the file server of /data; the process group times out in 29 min 29 s",
     ]
 
 
@@ -197,7 +197,7 @@ def test_on_a_small_terminal_the_sentence_stays_whole_and_the_advice_is_cut():
         "✖ rank 5 has been in the DataLoader (data.py:40 load_image)",
         "  for 31 s; ranks 0-4,6,7 wait for it in all_reduce #74893",
         "  of default_pg",
-        "  → check the file server of /data; torch gives up in 29 mi…",
+        "  → check the file server of /data; the process group time…",
     ]
 
 
@@ -221,11 +221,11 @@ def test_a_diagnosis_is_the_findings_with_evidence_and_advice():
         "  ranks 0-4,6,7 wait for it in all_reduce #74893 of default_pg\n"
         "  ranks: 5\n"
         "  waiting: 0-4,6,7\n"
-        "  · worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar\n"
+        "  · worker pid 4811 must deliver the next batch: state D, nfs_wait\n"
         "  · default_pg: ranks 0-4,6,7 at #74893, rank 5 at #74892\n"
         "  · rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames),\n"
         "    data.py:40 load_image\n"
-        "  → check the file server of /data; torch gives up in 29 min 29 s\n"
+        "  → check the file server of /data; the process group times out in 29 min 29 s\n"
     )
 
 

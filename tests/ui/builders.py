@@ -311,14 +311,14 @@ def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
             f"ranks {rank_list(victims)} wait for it in all_reduce #74893 of default_pg"
         ),
         evidence=(
-            "worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
+            "worker pid 4811 must deliver the next batch: state D, nfs_wait",
             f"default_pg: ranks {rank_list(victims)} at #74893, rank {culprit} at #74892",
             (
                 "rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40"
                 " load_image"
             ),
         ),
-        advice="check the file server of /data; torch gives up in 29 min 29 s",
+        advice="check the file server of /data; the process group times out in 29 min 29 s",
         group="0",
         op="all_reduce",
         seq=74_893,

@@ -39,7 +39,7 @@ def memory(*values):
     return Memory(deque(values), deque(), deque(), deque())
 
 
-def test_the_page_of_a_culprit_says_where_it_is_and_who_owes_the_batch():
+def test_the_page_of_a_culprit_says_where_it_is_and_which_worker_must_deliver_the_next_batch():
     snapshot, _ = builders.hang()
     found = texts(detail_lines(snapshot, 5, memory(), 100))
 
@@ -162,7 +162,7 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
         "  in            all_reduce #74893 of default_pg",
         "",
         "evidence",
-        "  · worker pid 4811 owes the batch: state D, nfs_wait, /data/shard-17.tar",
+        "  · worker pid 4811 must deliver the next batch: state D, nfs_wait",
         "  · default_pg: ranks 0-4,6,7 at #74893, rank 5 at #74892",
         (
             "  · rank 5: main.py:12 main, train.py:80 train_step, torch (4 frames), data.py:40"
@@ -170,7 +170,7 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
         ),
         "",
         "what to do",
-        "  → check the file server of /data; torch gives up in 29 min 29 s",
+        "  → check the file server of /data; the process group times out in 29 min 29 s",
         "",
         "what it means",
         (

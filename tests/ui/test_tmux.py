@@ -97,7 +97,7 @@ def test_from_the_verdict_to_the_stacks_and_out(pane):
     )
 
     pane.press("e")
-    pane.until("worker pid 4811 owes the batch", "Esc back")
+    pane.until("worker pid 4811 must deliver the next batch", "Esc back")
     pane.press("Escape")
     pane.until("? help")
 
