@@ -18,7 +18,7 @@ from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Communication, Probe, Tick
-from ddtop.agent.probes import arrivals, init_args
+from ddtop.agent.probes import arrivals, init_args, roles
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.agent.stacks import dump_file, threads
 from ddtop.link.rank_side import RankLink
@@ -240,6 +240,7 @@ class Reporter:
                 init_unix_ns=given.unix_ns if given else None,
                 store_file=given.store_file if given else None,
                 script_digest=self._script_digest,
+                role=roles.role(),
             )
         )
 

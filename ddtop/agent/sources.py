@@ -61,6 +61,7 @@ SOURCES = (
     ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
     ProbeRow("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
     ProbeRow("pipeline", "wrap.pipelining", after="torch.distributed.pipelining.stage"),
+    ProbeRow("rpc", "probes.roles", probes=True),
     ProbeRow("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
     ProbeRow("peer calls", "probes.peer_calls", probes=True),
     ProbeRow("collectives", "probes.collectives", probes=True),

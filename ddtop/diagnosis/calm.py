@@ -9,7 +9,7 @@ from ddtop.model.state.facts import Snapshot, State
 from ddtop.model.waits.align import tells_nothing
 from ddtop.policy import Policy
 from ddtop.words.ranks import by_value, rank_list, ranks_text, verb
-from ddtop.words.units import duration
+from ddtop.words.units import duration, plural
 
 
 def calm(snapshot: Snapshot, policy: Policy) -> str:
@@ -103,7 +103,7 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
             f" {verb(unjudged, 'it waits', 'they wait')} is not known"
         )
     if still is None:
-        return (
+        return _rpc(snapshot) or (
             f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a"
             " step yet"
         )
@@ -112,6 +112,24 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     if waiting:
         ending = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
     return f"quiet: no rank has moved{since}{ending}"
+
+
+def _rpc(snapshot: Snapshot) -> str | None:
+    """What is seen of a program that has no process groups and calls by torch.distributed.rpc.
+
+    A worker waits for hours where the call is the whole training, so none of it is a fault.
+    """
+    workers = [rank for rank in snapshot.ranks if rank.comm.rpc is not None and not rank.gone]
+    if not workers or snapshot.groups:
+        return None
+    waits = [rank.rank for rank in workers if rank.comm.rpc and rank.comm.rpc.waits]
+    serves = [rank.rank for rank in workers if rank.comm.rpc and rank.comm.rpc.serves]
+    parts = [f"{plural(len(workers), 'worker')} of torch.distributed.rpc, no process group"]
+    if waits:
+        parts.append(f"{ranks_text(waits)} {verb(waits, 'waits', 'wait')} for answers")
+    if serves:
+        parts.append(f"{ranks_text(serves)} {verb(serves, 'runs', 'run')} calls of others")
+    return "; ".join(parts) + "; who waits for whom is not known"
 
 
 def _stand(snapshot: Snapshot, policy: Policy) -> str:

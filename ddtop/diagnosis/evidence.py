@@ -18,6 +18,7 @@ from ddtop.words.sentences import (
     coordinates_text,
     framework_text,
     function_text,
+    rpc_text,
     stage_text,
 )
 from ddtop.words.units import duration
@@ -66,6 +67,10 @@ def place_line(rank: RankFacts) -> str | None:
 def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:
     """`rank 2 is pp 1, tp 0; pipeline stage 1 (0-1), forward of microbatch 3 (0-7)`."""
     texts = [coordinates_text(snapshot.place_of(rank)), *map(stage_text, rank.comm.pipeline[:2])]
+    if rank.hello is not None and rank.hello.role:
+        texts.append(rank.hello.role)
+    if rank.comm.rpc is not None:
+        texts.append(rpc_text(rank.comm.rpc))
     text = "; ".join(filter(None, texts))
     return f"rank {rank.rank} is {text}" if text else None
 

@@ -183,6 +183,7 @@ def _comm(
         groups=state.groups,
         coordinates=memory.coordinates,
         pipeline=state.pipeline,
+        rpc=state.rpc,
         open_collectives=state.open_collectives,
         retired_collectives=state.retired_collectives,
         open_calls=state.open_calls,

@@ -14,7 +14,7 @@ from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
 from ddtop.model.state.probes import probes_off
 from ddtop.wire.progress import Speed, TrainingProgress
-from ddtop.wire.records import Group, OpenCall, Stage
+from ddtop.wire.records import Group, OpenCall, RpcState, Stage
 
 STATUS_SCHEMA = "ddtop.status/1"
 DIAGNOSE_SCHEMA = "ddtop.diagnose/1"
@@ -198,6 +198,8 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "progress": progress_json(rank.progress.training),
         "coordinates": {name: place for name, place, _ in rank.comm.coordinates} or None,
         "pipeline": [_stage(stage) for stage in rank.comm.pipeline] or None,
+        "role": rank.hello.role if rank.hello is not None else None,
+        "rpc": _rpc(rank.comm.rpc),
     }
 
 
@@ -214,6 +216,13 @@ def _place(rank: RankFacts) -> Json | None:
         "framework": place.framework,
         "framework_call": place.framework_call,
     }
+
+
+def _rpc(rpc: RpcState | None) -> Json | None:
+    """A worker of torch.distributed.rpc; null for a rank that is none."""
+    if rpc is None:
+        return None
+    return {"name": rpc.name, "id": rpc.id, "waits": rpc.waits, "serves": rpc.serves}
 
 
 def _stage(stage: Stage) -> Json:

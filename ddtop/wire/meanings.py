@@ -79,6 +79,23 @@ DEEPSPEED = {
 Source: deepspeed/utils/groups.py.
 """
 
+COORDINATED = {
+    "_TP": "tp",
+    "_PP": "pp",
+    "_DP": "dp",
+    "_EP": "ep",
+    "_DCP": "dcp",
+    "_PCP": "pcp",
+    "_ATTN_TP": "attn_tp",
+    "_MOE_EP": "ep",
+    "_MOE_TP": "etp",
+    "_WORLD": "world",
+}
+"""Globals of vLLM and SGLang, each a GroupCoordinator.
+
+Source: vllm/distributed/parallel_state.py, sglang/srt/distributed/parallel_state.py.
+"""
+
 ORDER = (
     "pp",
     "dp",

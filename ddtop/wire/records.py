@@ -167,7 +167,8 @@ class Hello(Record, frozen=True, array_like=True):
     before they get here. `dump_signal` makes faulthandler write all stacks to `dump_path`, which
     the process has open as descriptor `dump_fd`; without them `dump_off` says why. `init_method`
     and `init_timeout_ms` are the arguments of init_process_group (None: not given),
-    `init_unix_ns` is when it entered. `script_digest`: of the text of its script.
+    `init_unix_ns` is when it entered. `script_digest`: of the text of its script. `role`: what the
+    process is to a system such as vLLM, Monarch or torchft, in that system's words.
     """
 
     job: str
@@ -200,6 +201,20 @@ class Hello(Record, frozen=True, array_like=True):
     init_unix_ns: int | None = None
     store_file: StoreFile | None = None
     script_digest: str | None = None
+    role: str | None = None
+
+
+class RpcState(msgspec.Struct, frozen=True, array_like=True):
+    """A worker of torch.distributed.rpc.
+
+    `waits`: calls of its own that have no answer yet. `serves`: calls of others that it runs now.
+    None where this torch does not count them. To whom a call goes is not known.
+    """
+
+    name: str
+    id: int
+    waits: int | None = None
+    serves: int | None = None
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True):
@@ -274,6 +289,7 @@ class RankState(Record, frozen=True, array_like=True):
     pipeline: tuple[Stage, ...] = ()
     outside: OutsideLook | None = None
     pace: Pace | None = None
+    rpc: RpcState | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

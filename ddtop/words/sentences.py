@@ -9,10 +9,11 @@ from math import prod
 from ddtop.wire.calls import RECEIVES
 from ddtop.wire.frameworks import FRAMEWORKS
 from ddtop.wire.rank_runs import BESIDE
-from ddtop.wire.records import Collective, Group, Place, Stage
+from ddtop.wire.records import Collective, Group, Place, RpcState, Stage
 from ddtop.wire.samples import Spot
 from ddtop.wire.stacks import StackFrame
 from ddtop.words.ranks import rank_list, ranks_text
+from ddtop.words.units import plural
 
 RANGES_MOST = 4
 
@@ -142,6 +143,16 @@ def _told_apart(group: Group) -> str:
 def coordinates_text(places: Iterable[tuple[str, int]]) -> str:
     """`dp 0, tp 3, pp 1`."""
     return ", ".join(f"{name} {place}" for name, place in places)
+
+
+def rpc_text(rpc: RpcState) -> str:
+    """`RPC worker0: 1 call without an answer, serves 2 calls`."""
+    parts = []
+    if rpc.waits:
+        parts.append(f"{plural(rpc.waits, 'call')} without an answer")
+    if rpc.serves:
+        parts.append(f"serves {plural(rpc.serves, 'call')}")
+    return f"RPC {rpc.name}: {', '.join(parts) or 'no call is open'}"
 
 
 def stage_text(stage: Stage) -> str:

@@ -34,3 +34,21 @@ def test_a_hang_in_a_pipeline_is_told_by_dimension_stage_and_microbatch(world):
         line.startswith("rank 3 is pp 1, dp 1; pipeline stage 1 (0-1)")
         for line in finding["evidence"]
     )
+
+
+def test_a_hang_in_an_rpc_is_told_as_seen_and_blames_nobody(world):
+    """Whom a call waits for is not known: a call may be the whole training of the other side."""
+    world.torchrun("rpc", ranks=2)
+
+    def waits():
+        rows = world.status()
+        told = [row["rpc"] for row in rows]
+        return rows if len(told) == 2 and all(told) and told[0]["waits"] else None
+
+    rows = world.until(waits, 90, "a call without an answer")
+
+    assert rows[0]["rpc"] == {"name": "worker0", "id": 0, "waits": 1, "serves": 0}
+    assert rows[1]["rpc"] == {"name": "worker1", "id": 1, "waits": 0, "serves": 1}
+    assert rows[0]["place"]["waits_on"] == "rpc"
+    assert {row["phase"] for row in rows} == {"running"}
+    assert world.diagnose(8.0)["findings"] == []

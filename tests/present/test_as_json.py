@@ -37,6 +37,8 @@ RANK_KEYS = [
     "progress",
     "coordinates",
     "pipeline",
+    "role",
+    "rpc",
 ]
 
 
@@ -102,6 +104,8 @@ def test_a_blocked_rank_in_json():
         "progress": None,
         "coordinates": None,
         "pipeline": None,
+        "role": None,
+        "rpc": None,
     }
 
 

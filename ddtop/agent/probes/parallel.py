@@ -1,7 +1,7 @@
 """What each process group is for: dp, fsdp, tp, pp, cp, ep.
 
 Source: torch's description of the group (`mesh_tp`), the DeviceMesh objects that the program has
-made, the globals of `megatron.core.parallel_state` and `deepspeed.utils.groups`. All of it is
+made, the globals of Megatron's, DeepSpeed's, vLLM's and SGLang's modules. All of it is
 Python text and dictionaries: no tensor is read and nothing is imported. Caveat: torch gives the
 default group to a dimension that has all ranks, and only the mesh tells that. Check:
 `print(mesh.mesh_dim_names, [g.group_name for g in mesh.get_all_groups()])` in the program.
@@ -13,12 +13,16 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ddtop.wire.meanings import DEEPSPEED, MEGATRON, WHOLE, of_description, short
+from ddtop.wire.meanings import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
 
 _MODULES = (
     ("megatron.core.parallel_state", {f"_{name}": word for name, word in MEGATRON.items()}),
     ("deepspeed.utils.groups", DEEPSPEED),
+    ("vllm.distributed.parallel_state", COORDINATED),
+    ("sglang.srt.distributed.parallel_state", COORDINATED),
 )
+_HELD_AS = ("device_group", "cpu_group")
+"""vLLM and SGLang keep both groups of a dimension in a GroupCoordinator."""
 MEANINGS_MAX = 8
 NAME_CHARACTERS = 40
 
@@ -33,12 +37,14 @@ def meanings_of(world: Any, meshes: Iterable[Any]) -> dict[str, tuple[str, ...]]
     for mesh in meshes:
         for dimension, name in _dimensions(mesh):
             _add(found, name, short(dimension))
+    names: dict[int, str] = {}
     for group, name in list(world.pg_names.items()):
+        names[id(group)] = str(name)
         _add(found, str(name), of_description(str(getattr(group, "group_desc", "") or "")))
     for module_name, words in _MODULES:
         module = sys.modules.get(module_name)
         if module is not None:
-            _add_globals(found, world, vars(module), words)
+            _add_globals(found, names, vars(module), words)
     return {
         name: tuple(sorted(words, key=WHOLE.__contains__)[:MEANINGS_MAX])
         for name, words in found.items()
@@ -61,18 +67,19 @@ def _dimensions(mesh: Any) -> list[tuple[str, str]]:
 
 
 def _add_globals(
-    found: dict[str, list[str]], world: Any, values: dict[str, Any], words: dict[str, str]
+    found: dict[str, list[str]],
+    names: dict[int, str],
+    values: dict[str, Any],
+    words: dict[str, str],
 ) -> None:
     for variable, word in words.items():
         value = values.get(variable)
         held = list(value.values()) if isinstance(value, dict) else [value]
         for group in held:
-            # What a rank is not in is None or a number; Megatron may have a list of groups.
-            if type(group) in (type(None), int, list):
-                continue
-            name = world.pg_names.get(group)
-            if name is not None:
-                _add(found, str(name), word)
+            # By identity: what a rank is not in is None or a number, and others cannot be hashed.
+            for one in (group, *(getattr(group, part, None) for part in _HELD_AS)):
+                if (name := names.get(id(one))) is not None:
+                    _add(found, name, word)
 
 
 def _add(found: dict[str, list[str]], name: str, word: str | None) -> None:

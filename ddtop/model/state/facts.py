@@ -32,6 +32,7 @@ from ddtop.wire.records import (
     Order,
     Place,
     ProcessState,
+    RpcState,
     Stacks,
     Stage,
 )
@@ -172,6 +173,8 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     coordinates: Coordinates = ()
     #: The stages of torch's pipelining that it runs.
     pipeline: tuple[Stage, ...] = ()
+    #: The worker of torch.distributed.rpc that it is.
+    rpc: RpcState | None = None
     open_collectives: tuple[Collective, ...] = ()
     #: The last collectives that have completed.
     retired_collectives: tuple[Collective, ...] = ()

@@ -32,7 +32,13 @@ from ddtop.words.exits import exit_text
 from ddtop.words.progress import number as number_text
 from ddtop.words.progress import phase_text, progress_text
 from ddtop.words.ranks import ranks_text
-from ddtop.words.sentences import collective_text, file_line, framework_text, function_text
+from ddtop.words.sentences import (
+    collective_text,
+    file_line,
+    framework_text,
+    function_text,
+    rpc_text,
+)
 
 RANGE = 18
 """Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""
@@ -96,6 +102,10 @@ def _title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         where = f"{clean(hello.host)}  pid {hello.pid}"
         local = "" if hello.local_rank is None else f"  local rank {hello.local_rank}"
         page.add((where + local, ""))
+        if hello.role:
+            page.add((clean(hello.role), ""))
+    if rank.comm.rpc is not None:
+        page.add((clean(rpc_text(rank.comm.rpc)), ""))
     age = now_age_s(rank, snapshot.time_unix_ns)
     style = state_style(rank)
     doing = now_text(rank) + (

@@ -123,3 +123,17 @@ def test_of_slices_with_the_same_dimensions_one_is_kept_and_none_is_kept_alive()
     del mesh, root, slices
     gc.collect()
     assert len(meshes()) == before
+
+
+def test_vllm_and_sglang_keep_groups_in_coordinators(monkeypatch):
+    device, cpu, pipe = FakeGroup(), FakeGroup(), FakeGroup()
+    module(
+        monkeypatch,
+        "vllm.distributed.parallel_state",
+        _TP=SimpleNamespace(unique_name="tp:0", device_group=device, cpu_group=cpu),
+        _PP=SimpleNamespace(unique_name="pp:0", device_group=pipe, cpu_group=None),
+        _DP=None,
+    )
+
+    found = meanings_of(world_of(a=device, b=cpu, c=pipe), ())
+    assert found == {"a": ("tp",), "b": ("tp",), "c": ("pp",)}
