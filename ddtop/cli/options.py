@@ -47,7 +47,8 @@ SSH = click.option(
     "host",
     metavar="HOST",
     shell_complete=completion.hosts,
-    help="On that host, through ssh; nothing but ddtop is needed there.",
+    help="On that host, through ssh; nothing but ddtop is needed there. Of diagnose and status also"
+    " HOST,HOST: the job that runs there and was started without ddtop.",
 )
 REMOTE = click.option(
     "--remote",

@@ -44,6 +44,8 @@ NATIVE_DEADLINE_S = 60.0
 POLL_S = 0.005
 STATUS_S, SEEN_S = 2.0, 0.25
 """Long enough to read the places of a few processes, and to confirm a finding."""
+ON_HOSTS_S = 7.0
+"""Nobody here knows before the end what the other hosts will say."""
 YOUNG_S = 6.5
 """A wait that is older has been judged, with one more look to be sure."""
 SETTLED_S = 7.0
@@ -138,7 +140,7 @@ def diagnose(pids: str, as_json: bool, seconds: float) -> int:
     """
     from ddtop.present.as_json import diagnose_json
 
-    seen = _see(pids, "diagnose", seconds)
+    seen = see(pids, "diagnose", seconds)
     if as_json:
         click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
     else:
@@ -159,12 +161,44 @@ def status(pids: str, as_json: bool) -> int:
     """
     from ddtop.present.as_json import status_json
 
-    seen = _see(pids, "status", STATUS_S)
+    seen = see(pids, "status", STATUS_S)
     if as_json:
         click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
     else:
         print_status(seen.snapshot, seen.verdict)
     return 0 if seen.needed is None else UNREACHABLE
+
+
+def on_hosts(hosts: str, remote: str | None, command: str, as_json: bool) -> int:
+    """`diagnose` or `status` of the job that these hosts run together. `hosts`: `node1,node2`.
+
+    Returns:
+        1 if a finding is critical and `command` is `diagnose`, else 0.
+
+    Raises:
+        CommandError: 2, no names of hosts; 3, no contact with any of them.
+    """
+    from ddtop.cli.over_ssh import host_called
+    from ddtop.present.as_json import diagnose_json, status_json
+    from ddtop.viewer.routes.outside_hosts import look_at
+    from ddtop.viewer.routes.relay import NoContactError
+    from ddtop.viewer.routes.ssh import SshTarget
+
+    targets = [SshTarget(host_called(one), remote) for one in hosts.split(",")]
+    try:
+        snapshot, verdict = asyncio.run(look_at(targets, ON_HOSTS_S))
+    except NoContactError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    for note in snapshot.notes:
+        click.echo(printable(f"note: {note}"), err=True)
+    if as_json:
+        made = diagnose_json if command == "diagnose" else status_json
+        click.echo(json.dumps(made(snapshot, verdict)))
+    elif command == "diagnose":
+        print_findings(snapshot, verdict)
+    else:
+        print_status(snapshot, verdict)
+    return 1 if command == "diagnose" and verdict.health == CRITICAL else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +212,7 @@ class Seen:
     needed: str | None
 
 
-def _see(pids: str, command: str, seconds: float) -> Seen:
+def see(pids: str, command: str, seconds: float) -> Seen:
     """Look at these processes, and say first what cannot be seen."""
     found = _targets(pids)
     needed = rights.needed([one.pid for one in found.found], command, pids)

@@ -109,8 +109,11 @@ def _head(material: Material) -> list[str]:
         ("hosts", {rank: one.host for rank, one in hellos.items()}),
         ("command", {rank: " ".join(one.argv) or one.script for rank, one in hellos.items()}),
         ("Python", {rank: one.python for rank, one in hellos.items()}),
-        ("torch", {rank: one.torch or "not loaded" for rank, one in hellos.items()}),
-        ("backend", {rank: one.backend or "none yet" for rank, one in hellos.items()}),
+        ("torch", {rank: one.torch or _not_yet(one, "not loaded") for rank, one in hellos.items()}),
+        (
+            "backend",
+            {rank: one.backend or _not_yet(one, "none yet") for rank, one in hellos.items()},
+        ),
         ("agent", {rank: one.agent_version for rank, one in hellos.items()}),
     ):
         lines.append(f"{what}: {'; '.join(_by_value(values))}")
@@ -284,3 +287,8 @@ def _cut(text: str, most_bytes: int) -> str:
         return data.decode("utf-8")
     kept = data[:most_bytes].decode("utf-8", "ignore").rpartition("\n")[0]
     return f"{kept}\n(cut: {len(data) - len(kept.encode()):,} bytes more)"
+
+
+def _not_yet(hello: Hello, text: str) -> str:
+    """What a rank that has an agent has not reported yet; of others it is not known."""
+    return text if hello.agent_version else "-"

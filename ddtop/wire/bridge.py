@@ -92,6 +92,13 @@ class AskFiles(msgspec.Struct, frozen=True, tag="files?"):
     last: bool
 
 
+class AskOutside(msgspec.Struct, frozen=True, tag="outside?"):
+    """Look for so long at the job there that was started without ddtop. Its records come as frames,
+    then `Done`."""
+
+    seconds: float
+
+
 class Part(msgspec.Struct, frozen=True, tag="part"):
     """A piece of a file, packed; its pieces come in order.
 
@@ -139,7 +146,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Message: TypeAlias = Union[
-    AskJobs, Jobs, Open, Opened, Gone, AskFiles, Part, Done, BridgeFrame, Refused
+    AskJobs, Jobs, Open, Opened, Gone, AskFiles, AskOutside, Part, Done, BridgeFrame, Refused
 ]
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

@@ -34,6 +34,36 @@ if worker:
     worker.wait()
 """
 
+HANGING = """
+import os, sys, threading
+sys.path.insert(0, {folder!r})
+from torch.distributed import distributed_c10d as dist
+
+gate = threading.Lock()
+gate.acquire()
+
+def load():
+    gate.acquire()
+
+print(os.getpid(), flush=True)
+if os.environ["RANK"] == "1":
+    load()
+else:
+    dist.all_reduce(gate)
+"""
+
+
+def hanging_script(tmp_path):
+    """A program whose rank 1 is in a lock while the others are in a collective, by their frames."""
+    package = tmp_path / "site-packages" / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "distributed_c10d.py").write_text("def all_reduce(gate):\n    gate.acquire()\n")
+    path = tmp_path / "train.py"
+    path.write_text(HANGING.format(folder=str(tmp_path / "site-packages")))
+    return path
+
 
 def script_in(tmp_path):
     path = tmp_path / "train.py"

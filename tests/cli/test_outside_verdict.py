@@ -12,41 +12,16 @@ import pytest
 
 from ddtop.relay.processes import pyspy
 from tests.cli.commands import ddtop
-from tests.cli.outside import started
+from tests.cli.outside import hanging_script, started
 
 pytestmark = pytest.mark.skipif(
     pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"
 )
-RANK = """
-import os, sys, threading
-sys.path.insert(0, {folder!r})
-from torch.distributed import distributed_c10d as dist
-
-gate = threading.Lock()
-gate.acquire()
-
-def load():
-    gate.acquire()
-
-print(os.getpid(), flush=True)
-if os.environ["RANK"] == "1":
-    load()
-else:
-    dist.all_reduce(gate)
-"""
 
 
 @pytest.fixture
 def script(tmp_path):
-    """A program whose rank 1 is in a lock while the others are in a collective."""
-    package = tmp_path / "site-packages" / "torch" / "distributed"
-    package.mkdir(parents=True)
-    (package.parent / "__init__.py").write_text("")
-    (package / "__init__.py").write_text("")
-    (package / "distributed_c10d.py").write_text("def all_reduce(gate):\n    gate.acquire()\n")
-    path = tmp_path / "train.py"
-    path.write_text(RANK.format(folder=str(tmp_path / "site-packages")))
-    return path
+    return hanging_script(tmp_path)
 
 
 def three_ranks(script):

@@ -30,6 +30,7 @@ from ddtop.wire.bridge import (
     OLDER,
     AskFiles,
     AskJobs,
+    AskOutside,
     BridgeFrame,
     BridgeJob,
     Message,
@@ -131,6 +132,10 @@ class _Bridge:
             await self._open(message)
         elif isinstance(message, AskFiles):
             await self._send_files(message)
+        elif isinstance(message, AskOutside):
+            from ddtop.viewer.routes.outside_hosts import serve
+
+            await serve(message, self._say)
         else:
             await self._say(Refused("that is not for a bridge to say"))
 

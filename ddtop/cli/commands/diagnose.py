@@ -52,6 +52,10 @@ def command(
 
     Exit code 0: nothing critical, 1: critical, 3: no contact, 4: unknown, the relay is not heard.
     """
+    if host is not None and "," in host and job is None:
+        from ddtop.cli import outside
+
+        sys.exit(outside.on_hosts(host, remote, "diagnose", as_json))
     if pids_alone(pids, job, host, hub):
         from ddtop.cli import outside
 

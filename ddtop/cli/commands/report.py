@@ -15,7 +15,7 @@ import click
 import ddtop
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.options import HUB, JOB, NO_SOURCE, WAIT, run_there
+from ddtop.cli.options import HUB, JOB, NO_SOURCE, PID, WAIT, pids_alone, run_there
 from ddtop.cli.output import WIDTH, printable
 from ddtop.viewer.thresholds import chosen
 from ddtop.words.units import SECOND_NS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WATCH_S = 1.2
 """Two snapshots half a second apart confirm a finding."""
 SLICE_S, SOURCE_S = 0.05, 1.0
-LOOK_S = 0.5
+LOOK_S, OUTSIDE_S = 0.5, 2.0
 BACK_S = 900.0
 """The timeline tells of the last minutes; exits are told of the whole run."""
 LOOKS_MAX, LOOKS_S = 180, 6.0
@@ -48,11 +48,19 @@ STDOUT = "-"
 @WAIT
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
 @NO_SOURCE
+@PID
 @HUB
 def command(
-    job: str | None, wait_s: float, output: str | None, no_source: bool, hub: str | None
+    job: str | None,
+    wait_s: float,
+    output: str | None,
+    no_source: bool,
+    pids: str | None,
+    hub: str | None,
 ) -> None:
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
+    if pids_alone(pids, job, None, hub):
+        sys.exit(report_outside(pids or "", output, not no_source))
     run_there(None, None, hub, job)
     sys.exit(report(job, wait_s, output, hub, not no_source))
 
@@ -70,17 +78,51 @@ def report(
         CommandError: 2, several such jobs; 3, no contact, or it cannot be written.
     """
     from ddtop.cli.find_job import find
-    from ddtop.present.report import file_name, report_text
 
     entry = find(name, wait_s, asked_by="report", hub=hub)
     now = time.time_ns()
-    target = Path(output) if output is not None else Path(file_name(entry.job, now))
+    target = _target(entry.job, now, output)
+    recording, why = _recording(entry)
+    return _print(_material(_known(entry), recording, why, now, source), target, output)
+
+
+def report_outside(pids: str, output: str | None, source: bool = True) -> int:
+    """The same about processes that were started without ddtop.
+
+    Returns:
+        0; 3 where no stack may be read.
+
+    Raises:
+        CommandError: 2, no process ids; 3, no such processes, or it cannot be written.
+    """
+    from ddtop.cli.outside import see
+    from ddtop.viewer.routes.outside import OF_LOOKS
+
+    found = see(pids, "report", OUTSIDE_S)
+    now = time.time_ns()
+    target = _target(found.name, now, output)
+    seen = "its processes from outside: /proc, and stacks by py-spy --nonblocking"
+    known = _Known(found.snapshot, found.verdict, seen, OF_LOOKS)
+    why = "nothing was recorded of a job that was started without DDTOP=1"
+    code = _print(_material(known, None, why, now, source), target, output)
+    return code if found.needed is None else UNREACHABLE
+
+
+def _target(job: str, now_unix_ns: int, output: str | None) -> Path:
+    from ddtop.present.report import file_name
+
+    target = Path(output) if output is not None else Path(file_name(job, now_unix_ns))
     if output is None and target.exists():
         raise CommandError(
             f"ddtop: {target} exists already; name the file: ddtop report -o FILE", UNREACHABLE
         )
-    recording, why = _recording(entry)
-    text = printable(report_text(_material(_known(entry), recording, why, now, source)))
+    return target
+
+
+def _print(material: Material, target: Path, output: str | None) -> int:
+    from ddtop.present.report import report_text
+
+    text = printable(report_text(material))
     if output == STDOUT:
         click.echo(text, nl=False)
         return 0

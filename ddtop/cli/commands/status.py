@@ -41,6 +41,10 @@ def command(
 
     Exit code 0; 3: no contact, 4: the relay is not heard, so the present state is unknown.
     """
+    if host is not None and "," in host and job is None:
+        from ddtop.cli import outside
+
+        sys.exit(outside.on_hosts(host, remote, "status", as_json))
     if pids_alone(pids, job, host, hub):
         from ddtop.cli import outside
 

@@ -466,11 +466,9 @@ class OutsideSource:
         if reading.place is not None and reading.place.waits_on == "DataLoader":
             found = watched.workers.find(watched.target.pid)
             self._asked_workers.extend((watched.target, pid) for pid in found)
-        if watched.track.asleep:
-            taken = time.time_ns()
-            self.take_stacks(
-                Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, threads), watched.target
-            )
+        taken = time.time_ns()
+        stacks = Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, threads)
+        self.take_stacks(stacks, watched.target)
 
     def _see_worker(
         self, watched: _Watched, running: _Running, result: tuple[ThreadStack, ...] | str | None
