@@ -6,6 +6,10 @@ reported, then the watchdog sleeps four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSE
 `HeartbeatMonitor::runLoop`: a report ends the process too, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC after
 the dump, if TORCH_NCCL_DUMP_ON_TIMEOUT and TORCH_NCCL_ENABLE_MONITORING are on. Read in the
 versions of torch 2.6 and 2.10; docs/explanation/nccl.md has it as a table.
+
+From torch 2.15 on "nccl" is nccl2 unless TORCH_DIST_USE_NCCL2=0. Its watchdog ends the process at
+once and has no monitor beside it: nccl2/ProcessGroupNCCL.cpp, `handleWatchdogFailure`,
+`abortProcess`.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from ddtop.words.units import duration
 
 DUMPS_FROM = (2, 10)
 """Versions from here on are known to dump at a timeout unless they are told not to."""
+NCCL2_FROM = (2, 15)
 _OFF = ("0", "")
 _TEARS_DOWN = ("1", "3")
 """TearDown and SkipCleanUp of `ErrorHandlingMode`."""
@@ -25,7 +30,9 @@ _TEARS_DOWN = ("1", "3")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the variables of a rank say; `dumps` None: not known of this version."""
+    """What the variables of a rank say; `dumps` None: not known of this version. `second`: "nccl"
+    is nccl2.
+    """
 
     handling: str
     blocking: bool
@@ -33,11 +40,15 @@ class Settings:
     monitors: bool
     report_s: float
     heartbeat_s: float
+    second: bool = False
 
 
 def settings_of(environment: Mapping[str, str], torch: str | None) -> Settings:
     """The settings that torch takes from these variables, with its own defaults."""
+    second = _version(torch) >= NCCL2_FROM and environment.get("TORCH_DIST_USE_NCCL2") != "0"
     dump = environment.get("TORCH_NCCL_DUMP_ON_TIMEOUT")
+    if second:
+        dump = environment.get("TORCH_FR_DUMP_ON_TIMEOUT", dump)
     known = _version(torch) >= DUMPS_FROM or None
     return Settings(
         handling=environment.get(
@@ -46,8 +57,11 @@ def settings_of(environment: Mapping[str, str], torch: str | None) -> Settings:
         blocking=_is_on(environment, "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT"),
         dumps=dump not in _OFF if dump is not None else known,
         monitors=environment.get("TORCH_NCCL_ENABLE_MONITORING", "1") not in _OFF,
-        report_s=4 * _number(environment, "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", 15_000) / 1000,
+        report_s=0.0
+        if second
+        else 4 * _number(environment, "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", 15_000) / 1000,
         heartbeat_s=_number(environment, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480),
+        second=second,
     )
 
 
@@ -76,6 +90,9 @@ def _nothing_ends(settings: Settings) -> str | None:
     if settings.blocking or settings.handling in _TEARS_DOWN:
         return None
     variable = f"TORCH_NCCL_ASYNC_ERROR_HANDLING={settings.handling or 0}"
+    if settings.second:
+        # CleanUpOnly aborts the communicator, and whoever waits gets an error.
+        return None if settings.handling == "2" else f"nothing ends this wait: {variable}"
     if not settings.monitors:
         return f"nothing ends this wait: {variable}, and TORCH_NCCL_ENABLE_MONITORING=0"
     if settings.dumps is False:
@@ -95,13 +112,18 @@ def _line(settings: Settings, timeout_s: float, waited_s: float) -> str:
             )
         return f"the {timeout} of TORCH_NCCL_BLOCKING_WAIT has passed"
     who, after_s = "torch's watchdog ends the ranks", settings.report_s
-    if settings.handling not in _TEARS_DOWN:
+    dumps = settings.dumps
+    if settings.second and settings.handling not in _TEARS_DOWN:
+        # The dump is made where the process is ended.
+        who, dumps = "torch's watchdog aborts NCCL, and the wait raises an error,", False
+    elif settings.handling not in _TEARS_DOWN:
         who, after_s = "torch's heartbeat monitor ends the ranks", settings.heartbeat_s
     # Entries are known here, so torch records; without the recorder there is nothing to dump.
-    dump = ", with a dump of its flight recorder" if settings.dumps else ""
+    dump = ", with a dump of its flight recorder" if dumps else ""
     left_s = timeout_s + after_s - waited_s
     if left_s > 0:
-        return f"{who} in {duration(left_s)} ({timeout}, then {duration(after_s)}){dump}"
+        then = f", then {duration(after_s)}" if after_s else ""
+        return f"{who} in {duration(left_s)} ({timeout}{then}){dump}"
     return f"torch's {timeout} has passed: it should have ended the ranks"
 
 

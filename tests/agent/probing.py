@@ -34,7 +34,7 @@ class FakeRecorder:
     def status(self, _without=()):
         return self.says
 
-    def entries(self, _size_guess, _stalls=False, _nccl_gpu=None):
+    def entries(self, _size_guess, _stalls=False, _nccl_gpu=None, _hooked=False):
         return self.list
 
 

@@ -20,7 +20,14 @@ from ddtop.agent.probe import STUCK_NS, Communication, Tick
 from ddtop.agent.probes.captures import Captures
 from ddtop.agent.probes.group_status import GroupWatch
 from ddtop.agent.probes.parallel import meanings_of
-from ddtop.agent.probes.recorder import Entries, Recorder, Status, UnreadableError, collective
+from ddtop.agent.probes.recorder import (
+    HOOKED,
+    Entries,
+    Recorder,
+    Status,
+    UnreadableError,
+    collective,
+)
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.agent.probes.torch_group import describe, error_of
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER
@@ -280,7 +287,8 @@ class Collectives(Communication):
         unseen = [
             (name, watch)
             for name, watch in self._watches.items()
-            if not watch.used and not (without and name.endswith(BESIDE) and not watch.enqueued)
+            if not watch.used
+            and not ("fr" in without and name.endswith(BESIDE) and not watch.enqueued)
         ]
         nccl = self._on_nccl() if unseen else set()
         for name, watch in unseen:
@@ -340,10 +348,13 @@ class Collectives(Communication):
             (recorder, number) for (recorder, _), number in newest.items()
         }
 
-    def _not_read(self) -> str | None:
-        """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry."""
+    def _not_read(self) -> frozenset[str]:
+        """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry.
+        That of torch 2.15's NCCL where there is no group on NCCL.
+        """
         gloo = [self._watches[group.name] for group in self.groups if "nccl" not in group.backend]
-        return None if any(watch.used for watch in gloo) else "fr"
+        unused = [] if any(watch.used for watch in gloo) else ["fr"]
+        return frozenset(unused if self._on_nccl() else [*unused, HOOKED])
 
     def _track(self, recorder: str, group: str) -> str:
         """The name under which the entries of a group in a recorder are reported."""
@@ -407,7 +418,7 @@ class Collectives(Communication):
             return True
         if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
             return bool(self._names)
-        self._read_entries(now, 0)
+        self._read_entries(now, 0, hooked=True)
         return all(key in self._names for key in status)
 
     def _maybe_read_entries(self, now: int, unix_minus_mono: int) -> None:
@@ -442,13 +453,14 @@ class Collectives(Communication):
             stalls = now - self.moved_at > STILL_STALL_NS
         else:
             return
-        gpu = self.gpu if self._stuck_on_nccl(now) and not self._captures.may_be_open else None
-        if gpu is not None:
-            key = (*key, "nccl")
+        on_nccl = self._stuck_on_nccl(now)
+        gpu = self.gpu if on_nccl and not self._captures.may_be_open else None
+        if on_nccl:
+            key = (*key, "nccl", gpu)
         if (
             key not in self._read_keys
             and now - self._entries_at > STUCK_NS
-            and self._read_entries(now, unix_minus_mono, stalls, gpu)
+            and self._read_entries(now, unix_minus_mono, stalls, gpu, on_nccl)
         ):
             self._read_keys.append(key)
 
@@ -477,7 +489,12 @@ class Collectives(Communication):
             guard.note(ENTRIES, why)
 
     def _read_entries(
-        self, now: int, unix_minus_mono: int, stalls: bool = False, gpu: int | None = None
+        self,
+        now: int,
+        unix_minus_mono: int,
+        stalls: bool = False,
+        gpu: int | None = None,
+        hooked: bool = False,
     ) -> bool:
         """Read the entries and take them in; False if they cannot be had now."""
         assert self._recorder is not None
@@ -486,7 +503,7 @@ class Collectives(Communication):
             # Should the driver block this read, the silence must not look as if C code held the
             # GIL.
             self._rank.page.words[HEARTBEAT_AT] = 0
-        entries = self._recorder.entries(self._size_guess(), stalls, gpu)
+        entries = self._recorder.entries(self._size_guess(), stalls, gpu, hooked)
         self._note_entries()
         if entries is not None:
             self._take_entries(entries, unix_minus_mono)

@@ -12,10 +12,12 @@ Source: `_dump_fr_trace_json`, `_dump_nccl_trace_json`, `_get_handler` of
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 import time
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -38,6 +40,14 @@ RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RING_SIZE = 2000
 DEADLINE_S = 2.0
 FAILURES_MAX = 3
+HOOKED = "nccl2"
+"""From torch 2.15 on "nccl" is built on another engine unless TORCH_DIST_USE_NCCL2=0. Its entries
+are in a recorder of their own that holds no CUDA events: reading them asks CUDA nothing. Its status
+has numbers that begin at 0 and count sends and receives too.
+
+Source: distributed_c10d.py `_register_builtin_nccl_backend`; FlightRecorderHook.cpp `onPre`,
+`retireCompleted`; ProcessGroup.hpp `hookOpIdCounter_`.
+"""
 LAYOUT_FAULT = "its entries have a layout that ddtop does not know"
 READ_ERRORS = (RuntimeError, TypeError, ValueError)
 """What torch raises: its errors and those of CUDA are RuntimeErrors, those of pybind TypeErrors."""
@@ -126,13 +136,17 @@ class Recorder:
             for name, function in (("fr", "_dump_fr_trace_json"), ("nccl", "_dump_nccl_trace_json"))
             if hasattr(native, function) and not (hip and name == "nccl")
         ]
+        generic = getattr(native, "_dump_fr_trace_json", None)
+        if "backend: str" in (getattr(generic, "__doc__", None) or ""):
+            self._briefs.append((HOOKED, functools.partial(_dump_hooked, generic)))
         self._handlers = _handlers(native, [name for name, _ in self._briefs])
         self._failures = 0
         self._stall_again_at = 0.0
+        self._stopped = False
         self.why_off: str | None = None
         if hip:
-            self._give_up("RCCL is not asked for entries, which may hang there")
-        elif not self._briefs:
+            self._say("RCCL is not asked for entries, which may hang there")
+        if not self._briefs:
             self._give_up("this torch has no flight recorder that ddtop knows")
 
     @property
@@ -141,19 +155,22 @@ class Recorder:
         return "fr" in self._handlers
 
     def _give_up(self, why: str) -> None:
+        self._stopped = True
+        self._say(why)
+
+    def _say(self, why: str) -> None:
         self.why_off = f"torch {self._version}: entries cannot be read ({why}); {CONSEQUENCE}"
 
-    def status(self, without: str | None = None) -> Status:
+    def status(self, without: Collection[str] = ()) -> Status:
         """What was last enqueued and completed in each group; completed is 0 before the first one
-        is. `without`: this recorder is not read where there is another one.
+        is. `without`: these recorders are not read where there is another one.
 
         Raises:
             UnreadableError: the status has another layout.
         """
         found: Status = {}
-        for name, dump in self._briefs:
-            if name == without and len(self._briefs) > 1:
-                continue
+        read = [(name, dump) for name, dump in self._briefs if name not in without]
+        for name, dump in read or self._briefs[:1]:
             try:
                 statuses = _brief_decoder.decode(dump(False, True)).pg_status
             except msgspec.DecodeError as error:
@@ -162,23 +179,30 @@ class Recorder:
                 raise UnreadableError(
                     f"torch {self._version}: the status of groups is not where it was"
                 )
+            # That of the hook begins at 0.
+            first = 1 if name == HOOKED else 0
             for pg_id, status in statuses.items():
                 found[name, pg_id] = (
-                    status.last_enqueued_collective,
-                    max(0, status.last_completed_collective),
+                    status.last_enqueued_collective + first,
+                    max(0, status.last_completed_collective + first),
                 )
         return found
 
     def entries(
-        self, size_guess: int, stalls: bool = False, nccl_gpu: int | None = None
+        self,
+        size_guess: int,
+        stalls: bool = False,
+        nccl_gpu: int | None = None,
+        hooked: bool = False,
     ) -> Entries | None:
         """Each entry with its recorder's name, in the order in which they were made, of sends and
         receives before the others; None if they cannot be had now.
 
         `stalls`: the rank makes no progress, so a read may hold the GIL for some tens of ms.
-        `nccl_gpu`: read NCCL's entries too, on this device; None: leave them alone.
+        `nccl_gpu`: read NCCL's entries too, on this device; None: leave them alone. `hooked`: read
+        those of torch 2.15's NCCL too.
         """
-        dumps = self._dumps(size_guess, stalls, nccl_gpu)
+        dumps = self._dumps(size_guess, stalls, nccl_gpu, hooked)
         if not dumps:
             return None
         found = []
@@ -216,11 +240,13 @@ class Recorder:
             return None
 
     def _dumps(
-        self, size_guess: int, stalls: bool, nccl_gpu: int | None
+        self, size_guess: int, stalls: bool, nccl_gpu: int | None, hooked: bool = False
     ) -> list[tuple[str, str | bytes]]:
         found = []
         for name, dump in self._briefs:
-            if self.why_off is not None or (name == "nccl" and nccl_gpu is None):
+            if self._stopped or (name == "nccl" and nccl_gpu is None):
+                continue
+            if name == HOOKED and not hooked:
                 continue
             gpu = nccl_gpu if name == "nccl" else None
             data = self._through_handler(name, gpu)
@@ -319,6 +345,8 @@ def _timed(recorder: str, entries: list[_Time]) -> list[_Time]:
 
 def _as_reported(recorder: str, entries: list[_Entry]) -> list[_Entry]:
     entries.sort(key=lambda entry: entry.record_id)
+    if recorder == HOOKED:
+        return _of_hook(entries)
     if recorder != "nccl":
         return entries
     collectives = [
@@ -330,6 +358,29 @@ def _as_reported(recorder: str, entries: list[_Entry]) -> list[_Entry]:
         for first, last in collectives_of(entries)
     ]
     return [*(entry for entry in entries if entry.is_p2p), *collectives]
+
+
+def _dump_hooked(generic: Any, collectives: bool, only_active: bool) -> str | bytes:
+    dump: str | bytes = generic(collectives, only_active, HOOKED)
+    return dump
+
+
+def _of_hook(entries: list[_Entry]) -> list[_Entry]:
+    """The entries with numbers that begin at 1, as those of gloo. A part of a coalesced call has no
+    Work of its own and is never retired (`onPost`): it is done when a later one is.
+    """
+    ended: dict[int, int] = {}
+    for entry in entries:
+        if entry.retired and not entry.is_p2p:
+            ended[entry.pg_id] = max(ended.get(entry.pg_id, 0), entry.collective_seq_id)
+    return [
+        msgspec.structs.replace(
+            entry,
+            op_id=entry.op_id + 1,
+            retired=entry.retired or entry.collective_seq_id <= ended.get(entry.pg_id, 0),
+        )
+        for entry in entries
+    ]
 
 
 def collective(entry: _Entry, group: str | None = None) -> Collective:

@@ -33,7 +33,7 @@ class Nccl:
         bench.probe.gpu = 0
         bench.probe._captures = SimpleNamespace(watch=lambda: None, may_be_open=False)
 
-    def _read(self, _size, _stalls=False, gpu=None):
+    def _read(self, _size, _stalls=False, gpu=None, _hooked=False):
         if gpu is None:
             return []
         self.reads_of_nccl.append(self.bench.now)

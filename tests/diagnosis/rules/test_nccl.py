@@ -326,3 +326,32 @@ def test_a_communicator_that_is_being_built_is_said():
         " and needs all members" in (job.finding().evidence)
     )
     assert job.snapshot().ranks[0].nccl is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        (
+            {},
+            "torch's watchdog ends the ranks in 29 min 52 s (timeout 30 min), with a dump of its"
+            " flight recorder",
+        ),
+        (
+            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"},
+            "nothing ends this wait: TORCH_NCCL_ASYNC_ERROR_HANDLING=0",
+        ),
+        (
+            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"},
+            "torch's watchdog aborts NCCL, and the wait raises an error, in 29 min 52 s (timeout"
+            " 30 min)",
+        ),
+        (
+            {"TORCH_DIST_USE_NCCL2": "0"},
+            "torch's watchdog ends the ranks in 30 min 52 s (timeout 30 min, then 60 s), with a"
+            " dump of its flight recorder",
+        ),
+    ],
+)
+def test_the_watchdog_of_torch_2_15_ends_the_ranks_at_the_timeout(environment, line):
+    """nccl2/ProcessGroupNCCL.cpp: `handleWatchdogFailure` ends the process after its dump."""
+    assert line in stuck(nccl_job(torch="2.15.0", **environment)).evidence
