@@ -18,7 +18,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import STUCK_NS, Communication, Tick
 from ddtop.agent.probes.captures import Captures
-from ddtop.agent.probes.group_status import GroupWatch
+from ddtop.agent.probes.group_status import GroupWatch, ended
 from ddtop.agent.probes.parallel import meanings_of
 from ddtop.agent.probes.recorder import (
     HOOKED,
@@ -336,18 +336,6 @@ class Collectives(Communication):
             if watch.moved_at == now:
                 self.moved_at = now
 
-    def _find_ended(self) -> None:
-        """Find the keys of a status whose groups were destroyed.
-
-        Torch keeps their status, and the next group of the same name has a higher number.
-        """
-        newest: dict[tuple[str, str], str] = {}
-        for (recorder, number), name in self._names.items():
-            newest[recorder, name] = max(newest.get((recorder, name), ""), number, key=_as_number)
-        self._ended = self._names.keys() - {
-            (recorder, number) for (recorder, _), number in newest.items()
-        }
-
     def _not_read(self) -> frozenset[str]:
         """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry.
         That of torch 2.15's NCCL where there is no group on NCCL.
@@ -414,7 +402,7 @@ class Collectives(Communication):
     def _learn_names(self, status: Status, now: int) -> bool:
         if len(status) == 1 and len(self.groups) == 1:
             self._names[next(iter(status))] = self.groups[0].name
-            self._find_ended()
+            self._ended = ended(self._names)
             return True
         if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
             return bool(self._names)
@@ -519,7 +507,7 @@ class Collectives(Communication):
         ]
         for recorder, name, entry in tracked:
             self._names[recorder, str(entry.pg_id)] = name
-        self._find_ended()
+        self._ended = ended(self._names)
         # A group of gloo whose entries are all overwritten has nothing open: it was used long
         # before the others.
         known = [
@@ -594,10 +582,6 @@ class Collectives(Communication):
         self._names.clear()
         self._ended.clear()
         self.groups, self._left = (), False
-
-
-def _as_number(pg_id: str) -> int:
-    return int(pg_id) if pg_id.isdecimal() else -1
 
 
 def _spins() -> bool:

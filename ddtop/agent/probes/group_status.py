@@ -4,6 +4,7 @@ monotonic ns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -223,3 +224,18 @@ def _by_retirement(own: list[Collective]) -> list[Collective]:
         msgspec.structs.replace(item, state="scheduled") if item.state == "completed" else item
         for item in own
     ]
+
+
+def ended(names: Mapping[tuple[str, str], str]) -> set[tuple[str, str]]:
+    """The keys of a status whose groups were destroyed. `names`: the group of each key.
+
+    Torch keeps their status, and the next group of the same name has a higher number.
+    """
+    newest: dict[tuple[str, str], str] = {}
+    for (recorder, number), name in names.items():
+        newest[recorder, name] = max(newest.get((recorder, name), ""), number, key=_as_number)
+    return names.keys() - {(recorder, number) for (recorder, _), number in newest.items()}
+
+
+def _as_number(pg_id: str) -> int:
+    return int(pg_id) if pg_id.isdecimal() else -1
