@@ -11,6 +11,7 @@ import pytest
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.activity import counted_as
 from ddtop.agent.probes.collectives import Collectives
+from ddtop.agent.probes.group_status import ended
 from ddtop.agent.probes.recorder import _Entry, collective
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
 from ddtop.wire.records import ACTIVITIES
@@ -400,7 +401,7 @@ def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name
     """Torch never removes it: two statuses of one name looked like one that moves at every look."""
     bench.passes(2, steps=True, completed=0)
     bench.probe._names = {("fr", "0"): "0", ("fr", "7"): "0"}
-    bench.probe._find_ended()
+    bench.probe._ended = ended(bench.probe._names)
     moved = []
     for _ in range(20):
         bench.now += SECOND // 4
