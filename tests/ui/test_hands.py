@@ -144,3 +144,38 @@ async def test_a_colon_opens_the_commands():
 
 def test_the_editor_runs_to_its_end_before_anything_else():
     assert run_editor([sys.executable, "-c", "raise SystemExit(3)"]).endswith("exit code 3")
+
+
+async def test_a_page_is_searched_while_it_is_typed_and_n_goes_on():
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("question_mark", "slash", *"loader")
+        await pilot.pause()
+        assert "match 1 of" in "\n".join(screen_text(app))
+        await pilot.press("enter", "n")
+        await pilot.pause()
+        lines = screen_text(app)
+        assert "match 2 of" in "\n".join(lines)
+        assert "loader" in "\n".join(lines).lower()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "match" not in "\n".join(screen_text(app)[-3:])
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is app.screen_stack[0]
+
+
+async def test_what_is_typed_into_a_search_is_no_command():
+    async with watching(live(*builders.hang())) as (app, pilot):
+        await pilot.press("question_mark", "slash", *"qtwn:/")
+        await pilot.pause()
+        assert app.session.paint.palette.name == "dark"
+        assert "not found" in "\n".join(screen_text(app))
+
+
+async def test_the_keys_of_the_view_in_front_stand_first_in_the_help():
+    async with watching(live(builders.healthy()), (120, 40)) as (app, pilot):
+        await pilot.press("2", "question_mark")
+        await pilot.pause()
+        lines = screen_text(app)
+        assert lines[2] == "keys of the map view"
+        assert any(line.startswith("  m ") and "colour" in line for line in lines[:14])

@@ -255,8 +255,9 @@ async def test_the_help_explains_first_what_it_was_opened_over(keys, words):
     async with watching(live(*builders.hang()), size=(100, 80)) as (app, pilot):
         await press(pilot, *keys, "question_mark")
         lines = screen_text(app)
-        keys_at = lines.index("keys")
+        keys_at = lines.index("all keys")
 
+        assert lines[2].startswith("keys of ")
         assert any(words in line for line in lines[:keys_at])
         assert any(line.startswith("  Tab ") for line in lines[keys_at:])
 

@@ -38,7 +38,8 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         (
             "One row a rank. While something is wrong those at fault stand first, then those that"
             " wait; else by number. The culprit's row stands out as a whole. What is older than 3 s"
-            " is dim, HEARD says how old it is."
+            " is dim, HEARD says how old it is. The job strip below the rows has the numbers of the"
+            " whole job, each with the ends of its scale, and against before; then the last events."
         ),
         (),
     ),
@@ -149,11 +150,20 @@ _WITH_STATES = frozenset(
 
 
 def help_lines(
-    keys: Keys, width: int, glyphs: Glyphs = UNICODE, topic: str = actions.RANKS
+    keys: Keys,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    topic: str = actions.RANKS,
+    own_keys: Keys = (),
 ) -> list[Line]:
-    """What the view of that topic shows, then keys; for the ranks every column with how to check
-    it."""
+    """The keys of the view of that topic, what it shows, all keys; for the ranks every column with
+    how to check it."""
     page = Page(width, glyphs)
+    here = "this page" if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else f"the {topic} view"
+    if own_keys:
+        page.heading(f"keys of {here}")
+    for key, meaning in own_keys:
+        page.item(key, meaning, label_style="key")
     text, items = _TOPICS.get(topic, _TOPICS[actions.RANKS])
     page.heading(
         f"what {'this page' if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else topic} shows"
@@ -161,11 +171,13 @@ def help_lines(
     page.text(text, "", "  ")
     for label, meaning in items:
         page.item(label, meaning)
+    if topic in (actions.RANKS, RANK_PAGE):
+        _letters(page)
     if topic == actions.MAP:
         _classes(page)
     elif topic in _WITH_STATES:
         _states(page)
-    page.heading("keys")
+    page.heading("all keys")
     for key, meaning in keys:
         page.item(key, meaning, label_style="key")
     if topic in (actions.RANKS, RANK_PAGE):
@@ -205,6 +217,9 @@ def _columns(page: Page) -> None:
         )
         page.item("", f"from {metric.source}", "dim")
         page.item("", f"check: {metric.check}" if metric.check else "", "dim")
+
+
+def _letters(page: Page) -> None:
     page.heading("letters in PHASES")
-    for letter, name in zip(ACTIVITY_LETTERS, ACTIVITIES, strict=True):
-        page.item(letter, name)
+    pairs = zip(ACTIVITY_LETTERS, ACTIVITIES, strict=True)
+    page.text(", ".join(f"{letter} {name}" for letter, name in pairs), "", "  ")

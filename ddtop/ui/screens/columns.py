@@ -26,6 +26,7 @@ _TEXT = (
 class ColumnsScreen(PageScreen):
     """One line a column; Space shows or hides it at once."""
 
+    SEARCHED = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)", "up"),
         ("down,j", "move(1)", "down"),

@@ -22,6 +22,7 @@ BYTES_MAX = 60_000
 class CopyScreen(PageScreen):
     """Copies one text by the escape sequence OSC 52, which also works over ssh."""
 
+    SEARCHED = False
     BINDINGS: ClassVar[list[BindingType]] = [
         *((key, f"copy('{key}')", "copy") for key in "sphclk"),
         ("y", "back", "back"),

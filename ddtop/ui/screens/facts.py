@@ -64,6 +64,10 @@ class FactsScreen(SizedScreen[None]):
         """Draw what the session shows now."""
         raise NotImplementedError
 
+    def help_keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys that do something here, for the help: as people write them, and what they do."""
+        return ()
+
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
         for node in self.walk_children():

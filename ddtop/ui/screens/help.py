@@ -22,8 +22,11 @@ class HelpScreen(PageScreen):
         """First about what it was opened over."""
         stack = self.app.screen_stack
         below = stack[stack.index(self) - 1] if self in stack else None
-        topic = below.topic if isinstance(below, FactsScreen) and below is not self else RANKS
-        lines = help_lines(KEYS, width, self.session.paint.glyphs, topic)
+        if not isinstance(below, FactsScreen) or below is self:
+            below = None
+        topic = below.topic if below is not None else RANKS
+        own = below.help_keys() if below is not None else ()
+        lines = help_lines(KEYS, width, self.session.paint.glyphs, topic, own)
         failure = getattr(self.app, "differ_failure", None)
         if failure is None:
             return lines

@@ -177,6 +177,19 @@ class MainScreen(FilteringScreen, FactsScreen):
         freeze: Key = ("p", "p", "go on" if self.session.frozen else "freeze")
         return [*keys, *self.view.keys(), ("tab", "Tab", "views"), freeze, *more]
 
+    def help_keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys of the view in front: those of the key bar, then those that work only there."""
+        bar = self.view.keys()
+        own = {one.shown: one.meaning for one in ACTIONS if one.listed and self.topic in one.views}
+        known = {key for keys in own for key in keys.split()}
+        meanings = {one.shown: one.meaning for one in ACTIONS}
+        first = {
+            key: meanings.get(key, label)
+            for _, key, label in bar
+            if not known.issuperset(key.split())
+        }
+        return tuple({**first, **own}.items())
+
     def action_view(self, name: str) -> None:
         """Show that view."""
         before, self.view = self.view, self.views[name]

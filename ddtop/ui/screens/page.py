@@ -6,19 +6,23 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+from textual.widgets import Input
 
 from ddtop.present.findings.banner import header_line
 from ddtop.present.text import Line, clean
 from ddtop.ui.actions import VIEWS
+from ddtop.ui.render.search import FOUND, HERE, found_lines, marked
 from ddtop.ui.screens.facts import FactsScreen, foot_line, under_banner
+from ddtop.ui.screens.filtering import FilteringScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key, KeyBar
 from ddtop.ui.widgets.lines import LinesView
 
 
-class PageScreen(FactsScreen):
-    """Shows the lines that a subclass makes."""
+class PageScreen(FilteringScreen, FactsScreen):
+    """Shows the lines that a subclass makes, and searches them."""
 
     DEFAULT_CSS = """
     PageScreen #head { height: 1; }
@@ -27,9 +31,14 @@ class PageScreen(FactsScreen):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,q", "back", "back"),
+        Binding("slash", "filter", "search", priority=True),
+        ("n", "match(1)", "next match"),
+        ("N", "match(-1)", "match before"),
         *((view.key, f"app.on_main(\"view('{view.name}')\")", view.name) for view in VIEWS),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = ()
+    SEARCHED: ClassVar[bool] = True
+    """False for a menu, where every key may be an answer."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -39,6 +48,8 @@ class PageScreen(FactsScreen):
         self.body = LinesView(paint, "body", focusable=True)
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
+        self.input = Input(placeholder="search this page", id="filter")
+        self._searched, self._match = "", 0
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -47,6 +58,55 @@ class PageScreen(FactsScreen):
         yield self.body
         yield self.foot
         yield self.keys
+        yield self.input
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A menu is not searched."""
+        if action in ("filter", "match") and not self.SEARCHED:
+            return False
+        return super().check_action(action, parameters)
+
+    @property
+    def filtered(self) -> Widget:
+        """What gets the keys back."""
+        return self.body
+
+    def filter_by(self, text: str) -> None:
+        """Mark this text, and go to the first line from here on that has it."""
+        self._searched = text
+        found = found_lines(self.page_lines(self.body.reading_room), text)
+        top = round(self.body.scroll_offset.y)
+        self._match = next((at for at, line in enumerate(found) if line >= top), 0)
+        self.show_facts()
+        self._to_match(found)
+
+    def action_match(self, steps: int) -> None:
+        """The next line that has what is searched for, around the end."""
+        found = found_lines(self.page_lines(self.body.reading_room), self._searched)
+        if found:
+            self._match = (self._match + steps) % len(found)
+            self.show_facts()
+            self._to_match(found)
+
+    def _to_match(self, found: list[int]) -> None:
+        if found:
+            line, height = found[min(self._match, len(found) - 1)], self.body.size.height
+            if not self.body.scroll_offset.y <= line < self.body.scroll_offset.y + height:
+                self.body.scroll_to(y=max(line - height // 3, 0), animate=False)
+
+    def _marked(self, lines: list[Line]) -> tuple[list[Line], str]:
+        """The lines with what is searched for, and what the foot says of it."""
+        if not self._searched:
+            return lines, ""
+        found = found_lines(lines, self._searched)
+        if not found:
+            return lines, "not found"
+        self._match = min(self._match, len(found) - 1)
+        lines = [*lines]
+        for number, at in enumerate(found):
+            style = HERE if number == self._match else FOUND
+            lines[at] = marked(lines[at], self._searched, style)
+        return lines, f"match {self._match + 1} of {len(found)}"
 
     def page_lines(self, width: int) -> list[Line]:
         """The lines of this page."""
@@ -63,13 +123,22 @@ class PageScreen(FactsScreen):
             head = header_line(snapshot, width, self.session.contact(), glyphs)
         self.head.show([head])
         self.rule.show([under_banner(self.session, width)])
-        lines = self.page_lines(self.body.reading_room)
+        lines, searched = self._marked(self.page_lines(self.body.reading_room))
         self.body.show(lines)
         hidden = len(lines) - self.body.size.height
         more = f"{len(lines)} lines" if hidden > 0 else ""
-        self.foot.show([foot_line(self.session, width, more)])
+        self.foot.show([foot_line(self.session, width, searched, more)])
         scroll: tuple[Key, ...] = (("pagedown", "PgDn", "more"),) if hidden > 0 else ()
-        self.keys.show((("escape", "Esc", "back"), *scroll, *self.extra_keys()))
+        search: tuple[Key, ...] = (("slash", "/", "search"),) if self.SEARCHED else ()
+        if self._searched:
+            search = (("n", "n", "next match"),)
+        self.keys.show((("escape", "Esc", "back"), *scroll, *self.extra_keys(), *search))
+
+    def help_keys(self) -> tuple[tuple[str, str], ...]:
+        """Its own keys, and those of all pages."""
+        own = tuple((shown, label) for _, shown, label in self.extra_keys())
+        search = (("/ n N", "search this page, next match, match before"),)
+        return (*own, *(search if self.SEARCHED else ()), ("Esc q", "back"))
 
     def extra_keys(self) -> tuple[Key, ...]:
         """Keys of this page that do something now."""
@@ -82,5 +151,8 @@ class PageScreen(FactsScreen):
         return int(event.screen_y - self.body.region.y + self.body.scroll_offset.y)
 
     def action_back(self) -> None:
-        """To the screen below."""
-        self.dismiss(None)
+        """To the screen below; from a search to the page first."""
+        if self.has_class("filtering") or self._searched:
+            self.action_clear_filter()
+        else:
+            self.dismiss(None)

@@ -19,6 +19,7 @@ from ddtop.ui.widgets.key_bar import Key
 class SignalsScreen(PageScreen):
     """Sends one signal to these ranks, if that is answered with `y`."""
 
+    SEARCHED = False
     BINDINGS: ClassVar[list[BindingType]] = [
         ("up,k", "move(-1)", "up"),
         ("down,j", "move(1)", "down"),

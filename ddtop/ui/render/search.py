@@ -1,0 +1,46 @@
+"""Words that are searched for on a page: where they are, and how they stand out there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddtop.present.text import Line, Span
+
+FOUND, HERE = "found", "picked"
+"""The styles of what is found, and of that on the line where the search stands."""
+
+
+def found_lines(lines: Sequence[Line], text: str) -> list[int]:
+    """The numbers of the lines that have the text, in whatever case."""
+    wanted = text.casefold()
+    if not wanted:
+        return []
+    return [at for at, line in enumerate(lines) if wanted in _text(line).casefold()]
+
+
+def marked(line: Line, text: str, style: str = FOUND) -> Line:
+    """The line, with the text in this style wherever it stands; styles of the rest stay."""
+    whole, wanted = _text(line).casefold(), text.casefold()
+    # Letters whose lower case has another length would shift the marks.
+    if not wanted or len(whole) != len(_text(line)):
+        return line
+    inside = bytearray(len(whole))
+    at = whole.find(wanted)
+    while at >= 0:
+        inside[at : at + len(wanted)] = b"\1" * len(wanted)
+        at = whole.find(wanted, at + len(wanted))
+    spans: list[Span] = []
+    begin = 0
+    for piece, own in line:
+        last = 0
+        for place in range(1, len(piece) + 1):
+            ends = place == len(piece)
+            if ends or inside[begin + place] != inside[begin + last]:
+                spans.append((piece[last:place], style if inside[begin + last] else own))
+                last = place
+        begin += len(piece)
+    return tuple(spans)
+
+
+def _text(line: Line) -> str:
+    return "".join(text for text, _ in line)
