@@ -68,7 +68,8 @@ LISTED = {
     "vit-ablation-2": (8, "gpu07", "train.py", 340, "", "all ranks finished"),
     "eval-mmlu": (16, "gpu03", "evaluate.py", 1500, "", "cancelled"),
 }
-WATCH_S, DEADLINE_S = 12.0, 60.0
+WATCH_S, DEADLINE_S = 75.0, 120.0
+"""A healthy job is watched until its lines of minutes say something."""
 FAMILY, FONT = "DejaVu Sans Mono", Path("/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf")
 REMOTE_FONTS = re.compile(r"\n    @font-face \{.*?\}(?=\n)", re.DOTALL)
 """Rich loads them from a content delivery network; the documents load nothing from elsewhere."""

@@ -92,7 +92,7 @@ async def test_the_last_dump_is_shown_without_asking():
         await pilot.press("4")
         await pilot.pause()
 
-        assert screen_text(app)[6] == "8 ranks asked, 8 answered (8 by agent) 22:12:20, 60 s ago"
+        assert "8 ranks asked, 8 answered (8 by agent) 22:12:20, 60 s ago" in screen_text(app)
         assert source.asked == []
         await pilot.press("D")
         assert source.asked == [()]
@@ -118,7 +118,7 @@ async def test_without_a_dump_it_says_which_key_takes_one():
         await pilot.press("4")
         await pilot.pause()
 
-        assert screen_text(app)[6] == "no stacks have been taken of this job yet; D asks all ranks"
+        assert "no stacks have been taken of this job yet; D asks all ranks" in screen_text(app)
 
 
 async def test_asking_again_waits_for_the_new_answers():

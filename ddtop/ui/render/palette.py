@@ -1,8 +1,9 @@
 """What the named styles look like, per theme.
 
 Every style states its foreground: a terminal's own default may be the opposite of the theme's
-background. Colours are those of the 256-colour cube, so that they survive an ssh session without
-truecolor unchanged; areas of charts alone are not, the nearest grey is as quiet.
+background. Text has a contrast of 4.5 at least, also under the cursor, and the colours of states
+are told apart with each kind of colour blindness: tests compute both. They lie near those of the
+256-colour cube, so that they survive an ssh session without truecolor nearly unchanged.
 """
 
 from __future__ import annotations
@@ -165,14 +166,14 @@ PALETTES: dict[str, Palette] = {
         DARK,
         background="#121212",
         foreground="#d0d0d0",
-        dim="#8a8a8a",
+        dim="#9e9e9e",
         colours={
             "rule": "#444444",
             "yellow": "#d7af5f",
-            "red": "#ff5f5f",
+            "red": "#ff6464",
             "orange": "#ff8700",
             "cyan": "#5fafd7",
-            "magenta": "#d787d7",
+            "magenta": "#f5a3f5",
             "bar": "#585858",
             "slab": "#875f00",
             "chart": "#5f87af",
@@ -191,14 +192,14 @@ PALETTES: dict[str, Palette] = {
         LIGHT,
         background="#ffffff",
         foreground="#262626",
-        dim="#6c6c6c",
+        dim="#626262",
         colours={
             "rule": "#bcbcbc",
-            "yellow": "#875f00",
-            "red": "#af0000",
-            "orange": "#af5f00",
-            "cyan": "#005f87",
-            "magenta": "#870087",
+            "yellow": "#584000",
+            "red": "#b9062f",
+            "orange": "#9f4e08",
+            "cyan": "#296281",
+            "magenta": "#810b8d",
             "bar": "#b2b2b2",
             "slab": "#d7af5f",
             "chart": "#5f87af",
@@ -208,7 +209,7 @@ PALETTES: dict[str, Palette] = {
             "level2": "#5f87af",
             "level3": "#875f00",
             "level4": "#5f0000",
-            "cursor": "#dadada",
+            "cursor": "#e4e4e4",
             "alarm": "#af0000",
             "alarm_cursor": "#d70000",
         },

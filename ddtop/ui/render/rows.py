@@ -45,6 +45,10 @@ def row_line(
         if style == "bar" and column.key in _NUMBERED:
             # The bar is drawn faintly, the number beside it is to be read.
             spans += [(fitted[:-NUMBER], style), (fitted[-NUMBER:], "")]
+        elif style == "bar" and "/" in fitted:
+            # A queue's number stands behind its bar, and is text as well.
+            bar, gap, number_text = fitted.rpartition(" ")
+            spans += [(bar + gap, style), (number_text, "dim")]
         else:
             spans.append((fitted, style))
     return tuple(spans)
