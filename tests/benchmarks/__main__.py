@@ -44,6 +44,12 @@ def _unset(options: argparse.Namespace) -> Iterator[Row]:
     yield from startup.unset(20 if options.quick else 100)
 
 
+def _progress(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import progress
+
+    yield from progress.measure(3 if options.quick else 10)
+
+
 def _start(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import startup
 
@@ -135,6 +141,7 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
     "stall": ("how long the agent holds up a busy main thread", True, _stall),
     "unset": ("start-up with DDTOP unset", False, _unset),
+    "progress": ("ddtop.step() and its like, and wrapped calls of frameworks", False, _progress),
     "start": ("the agent's start", False, _start),
     "memory": ("the agent's memory", True, _memory),
     "relay": ("the relay's CPU and memory", False, _relay),

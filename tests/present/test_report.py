@@ -6,6 +6,7 @@ from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.model.stacks.merge import merge
 from ddtop.present.findings.timeline import Event
 from ddtop.present.report import BYTES_MAX, Material, file_name, report_text
+from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import HostState, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.jobs import FakeJob
@@ -174,3 +175,12 @@ def test_text_that_looks_like_our_fence_does_not_end_it():
 def test_the_file_is_named_by_job_and_time():
     assert file_name("train-47", NOW).startswith("ddtop-report-train-47-2023")
     assert file_name("train-47", NOW).endswith(".txt")
+
+
+def test_how_far_the_training_was_stands_in_the_head():
+    job = FakeJob(2)
+    job.ranks[0].says["progress"] = TrainingProgress("hf-trainer", 1200, 10_000, loss=2.31)
+    job.trains(5)
+    text = report_text(material(job))
+
+    assert "- progress: step 1,200 of 10,000, loss 2.31 (source: hf-trainer)" in text

@@ -25,6 +25,7 @@ from ddtop.ui.render.rows import row_line, row_strip, title_line
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.screens.facts import KEYS
 from ddtop.viewer.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
+from ddtop.wire.progress import Pace, Speed, TrainingProgress
 from ddtop.wire.records import Collective, Exit, LastException, OpenCall
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -54,6 +55,29 @@ def test_the_page_of_a_culprit_says_where_it_is_and_which_worker_must_deliver_th
         " cannot be" in found
     )
     assert "  MASTER_ADDR=node000" in found
+
+
+def test_the_page_of_a_rank_says_how_far_its_training_is():
+    told = TrainingProgress(
+        "hf-trainer",
+        1200,
+        10_000,
+        phase="checkpoint",
+        loss=2.31,
+        since_unix_ns=NOW - 12 * SECOND,
+        usual_s=35.0,
+    )
+    speed = Speed("steps", 12.0, 11.9, 12.1, 83.0)
+    pace = Pace(speed, start=msgspec.structs.replace(speed, per_s=15.0))
+    snapshot = builders.healthy()
+    rank = replace(snapshot.ranks[0], progress={"training": told, "pace": pace})
+    found = texts(
+        detail_lines(replace(snapshot, ranks=(rank, *snapshot.ranks[1:])), 0, memory(), 100)
+    )
+
+    assert "  hf-trainer    step 1,200 of 10,000, loss 2.31" in found
+    assert "  phase         saving a checkpoint, for 12 s; usually 35 s" in found
+    assert "  speed         12 steps/s of training; 15 at its start" in found
 
 
 @pytest.mark.parametrize(

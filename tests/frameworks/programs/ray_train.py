@@ -1,0 +1,40 @@
+"""Ray Train: two workers on CPUs, each with a loop of its own that reports."""
+
+from __future__ import annotations
+
+import os
+
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+WATCHED = {name: value for name, value in os.environ.items() if name.startswith(("DDTOP", "FAULT"))}
+
+
+def loop():
+    import sys
+
+    sys.path.insert(0, os.environ["PROGRAMS"])
+    import ray.train
+    import torch
+    from fault import at
+    from own_loops import batch, net
+    from ray.train.torch import prepare_model
+
+    rank = ray.train.get_context().get_world_rank()
+    model = prepare_model(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100_000):
+        at(rank)
+        loss = model(batch(step)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 20 == 0:
+            ray.train.report({"step": step, "loss": loss.item()})
+
+
+if __name__ == "__main__":
+    variables = {**WATCHED, "PROGRAMS": os.path.dirname(os.path.abspath(__file__))}
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": variables})
+    TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2)).fit()

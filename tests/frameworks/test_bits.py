@@ -1,0 +1,18 @@
+"""The result of a training is the same, bit by bit, with and without ddtop.
+
+`python -m tests.frameworks --bits` compares the programs of all frameworks that are installed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.frameworks.__main__ import CASES, same_bits
+
+
+@pytest.mark.torch
+def test_a_training_with_fsdp2_ends_with_the_same_weights_with_and_without_ddtop():
+    pytest.importorskip("torch")
+    (case,) = [one for one in CASES if one.name == "FSDP2"]
+
+    assert same_bits(case) == "same"
