@@ -19,7 +19,19 @@ except ImportError:
     # A checkout that was never built, reached through PYTHONPATH.
     __version__ = "0.1.0"
 
-__all__ = ["__version__", "phase", "progress", "step"]
+__all__ = ["__version__", "phase", "progress", "step", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """`watch`, for programs that look at a job. What it needs is imported when it is asked for; its
+    type is in `__init__.pyi`, because this module may import nothing.
+    """
+    if name == "watch":
+        from importlib import import_module
+
+        return import_module("ddtop.api").watch
+    raise AttributeError(f"module 'ddtop' has no attribute {name!r}")
+
 
 _agent: Any = None
 """`ddtop.agent.user_calls` in a watched rank."""

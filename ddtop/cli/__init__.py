@@ -33,9 +33,11 @@ SUMMARIES: Mapping[str, str] = {
     "help": "What a command does, and its options: ddtop help stacks",
     "jobs": "Live and ended jobs of this user.",
     "key": "The secret from which all keys are derived.",
+    "mcp": "Tools for a language model: read-only, over stdin and stdout.",
     "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
     "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
     "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
+    "schema": "The JSON schemas of what ddtop prints.",
     "setup-env": "Put the agent into another Python, and say what was written.",
     "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
     "stacks": "The stacks of all ranks, equal ones merged.",
@@ -57,6 +59,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "After the end": ("report", "replay", "explain"),
     "Act on a job": ("run", "signal"),
     "Set up and try": ("demo", "doctor", "setup-env", "config", "key", "completion", "help"),
+    "For programs": ("schema", "mcp"),
 }
 """The list of `ddtop --help`, by what one wants."""
 WITHOUT_CONFIG = ("config", "help", "completion", "key", "bridge", "setup-env")

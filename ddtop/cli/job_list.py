@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ddtop.present.glyphs import Glyphs
     from ddtop.present.hosts.jobs import Health, Listed
 
-JOBS_SCHEMA = "ddtop.jobs/1"
-
 NAME_SHOWN = 40
 """Characters of a job's name in the table: a unique prefix is enough to attach."""
 
@@ -66,6 +64,8 @@ def table_with_health(entries: list[registry.JobEntry], width: int, glyphs: Glyp
 
 def jobs_json(parts: bool = False) -> dict[str, object]:
     """The schema `ddtop.jobs/1`: one object a job. `parts`: one object a host of a job."""
+    from ddtop.present.hosts.jobs import JOBS_SCHEMA
+
     rows = _listed(registry.read_entries(), parts, time.time_ns())
     found = healths(one.entry for one in rows)
     return {

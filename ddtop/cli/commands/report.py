@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +16,13 @@ from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.options import HUB, JOB, NO_SOURCE, PID, WAIT, pids_alone, run_there
 from ddtop.cli.output import WIDTH, printable
+from ddtop.cli.recent import happened, recording_of
 from ddtop.viewer.thresholds import chosen
-from ddtop.words.units import SECOND_NS
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
     from ddtop.link.viewer_side import ViewerLink
     from ddtop.model.state.facts import Snapshot
-    from ddtop.present.findings.timeline import Event
     from ddtop.present.report import Material
     from ddtop.viewer.follower import Follower
     from ddtop.viewer.replay import Recording
@@ -33,13 +31,6 @@ WATCH_S = 1.2
 """Two snapshots half a second apart confirm a finding."""
 SLICE_S, SOURCE_S = 0.05, 1.0
 LOOK_S, OUTSIDE_S = 0.5, 2.0
-BACK_S = 900.0
-"""The timeline tells of the last minutes; exits are told of the whole run."""
-LOOKS_MAX, LOOKS_S = 180, 6.0
-"""Moments of the past that are looked at, and how long that may take.
-
-With thousands of ranks each look takes a second.
-"""
 STDOUT = "-"
 
 
@@ -82,7 +73,7 @@ def report(
     entry = find(name, wait_s, asked_by="report", hub=hub)
     now = time.time_ns()
     target = _target(entry.job, now, output)
-    recording, why = _recording(entry)
+    recording, why = recording_of(entry)
     return _print(_material(_known(entry), recording, why, now, source), target, output)
 
 
@@ -216,24 +207,6 @@ def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) ->
             follower.look()
 
 
-def _recording(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
-    """The journal of the run, or why there is none."""
-    from ddtop.folders import patiently, state_dir_text
-    from ddtop.journal import JournalError
-    from ddtop.viewer.follower import LEFT_S
-    from ddtop.viewer.replay import read_recording
-
-    path = registry.journal_path(entry.job, entry.run, entry.sender)
-    try:
-        growing = entry.reachable(time.time_ns())
-        found = patiently(
-            lambda: read_recording(path, entry.job, growing=growing), state_dir_text, LEFT_S
-        )
-    except (JournalError, OSError, registry.RegistryError) as error:
-        return None, f"no journal, so the last minutes are not known: {error}"
-    return found, None
-
-
 def _material(
     known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
 ) -> Material:
@@ -243,7 +216,7 @@ def _material(
     from ddtop.present.stacks.lines import stacks_text
     from ddtop.viewer.source_lines import Excerpts
 
-    happened, note = _happened(known, recording)
+    told, note = happened(known.snapshot, known.verdict, recording)
     material = Material(
         written_unix_ns=now_unix_ns,
         version=ddtop.__version__,
@@ -251,7 +224,7 @@ def _material(
         snapshot=known.snapshot,
         verdict=known.verdict,
         stacks_note=known.stacks_note,
-        happened=happened,
+        happened=told,
         timeline_note=note or why,
         garbled=known.garbled,
         home=str(Path.home()),
@@ -269,37 +242,6 @@ def _material(
     stacks_text(merged, WIDTH, around=setting)
     excerpts.wait(SOURCE_S)
     return replace(material, merged=merged, around=setting)
-
-
-def _happened(known: _Known, recording: Recording | None) -> tuple[tuple[Event, ...], str | None]:
-    """The events of the last minutes, with a note if not all of them could be looked at."""
-    from ddtop.present.findings.timeline import events
-
-    looks = [(known.snapshot, known.verdict)]
-    if recording is None or recording.tape.span is None:
-        return events(looks), None
-    first, last = recording.tape.span
-    began = time.monotonic()
-    past: list[tuple[Snapshot, Verdict]] = []
-    note = recording.damage
-    for at in _moments(first, last):
-        if time.monotonic() - began > LOOKS_S:
-            note = (
-                f"looked back to {(last - at) / SECOND_NS:.0f} s before the end only: "
-                "a look at so many ranks takes long"
-            )
-            break
-        past.append(recording.tape.at(at))
-    now_unix_ns = known.snapshot.time_unix_ns
-    past = [look for look in reversed(past) if look[0].time_unix_ns < now_unix_ns]
-    return events([*past, *looks]), note
-
-
-def _moments(first: int, last: int) -> Iterator[int]:
-    """Moments (ns) from the last one back, as densely as `LOOKS_MAX` allows."""
-    begin = max(first, last - int(BACK_S * SECOND_NS))
-    step = max((last - begin) // LOOKS_MAX, SECOND_NS)
-    yield from range(last, begin - 1, -step)
 
 
 def _write(target: Path, text: str, named: bool) -> int:

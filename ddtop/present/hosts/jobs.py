@@ -15,6 +15,7 @@ from ddtop.present.text import Line, Span, cell_width, clean
 from ddtop.wire.hosts import HUB
 from ddtop.words import units
 
+JOBS_SCHEMA = "ddtop.jobs/1"
 ASKING = "asking ..."
 HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
 MOST_JOB = 48

@@ -1,0 +1,173 @@
+"""ddtop for programs: `from ddtop import watch`.
+
+for event in watch("my-job"):
+    if event.event == "appeared" and event.finding.severity == "critical":
+        page_somebody(event.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddtop import registry
+from ddtop.diagnosis.finding import Finding
+from ddtop.model.state.facts import Ended
+from ddtop.present.events import event_text
+from ddtop.viewer.changes import Change, Changes
+from ddtop.viewer.follower import LOOK_S
+from ddtop.viewer.live import LiveSource
+
+QUEUE_MAX = 4096
+"""Events that wait for a program that is busy with one; the oldest go first."""
+OVER_S = 30.0
+"""A run that is over by its job file, and whose end nobody has told by then, has no end to tell."""
+LEAVE_S = 5.0
+
+
+class JobNotFoundError(LookupError):
+    """There is no such job, or several could be meant; the text says which there are."""
+
+
+class ContactLostError(Exception):
+    """Nothing more will come, and how the job ended is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job.
+
+    `event`: appeared, cleared, joined, lost, ended or ordered. `text`: as `ddtop watch` prints it.
+    `finding`: of appeared and cleared. `ranks`: those that joined. `ended`: of ended.
+    `time_unix_ns`: when, on the clock of rank 0's host.
+    """
+
+    event: str
+    job: str
+    time_unix_ns: int
+    attempt: int
+    text: str
+    finding: Finding | None = None
+    ranks: tuple[int, ...] = ()
+    ended: Ended | None = None
+
+
+def watch(job: str | None = None) -> Iterator[Event]:
+    """The events of a job, until it ends; the last one is `ended`.
+
+    Blocks between events. The job is followed on a thread of its own, which ends when the iterator
+    is closed or forgotten. `job`: its name or the beginning of it; None: the one live job.
+
+    Raises:
+        JobNotFoundError: no such job, or several could be meant.
+        ContactLostError: the relay is gone for good and has not told how the job ended.
+        ddtop.registry.RegistryError: the state folder or the key cannot be read.
+    """
+    try:
+        entry = registry.find_job(job, time.time_ns())
+    except registry.UnknownJobError as error:
+        raise JobNotFoundError(str(error)) from None
+    # Found at once, not when the first event is asked for.
+    return _events(_Watching(entry))
+
+
+def _events(watching: _Watching) -> Iterator[Event]:
+    watching.start()
+    try:
+        while (event := watching.next()) is not None:
+            yield event
+    finally:
+        watching.stop()
+
+
+class _Watching:
+    """One job on a thread, and the events that wait."""
+
+    def __init__(self, entry: registry.JobEntry) -> None:
+        self._entry = entry
+        self._waiting: deque[Event] = deque(maxlen=QUEUE_MAX)
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._over = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="ddtop-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(LEAVE_S)
+
+    def next(self) -> Event | None:
+        """The next event; None after the last one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._over)
+            if self._waiting:
+                return self._waiting.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._follow())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the events are read
+            self._error = error
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    async def _follow(self) -> None:
+        source, changes = LiveSource(self._entry), Changes()
+        feeding = asyncio.create_task(source.run())
+        over_since: float | None = None
+        try:
+            while not self._stop.is_set():
+                look = source.look()
+                self._put(changes.take(look))
+                if look.snapshot is not None and look.snapshot.ended is not None:
+                    return
+                over_since = self._still_over(over_since)
+                if over_since is not None and time.monotonic() - over_since > OVER_S:
+                    why = look.contact or "its relay is gone and no other has followed"
+                    raise ContactLostError(f"how {self._entry.job} ended is not known: {why}")
+                done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
+                for task in done:
+                    task.result()
+        finally:
+            feeding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await feeding
+
+    def _still_over(self, since: float | None) -> float | None:
+        """Since when the run has been over by its job file; None while it is not."""
+        with contextlib.suppress(registry.RegistryError):
+            again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
+            self._entry = again or self._entry
+        return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None
+
+    def _put(self, found: list[Change]) -> None:
+        events = [_event(one, self._entry.job) for one in found]
+        if events:
+            with self._changed:
+                self._waiting.extend(events)
+                self._changed.notify_all()
+
+
+def _event(change: Change, job: str) -> Event:
+    return Event(
+        change.event,
+        job,
+        change.unix_ns,
+        change.attempt,
+        event_text(change),
+        change.finding,
+        change.ranks,
+        change.ended,
+    )

@@ -1,0 +1,96 @@
+"""`ddtop mcp` spoken to by the SDK's own client, over the pipes of the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+pytest.importorskip("mcp")
+
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from ddtop.cli import mcp_server
+from tests.cli.commands import ddtop, killed, write_ended
+from tests.jobs import FakeJob
+
+TOOLS = {"list_jobs", "diagnose", "stacks", "explain", "history"}
+LARGEST = 60_000
+"""Characters of an answer."""
+
+
+@asynccontextmanager
+async def session():
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "ddtop", "mcp"], env=dict(os.environ)
+    )
+    async with stdio_client(server) as pipes, ClientSession(*pipes) as found:
+        await found.initialize()
+        yield found
+
+
+async def called(client, tool, **arguments):
+    """(text of the answer, whether it is an error)."""
+    answer = await client.call_tool(tool, arguments)
+    return answer.content[0].text, answer.is_error
+
+
+async def test_a_model_finds_the_job_its_fault_and_the_evidence(home):
+    write_ended(killed(), "old")
+
+    async with session() as client:
+        tools = (await client.list_tools()).tools
+        assert {one.name for one in tools} == TOOLS
+        assert all(one.annotations.read_only_hint for one in tools)
+        assert all(one.description for one in tools)
+
+        jobs = json.loads((await called(client, "list_jobs"))[0])
+        assert [one["job"] for one in jobs["jobs"]] == ["old"]
+        found = json.loads((await called(client, "diagnose", job="old"))[0])
+        assert found["findings"][0]["kind"] == "rank-killed"
+        assert all(one["evidence"] and one["advice"] for one in found["findings"])
+        page, _ = await called(client, "explain", kind="rank-killed")
+        assert "rank-killed" in page
+        stacks = json.loads((await called(client, "stacks", job="old"))[0])
+        assert stacks["note"] == "no stacks were taken: nothing has been stuck for 2 s"
+        history = json.loads((await called(client, "history", job="old"))[0])
+        assert history["job"] == "train-47"
+
+        for tool, arguments in (
+            ("diagnose", {"job": "nothing"}),
+            ("explain", {"kind": "nothing"}),
+            ("stacks", {"job": "old", "ranks": "x"}),
+        ):
+            text, failed = await called(client, tool, **arguments)
+            assert failed, text
+            assert "Traceback" not in text
+
+
+def test_an_answer_is_bounded_however_large_the_job(home, monkeypatch):
+    job = FakeJob(400)
+    job.trains(2)
+    job.ranks[7].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(7)
+    job.passes(8)
+    write_ended(job, "large")
+
+    found = mcp_server.diagnose("large")
+
+    assert len(json.dumps(found)) < LARGEST
+    assert max(one["victims_count"] for one in found["findings"]) > mcp_server.RANKS_MAX
+    assert all(len(one["victims"]) <= mcp_server.RANKS_MAX for one in found["findings"])
+    assert len(json.dumps(mcp_server.history("large"))) < LARGEST
+
+
+def test_without_the_sdk_it_says_what_to_install(home, tmp_path):
+    (tmp_path / "mcp.py").write_text("raise ImportError(name='mcp')\n")
+    done = ddtop("mcp", PYTHONPATH=str(tmp_path))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "ddtop: ddtop mcp needs the SDK of the protocol: pip install 'ddtop[mcp]'\n"
+    )
