@@ -34,6 +34,7 @@ SUMMARIES: Mapping[str, str] = {
     "jobs": "Live and ended jobs of this user.",
     "key": "The secret from which all keys are derived.",
     "mcp": "Tools for a language model: read-only, over stdin and stdout.",
+    "mute": "A finding that is known is not told for a while: ddtop mute JOB straggler --for 10m",
     "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
     "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
     "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
@@ -57,7 +58,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "gpus",
     ),
     "After the end": ("report", "replay", "explain"),
-    "Act on a job": ("run", "signal"),
+    "Act on a job": ("run", "signal", "mute"),
     "Set up and try": ("demo", "doctor", "setup-env", "config", "key", "completion", "help"),
     "For programs": ("schema", "mcp"),
 }

@@ -69,7 +69,7 @@ def digest(
     about = {"script": os.path.basename(entry.script), "host": entry.host, "user": _user()}
     if entry.sender != registry.ELSEWHERE:
         about["started_unix_ns"] = str(entry.started_unix_ns)
-    return JobSeries(tally, series_of(snapshot, verdict, tally, about))
+    return JobSeries(tally, series_of(snapshot, verdict, tally, about, len(verdict.muted)))
 
 
 def _user() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.kinds import Kind
+from ddtop.wire.records import Mute
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
@@ -45,13 +46,22 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Muted:
+    """A finding that stands, and what mutes it."""
+
+    finding: Finding
+    by: Mute
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What stands at one moment: findings worst first, and a sentence for when there is nothing to
     find.
 
     `health` is one of HEALTHS. `unheard`: why nothing is known of this moment, one sentence with
     the next step; the findings are then those of the moment that was heard last, `unheard_s` (s)
-    ago. Both are None while the relay is heard.
+    ago. Both are None while the relay is heard. `muted`: findings that stand and that a person does
+    not want to hear of; they are not in `findings`, and health does not count them.
     """
 
     health: str
@@ -59,6 +69,7 @@ class Verdict:
     calm: str
     unheard: str | None = None
     unheard_s: float | None = None
+    muted: tuple[Muted, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -78,4 +89,5 @@ class Verdict:
             f"unknown; when last heard: {then}" if then else "unknown",
             why,
             seconds,
+            self.muted,
         )

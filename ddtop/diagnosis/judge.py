@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.muting import heard_and_muted
 from ddtop.diagnosis.rank_state import with_states
 from ddtop.diagnosis.until_then import with_what_stood
 from ddtop.model.state.facts import Snapshot, State
@@ -145,7 +146,9 @@ class Judge:
         order = {"critical": 0, "warning": 1, "info": 2}
         shown = [self._told(one, snapshot) for one in shown]
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
-        return conclude(tuple(shown), snapshot, self._policy)
+        heard, muted = heard_and_muted(shown, snapshot.mutes)
+        verdict = conclude(heard, snapshot, self._policy)
+        return replace(verdict, muted=muted) if muted else verdict
 
     def _told(self, finding: Finding, snapshot: Snapshot) -> Finding:
         """A cancellation with what stood until then; what stands is remembered for it."""

@@ -77,6 +77,8 @@ class Job(JobMemory):
         # A viewer that joins again gets the history again.
         if (unix_ns, order) not in self.orders:
             self.orders.append((unix_ns, order))
+        if order.mutes is not None and unix_ns >= self.mutes[0]:
+            self.mutes = (unix_ns, order.mutes)
 
     def _on_rank(
         self, envelope: Envelope, record: RankState | Groups | Exit | Stacks | Arrivals

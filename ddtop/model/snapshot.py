@@ -35,7 +35,8 @@ from ddtop.model.waits.mpi_finalize import unnumbered_waits_of
 from ddtop.model.waits.p2p import peer_waits_of
 from ddtop.model.waits.wait_any import any_waits_of
 from ddtop.policy import Policy
-from ddtop.wire.records import Group, HostState
+from ddtop.wire.records import Group, HostState, Mute
+from ddtop.words.units import clock
 
 _MOVING = (State.RUNNING, State.WAITING)
 """States of a rank that may be blocked: all others say more of it."""
@@ -59,6 +60,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     reports = _reports_of(job, seen, now_unix_ns)
     ras_age_s = max(now_unix_ns - job.ras[0], 0) / 1e9 if job.ras is not None else None
     first_hellos = [memory.hello_unix_ns for memory in job.ranks.values()]
+    muted = tuple(one for one in job.mutes[1] if one.until_unix_ns > now_unix_ns)
     return Snapshot(
         job=job.name,
         run=job.run,
@@ -84,7 +86,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         candidates=job.candidates.facts(now_unix_ns, job.policy),
         garbled=job.garbled,
         host_ages_s=reports.ages_s,
-        notes=(*hosts.unanswered_paths(job, seen), *probes.notes(ranks), *job.notes),
+        notes=_notes(job, seen, ranks, muted),
         balances=balances,
         devices=devices,
         ras=job.ras[1] if job.ras is not None else None,
@@ -92,6 +94,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         seen=reports.seen,
         apart=hosts.apart(reports.hosts),
         orders=tuple(job.orders),
+        mutes=muted,
         progress=job_progress.of_job(ranks),
         last_run=job.last_run,
         axes=_axes(job, ranks),
@@ -105,6 +108,20 @@ def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
             [one.comm.coordinates for one in ranks if one.comm.coordinates], len(ranks)
         )
     return job.axes
+
+
+def _notes(
+    job: JobMemory, seen: dict[str, HostSeen], ranks: tuple[RankFacts, ...], muted: tuple[Mute, ...]
+) -> tuple[str, ...]:
+    unanswered, off = hosts.unanswered_paths(job, seen), probes.notes(ranks)
+    return (*map(_mute_note, muted), *unanswered, *off, *job.notes)
+
+
+def _mute_note(mute: Mute) -> str:
+    """`muted until 12:31:07: straggler of ranks 3: a slow region, by ada@node0 ...`."""
+    what = mute.kind or "all findings"
+    ranks = f" of ranks {mute.ranks}" if mute.ranks else ""
+    return f"muted until {clock(mute.until_unix_ns)}: {what}{ranks}: {mute.because}, by {mute.by}"
 
 
 def _fields_of_all(

@@ -19,6 +19,7 @@ def order_text(order: Order) -> str:
         "stacks": "asked for stacks of",
         "native": "asked for native stacks of",
         "signal": "ordered a signal to",
+        "mute": "muted",
     }
     ending = f": {'' if order.ok else 'refused, '}{clean(order.text)}" if order.text else ""
     return f"{by} {what.get(order.what, 'gave an order to')} {ranks}{ending}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean, median
 from typing import NamedTuple
 
-from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, Verdict
 from ddtop.launch.shown import launcher_of
 from ddtop.metrics import CULPRITS_MAX, FINDINGS_MAX
 from ddtop.model.state.facts import RankFacts, Snapshot, State
@@ -36,15 +36,15 @@ def series_of(
     verdict: Verdict,
     tally: Tally,
     about: Mapping[str, str],
-    muted: Iterable[Finding] = (),
+    muted: int = 0,
 ) -> tuple[Sample, ...]:
     """All series of one job but those of the contact with it. `about`: script, user, host and
-    start time of its job file. `muted`: the findings that stand and are muted.
+    start time of its job file. `muted`: how many findings stand and are muted.
     """
     return (
         *_job(snapshot, about),
         *_ranks(snapshot),
-        *_findings(snapshot, verdict, len(tuple(muted))),
+        *_findings(snapshot, verdict, muted),
         *_pace(snapshot, tally),
         *_gpus(snapshot),
         *_own(snapshot),

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Collection, Hashable
 from typing import Protocol
 
+import msgspec
+
 from ddtop.link.keys import CONTROLLER
 from ddtop.policy import Policy
 from ddtop.relay.arrivals_trigger import ArrivalsTrigger
@@ -22,9 +24,11 @@ from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.sample import Watched
 from ddtop.relay.rate_limit import Asked, Turns
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Command, Hello, Order, Reply, Stacks
+from ddtop.wire.records import AnyRecord, Command, Hello, Mute, Order, Reply, Stacks
 
 RANKS_TEXT, TEXT = 40, 300
+MUTES_MAX, MUTE_S_MAX = 16, 7 * 86400
+"""A person mutes what is known; whoever wants silence for ever does not need a watcher."""
 """Characters of a list of ranks, and of an answer, that an audit line has."""
 
 
@@ -83,6 +87,7 @@ class RelayRequests:
         self._arrivals_trigger = ArrivalsTrigger(policy)
         self.dumps = Dumps(self._publish, self._ask_agent)
         self._turns = Turns()
+        self._mutes: tuple[Mute, ...] | None = None
         self.hub: OtherHosts | None = None
 
     def due(self) -> float:
@@ -94,7 +99,7 @@ class RelayRequests:
         turn = self._turns.take(now)
         if turn is not None:
             self._ask_stacks(turn.first.name, turn.ranks, native=False)
-            self._outlet.publish(
+            self._publish_order(
                 Order("stacks", _text_of(turn.ranks), tuple(one.who for one in turn.asked.values()))
             )
         self.dumps.on_time()
@@ -147,6 +152,8 @@ class RelayRequests:
                 return self._follow_stacks(order.arguments, role, viewer, who)
             if role != CONTROLLER:
                 raise OrderError("this viewer is read-only")
+            if order.name == "mute":
+                return self._mute(order.arguments, who)
             rank, _, number_text = (*order.arguments, "", "", "")[:3]
             if self.hub is not None and not self._is_ours(order.arguments):
                 said = self.hub.signal(
@@ -157,15 +164,42 @@ class RelayRequests:
                     if said is not None
                     else f"signal {number_text} was passed on to its host"
                 )
-                self._outlet.publish(
+                self._publish_order(
                     Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], said is None)
                 )
                 return said
             text = self._signal(order.arguments)
-            self._outlet.publish(Order("signal", rank[:RANKS_TEXT], (who,), text))
+            self._publish_order(Order("signal", rank[:RANKS_TEXT], (who,), text))
             return Reply("signal", text=text)
         except OrderError as error:
             return Reply(order.name, ok=False, text=str(error))
+
+    def _publish_order(self, order: Order) -> None:
+        self._outlet.publish(msgspec.structs.replace(order, mutes=self._mutes))
+
+    def _mute(self, arguments: tuple[str, ...], who: str) -> Reply:
+        """Add a mute, or end it where it is for no time."""
+        kind, ranks, seconds, because = (*arguments, "", "", "", "")[:4]
+        ranks_of(ranks)
+        for_s = number(seconds)
+        if for_s is None or for_s > MUTE_S_MAX or (not kind and not ranks):
+            raise OrderError("mute needs a kind or ranks, and a time of at most a week")
+        now = time.time_ns()
+        kept = [
+            one
+            for one in self._mutes or ()
+            if one.until_unix_ns > now and (one.kind, one.ranks) != (kind[:64], ranks[:RANKS_TEXT])
+        ]
+        if for_s:
+            if len(kept) >= MUTES_MAX:
+                raise OrderError(f"{MUTES_MAX} mutes are enough: end one with --for 0s")
+            until = now + for_s * 1_000_000_000
+            kept.append(Mute(kind[:64], ranks[:RANKS_TEXT], until, because[:TEXT], who))
+        self._mutes = tuple(kept)
+        what = f"{kind[:64] or 'all findings'} {f'for {for_s} s' if for_s else 'no longer'}"
+        text = f"{what}: {because[:TEXT]}" if because else what
+        self._publish_order(Order("mute", ranks[:RANKS_TEXT], (who,), text))
+        return Reply("mute", text=text)
 
     def _follow_stacks(
         self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str
@@ -190,7 +224,7 @@ class RelayRequests:
             )
         self._turns.note(ranks, now)
         count = self._ask_stacks(name[:64], ranks, native=True)
-        self._outlet.publish(Order("native", _text_of(ranks), (who,)))
+        self._publish_order(Order("native", _text_of(ranks), (who,)))
         return Reply("stacks", count=count, text=name)
 
     def _who(self, order: Command, role: str, viewer: bytes) -> str:

@@ -72,7 +72,7 @@ class Viewers:
                 )
                 return
             self._tell_history(peer, record.history_s)
-        elif record.name in ("stacks", "signal"):
+        elif record.name in ("stacks", "signal", "mute"):
             answer = self._follow(record, role, peer)
             if answer is not None:
                 self.say(peer, answer)

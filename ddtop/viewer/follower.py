@@ -83,6 +83,7 @@ class Follower:
         self.live = False
         self.refusal: str | None = None
         self.rejoin = False
+        self._mute_answers: list[Reply] = []
         self.compares = False
         """The speed of the last run of this name is still to be looked up."""
         self.took_mono_s = time.monotonic()
@@ -128,7 +129,23 @@ class Follower:
         assert record is not None
         return record
 
+    def ask_mute(
+        self, link: ViewerLink, kind: str, ranks: str, for_s: int, because: str
+    ) -> Reply | None:
+        """Have the relay mute findings. Returns its answer; None where none comes within a few
+        seconds.
+        """
+        link.send(request(Command("mute", arguments=(kind, ranks, str(for_s), because))))
+        for data in link.receive(JOIN_S):
+            self.take(data)
+            if self._mute_answers:
+                return self._mute_answers.pop()
+        return None
+
     def _on_reply(self, reply: Reply) -> None:
+        if reply.name == "mute":
+            self._mute_answers.append(reply)
+            return
         if reply.name in ANSWERS:
             self.answers += 1
             self._answered(reply)
@@ -175,7 +192,7 @@ def _myself() -> str:
 
 def request(record: AnyRecord) -> bytes:
     """A viewer's command as a frame; an order says who gives it, for the relay's audit line."""
-    if isinstance(record, Command) and record.name in ("stacks", "signal"):
+    if isinstance(record, Command) and record.name in ("stacks", "signal", "mute"):
         record = msgspec.structs.replace(record, instance=_myself(), pid=os.getpid())
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 

@@ -465,12 +465,28 @@ class CommStatus(Record, frozen=True, array_like=True):
     answer: RasAnswer = RasAnswer()
 
 
+class Mute(msgspec.Struct, frozen=True, array_like=True):
+    """A finding that a person knows of and does not want to hear of, until `until_unix_ns`.
+
+    `kind`: of the finding, empty for all. `ranks`: "0,3-5", empty for all; a finding is meant that
+    blames only such ranks. `because`: the reason that the person gave. `by`: who.
+    """
+
+    kind: str
+    ranks: str
+    until_unix_ns: int
+    because: str = ""
+    by: str = ""
+
+
 class Order(Record, frozen=True, array_like=True):
     """What a viewer or the relay had done to ranks; sent by the relay that did it.
 
-    `what`: stacks, native or signal. `ranks`: "0,3-5", empty for all. `by`: who, one text each: the
-    role of the key, what that ddtop says about itself, and its address. `text`: the result. `ok`
-    False: it was refused.
+    `what`: stacks, native, signal or mute. `ranks`: "0,3-5", empty for all. `by`: who, one text
+    each: the role of the key, what that ddtop says about itself, and its address. `text`: the
+    result. `ok` False: it was refused. `mutes`: all that this relay has been told to mute, None
+    where nobody has told it any; each order has them, because a viewer that joins gets the last
+    one.
     """
 
     what: str
@@ -478,18 +494,20 @@ class Order(Record, frozen=True, array_like=True):
     by: tuple[str, ...] = ()
     text: str = ""
     ok: bool = True
+    mutes: tuple[Mute, ...] | None = None
 
 
 class Command(Record, frozen=True, array_like=True):
     """A request: a viewer's to the relay, or a relay's to its agents.
 
-    A viewer sends `join`, `ping`, `stacks` and `signal`; a relay sends `alive`, `dump` and
+    A viewer sends `join`, `ping`, `stacks`, `signal` and `mute`; a relay sends `alive`, `dump` and
     `arrivals`. `history_s`: how many seconds of history a joining viewer wants. `arguments`: of
     `stacks` the name of the request, the ranks ("0,3-5", empty for all) and "native" where py-spy
-    is wanted; of `signal` the rank, the pid and the number of the signal; of `dump` the name of the
-    request and "auto" where nobody asked; of `arrivals` the name of the request; of `alive` what
-    the relay cannot do. `pid`: the relay's own. In a viewer's order `instance` and `pid` say who
-    gives it, in its own words.
+    is wanted; of `signal` the rank, the pid and the number of the signal; of `mute` the kind, the
+    ranks, for how many seconds (0 ends it) and the reason; of `dump` the name of the request and
+    "auto" where nobody asked; of `arrivals` the name of the request; of `alive` what the relay
+    cannot do. `pid`: the relay's own. In a viewer's order `instance` and `pid` say who gives it, in
+    its own words.
     """
 
     name: str

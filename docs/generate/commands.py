@@ -29,6 +29,7 @@ EXITS = {
     "jobs": "0",
     "key rotate": "0; 2 the key is DDTOP_KEY; 3 the state folder cannot be written",
     "mcp": "0; 2 its SDK is not installed",
+    "mute": "0; 2 no such kind or ranks; 3 no contact, or refused",
     "replay": "0; 3 no such recording",
     "setup-env": "0; 2 a folder that holds other files; 3 that Python cannot be used",
     "report": "0; 3 no contact",

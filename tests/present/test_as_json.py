@@ -130,6 +130,7 @@ def test_a_diagnosis_in_json():
     assert list(found) == [
         "schema", "job", "live", "ended", "time_unix_ns", "world_size", "reporting", "iteration",
         "probes_off", "health", "contact", "contact_age_s", "findings", "progress",
+        "muted",
     ]  # fmt: skip
     assert found["ended"] is None
     assert found["health"] == "critical"

@@ -28,6 +28,7 @@ from ddtop.wire.records import (
     Hello,
     HostState,
     LastException,
+    Mute,
     OpenCall,
     Order,
     Place,
@@ -501,6 +502,8 @@ class Snapshot:
     apart: str | None = None
     #: What people had done to ranks lately, each with its time (unix ns), in order of arrival.
     orders: tuple[tuple[int, Order], ...] = ()
+    #: What people have muted and is still muted.
+    mutes: tuple[Mute, ...] = ()
     #: How fast a rank of the last run of the same name trained at its end.
     last_run: Speed | None = None
     #: How far the training is: the progress of the ranks as one.

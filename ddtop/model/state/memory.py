@@ -29,6 +29,7 @@ from ddtop.wire.records import (
     Group,
     Hello,
     HostState,
+    Mute,
     Order,
     ProcessState,
     RankState,
@@ -209,6 +210,8 @@ class JobMemory:
         self.completed: dict[str, int] = {}
         self.some_quiet = False
         self.orders: deque[tuple[int, Order]] = deque(maxlen=ORDERS_MAX)
+        #: What people have muted, and when the relay said so last (unix ns).
+        self.mutes: tuple[int, tuple[Mute, ...]] = (0, ())
         #: Records that were refused because their numbers are absurd.
         self.garbled = 0
         self.notes: deque[str] = deque(maxlen=NOTES_MAX)

@@ -1,0 +1,73 @@
+"""`ddtop mute`: a finding that is known is not told for a while."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from ddtop.cli import completion
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.options import SECONDS
+from ddtop.cli.output import printable
+
+
+@click.command("mute")
+@click.argument("job", shell_complete=completion.jobs)
+@click.argument("kind", required=False)
+@click.option("--rank", "ranks", help="Findings that blame only these ranks: 0,3-5.")
+@click.option("--for", "for_s", type=SECONDS, required=True, help="How long: 10m; 0s ends it.")
+@click.option("--because", help="Why; whoever looks at the job reads it.")
+def command(
+    job: str, kind: str | None, ranks: str | None, for_s: float, because: str | None
+) -> None:
+    """A finding that is known is not told for a while: ddtop mute JOB straggler --for 10m
+
+    It is left out of the findings, of health and of events, for all who look at the job, and shown
+    as muted. It ends by itself. Exit code 2: no such kind or ranks, 3: no contact, or refused.
+    """
+    mute(job, kind, ranks, for_s, because)
+
+
+def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: str | None) -> None:
+    """Have the relay mute it.
+
+    Raises:
+        CommandError: 2, no such kind, ranks or time; 3, no contact, or the relay refuses.
+    """
+    from ddtop.cli.find_job import find
+    from ddtop.cli.ranks import parse_ranks
+    from ddtop.diagnosis.explain import PAGES, nearest
+    from ddtop.viewer.follower import UnreachableError, join
+    from ddtop.words.ranks import rank_list
+
+    if kind is None and ranks is None:
+        raise CommandError("ddtop: mute needs a KIND, or --rank, or both", USAGE)
+    if kind is not None and kind not in PAGES:
+        meant = nearest(kind)
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise CommandError(f"ddtop: there is no finding named {kind[:40]!r}{hint}", USAGE)
+    if for_s and not because:
+        raise CommandError("ddtop: mute needs --because: others read why it is quiet", USAGE)
+    if 0 < for_s < 1:
+        raise CommandError("ddtop: --for takes whole seconds, at least one", USAGE)
+    numbers = rank_list(parse_ranks(ranks)) if ranks is not None else ""
+    entry = find(name, asked_by="mute")
+    if not entry.reachable(time.time_ns()):
+        raise CommandError(
+            f"ddtop: {entry.job} has ended or its relay is gone: nothing was muted", UNREACHABLE
+        )
+    try:
+        follower, link = join(entry, controller=True)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    try:
+        answered = follower.ask_mute(link, kind or "", numbers, int(for_s), because or "")
+    finally:
+        link.close()
+    if answered is None or not answered.ok:
+        why = answered.text if answered is not None else "the relay did not answer"
+        raise CommandError(printable(f"ddtop: nothing was muted: {why}"), UNREACHABLE)
+    click.echo(printable(f"muted: {answered.text}" if for_s else answered.text))
+    sys.exit(0)
