@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddtop.model.state.facts import Snapshot
 from ddtop.present.as_json import ended_json, finding_json, progress_json
 from ddtop.present.orders import order_text
 from ddtop.present.text import clean
@@ -44,9 +45,9 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
     return f"contact: {clean(change.contact or '')}"
 
 
-def event_json(change: Change, job: str) -> dict[str, Any]:
+def event_json(change: Change, job: str, snapshot: Snapshot | None = None) -> dict[str, Any]:
     """One event, every key always there; null (or no rank) where it has nothing to do with the
-    event.
+    event. `snapshot`: tells what the group of a finding is for.
 
     `ranks` of `joined` are those that came; none where contact was lost and is there again.
     """
@@ -57,7 +58,7 @@ def event_json(change: Change, job: str) -> dict[str, Any]:
         "job": job,
         "attempt": change.attempt,
         "text": event_text(change),
-        "finding": finding_json(change.finding) if change.finding is not None else None,
+        "finding": (finding_json(change.finding, snapshot) if change.finding is not None else None),
         "ranks": list(change.ranks),
         "ended": ended_json(change.ended),
         "progress": progress_json(change.progress),

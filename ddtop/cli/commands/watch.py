@@ -169,7 +169,7 @@ class _Watch:
         from ddtop.cli.guard import scheduler_of
         from ddtop.present.events import event_json, event_line
 
-        event = event_json(change, self._entry.job)
+        event = event_json(change, self._entry.job, look.snapshot)
         click.echo(json.dumps(event) if self._as_json else event_line(change))
         if self._guard is None or look.snapshot is None:
             return
