@@ -145,6 +145,9 @@ class Policy:
     moving_s: float = 5.0
     """A rank moves if something of it moved within this time, or within its own step where that is
     longer."""
+    step_old_s: float = 2.0
+    """After so long without progress, and after three steps, a rank's step time and the job's speed
+    say nothing of now. Reports come twice a second."""
     window_s: float = 10.0
     """Ratios (waiting, loader, activities) are measured over this time."""
     window_min_s: float = 2.0

@@ -42,12 +42,24 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     left = f", {ranks_text(finished)} finished" if finished else ""
     left += f", {ranks_text(lost)} gone" if lost else ""
     left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
-    if snapshot.moving == 0:
-        return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
-    return (
-        f"ok: {snapshot.moving}/{total - len(unseen)} moving{left}, watched"
-        f" {duration(snapshot.watched_s)}"
-    )
+    if snapshot.moving:
+        return _moving(snapshot, total - len(unseen), left)
+    return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
+
+
+def _moving(snapshot: Snapshot, total: int, left: str) -> str:
+    """How a job goes on of which some rank made progress lately."""
+    alive = [rank for rank in snapshot.ranks if not rank.gone and rank.hello is not None]
+    watched = f"{left}, watched {duration(snapshot.watched_s)}"
+    blocked = [rank.rank for rank in alive if rank.state is State.BLOCKED]
+    if blocked:
+        waits = verb(blocked, "waits", "wait")
+        return f"{snapshot.moving}/{total} moving, {ranks_text(blocked)} {waits}{watched}"
+    last = snapshot.progress_unix_ns
+    if last is not None and alive and all(rank.progress.stale for rank in alive):
+        ago = duration((snapshot.time_unix_ns - last) / 1e9)
+        return f"ok: last progress {ago} ago{watched}"
+    return f"ok: {snapshot.moving}/{total} moving{watched}"
 
 
 def _unheard(snapshot: Snapshot) -> str | None:

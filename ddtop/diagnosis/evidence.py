@@ -55,13 +55,23 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
 
 
 def place_line(rank: RankFacts) -> str | None:
-    """`rank 2 is at /home/ada/train.py:53 take › acquire`: what its agent saw last."""
+    """`rank 2 is at /home/ada/train.py:53 take › acquire`: what its agent saw last.
+
+    Of a rank whose agent is silent that is old. Its stack, taken from outside, is of now.
+    """
     place = rank.reported.place
     if place is None:
         return None
     below = f" › {place.callee}" if place.callee else ""
-    spot = f"rank {rank.rank} is at {place.file}:{place.line} {function_text(place)}{below}"
-    return spot + framework_text(place, whole=True)
+    where = (
+        f"{place.file}:{place.line} {function_text(place)}{below}"
+        f"{framework_text(place, whole=True)}"
+    )
+    if rank.state is not State.SILENT:
+        return f"rank {rank.rank} is at {where}"
+    if fresh_stacks(rank) is not None:
+        return None
+    return f"when its agent was last heard, rank {rank.rank} was at {where}"
 
 
 def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:

@@ -61,7 +61,7 @@ def fields_of(
         State.RUNNING,
         memory.hello,
         _reported(state, memory, counters, waits, policy),
-        _progress(state, memory),
+        _progress(state, memory, now, policy),
         comm,
         _loader(memory, now, policy),
         process,
@@ -138,8 +138,11 @@ def _agent(
     )
 
 
-def _progress(state: RankState, memory: RankMemory) -> ProgressFacts:
+def _progress(state: RankState, memory: RankMemory, now: int, policy: Policy) -> ProgressFacts:
+    old_ms = max(policy.step_old_s * 1e3, 3 * (state.step_ms or 0.0))
+    last = state.progress_unix_ns
     return ProgressFacts(
+        stale=last is not None and now - last > old_ms * 1e6,
         iteration=_iteration(state, memory),
         iteration_source=state.iteration_source,
         step_ms=state.step_ms,

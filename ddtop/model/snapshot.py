@@ -80,13 +80,14 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         watched_s=max(0.0, (now_unix_ns - (job.first_unix_ns or now_unix_ns)) / 1e9),
         iteration=pace.iteration,
         iterations_per_s=pace.iterations_per_s,
+        progress_unix_ns=pace.progress_unix_ns,
         still_since_unix_ns=pace.still_since_unix_ns,
         ended=end,
         first_hello_unix_ns=min(first_hellos, default=None),
         candidates=job.candidates.facts(now_unix_ns, job.policy),
         garbled=job.garbled,
         host_ages_s=reports.ages_s,
-        notes=_notes(job, seen, ranks, muted),
+        notes=_notes(job, seen, reports.hosts, ranks, muted),
         balances=balances,
         devices=devices,
         ras=job.ras[1] if job.ras is not None else None,
@@ -111,9 +112,13 @@ def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
 
 
 def _notes(
-    job: JobMemory, seen: dict[str, HostSeen], ranks: tuple[RankFacts, ...], muted: tuple[Mute, ...]
+    job: JobMemory,
+    seen: dict[str, HostSeen],
+    states: tuple[HostState, ...],
+    ranks: tuple[RankFacts, ...],
+    muted: tuple[Mute, ...],
 ) -> tuple[str, ...]:
-    unanswered, off = hosts.unanswered_paths(job, seen), probes.notes(ranks)
+    unanswered, off = hosts.notes(job, seen, states), probes.notes(ranks)
     return (*map(_mute_note, muted), *unanswered, *off, *job.notes)
 
 
@@ -177,6 +182,7 @@ class _Pace(NamedTuple):
     moving: int
     iteration: int | None
     iterations_per_s: float | None
+    progress_unix_ns: int | None
     still_since_unix_ns: int | None
 
 
@@ -185,7 +191,7 @@ def _pace_of(
 ) -> _Pace:
     living = [rank for rank in ranks if rank.process.exit is None]
     ages_s = [rank.agent.report_age_s for rank in living if rank.agent.report_age_s is not None]
-    steps = [rank.progress.step_ms for rank in ranks if rank.progress.step_ms]
+    steps = [step for rank in ranks if (step := rank.progress.step_now_ms)]
     iterations = [rank.progress.iteration for rank in ranks if rank.progress.iteration is not None]
     moving = sum([_moves(rank, now_unix_ns, policy) for rank in living])
     progress = [rank.progress.last_unix_ns for rank in ranks if rank.progress.last_unix_ns]
@@ -195,6 +201,7 @@ def _pace_of(
         moving=moving,
         iteration=int(median(iterations)) if iterations else None,
         iterations_per_s=1000 / median(steps) if steps and not still and end is None else None,
+        progress_unix_ns=max(progress, default=None),
         still_since_unix_ns=max(progress) if still else None,
     )
 

@@ -110,7 +110,7 @@ def _pace(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
     ranks = snapshot.ranks
     if snapshot.iteration is not None:
         yield Sample("ddtop_steps_total", snapshot.iteration)
-    steps_s = [one.progress.step_ms / 1000 for one in ranks if one.progress.step_ms]
+    steps_s = [step / 1000 for one in ranks if (step := one.progress.step_now_ms)]
     if steps_s:
         yield Sample("ddtop_step_seconds", min(steps_s), ("min",))
         yield Sample("ddtop_step_seconds", median(steps_s), ("median",))

@@ -65,7 +65,7 @@ def empty() -> Memory:
 
 
 def _append(memory: Memory, rank: RankFacts) -> None:
-    memory.step_ms.append(rank.progress.step_ms)
+    memory.step_ms.append(rank.progress.step_now_ms)
     memory.wait_ratio.append(rank.comm.wait_ratio)
     memory.loader_depth.append(rank.loader.report.depth if rank.loader.report else None)
     memory.rss_bytes.append(rank.process.rss_bytes)

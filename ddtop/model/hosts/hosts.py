@@ -8,7 +8,7 @@ lost. A relay that is replaced is silent for some seconds, and so are its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -262,3 +262,28 @@ def unanswered_paths(job: JobMemory, seen: dict[str, HostSeen]) -> tuple[str, ..
                 f"on {one.host} the file system of {path} has not answered for {seconds:.0f} s"
             )
     return tuple(found.values())[:UNANSWERED_MAX]
+
+
+def notes(
+    job: JobMemory, seen: dict[str, HostSeen], states: Iterable[HostState]
+) -> tuple[str, ...]:
+    """Sentences on paths and GPU drivers that do not answer."""
+    return (*unanswered_paths(job, seen), *silent_drivers(tuple(states), job.policy))
+
+
+def silent_drivers(states: Sequence[HostState], policy: Policy) -> Iterator[str]:
+    """A sentence for hosts whose GPU driver fails or does not answer: their GPU numbers are old."""
+    for word, fails in (("fails", True), ("does not answer", False)):
+        named = [
+            state.host
+            for state in states
+            if (watch := state.gpu_watch) is not None
+            and (watch.why is not None) is fails
+            and (fails or (watch.age_ms or 0) > policy.gpu_silent_s * 1000)
+        ]
+        if named:
+            more = f" and {len(named) - 4} more hosts" if len(named) > 4 else ""
+            yield (
+                f"the GPU driver {word} on {', '.join(named[:4])}{more}: the numbers of its GPUs"
+                " are old"
+            )

@@ -164,6 +164,13 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     training: TrainingProgress | None = None
     #: How fast it trains, now, ten minutes ago and at its start.
     pace: Pace | None = None
+    #: No progress for so long that `step_ms` says nothing of now.
+    stale: bool = False
+
+    @property
+    def step_now_ms(self) -> float | None:
+        """`step_ms` while the rank makes steps."""
+        return None if self.stale else self.step_ms
 
 
 class CommFacts(msgspec.Struct, frozen=True, gc=False):
@@ -476,6 +483,8 @@ class Snapshot:
     iteration: int | None = None
     #: Median over the ranks; None while nothing counts iterations.
     iterations_per_s: float | None = None
+    #: When a rank last made progress.
+    progress_unix_ns: int | None = None
     #: Since when no rank makes progress; None: some rank does.
     still_since_unix_ns: int | None = None
     ended: Ended | None = None

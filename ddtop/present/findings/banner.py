@@ -127,6 +127,9 @@ def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
         return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]
     if snapshot.iterations_per_s is not None:
         parts.append((5, (units.speed(snapshot.iterations_per_s), "")))
+    elif snapshot.iteration is not None and snapshot.progress_unix_ns is not None:
+        rests = (snapshot.time_unix_ns - snapshot.progress_unix_ns) / units.SECOND_NS
+        parts.append((5, (f"last progress {units.duration(rests)} ago", "")))
     return parts
 
 

@@ -168,7 +168,7 @@ def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> st
 _PLAIN: dict[str, Callable[[RankFacts], str]] = {
     "rank": lambda rank: str(rank.rank),
     "host": lambda rank: clean(rank.host or ""),
-    "step": lambda rank: units.milliseconds(rank.progress.step_ms),
+    "step": lambda rank: units.milliseconds(rank.progress.step_now_ms),
     "now": now_text,
     "comm": lambda rank: units.percent(rank.comm.wait_ratio),
     "cpu": lambda rank: units.cores(rank.process.cpu_ratio),

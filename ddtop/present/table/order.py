@@ -53,7 +53,7 @@ _KEYS: dict[str, SortKey] = {
     "state": lambda rank: _STATE_ORDER[rank.state],
     "host": lambda rank: rank.host,
     "iteration": lambda rank: rank.progress.iteration,
-    "step": lambda rank: rank.progress.step_ms,
+    "step": lambda rank: rank.progress.step_now_ms,
     "now": now_text,
     "comm": lambda rank: rank.comm.wait_ratio,
     "phases": lambda rank: rank.loader.wait_ratio,

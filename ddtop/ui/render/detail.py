@@ -21,7 +21,7 @@ from ddtop.present.table.bars import sparkline
 from ddtop.present.table.columns import state_text
 from ddtop.present.text import Line, clean
 from ddtop.ui.render.gpu import gpu_lines, gpu_title
-from ddtop.ui.render.page import LABEL, Page
+from ddtop.ui.render.page import Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.viewer.history import Memory
 from ddtop.viewer.thresholds import chosen
@@ -42,6 +42,9 @@ from ddtop.words.sentences import (
 
 RANGE = 18
 """Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""
+RANGED_FROM = 40
+"""Where a line has fewer columns beside its range, the range is left out."""
+SERIES_LABEL = 9
 PROCESS_STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -123,7 +126,9 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
         else f"{loader.depth}/{loader.capacity or '?'}"
     )
     step = (
-        "-" if rank.progress.step_ms is None else f"{units.milliseconds(rank.progress.step_ms)} ms"
+        "-"
+        if rank.progress.step_now_ms is None
+        else f"{units.milliseconds(rank.progress.step_now_ms)} ms"
     )
     shown: Sequence[tuple[str, Sequence[float | None], str, Callable[[float], str]]] = (
         ("step", memory.step_ms, step, units.milliseconds),
@@ -138,19 +143,23 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
     )
     page.blank()
     # What is as long as the others keeps its place: values before the line, the range behind it.
-    room = page.width - 2 - LABEL - 11 - 2 - RANGE
-    cells = max(min(room, max(len(series) for _, series, _, _ in shown)), 0)
+    most = max(len(series) for _, series, _, _ in shown)
+    room = page.width - 2 - SERIES_LABEL - 11
+    ranged = room - 2 - RANGE >= RANGED_FROM
+    cells = max(min(room - 2 - RANGE if ranged else room, most), 0)
     for label, series, value, text in shown:
         drawn = list(series)[-cells:] if cells else []
         line = (sparkline(drawn, cells, page.glyphs), "spark")
         page.add(
-            (f"  {label:<{LABEL}}", "dim"),
+            (f"  {label:<{SERIES_LABEL}}", "dim"),
             (f"{value:>9}  ", ""),
             line,
-            (_range(drawn, text), "dim"),
+            (_range(drawn, text) if ranged else "", "dim"),
         )
     if cells > 1:
-        page.add((f"  {'':<{LABEL}}{'':>9}  one value a second, {units.duration(cells)}", "dim"))
+        page.add(
+            (f"  {'':<{SERIES_LABEL}}{'':>9}  one value a second, {units.duration(cells)}", "dim")
+        )
 
 
 def _range(series: Sequence[float | None], text: Callable[[float], str]) -> str:

@@ -1,0 +1,88 @@
+"""What a rank said of its speed while it made steps is not said of it afterwards."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.evidence import place_line
+from ddtop.model.hosts.hosts import silent_drivers
+from ddtop.policy import POLICY
+from ddtop.present.findings.banner import header_line
+from ddtop.present.table.columns import CellContext, cell_text
+from ddtop.present.text import plain
+from ddtop.viewer.history import SeriesHistory
+from ddtop.wire.gpu import GpuWatch
+from ddtop.wire.records import HostState
+from tests.jobs import FakeJob, trained
+
+
+def resting(seconds):
+    """All ranks stand at the same line, and wait for nobody."""
+    job = trained()
+    for rank in job.ranks:
+        rank.stands_at("validate", "eval.py", 31)
+    job.passes(seconds)
+    return job.snapshot()
+
+
+def test_a_rank_that_makes_no_step_has_no_step_time():
+    before, after = trained().snapshot(), resting(3)
+    context = CellContext(after.time_unix_ns)
+
+    assert cell_text("step", before.ranks[0], context, 7) != "-"
+    assert cell_text("step", after.ranks[0], context, 7) == "-"
+    assert after.ranks[0].progress.step_ms is not None
+
+
+def test_its_line_of_step_times_has_a_gap_there():
+    history = SeriesHistory()
+    for snapshot in (trained().snapshot(), resting(3)):
+        history.record(snapshot)
+
+    first, second = history.of(0).step_ms
+    assert first is not None
+    assert second is None
+
+
+def test_three_seconds_after_the_last_step_no_speed_is_claimed():
+    snapshot = resting(3)
+
+    assert snapshot.moving == 4
+    assert "it/s" not in plain(header_line(snapshot, 120))
+    assert "last progress" in plain(header_line(snapshot, 120))
+    assert calm(snapshot, POLICY).startswith("ok: last progress 3 s ago")
+
+
+def test_a_job_of_which_one_rank_moves_is_not_just_ok():
+    job = FakeJob(4)
+    job.trains(10)
+    job.others_wait(2)
+    job.passes(7)
+    snapshot = job.snapshot()
+
+    text = calm(snapshot, POLICY)
+    assert text.startswith("1/4 moving, ranks 0,1,3 wait"), text
+
+
+def test_where_a_silent_rank_was_is_said_of_then():
+    job = trained()
+    job.ranks[2].stands_at("hold", "train.py", 71)
+    job.passes(1)
+    job.ranks[2].freezes()
+    job.passes(12)
+
+    line = place_line(job.snapshot().ranks[2])
+    assert line is not None
+    assert line.startswith("when its agent was last heard, rank 2 was at")
+
+
+def test_a_driver_that_does_not_answer_is_told_of_in_every_view():
+    host = HostState("node3", 8, 0.5)
+    silent = [
+        msgspec.structs.replace(host, gpu_watch=GpuWatch(age_ms=40_000)),
+        msgspec.structs.replace(host, gpu_watch=GpuWatch(age_ms=500)),
+    ]
+
+    (note,) = silent_drivers(silent, POLICY)
+    assert note == "the GPU driver does not answer on node3: the numbers of its GPUs are old"
