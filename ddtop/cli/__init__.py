@@ -5,6 +5,7 @@ The commands are modules of `ddtop/cli/commands`, imported when they are named.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -69,6 +70,8 @@ STARTS_JOBS = ("run", "demo")
 """What a person likes of the viewer must not get into a job's environment."""
 ON_LINUX = ("run", "demo", "doctor", "gpus", "jobs", "signal", "exporter", "key")
 """What is about jobs of this host, and so about Linux."""
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+"""Errors of a write to standard output: a full or broken device, a descriptor for reading only."""
 EXAMPLES = (
     ("Start a job that ddtop watches", "DDTOP=1 torchrun --nproc-per-node 4 train.py"),
     ("What is wrong with the job on that host", "ddtop diagnose --ssh node7"),
@@ -100,7 +103,10 @@ EXAMPLES = (
     "--scenario",
     metavar="NAME",
     shell_complete=completion.scenarios,
-    help="With --sim: tour (the default), gpu-tour, healthy, or the kind of one finding.",
+    help=(
+        "With --sim: tour (the default), gpu-tour, healthy, gpu-healthy, or a fault such as"
+        " loader-stuck, rank-killed, straggler, host-lost, gpu-error. A wrong name lists all."
+    ),
 )
 @click.option("--seed", type=int, help="With --sim: another job of the same kind.")
 @READONLY
@@ -154,7 +160,48 @@ def _use_config(name: str | None) -> None:
 
 
 def main() -> None:
-    """Run the `ddtop` command. A user error is one message without a traceback; Ctrl-C is quiet."""
+    """Run the `ddtop` command. A user error is one message without a traceback; Ctrl-C is quiet.
+
+    Also where standard output is closed, or its device is full.
+    """
+    _open_closed_streams()
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:
+            raise
+        _discard_output()
+        click.echo(f"ddtop: the output cannot be written: {error.strerror}", err=True)
+        sys.exit(USAGE)
+
+
+def _open_closed_streams() -> None:
+    """A program that is started with a closed stream (`>&-`) has None in its place.
+
+    The descriptor must not become that of a socket, and every command writes.
+    """
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def _discard_output() -> None:
+    """What is still in the buffer goes nowhere, so that the interpreter's end is quiet too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _run() -> None:
     from ddtop.folders import ANSWER_S, wait_no_longer_than
     from ddtop.registry import RegistryError
 
@@ -179,6 +226,3 @@ def main() -> None:
     except RegistryError as error:
         click.echo(printable(f"ddtop: {error}"), err=True)
         sys.exit(UNREACHABLE)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)

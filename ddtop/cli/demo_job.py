@@ -19,7 +19,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli import interpreter
-from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, did_you_mean
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, DemoPlace, DemoProcess
 from ddtop.launch import launchers
@@ -79,7 +79,9 @@ def _demo_of(fault: str, ranks: int) -> Demo:
         reason = f"{fault} cannot be shown by processes of one host on the CPU: {NOT_HERE[fault]}"
         raise CommandError(f"ddtop: {reason}\nread instead: ddtop explain {fault}", USAGE)
     if found is None:
-        raise CommandError(f"ddtop: no demo for {fault!r}; there are: {', '.join(DEMOS)}", USAGE)
+        hint = did_you_mean(fault, DEMOS)
+        there = ", ".join(DEMOS)
+        raise CommandError(f"ddtop: no demo for {fault!r}{hint}\nthere are: {there}", USAGE)
     _check_ranks(found, fault, ranks)
     installed = interpreter.looks(sys.executable)
     if installed is None or not installed[1]:
@@ -96,8 +98,8 @@ def _demo_of(fault: str, ranks: int) -> Demo:
 def _mpi_demo_of(fault: str, ranks: int) -> Demo:
     found = MPI_DEMOS.get(fault)
     if found is None:
-        there = ", ".join(MPI_DEMOS)
-        raise CommandError(f"ddtop: no demo for {fault!r} on MPI; there are: {there}", USAGE)
+        there = f"{did_you_mean(fault, MPI_DEMOS)}\nthere are: {', '.join(MPI_DEMOS)}"
+        raise CommandError(f"ddtop: no demo for {fault!r} on MPI{there}", USAGE)
     _check_ranks(found, fault, ranks)
     if importlib.util.find_spec("mpi4py") is None or _mpirun() is None:
         lacks = f"mpi4py is not in {sys.executable}" if _mpirun() else "mpirun is not here"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +29,14 @@ class CommandError(Exception):
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code = code
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`; did you mean rank-killed?`, empty where nothing is close."""
+    known = list(names)
+    starts = [one for one in known if one.startswith(name)] if name else []
+    found = starts or get_close_matches(name, known, 1, 0.5)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def exit_code(verdict: Verdict) -> int:

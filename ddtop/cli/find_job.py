@@ -6,16 +6,24 @@ import os
 import sys
 import time
 
+import click
+
 from ddtop import registry
 from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import advice
 from ddtop.cli.job_list import table
+from ddtop.present.text import clean
+from ddtop.words.units import duration
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
 """Jobs in a message that no job, or several, could be meant."""
 READ_AGAIN_S = 0.25
+OF_ENDED = ("diagnose", "status", "report")
+"""Commands that look at the job that ended last where no job is live and none is named."""
+ENDED_WITHIN_S = 3600.0
+"""... if it ended so lately that it may be meant."""
 
 
 def find(
@@ -33,10 +41,32 @@ def find(
     """
     if hub is not None:
         return _asked_at(hub, "--hub")
-    entry = known(name, wait_s)
+    try:
+        entry = known(name, wait_s)
+    except CommandError as error:
+        ended = _ended_last() if name is None and asked_by in OF_ENDED else None
+        if ended is None or error.code != UNREACHABLE:
+            raise
+        ago = duration((time.time_ns() - (ended.ended_unix_ns or 0)) / 1e9)
+        click.echo(
+            f"ddtop: no live job; this is {clean(ended.job)}, which ended {ago} ago", err=True
+        )
+        entry = ended
     from ddtop.cli.routing import from_here
 
     return from_here(entry, asked_by)
+
+
+def _ended_last() -> registry.JobEntry | None:
+    """The job that ended last, if that was within the last hour."""
+    try:
+        ended = [one for one in registry.read_entries() if one.ended_unix_ns is not None]
+    except registry.RegistryError:
+        return None
+    last = max(ended, key=lambda one: one.ended_unix_ns or 0, default=None)
+    if last is None or time.time_ns() - (last.ended_unix_ns or 0) > ENDED_WITHIN_S * 1e9:
+        return None
+    return last
 
 
 def _asked_at(place: str, named_by: str) -> registry.JobEntry:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddtop.cli import dashboard
-from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
@@ -210,7 +210,11 @@ def simulate(text: str, scenario: str | None, seed: int, readonly: bool = False)
     world_size, name = ranks_of(text), scenario or TOUR
     if name not in SCENARIOS:
         there = ", ".join(SCENARIOS)
-        raise CommandError(f"ddtop: there is no scenario {name!r}; there are {there}", USAGE)
+        raise CommandError(
+            f"ddtop: there is no scenario {name!r}{did_you_mean(name, SCENARIOS)}\n"
+            f"there are: {there}",
+            USAGE,
+        )
     why = no_dashboard()
     if why is not None:
         print_moment(world_size, name, seed, why)

@@ -25,7 +25,7 @@ from ddtop.model.waits.align import comparable_seq, first_open_seq
 from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress
 from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import collective_text, file_line, names_of_groups
+from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
 from ddtop.words.units import duration
 
 _NAMED = re.compile(
@@ -252,7 +252,7 @@ def _finding(
 
 def _short(text: str) -> str:
     # gloo puts the path of its own source file before the reason, and good wishes behind it.
-    return re.sub(r"^\[[^\]]*\]:?\s*", "", text).partition(". ")[0][:120]
+    return clipped(re.sub(r"^\[[^\]]*\]:?\s*", "", text).partition(". ")[0], 120)
 
 
 def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) -> str:

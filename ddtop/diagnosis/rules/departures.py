@@ -191,7 +191,7 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
             " limit"
         )
     if first.process.exit.oom_line is not None:
-        evidence = (f"kernel log: {first.process.exit.oom_line[:200]}", *evidence)
+        evidence = (f"kernel log: {clipped(first.process.exit.oom_line, 200)}", *evidence)
     return _first(snapshot, Kind.RANK_KILLED, first, others, summary, evidence, advice)
 
 

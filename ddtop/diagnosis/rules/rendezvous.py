@@ -28,6 +28,7 @@ from ddtop.policy import Policy
 from ddtop.wire.records import Hello
 from ddtop.wire.rendezvous import Rendezvous
 from ddtop.words.ranks import by_value, ranks_text, verb
+from ddtop.words.sentences import clipped
 from ddtop.words.units import duration
 
 
@@ -140,7 +141,7 @@ def _claims(rank: RankFacts) -> list[str]:
         f"pid {one.pid}: ended with {'signal' if one.signal else 'exit code'}"
         f" {one.signal or one.code}"
         + (
-            f", {one.exception.type}: {one.exception.text[:100]}"
+            f", {one.exception.type}: {clipped(one.exception.text, 100)}"
             if one.exception is not None
             else ""
         )
@@ -214,7 +215,7 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
 
 def _ends(joining: Joining) -> list[str]:
     return [
-        f"rank {rank.rank} raised {exception.type}: {exception.text[:120]}"
+        f"rank {rank.rank} raised {exception.type}: {clipped(exception.text, 120)}"
         for rank in joining.gave_up[:4]
         if (exception := rank.reported.exception) is not None
     ]

@@ -15,6 +15,7 @@ from ddtop.diagnosis.rendezvous import INIT, Joining, entered_unix_ns, joining_o
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import clipped
 from ddtop.words.units import duration
 
 _ADVICE = (
@@ -155,7 +156,7 @@ def _after_the_end(joining: Joining) -> list[Finding]:
                 f" others{at}{_kind_of(dialled)}, and gave up in {INIT}"
             ),
             evidence=tuple(
-                f"rank {rank} raised {text[:160]}"
+                f"rank {rank} raised {clipped(text, 160)}"
                 for rank, text in zip(callers[:4], texts, strict=False)
             ),
             advice=_ADVICE,
