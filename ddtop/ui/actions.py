@@ -88,9 +88,8 @@ ACTIONS = (
         "slash",
         "/",
         "filter",
-        "filter the rows: words, or state:blocked host:node3 rank:0-7 tp:3; Esc takes it away",
+        "filter the rows, or search: words; state:blocked host:node3 rank:0-7 tp:3 step>300 gpu<20",
         "filter",
-        (RANKS,),
     ),
     Action(
         "clear-filter",
@@ -99,7 +98,6 @@ ACTIONS = (
         "all rows",
         "take the filter away",
         "clear_filter",
-        (RANKS,),
         listed=False,
     ),
     Action(

@@ -298,3 +298,39 @@ def test_every_action_of_the_table_exists_and_the_apps_keys_are_the_tables():
         if where:
             assert {(key, run) for key in one.keys.split(",")} <= bound, one.name
     assert len({key for key, _ in KEYS}) == len(KEYS)
+
+
+@pytest.mark.parametrize("view", ["2", "3", "4", "5", "6"])
+async def test_what_is_typed_after_a_slash_is_no_command_in_any_view(view):
+    """`t` is the key of the themes, `q` quits."""
+    async with watching(live(*builders.hang(16)), (120, 40)) as (app, pilot):
+        await pilot.press(view, "slash", *"tq", "enter")
+        await pilot.pause()
+
+        assert app.is_running
+        assert app.screen.input.value == "tq"
+        assert app.screen.view.searched == "tq"
+        before = app.session.setup.theme
+        await pilot.press("escape")
+        assert app.session.setup.theme == before
+        assert app.screen.view.searched == ""
+
+
+async def test_hosts_and_groups_show_the_rows_that_have_the_words():
+    async with watching(live(*builders.hang(16)), (120, 40)) as (app, pilot):
+        await pilot.press("5", "slash", *"node001", "enter")
+        await pilot.pause()
+        lines = screen_text(app)
+
+    assert any("node001" in line for line in lines)
+    assert not any(line.startswith("node000") for line in lines)
+    assert any("filter node001, 1 of 2 rows" in line for line in lines)
+
+
+async def test_the_map_goes_to_the_first_rank_that_passes():
+    async with watching(live(*builders.hang(16)), (120, 40)) as (app, pilot):
+        await pilot.press("2", "slash", *"rank:11", "enter")
+        await pilot.pause()
+
+        assert app.screen.view.grid.cursor_rank == 11
+        assert any("filter rank:11, 1 of 16 ranks" in line for line in screen_text(app))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import eq, ge, gt, le, lt
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.diagnosis.rank_state import culprits
@@ -142,17 +143,55 @@ class Rows:
         if not wanted.empty:
             blamed = frozenset(culprits(verdict))
             order = [
-                number for number in order if wanted.passes(snapshot.rank(number), number in blamed)
+                number
+                for number in order
+                if wanted.passes(snapshot.rank(number), number in blamed, snapshot.time_unix_ns)
             ]
         self._of, self._rows = now, order
         return order
+
+
+_GIB = 1 << 30
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * ratio
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / _GIB
+
+
+NUMBERS: dict[str, Callable[[RankFacts, int], float | None]] = {
+    "step": lambda rank, _: rank.progress.step_ms,
+    "iteration": lambda rank, _: rank.progress.iteration,
+    "for": now_age_s,
+    "comm": lambda rank, _: _percent(rank.comm.wait_ratio),
+    "loader": lambda rank, _: rank.loader.report.depth if rank.loader.report else None,
+    "cpu": lambda rank, _: _percent(rank.process.cpu_ratio),
+    "rss": lambda rank, _: _gib(rank.process.rss_bytes),
+    "gpu": lambda rank, _: _percent(rank.gpu.own.gpu.util_ratio) if rank.gpu.own else None,
+    "vram": lambda rank, _: _gib(rank.gpu.own.gpu.used_bytes) if rank.gpu.own else None,
+    "heard": lambda rank, _: rank.agent.report_age_s,
+    "pid": lambda rank, _: rank.pid,
+}
+"""What can be compared, `step>300`, in the units of the table: ms, s, %, GiB. The second argument
+is the time of the snapshot, unix ns."""
+_COMPARED = re.compile(r"([a-z_]+)(>=|<=|>|<|=)(\d+(?:\.\d+)?)?")
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": gt, "<": lt, ">=": ge, "<=": le, "=": eq,
+}  # fmt: skip
+_NAMED = ("state", "host", "rank")
+_KEYED = re.compile(r"[a-z_]+:(?!/)")
+_THERE = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERS)} with > < ="
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
     """What a row must have: every term of what was typed.
 
-    `places`: where it must stand in its parallel groups, `tp:3`.
+    `places`: where it must stand in its parallel groups, `tp:3`. `numbers`: name, comparison and
+    value, `step>300`.
     `problem` is a sentence where a term could not be read; such a term is left out.
     """
 
@@ -161,6 +200,7 @@ class Filter:
     ranks: tuple[range, ...] | None = None
     words: tuple[str, ...] = ()
     places: tuple[tuple[str, tuple[range, ...]], ...] = ()
+    numbers: tuple[tuple[str, str, float], ...] = ()
     problem: str = ""
     text: str = field(default="", compare=False)
 
@@ -168,10 +208,15 @@ class Filter:
     def empty(self) -> bool:
         """Every row passes."""
         return not (
-            self.states or self.hosts or self.words or self.places or self.ranks is not None
+            self.states
+            or self.hosts
+            or self.words
+            or self.places
+            or self.numbers
+            or self.ranks is not None
         )
 
-    def passes(self, rank: RankFacts, blamed: bool = False) -> bool:
+    def passes(self, rank: RankFacts, blamed: bool = False, time_unix_ns: int = 0) -> bool:
         """This row is shown. `blamed`: a critical finding blames the rank, whatever its state."""
         if self.ranks is not None and not any(rank.rank in part for part in self.ranks):
             return False
@@ -183,7 +228,8 @@ class Filter:
         host = clean(rank.host or "").lower()
         if self.hosts and not any(part in host for part in self.hosts):
             return False
-        if self.places and not self._stands_there(rank):
+        there = not self.places or self._stands_there(rank)
+        if not there or (self.numbers and not self._compares(rank, time_unix_ns)):
             return False
         if not self.words:
             return True
@@ -191,6 +237,14 @@ class Filter:
         if rank.reported.place is not None:
             row += f" {rank.reported.place.function} {rank.reported.place.file}".lower()
         return all(word in row for word in self.words)
+
+    def _compares(self, rank: RankFacts, time_unix_ns: int) -> bool:
+        """What is not measured is neither more nor less."""
+        for name, sign, limit in self.numbers:
+            value = NUMBERS[name](rank, time_unix_ns)
+            if value is None or not _COMPARE[sign](value, limit):
+                return False
+        return True
 
     def _stands_there(self, rank: RankFacts) -> bool:
         known = {name: place for name, place, _ in rank.comm.coordinates}
@@ -201,19 +255,28 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """What was typed after `/`: `state:blocked host:node3 rank:0-7,12 tp:3 pp:1`, every other word
-    is looked for in the row."""
+    """What was typed after `/`: `state:blocked host:node3 rank:0-7,12 tp:3 pp:1 step>300`; every
+    other word is looked for in the row."""
     states: set[str] = set()
     hosts: list[str] = []
     words: list[str] = []
     ranks: tuple[range, ...] | None = None
     places: list[tuple[str, tuple[range, ...]]] = []
+    numbers: list[tuple[str, str, float]] = []
     problem = ""
     for term in text.lower().split():
         name, colon, value = term.partition(":")
-        if colon and (place := _place(name, value)) is not None:
+        compared = _COMPARED.fullmatch(term)
+        if compared is not None:
+            if compared[1] not in NUMBERS:
+                problem = f"no number {compared[1]!r}; {_THERE}"
+            elif compared[3] is not None:
+                numbers.append((compared[1], compared[2], float(compared[3])))
+        elif colon and (place := _place(name, value)) is not None:
             places += place
-        elif not colon or name not in ("state", "host", "rank"):
+        elif _KEYED.match(term) and name not in (*_NAMED, *ORDER):
+            problem = f"no key {name!r}; {_THERE}"
+        elif not colon or name not in _NAMED:
             words.append(term)
         elif not value:
             continue
@@ -231,13 +294,20 @@ def parse_filter(text: str) -> Filter:
             problem = problem if found is not None else f"not ranks: {value!r}"
             ranks = found if found is not None else ranks
     return Filter(
-        frozenset(states), tuple(hosts), ranks, tuple(words), tuple(places), problem, text.strip()
+        frozenset(states),
+        tuple(hosts),
+        ranks,
+        tuple(words),
+        tuple(places),
+        tuple(numbers),
+        problem,
+        text.strip(),
     )
 
 
 def _place(name: str, value: str) -> list[tuple[str, tuple[range, ...]]] | None:
     """A place in a parallel group, empty while its number is still typed; None: it is none."""
-    if name in ("state", "host", "rank") or not _DIMENSION.fullmatch(name):
+    if name in _NAMED or not _DIMENSION.fullmatch(name):
         return None
     if not value:
         return [] if name in ORDER else None

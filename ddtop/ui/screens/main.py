@@ -81,7 +81,9 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.view: View = self.ranks
         self.foot = LinesView(paint, "foot")
         self.keys = KeyBar(paint)
-        self.input = Input(placeholder="state:blocked host:node3 rank:0-7 tp:3 word", id="filter")
+        self.input = Input(
+            placeholder="state:blocked host:node3 rank:0-7 tp:3 step>300 word", id="filter"
+        )
 
     @property
     def table(self) -> RankTable:
@@ -156,6 +158,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         """What differs from the plain picture, and the keys that do something now."""
         look = self.session.shown
         notes = [*self.view.notes(look.snapshot)] if look.snapshot is not None else []
+        if self.view.searched and self.view.found:
+            notes.insert(0, self.view.found)
         if look.travelled and self.view is not self.ranks:
             notes.insert(0, self.view.topic)
         if self.session.interval_s != INTERVALS_S[0]:
@@ -194,6 +198,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Show that view."""
         before, self.view = self.view, self.views[name]
         before.display, self.view.display = False, True
+        # Each view keeps what was typed in it.
+        self.input.value = self.view.searched
         self.set_focus(self.view.target)
         self.call_after_refresh(self.show_facts)
 
@@ -215,8 +221,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         elif isinstance(message.entry, Entry):
             self.app.push_screen(StoryScreen(self.session, message.entry))
         elif message.host is not None:
-            self.input.value = self._filter_of(message.host)
             self.action_view(RANKS)
+            self.input.value = self._filter_of(message.host)
 
     def _filter_of(self, host: HostRanks) -> str:
         """By its name; by its ranks where the name is part of another one's, or is no word."""
@@ -333,5 +339,5 @@ class MainScreen(FilteringScreen, FactsScreen):
         return super().check_action(action, parameters)
 
     def filter_by(self, text: str) -> None:
-        """Show the ranks that have this."""
-        self.ranks.filter_by(text)
+        """Show the rows of the view in front that have this, or go to the first place."""
+        self.view.search(text)

@@ -44,7 +44,7 @@ class EventsView(ListingView):
         def row(index: int) -> Line:
             return event_row(rows[index], now, table, glyphs)
 
-        self.list.show([(row.entry.key, row.over) for row in rows], row)
+        self.put([(row.entry.key, row.over) for row in rows], row)
 
     async def _recall(self) -> None:
         try:

@@ -89,7 +89,7 @@ class GroupsView(ListingView):
         def row(index: int) -> Line:
             return group_row(snapshot, self._of(snapshot, order[index]), table, glyphs)
 
-        self.list.show(order, row)
+        self.put(order, row)
 
     def _forget(self, snapshot: Snapshot) -> None:
         """What was found of a large group holds a little longer: to look at each member takes as

@@ -67,7 +67,7 @@ class HostsView(ListingView):
                 )
             return host_row(host, codes, self._relay_cpu(host), table, glyphs)
 
-        self.list.show([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
+        self.put([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
 
     def _rows(self) -> list[tuple[HostFacts, int | None]]:
         """Hosts, and below each its GPUs; of many hosts only those GPUs that want attention."""

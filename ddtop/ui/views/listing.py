@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from ddtop.present.text import Line, clean, plain
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import View
 from ddtop.ui.widgets.lines import LinesView
@@ -28,6 +31,20 @@ class ListingView(View):
         """From top to bottom."""
         yield self.titles
         yield self.list
+
+    def put(self, keys: Sequence[Hashable], row: Callable[[int], Line]) -> None:
+        """Draw one row a key; of a filter that was typed, those in which each word is found."""
+        words = self.searched.lower().split()
+        if not words:
+            self.list.show(keys, row)
+            return
+        kept = [
+            index
+            for index in range(len(keys))
+            if (text := plain(row(index)).lower()) and all(word in text for word in words)
+        ]
+        self.found = f"filter {clean(self.searched)}, {len(kept):,} of {len(keys):,} rows"
+        self.list.show([keys[index] for index in kept], lambda index: row(kept[index]))
 
     @property
     def target(self) -> Widget:

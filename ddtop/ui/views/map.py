@@ -7,7 +7,9 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Snapshot
+from ddtop.present.table.order import describe_filter, parse_filter
 from ddtop.present.table.rank_metric import Levelled, Levels, MapMetric, metrics_of
 from ddtop.present.text import Line
 from ddtop.ui import actions
@@ -87,6 +89,23 @@ class MapView(View):
         known = [None, *(metrics_of(snapshot) if snapshot is not None else ())]
         at = known.index(self.metric) if self.metric in known else 0
         self.colour_by(known[(at + steps) % len(known)])
+
+    def search(self, text: str) -> None:
+        """Put the cursor on the first rank that passes the filter."""
+        wanted, look = parse_filter(text), self.session.shown
+        self.searched, self.found = text.strip(), ""
+        if look.snapshot is not None and self.searched:
+            blamed = frozenset(culprits(look.verdict))
+            at = look.snapshot.time_unix_ns
+            passing = [
+                rank.rank
+                for rank in look.snapshot.ranks
+                if wanted.passes(rank, rank.rank in blamed, at)
+            ]
+            self.found = describe_filter(wanted, len(passing), len(look.snapshot.ranks))
+            if passing and not wanted.empty:
+                self.grid.go_to(passing[0])
+        self.post_message(self.Changed())
 
     def _show_cursor(self, snapshot: Snapshot) -> None:
         if self.grid.cursor_rank is not None:

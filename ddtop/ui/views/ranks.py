@@ -233,8 +233,9 @@ class RanksView(View):
         self.descending = column.descending if column else False
         self._show_again()
 
-    def filter_by(self, text: str) -> None:
+    def search(self, text: str) -> None:
         """Show the rows that have this."""
+        self.searched = text.strip()
         self.filter = parse_filter(text)
         self._show_again()
 

@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.present.text import clean, plain
 from ddtop.ui import actions
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import AskedStacks
@@ -36,6 +37,7 @@ class StacksView(View):
         self.asked = AskedStacks(session, None)
         self.body = LinesView(session.paint, "stacks-lines", focusable=True)
         self._count = 0
+        self._went_for = ""
 
     def compose(self) -> ComposeResult:
         """Lines to scroll."""
@@ -60,6 +62,13 @@ class StacksView(View):
         lines = self.asked.lines(self.body.reading_room)
         self._count = len(lines)
         self.body.show(lines)
+        if self.searched:
+            words = self.searched.lower()
+            at = [number for number, line in enumerate(lines) if words in plain(line).lower()]
+            self.found = f"{len(at)} lines with {clean(self.searched)}"
+            if at and self._went_for != self.searched:
+                self.body.scroll_to(y=at[0], animate=False)
+            self._went_for = self.searched
 
     def _show_again(self) -> None:
         look = self.session.shown

@@ -52,6 +52,8 @@ class View(Vertical):
     def __init__(self, session: Session) -> None:
         super().__init__(id=self.topic)
         self.session = session
+        self.searched = ""
+        self.found = ""
 
     @property
     def target(self) -> Widget:
@@ -61,6 +63,14 @@ class View(Vertical):
     def show(self, look: Look, snapshot: Snapshot) -> None:
         """Draw this look; its snapshot is there. At most ten milliseconds for 10,000 ranks."""
         raise NotImplementedError
+
+    def search(self, text: str) -> None:
+        """Show the rows that have these words, or go to the first; `found` says how many."""
+        self.searched, self.found = text.strip(), ""
+        look = self.session.shown
+        if look.snapshot is not None and self.is_mounted:
+            self.show(look, look.snapshot)
+        self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """What the foot should say: what differs from the plain picture."""

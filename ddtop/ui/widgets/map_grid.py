@@ -138,6 +138,13 @@ class MapGrid(Widget, can_focus=True):
         self._redraw()
         self.post_message(self.Moved())
 
+    def go_to(self, rank: int) -> None:
+        """Put the cursor on that rank."""
+        self._touched = True
+        self.cursor_rank = rank
+        self._redraw()
+        self.post_message(self.Moved())
+
     def _move_to(self, rank: int) -> None:
         self._touched = True
         self.cursor_rank = rank

@@ -166,3 +166,28 @@ def test_a_place_is_not_taken_for_a_word_and_a_word_not_for_a_place():
     assert parse_filter("train.py:31").words == ("train.py:31",)
     assert parse_filter("http://x").words == ("http://x",)
     assert parse_filter("tp:3").words == ()
+
+
+def test_numbers_are_compared_in_the_units_of_the_table():
+    snapshot = builders.healthy(8)
+    steps = {rank.rank: rank.progress.step_ms for rank in snapshot.ranks}
+    limit = sorted(steps.values())[4]
+
+    assert passing(f"step>{limit}", snapshot) == [one for one in steps if steps[one] > limit]
+    assert passing(f"step<={limit}", snapshot) == [one for one in steps if steps[one] <= limit]
+    assert passing("comm<1000 rank:3", snapshot) == [3]
+    assert passing("gpu<20", snapshot) == []
+    assert passing("step>", snapshot) == list(range(8))
+
+
+@pytest.mark.parametrize("text", ["foo:bar", "stat:blocked", "foo>3"])
+def test_an_unknown_key_is_refused_with_the_list_of_those_there_are(text):
+    found = parse_filter(text)
+
+    assert found.empty
+    assert "state: host: rank:" in found.problem
+    assert "step" in found.problem
+
+
+def test_a_file_and_its_line_are_words():
+    assert parse_filter("data.py:40").words == ("data.py:40",)
