@@ -131,6 +131,24 @@ class JobSearch:
             news()
 
 
+HELP = (
+    "Enter    the dashboard of the job under the cursor; J there comes back here",
+    "/        only jobs with these words in their name, script or host; Esc: all",
+    "s < >    sort by another column",
+    "t        another theme",
+    "q        quit",
+    "",
+    "HEALTH   the worst finding that stands; ok, or unknown while its relay is not heard",
+    "RANKS    ranks that report, of all",
+    "STEP/S   steps a second, the median of its ranks",
+    "STUCK    for how long no rank has made progress",
+    "STARTED  when its first process started",
+    "",
+    "An ended job is dim: its last state and its recording can still be opened.",
+)
+"""What `?` shows."""
+
+
 class PickScreen(FilteringScreen):
     """One row a job."""
 
@@ -144,6 +162,7 @@ class PickScreen(FilteringScreen):
         ("s,greater_than_sign,f6", "sort(1)", "sort"),
         ("less_than_sign", "sort(-1)", "sort"),
         ("escape", "clear_filter", "clear the filter"),
+        ("question_mark", "help", "help"),
     ]
 
     def __init__(self, found: JobSearch, paint: Paint) -> None:
@@ -152,6 +171,7 @@ class PickScreen(FilteringScreen):
         self._shown: dict[Hashable, Listed] = {}
         self._filter = ""
         self._sort = jobs.NEWEST
+        self._helps = False
         self.head = LinesView(paint, "head")
         self.rule = LinesView(paint, "rule")
         self.titles = LinesView(paint, "titles")
@@ -173,6 +193,10 @@ class PickScreen(FilteringScreen):
     def show(self) -> None:
         """Draw what is known now."""
         if not self.is_mounted:
+            return
+        if self._helps:
+            self.titles.show([(("keys and columns; ? or Esc goes back", "heading"),)])
+            self.table.show(range(len(HELP)), lambda index: ((HELP[index], ""),))
             return
         found, width, glyphs = self._found, self.size.width, self._paint.glyphs
         rows = jobs.in_order(jobs.passing(found.jobs, self._filter), found.health, self._sort)
@@ -229,7 +253,12 @@ class PickScreen(FilteringScreen):
         keys: list[Key] = (
             [("enter", "Enter", "attach; J there returns here")] if self._shown else []
         )
-        keys += [("q", "q", "quit"), ("slash", "/", "filter"), ("s", "s", "sort")]
+        keys += [
+            ("q", "q", "quit"),
+            ("slash", "/", "filter"),
+            ("s", "s", "sort"),
+            ("question_mark", "?", "help"),
+        ]
         return (
             [*keys, ("escape", "Esc", "all jobs")] if self._filter else [*keys, ("t", "t", "theme")]
         )
@@ -261,6 +290,17 @@ class PickScreen(FilteringScreen):
         job = self._shown.get(message.key)
         if job is not None and isinstance(self.app, PickerApp):
             self.app.pick(job.entry)
+
+    def action_help(self) -> None:
+        """Keys and columns, in place of the rows; once more: the rows."""
+        self._helps = not self._helps
+        self.show()
+
+    def action_clear_filter(self) -> None:
+        """Show all rows again, also in place of the help."""
+        self._helps = False
+        super().action_clear_filter()
+        self.show()
 
     def action_sort(self, step: int) -> None:
         """The next order, or the one before."""

@@ -78,11 +78,15 @@ class AskedStacks:
         request = last_request(snapshot)
         if request is None:
             text = "no stacks have been taken of this job yet" + (
-                "; D asks all ranks" if snapshot.live and snapshot.ended is None else ""
+                "; D asks all ranks" if self._can_ask(look, snapshot) else ""
             )
             return [((text, "dim"),)]
         merged = self._merge(answers(snapshot, request), look)
         return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
+
+    def _can_ask(self, look: Look, snapshot: Snapshot) -> bool:
+        """In a recording, and after the end, nobody is there to be asked."""
+        return snapshot.live and snapshot.ended is None and not look.recording
 
     def _age(self, merged: Merged, snapshot: Snapshot) -> str:
         if merged.last_unix_ns is None:

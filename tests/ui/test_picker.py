@@ -245,3 +245,15 @@ async def test_followed_jobs_are_new_all_the_time_and_nobody_is_asked() -> None:
 
     assert asked == []
     assert pressed_s < 0.2, "a key waits for 200 jobs"
+
+
+async def test_a_question_mark_explains_keys_and_columns_and_goes_back() -> None:
+    running = app(lambda: [entry("train-1")])
+
+    async with running.run_test(size=(100, 24)) as pilot:
+        await shows(pilot, "train-1")
+        await pilot.press("question_mark")
+        await shows(pilot, "for how long no rank has made progress")
+        await pilot.press("escape")
+        await shows(pilot, "train-1")
+        assert not any("for how long" in line for line in lines(running))

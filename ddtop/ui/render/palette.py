@@ -137,7 +137,7 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "gone": style("red", bold=True),
         "key": style(bold=True),
         "spark": style("cyan"),
-        "bar": style(dim=True),
+        "bar": style("bar", dim="bar" not in colours),
         "chart": style("cyan"),
         "area": Style(color="bright_black" if colours else "default", dim=not colours),
         **{f"level{number}": style(name, dim=not name) for number, name in enumerate(_FEW_LEVELS)},
@@ -215,7 +215,15 @@ PALETTES: dict[str, Palette] = {
         },
     ),
     ANSI: _attributes(
-        ANSI, {"red": "red", "yellow": "yellow", "cyan": "cyan", "magenta": "magenta"}
+        ANSI,
+        {
+            "red": "red",
+            "yellow": "yellow",
+            "cyan": "cyan",
+            "magenta": "magenta",
+            # A full bar in the colour of the text would be the brightest thing on the screen.
+            "bar": "bright_black",
+        },
     ),
     MONO: _attributes(MONO, {}),
 }

@@ -85,8 +85,9 @@ class StacksView(View):
         """How to see more of them, and newer ones."""
         shape = self.asked.shape
         threads = "fewer threads" if shape.threads else "all threads"
+        asks: list[Key] = [] if self.session.shown.recording else [("D", "D", "ask all")]
         return [
-            ("D", "D", "ask all"),
+            *asks,
             ("v", "v", "classes" if shape.tree else "tree"),
             ("T", "T", threads),
             ("f", "f", "fold frames" if shape.frames else "all frames"),
