@@ -74,9 +74,9 @@ CELLS = (
     _torch("torch-2.11", "torch==2.11.*"),
     _torch("torch-2.13", "torch==2.13.*"),
     _torch("torch-newest", "torch"),
-    _library("textual-oldest", "textual==1.0.0", SCREENS, "rich", without=_NOT_PICTURES),
+    _library("textual-oldest", "textual==7.0.0", SCREENS, "rich", without=_NOT_PICTURES),
     _library("textual-newest", "textual", SCREENS, "rich", without=_NOT_PICTURES),
-    _library("pyzmq-oldest", "pyzmq==25.0.0", LINKS),
+    _library("pyzmq-oldest", "pyzmq==26.0.0", LINKS),
     _library("msgspec-oldest", "msgspec==0.18.0", RECORDS),
 )
 """The oldest of each library is what `pyproject.toml` allows; a test compares the two."""
