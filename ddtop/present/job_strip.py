@@ -192,8 +192,9 @@ def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
     if snapshot.first_hello_unix_ns is not None and snapshot.live:
         since = (now - snapshot.first_hello_unix_ns) / units.SECOND_NS
         found.append(f"started {units.duration(_calm(since))} ago")
-    stepped = history.stepped_unix_ns(now) or snapshot.still_since_unix_ns
-    if stepped is not None and snapshot.live:
+    stepped = history.stepped_unix_ns(now)
+    # Of a job that makes no progress the banner says since when.
+    if stepped is not None and snapshot.live and snapshot.still_since_unix_ns is None:
         ago = (now - stepped) / units.SECOND_NS
         found.append(f"last step {units.duration(int(ago)) if ago >= 2 else '< 2 s'} ago")
     return (*found, *progress_facts(snapshot))

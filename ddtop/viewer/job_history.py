@@ -198,8 +198,12 @@ class JobHistory:
         return _mean_of(self._values(field, until_unix_ns - NOW_NS, until_unix_ns))
 
     def lately(self, field: Field, until_unix_ns: int) -> Then | None:
-        """The ten minutes up to a minute ago; None while there are none."""
+        """The ten minutes up to a minute ago, without the start; None while there are not five."""
         begin = until_unix_ns - LATELY_NS
+        first = self._first[0].unix_ns + WARM_NS if self._first else until_unix_ns
+        if until_unix_ns - first < LATELY_NS // 2:
+            return None
+        begin = max(begin, first)
         points = self.points(until_unix_ns - APART_NS)
         return _then(field, (one for one in points if one.unix_ns >= begin))
 

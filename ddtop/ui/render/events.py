@@ -19,6 +19,7 @@ from ddtop.present.findings.timeline import (
     RESTARTED,
     STACKS,
     Entry,
+    over_text,
 )
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.table.layout import Field, Table, table_for
@@ -106,7 +107,7 @@ def event_words(row: EventRow, glyphs: Glyphs = UNICODE) -> tuple[str, str]:
     if finding is None:
         return " ", row.entry.text
     if row.over:
-        return " ", f"{clean(finding.kind)} is {_text(row)[0]}"
+        return " ", over_text(finding)
     return severity_mark(finding.severity, glyphs)[0], row.entry.text
 
 

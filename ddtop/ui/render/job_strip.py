@@ -30,7 +30,7 @@ LINE_LEAST = 3
 """Free rows from which on the strip has more than one line."""
 CHARTS_FROM = 110
 CHART_COLUMNS = 56
-CHART_ROWS_MOST = 4
+CHART_ROWS_MOST = 5
 EVENTS_LEAST, EVENTS_MOST = 3, 8
 _LABEL, _VALUE, _SCALE, _NOTE = 11, 10, 14, 26
 _EVENTS: Span = ("last events", "dim")

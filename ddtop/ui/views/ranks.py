@@ -113,7 +113,9 @@ class RanksView(View):
         strip, room = (self.strip, below) if below else (self.side_strip, beside)
         history, quiet = self.session.job_history, look.verdict.health == CRITICAL
         until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
-        made_for = (history, history.changes, entries, until, quiet, strip.room, room)
+        # In a hang it changes every ten seconds only: nothing there is news.
+        changes = history.changes // 5 if quiet else history.changes
+        made_for = (history, changes, entries, until, quiet, strip.room, room)
         if made_for == self._strip_for:
             # Its numbers change every two seconds: to make the lines for every look would cost
             # as much as the rows of the table.
