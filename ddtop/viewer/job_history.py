@@ -197,6 +197,13 @@ class JobHistory:
         """The mean over the last seconds up to a moment."""
         return _mean_of(self._values(field, until_unix_ns - NOW_NS, until_unix_ns))
 
+    def last(self, field: Field, until_unix_ns: int) -> float | None:
+        """The newest value up to a moment; None where it was not measured then."""
+        found = None
+        for point in self.points(until_unix_ns):
+            found = field(point.numbers)
+        return found
+
     def lately(self, field: Field, until_unix_ns: int) -> Then | None:
         """The ten minutes up to a minute ago, without the start; None while there are not five."""
         begin = until_unix_ns - LATELY_NS

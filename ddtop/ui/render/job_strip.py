@@ -98,7 +98,10 @@ def _progress_line(facts: JobFacts, progress: Sequence[str], width: int, glyphs:
 
 
 def _value(facts: JobFacts, measure: Measure) -> str:
-    value = facts.history.now(measure.field, facts.until_unix_ns)
+    # A mean over the last seconds would tell of a speed that a job has lost.
+    still = facts.snapshot.still_since_unix_ns is not None
+    told = facts.history.last if still else facts.history.now
+    value = told(measure.field, facts.until_unix_ns)
     return units.NOT_MEASURED if value is None else measure.text(value)
 
 

@@ -10,6 +10,7 @@ from ddtop.present.text import line_width, plain
 from ddtop.ui.render.events import rows_of
 from ddtop.ui.render.job_strip import JobFacts, area_row, strip_lines
 from tests.ui import builders, gpus, lived
+from tests.ui.changed import replace
 
 
 def facts(snapshot=None, verdict=None, quiet=False):
@@ -69,6 +70,15 @@ def test_in_a_hang_nothing_of_it_draws_the_eye():
         styles = {style for line in lines for text, style in line if text.strip()}
         assert styles <= {"dim", "bar", "rule"}
         assert "slower" not in "\n".join(texts(lines))
+
+
+def test_a_job_that_has_just_stopped_has_no_speed_left():
+    snapshot, verdict = builders.hang()
+    since = builders.NOW - 3 * builders.SECOND
+    stopped = replace(snapshot, still_since_unix_ns=since)
+    lines = texts(strip_lines(facts(stopped, verdict, quiet=True), 80, 8, UNICODE))
+    assert lines[1].split()[:3] == ["throughput", "0.0", "it/s"]
+    assert lines[2].split()[:3] == ["step", "p50", "-"]
 
 
 def test_an_area_is_as_high_as_its_value_and_a_gap_is_no_zero():
