@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(__file__).parent / "programs"
-START_S, NAME_S = 120.0, 60.0
-"""How long a program may take to begin to train, and ddtop to name its fault."""
+START_S, NAME_S = 300.0, 60.0
+"""How long a program may take to begin to train (DeepSpeed compiles first), and ddtop to name its
+fault."""
 FAULT_AFTER_S = 12.0
 
 
@@ -225,6 +226,8 @@ def main() -> None:
     parser.add_argument("--only", help="a part of the name of a program")
     parser.add_argument("--bits", action="store_true", help="compare results with and without")
     chosen = parser.parse_args()
+    # A `timeout` around this must not leave the programs behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     columns = ("result",) if chosen.bits else ("healthy: ddtop says", "steps", "fault", "found")
     print("| program | version |", " | ".join(columns), "|")
     print("|---|---|" + "---|" * len(columns))
