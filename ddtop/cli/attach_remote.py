@@ -133,7 +133,7 @@ class _There:
 
 def _show_picked(there: _There, readonly: bool) -> None:
     """The list of jobs and the dashboard on what is chosen from it, in turn."""
-    pick = pick_job.picker(there.read, there.health)
+    pick = pick_job.picker(there.read, there.health, of_this_host=False)
     while (picked := there.entry_of(pick())) is not None:
         _show_job(there, picked, readonly, from_list=True)
         if not there.to_list:

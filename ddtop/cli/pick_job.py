@@ -39,11 +39,14 @@ def none_live() -> bool:
 
 
 def picker(
-    read: Callable[[], Sequence[registry.JobEntry]], health: Callable[[registry.JobEntry], Health]
+    read: Callable[[], Sequence[registry.JobEntry]],
+    health: Callable[[registry.JobEntry], Health],
+    of_this_host: bool = True,
 ) -> Callable[[], registry.JobEntry | None]:
     """A function that shows the list and returns the chosen job, or None if the user quit.
 
-    While the list is shown all live jobs are followed. `health` is for those that have no relay.
+    While the list is shown all live jobs of this host are followed. `health` is for those that have
+    no relay, and for all jobs of another host.
     What is known of the jobs is kept between its calls. `read` and `health` are called on threads
     of the list.
     """
@@ -56,7 +59,10 @@ def picker(
 
     def pick() -> registry.JobEntry | None:
         app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))
-        with followed() as found.followed:
+        if of_this_host:
+            with followed() as found.followed:
+                app.run()
+        else:
             app.run()
         return app.picked
 
