@@ -543,6 +543,18 @@ class Policy:
     """Share of its memory, and of its time, that is used on a GPU that counts as free: a display
     server, a forgotten context."""
 
+    check_shm_bytes_per_rank: int = 128 << 20
+    """`ddtop check` wants this much of /dev/shm for each rank of a node. NCCL and the workers of a
+    DataLoader put their buffers there; a container has 64 MiB in all by default."""
+    check_files: int = 1024
+    """Open files that a rank needs at least. This is the default of most systems."""
+    check_files_per_rank: int = 4
+    """... and this many for each rank of the job: sockets of the store and of the backends."""
+    check_tasks_per_rank: int = 64
+    """Threads that a rank needs: torch, its backends and the workers of a DataLoader."""
+    check_clock_s: float = 1.0
+    """Clocks of nodes with a working time service differ by milliseconds."""
+
     def changes(self) -> tuple[tuple[str, float, float], ...]:
         """(name, value, our value) of each threshold that somebody has changed."""
         return tuple(

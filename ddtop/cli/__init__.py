@@ -23,6 +23,8 @@ from ddtop.cli.output import printable
 
 SUMMARIES: Mapping[str, str] = {
     "attach": "The dashboard on a live or ended job.",
+    "check": "Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an"
+    " all_reduce.",
     "completion": "The lines that teach a shell to complete jobs, ranks and kinds.",
     "config": "What you like, in one file: colours, columns, ways to hosts, thresholds.",
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
@@ -60,7 +62,16 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "After the end": ("report", "replay", "explain"),
     "Act on a job": ("run", "signal", "mute"),
-    "Set up and try": ("demo", "doctor", "setup-env", "config", "key", "completion", "help"),
+    "Set up and try": (
+        "demo",
+        "check",
+        "doctor",
+        "setup-env",
+        "config",
+        "key",
+        "completion",
+        "help",
+    ),
     "For programs": ("schema", "mcp"),
 }
 """The list of `ddtop --help`, by what one wants."""
@@ -68,7 +79,7 @@ WITHOUT_CONFIG = ("config", "help", "completion", "key", "bridge", "setup-env")
 """These work also while the config file is wrong."""
 STARTS_JOBS = ("run", "demo")
 """What a person likes of the viewer must not get into a job's environment."""
-ON_LINUX = ("run", "demo", "doctor", "gpus", "jobs", "signal", "exporter", "key")
+ON_LINUX = ("run", "check", "demo", "doctor", "gpus", "jobs", "signal", "exporter", "key")
 """What is about jobs of this host, and so about Linux."""
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 """Errors of a write to standard output: a full or broken device, a descriptor for reading only."""

@@ -13,6 +13,9 @@ from docs.generate.markdown import code, fenced, head, table
 EXITS = {
     "ddtop": "0; 3 no live job",
     "attach": "0; 3 no such job; without a terminal as `status`",
+    "check": (
+        "0; 1 something is wrong; 2 the command line is not understood; 3 it cannot be started"
+    ),
     "completion": "0",
     "config edit": "0; 2 the file cannot be written, or is not understood",
     "config path": "0",

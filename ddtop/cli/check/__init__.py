@@ -1,0 +1,1 @@
+"""`ddtop check -- torchrun ...`: what would keep a job from starting, before it starts."""
