@@ -50,6 +50,9 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     """
     chosen = _mpi_demo_of(fault, ranks) if mpi else _demo_of(fault, ranks)
     name = f"demo-{os.getpid()}"
+    # An earlier demo of this process, or of one that had its pid: it would be taken for this one.
+    for earlier in [one for one in registry.read_entries() if one.job == name]:
+        registry.remove(earlier)
     folder = _folder(chosen, name)
     log = folder / "log"
     started: list[subprocess.Popen[bytes]] = []

@@ -179,6 +179,7 @@ NOT_HERE: Mapping[str, str] = {
         "it takes a program that starts its ranks and a helper itself; a demo's launcher starts"
         " ranks only"
     ),
+    "slowdown": "it takes ten minutes at one speed and two at another",
     "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
 }
 """Kinds of finding that a demo on the CPU of one host cannot make, and why."""
