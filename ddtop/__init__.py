@@ -1,7 +1,8 @@
 """ddtop: a live monitor for distributed training.
 
-A program may say how far it is: `ddtop.step()`, `ddtop.phase("eval")`, `ddtop.progress(...)`. In a
-process that is not watched these do nothing. Importing this package imports nothing else but its
+A program may say how far it is: `ddtop.step()`, `ddtop.phase("eval")`, `ddtop.progress(...)`, and
+what will take long: `with ddtop.expected("export", up_to_s=600):`. In a process that is not watched
+these do nothing. Importing this package imports nothing else but its
 version.
 """
 
@@ -19,7 +20,7 @@ except ImportError:
     # A checkout that was never built, reached through PYTHONPATH.
     __version__ = "0.1.0"
 
-__all__ = ["__version__", "phase", "progress", "step", "watch"]
+__all__ = ["__version__", "expected", "phase", "progress", "step", "watch"]
 
 
 def __getattr__(name: str) -> Any:
@@ -38,7 +39,7 @@ _agent: Any = None
 
 
 class _NoPhase:
-    """What `phase` returns where nobody watches.
+    """What `phase` and `expected` return where nobody watches.
 
     Both methods are C functions that take what they are given and return an empty value: methods
     written in Python cost twice as much.
@@ -51,6 +52,7 @@ class _NoPhase:
 
 
 _NO_PHASE: Any = _NoPhase()
+_ENDLESS = float("inf")
 
 
 def step() -> None:
@@ -74,6 +76,47 @@ def phase(name: str) -> AbstractContextManager[object, None]:
     if _agent is not None:
         begun = _agent.phase(name)
     return begun
+
+
+def expected(name: str, *, up_to_s: float) -> AbstractContextManager[object, None]:
+    """A region that may take up to `up_to_s` seconds while the other ranks wait for this one:
+
+        with ddtop.expected("export", up_to_s=600):
+            export(model)
+
+    While it lasts, findings that say that this rank is slow, busy or elsewhere are muted, for all
+    who look at the job. After `up_to_s` they are warnings that name the region. A crash, a stopped
+    process and the faults of other ranks are reported as always. Of nested regions the innermost
+    counts. It is for the thread that trains. A name is cut to 64 characters, and at most a week
+    counts. A microsecond or two; does nothing where no agent runs.
+
+    Raises: TypeError and ValueError for a name that is no text or empty, and for a time that is no
+    positive finite number of Python. They are raised without an agent too.
+    """
+    # What is right is recognised by one expression: it is on the program's way.
+    if not (
+        name.__class__ is str
+        and (up_to_s.__class__ is int or up_to_s.__class__ is float)
+        and name
+        and 0 < up_to_s < _ENDLESS
+    ):
+        _check_expected(name, up_to_s)
+    region: AbstractContextManager[object, None] = _NO_PHASE
+    if _agent is not None:
+        region = _agent.expected(name, up_to_s)
+    return region
+
+
+def _check_expected(name: object, up_to_s: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"ddtop.expected: the name must be a str, not {type(name).__name__}")
+    if isinstance(up_to_s, bool) or not isinstance(up_to_s, (int, float)):
+        kind = type(up_to_s).__name__
+        raise TypeError(f"ddtop.expected: up_to_s must be a number of seconds, not {kind}")
+    if not name:
+        raise ValueError("ddtop.expected: the name is empty")
+    if not 0 < up_to_s < _ENDLESS:
+        raise ValueError(f"ddtop.expected: up_to_s must be positive and finite, not {up_to_s!r}")
 
 
 def progress(

@@ -4,11 +4,12 @@ from typing import Any
 from ddtop.api import watch as watch
 
 __version__: str
-__all__ = ["__version__", "phase", "progress", "step", "watch"]
+__all__ = ["__version__", "expected", "phase", "progress", "step", "watch"]
 _agent: Any
 
 def step() -> None: ...
 def phase(name: str) -> AbstractContextManager[object, None]: ...
+def expected(name: str, *, up_to_s: float) -> AbstractContextManager[object, None]: ...
 def progress(
     *,
     step: int | None = None,

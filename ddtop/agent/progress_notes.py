@@ -112,14 +112,28 @@ class Phase:
         self.name, self.by, self.since, self.thread = name, by, monotonic_ns(), get_ident()
 
 
-class ProgressNotes:
-    """`sources` by name, `open` phases from outer to inner, lengths in ns of `ended` ones."""
+class Region(Phase):
+    """An expected region that has begun; it may take `up_to_s` seconds."""
 
-    __slots__ = ("counts", "ended", "open", "sources")
+    __slots__ = ("up_to_s",)
+
+    def __init__(self, name: str, up_to_s: float) -> None:
+        super().__init__(name, "user")
+        self.up_to_s = up_to_s
+
+
+class ProgressNotes:
+    """`sources` by name, `open` phases from outer to inner, lengths in ns of `ended` ones.
+
+    `expected`: the expected regions that are open, from outer to inner.
+    """
+
+    __slots__ = ("counts", "ended", "expected", "open", "sources")
 
     def __init__(self) -> None:
         self.sources: dict[str, ProgressSource] = {}
         self.open: list[Phase] = []
+        self.expected: list[Region] = []
         self.ended: dict[str, deque[int]] = {}
         self.counts: dict[str, int] = {}
 

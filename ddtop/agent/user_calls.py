@@ -1,4 +1,4 @@
-"""`ddtop.step`, `ddtop.phase` and `ddtop.progress` in a watched rank.
+"""`ddtop.step`, `ddtop.phase`, `ddtop.expected` and `ddtop.progress` in a watched rank.
 
 Source: the program's own calls. Check: print the same numbers beside the call.
 """
@@ -9,9 +9,23 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
-from ddtop.agent.progress_notes import USER, Phase, ProgressSource, Reading, progress_notes
+from ddtop.agent.progress_notes import (
+    USER,
+    Phase,
+    ProgressSource,
+    Reading,
+    Region,
+    progress_notes,
+)
 from ddtop.wire import page as layout
-from ddtop.wire.progress import CHECKPOINT, TEST, TRAIN, VALIDATE
+from ddtop.wire.progress import (
+    CHECKPOINT,
+    EXPECTED_CHARACTERS,
+    EXPECTED_MOST_S,
+    TEST,
+    TRAIN,
+    VALIDATE,
+)
 
 _SAME = {
     "eval": VALIDATE,
@@ -85,6 +99,34 @@ def _replace(old: Phase | None, new: Phase | None) -> None:
     if new is not None:
         progress_notes.open.append(new)
     _user_phase = new
+
+
+class Expected:
+    """What `ddtop.expected` returns: the region lasts as long as the `with` block."""
+
+    __slots__ = ("_name", "_open", "_up_to_s")
+
+    def __init__(self, name: str, up_to_s: float) -> None:
+        self._name, self._up_to_s = name, up_to_s
+        self._open: list[Region] = []
+
+    def __enter__(self) -> Expected:
+        region = Region(self._name, self._up_to_s)
+        self._open.append(region)
+        progress_notes.expected.append(region)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        region = self._open.pop()
+        # A phase is equal to itself only.
+        if region in progress_notes.expected:
+            progress_notes.expected.remove(region)
+
+
+def expected(name: str, up_to_s: float) -> Expected:
+    """An expected region, which begins with the `with` statement. The arguments are checked."""
+    text = " ".join(str(name).split())
+    return Expected(text[:EXPECTED_CHARACTERS] or "?", float(min(up_to_s, EXPECTED_MOST_S)))
 
 
 def progress(**given: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.muting import heard_and_muted
+from ddtop.diagnosis.muting import heard_and_expected, heard_and_muted
 from ddtop.diagnosis.rank_state import with_states
 from ddtop.diagnosis.until_then import with_what_stood
 from ddtop.model.state.facts import Snapshot, State
@@ -144,9 +144,11 @@ class Judge:
         if snapshot.ended is not None:
             shown = [finding for finding in shown if finding.identity in found]
         order = {"critical": 0, "warning": 1, "info": 2}
+        shown, expected = heard_and_expected(shown, snapshot)
         shown = [self._told(one, snapshot) for one in shown]
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
         heard, muted = heard_and_muted(shown, snapshot.mutes)
+        muted = (*muted, *expected)
         verdict = conclude(heard, snapshot, self._policy)
         return replace(verdict, muted=muted) if muted else verdict
 

@@ -151,6 +151,7 @@ def _progress(state: RankState, memory: RankMemory, now: int, policy: Policy) ->
         usual_pause_s=memory.longest_pauses_ns[1] / 1e9,
         training=state.progress,
         pace=state.pace,
+        expected=state.expected,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ from ddtop.model.waits.p2p import peer_waits_of
 from ddtop.model.waits.wait_any import any_waits_of
 from ddtop.policy import Policy
 from ddtop.wire.records import Group, HostState, Mute
+from ddtop.words.progress import expected_text
 from ddtop.words.units import clock
 
 _MOVING = (State.RUNNING, State.WAITING)
@@ -87,7 +88,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         candidates=job.candidates.facts(now_unix_ns, job.policy),
         garbled=job.garbled,
         host_ages_s=reports.ages_s,
-        notes=_notes(job, seen, reports.hosts, ranks, muted),
+        notes=_notes(job, seen, reports.hosts, ranks, muted, now_unix_ns),
         balances=balances,
         devices=devices,
         ras=job.ras[1] if job.ras is not None else None,
@@ -117,9 +118,28 @@ def _notes(
     states: tuple[HostState, ...],
     ranks: tuple[RankFacts, ...],
     muted: tuple[Mute, ...],
+    now_unix_ns: int,
 ) -> tuple[str, ...]:
     unanswered, off = hosts.notes(job, seen, states), probes.notes(ranks)
-    return (*map(_mute_note, muted), *unanswered, *off, *job.notes)
+    regions = _expected_notes(ranks, now_unix_ns, job.policy)
+    return (*map(_mute_note, muted), *regions, *unanswered, *off, *job.notes)
+
+
+def _expected_notes(
+    ranks: tuple[RankFacts, ...], now_unix_ns: int, policy: Policy
+) -> Iterator[str]:
+    """A sentence for each expected region that ranks are in; short ones are no news."""
+    least_ns = policy.wait_shown_s * 1e9
+    inside: dict[tuple[str, float], list[RankFacts]] = {}
+    for rank in ranks:
+        region = rank.progress.expected
+        if region is None or rank.gone or now_unix_ns - region.since_unix_ns < least_ns:
+            continue
+        inside.setdefault((region.name, region.up_to_s), []).append(rank)
+    for same in inside.values():
+        regions = [one.progress.expected for one in same if one.progress.expected is not None]
+        first = min(regions, key=lambda one: one.since_unix_ns)
+        yield expected_text([rank.rank for rank in same], first, now_unix_ns)
 
 
 def _mute_note(mute: Mute) -> str:

@@ -13,7 +13,7 @@ from ddtop.diagnosis.finding import UNKNOWN, Finding, Muted, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
 from ddtop.model.state.probes import probes_off
-from ddtop.wire.progress import Speed, TrainingProgress
+from ddtop.wire.progress import Expectation, Speed, TrainingProgress
 from ddtop.wire.records import Group, OpenCall, RpcState, Stage
 
 STATUS_SCHEMA = "ddtop.status/1"
@@ -213,6 +213,18 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "pipeline": [_stage(stage) for stage in rank.comm.pipeline] or None,
         "role": rank.hello.role if rank.hello is not None else None,
         "rpc": _rpc(rank.comm.rpc),
+        "expected": _expected(rank.progress.expected),
+    }
+
+
+def _expected(region: Expectation | None) -> Json | None:
+    """The expected region that the rank is in; null while it is in none."""
+    if region is None:
+        return None
+    return {
+        "name": region.name,
+        "since_unix_ns": region.since_unix_ns,
+        "up_to_s": (region.until_unix_ns - region.since_unix_ns) / 1e9,
     }
 
 

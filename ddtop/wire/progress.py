@@ -14,6 +14,8 @@ TRAIN, VALIDATE, TEST, CHECKPOINT, COMPILE, SANITY_CHECK, IDLE = PHASES = (
     "idle",
 )
 """What a training does. A program may give `ddtop.phase()` a word of its own."""
+EXPECTED_CHARACTERS, EXPECTED_MOST_S = 64, 7 * 86_400.0
+"""The longest name and the longest time of an expected region. As with a mute, a week is enough."""
 
 
 class TrainingProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -76,3 +78,22 @@ class Pace(msgspec.Struct, frozen=True, array_like=True):
     start: Speed | None = None
     before: Speed | None = None
     since_unix_ns: int | None = None
+
+
+class Expectation(msgspec.Struct, frozen=True, array_like=True):
+    """A region of the program that was announced: `ddtop.expected("export", up_to_s=600)`.
+
+    The rank is in it since `since_unix_ns`, and the program expects it to take `up_to_s` seconds at
+    most.
+    """
+
+    name: str
+    since_unix_ns: int
+    up_to_s: float
+
+    @property
+    def until_unix_ns(self) -> int:
+        """The end of the time that was expected."""
+        # In this order the result is 0 for a nan, which an agent of ours does not send.
+        seconds = min(max(0.0, self.up_to_s), EXPECTED_MOST_S)
+        return self.since_unix_ns + int(seconds * 1e9)

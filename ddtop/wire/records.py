@@ -19,7 +19,7 @@ from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import OutsideLook
-from ddtop.wire.progress import Pace, TrainingProgress
+from ddtop.wire.progress import Expectation, Pace, TrainingProgress
 from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
 from ddtop.wire.samples import Catching, GroupArrivals, Spot
 from ddtop.wire.stacks import StackFrame, ThreadStack
@@ -248,7 +248,8 @@ class RankState(Record, frozen=True, array_like=True):
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
     of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
     torch's pipelining that it runs. `outside`: the rank has no agent, and this was
-    read of it from outside. `pace`: how fast it trains, now and before.
+    read of it from outside. `pace`: how fast it trains, now and before. `expected`: the region that
+    the program has announced and is in.
     """
 
     phase: str
@@ -290,6 +291,7 @@ class RankState(Record, frozen=True, array_like=True):
     outside: OutsideLook | None = None
     pace: Pace | None = None
     rpc: RpcState | None = None
+    expected: Expectation | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

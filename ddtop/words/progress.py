@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddtop.wire.progress import (
     CHECKPOINT,
     COMPILE,
@@ -10,9 +12,11 @@ from ddtop.wire.progress import (
     TEST,
     TRAIN,
     VALIDATE,
+    Expectation,
     TrainingProgress,
 )
 from ddtop.words import units
+from ddtop.words.ranks import ranks_text, verb
 
 PHASE_WORDS = {
     TRAIN: "training",
@@ -28,6 +32,17 @@ PHASE_WORDS = {
 def phase_text(phase: str) -> str:
     """`saving a checkpoint`; a word of the program's own: `in phase warm-up`."""
     return PHASE_WORDS.get(phase) or f"in phase {phase}"
+
+
+def expected_text(ranks: Sequence[int], region: Expectation, now_unix_ns: int) -> str:
+    """`rank 0 is in 'export' for 11 min; 10 min were expected`; before that the expected end."""
+    who = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} in '{region.name}'"
+    if now_unix_ns < region.until_unix_ns:
+        return f"{who}, which is expected to end by {units.clock(region.until_unix_ns)}"
+    lasts_s = (now_unix_ns - region.since_unix_ns) / 1e9
+    limit = units.duration((region.until_unix_ns - region.since_unix_ns) / 1e9)
+    were = "was" if limit == "1 s" else "were"
+    return f"{who} for {units.duration(lasts_s)}; {limit} {were} expected"
 
 
 def progress_text(progress: TrainingProgress) -> str:

@@ -23,6 +23,7 @@ def clean_notes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """No framework has registered anything in this process; `thread`: the number of this one."""
     monkeypatch.setattr(progress_notes, "sources", {})
     monkeypatch.setattr(progress_notes, "open", [])
+    monkeypatch.setattr(progress_notes, "expected", [])
     monkeypatch.setattr(progress_notes, "ended", {})
     monkeypatch.setattr(progress_notes, "counts", {})
     monkeypatch.setattr(user_calls, "_user_phase", None)

@@ -1,4 +1,6 @@
-"""`ddtop.step`, `ddtop.phase` and `ddtop.progress`: in a watched rank, and where nobody watches."""
+"""`ddtop.step`, `ddtop.phase`, `ddtop.expected` and `ddtop.progress`: in a watched rank, and where
+nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ddtop.agent.guard import guard
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
 from ddtop.agent.progress_notes import progress_notes
+from ddtop.wire import frames
 from ddtop.wire import page as layout
+from ddtop.wire.records import RankState
 from tests.agent.frameworks.reading import Clock
 
 SECOND = 1_000_000_000
@@ -128,15 +132,15 @@ def test_the_usual_length_is_the_median_of_the_phases_that_ended(clock):
     assert (told.usual_s, told.longest_s, told.phases_ended) == (2.0, 5.0, 3)
 
 
-def test_where_nobody_watches_all_three_do_nothing_and_import_nothing():
+def test_where_nobody_watches_they_do_nothing_and_import_nothing():
     program = """
 import sys, ddtop
 before = set(sys.modules)
 ddtop.step(); ddtop.progress(step=1, loss=object()); ddtop.phase("train")
-with ddtop.phase("eval"):
+with ddtop.phase("eval"), ddtop.expected("export", up_to_s=600):
     pass
 try:
-    with ddtop.phase("eval"):
+    with ddtop.phase("eval"), ddtop.expected("export", up_to_s=600):
         raise KeyError("x")
 except KeyError:
     print(sorted(set(sys.modules) - before))
@@ -150,3 +154,98 @@ except KeyError:
 
 def test_before_anything_is_said_there_is_no_progress(watched):
     assert watched.fields(Tick()) == {}
+
+
+def expected_now(clock):
+    clock.passes(0.5)
+    return clock.probe.fields(clock.tick).get("expected")
+
+
+def test_an_expected_region_is_reported_until_its_block_ends(clock):
+    before = expected_now(clock)
+    with ddtop.expected("export", up_to_s=600):
+        inside = expected_now(clock)
+    fields = clock.probe.fields(clock.tick)
+
+    assert before is None
+    assert (inside.name, inside.up_to_s) == ("export", 600.0)
+    # The report keeps what a probe does not say anew.
+    assert fields["expected"] is None
+
+
+def test_of_nested_regions_the_innermost_counts(clock):
+    with ddtop.expected("export", up_to_s=600):
+        with ddtop.expected("upload", up_to_s=60):
+            inner = expected_now(clock)
+        outer = expected_now(clock)
+
+    assert (inner.name, outer.name, expected_now(clock)) == ("upload", "export", None)
+
+
+def test_a_region_begins_with_its_block_and_not_with_the_call(clock):
+    region = ddtop.expected("export", up_to_s=600)
+
+    assert expected_now(clock) is None
+    for _ in range(2):
+        with region:
+            assert expected_now(clock).name == "export"
+        assert expected_now(clock) is None
+
+
+def test_an_exception_passes_through_a_region_and_ends_it(clock):
+    with pytest.raises(KeyError), ddtop.expected("export", up_to_s=600):
+        raise KeyError("x")
+
+    assert expected_now(clock) is None
+
+
+def test_a_region_of_another_thread_is_not_the_ranks(clock, watched, clean_notes):
+    with ddtop.expected("export", up_to_s=600):
+        watched._rank.lead_id = clean_notes.thread + 1
+
+        assert expected_now(clock) is None
+
+
+def test_name_and_time_of_a_region_are_bounded_and_can_be_sent(clock):
+    with ddtop.expected("a\n b " + "x" * 1000, up_to_s=10**400):
+        region = expected_now(clock)
+
+    assert region.name == "a b " + "x" * 60
+    assert region.up_to_s == 7 * 86_400
+    state = RankState("running", expected=region)
+    sealed = frames.seal(state, sender="node0", unix_ns=1, mono_ns=1, rank=0, pid=1)
+    assert frames.open_record(frames.open_envelope(sealed)) == state
+
+
+@pytest.mark.parametrize("agent", [None, user_calls])
+@pytest.mark.parametrize(
+    ("name", "up_to_s", "error"),
+    [
+        (b"export", 600, TypeError),
+        (None, 600, TypeError),
+        ("", 600, ValueError),
+        ("export", "600", TypeError),
+        ("export", None, TypeError),
+        ("export", True, TypeError),
+        ("export", 0, ValueError),
+        ("export", -1.5, ValueError),
+        ("export", float("inf"), ValueError),
+        ("export", float("nan"), ValueError),
+    ],
+)
+def test_bad_arguments_are_errors_of_the_call_with_and_without_an_agent(
+    monkeypatch, agent, name, up_to_s, error
+):
+    monkeypatch.setattr(ddtop, "_agent", agent)
+
+    with pytest.raises(error, match=r"^ddtop\.expected: "):
+        ddtop.expected(name, up_to_s=up_to_s)
+
+
+def test_subclasses_of_text_and_numbers_are_taken(clock):
+    class Text(str): ...
+
+    class Seconds(float): ...
+
+    with ddtop.expected(Text("export"), up_to_s=Seconds(5.0)):
+        assert (expected_now(clock).name, expected_now(clock).up_to_s) == ("export", 5.0)

@@ -33,6 +33,7 @@ def measure(repeats: int) -> Iterator[Row]:
         ('ddtop.phase("eval")', lambda: ddtop.phase("eval")),
         ("ddtop.progress(loss=...)", lambda: ddtop.progress(loss=loss)),
         ('with ddtop.phase("eval")', _with_phase),
+        ('ddtop.expected("export", up_to_s=600)', lambda: ddtop.expected("export", up_to_s=600)),
     )
     empty = _ns(lambda: None, repeats)
     for name, call in calls:

@@ -39,6 +39,7 @@ RANK_KEYS = [
     "pipeline",
     "role",
     "rpc",
+    "expected",
 ]
 
 
@@ -106,6 +107,7 @@ def test_a_blocked_rank_in_json():
         "pipeline": None,
         "role": None,
         "rpc": None,
+        "expected": None,
     }
 
 

@@ -25,7 +25,7 @@ from ddtop.ui.render.rows import row_line, row_strip, title_line
 from ddtop.ui.render.strips import rule_line
 from ddtop.ui.screens.facts import KEYS
 from ddtop.viewer.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
-from ddtop.wire.progress import Pace, Speed, TrainingProgress
+from ddtop.wire.progress import Expectation, Pace, Speed, TrainingProgress
 from ddtop.wire.records import Collective, Exit, LastException, OpenCall
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -78,6 +78,17 @@ def test_the_page_of_a_rank_says_how_far_its_training_is():
     assert "  hf-trainer    step 1,200 of 10,000, loss 2.31" in found
     assert "  phase         saving a checkpoint, for 12 s; usually 35 s" in found
     assert "  speed         12 steps/s of training; 15 at its start" in found
+
+
+def test_the_page_of_a_rank_names_the_expected_region_that_it_is_in():
+    snapshot = builders.healthy()
+    region = Expectation("export", NOW - 180 * SECOND, 600.0)
+    rank = replace(snapshot.ranks[0], progress={"training": None, "expected": region})
+    found = texts(
+        detail_lines(replace(snapshot, ranks=(rank, *snapshot.ranks[1:])), 0, memory(), 100)
+    )
+
+    assert any("expected" in line and "'export', for 3 min; up to 10 min" in line for line in found)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """How far the training is: step, epoch, phase, speed and loss, as the program's framework has them.
 
 Source: the objects that `ddtop.agent.frameworks` has registered, the calls of `ddtop.step`,
-`ddtop.phase` and `ddtop.progress`, and open phases that wrappers note. Caveat: numbers are as old
-as the framework's own; a loss is often computed every few hundred steps. Speeds are computed here
-from counts. Check: the program's own log or progress bar.
+`ddtop.phase`, `ddtop.expected` and `ddtop.progress`, and open phases that wrappers note. Caveat:
+numbers are as old as the framework's own; a loss is often computed every few hundred steps. Speeds
+are computed here from counts. Check: the program's own log or progress bar.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddtop.agent.progress_notes import (
     progress_notes,
 )
 from ddtop.wire import page as layout
-from ddtop.wire.progress import TRAIN, TrainingProgress
+from ddtop.wire.progress import TRAIN, Expectation, TrainingProgress
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
@@ -101,10 +101,11 @@ class ProgressProbe(Probe):
         self._samples: float | None = None
         self._tokens: float | None = None
         self._paces = Paces()
+        self._was_expected = False
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`progress`, nothing while no source says anything; and `pace`."""
-        found = self._progress(tick)
+        """`progress`, nothing while no source says anything; `pace`; and `expected`."""
+        found = self._progress(tick) | self._expected(tick)
         self._count(tick)
         pace = self._paces.pace(tick.unix_minus_mono)
         return {**found, "pace": pace} if pace is not None else found
@@ -124,6 +125,19 @@ class ProgressProbe(Probe):
                 self._samples,
                 self._tokens,
             )
+
+    def _expected(self, tick: Tick) -> dict[str, Any]:
+        """The innermost expected region that the rank's thread is in; None once it has ended."""
+        regions = progress_notes.expected
+        if not regions and not self._was_expected:
+            return {}
+        lead = self._rank.lead_id
+        inner = next((one for one in reversed(list(regions)) if one.thread == lead), None)
+        self._was_expected = inner is not None
+        if inner is None:
+            return {"expected": None}
+        since = inner.since + tick.unix_minus_mono
+        return {"expected": Expectation(inner.name, since, inner.up_to_s)}
 
     def _progress(self, tick: Tick) -> dict[str, Any]:
         notes = progress_notes

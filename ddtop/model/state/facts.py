@@ -18,7 +18,7 @@ from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import OutsideLook
-from ddtop.wire.progress import Pace, Speed, TrainingProgress
+from ddtop.wire.progress import Expectation, Pace, Speed, TrainingProgress
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import (
     Collective,
@@ -164,6 +164,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     training: TrainingProgress | None = None
     #: How fast it trains, now, ten minutes ago and at its start.
     pace: Pace | None = None
+    #: The region that the program has announced and is in (`ddtop.expected`).
+    expected: Expectation | None = None
     #: No progress for so long that `step_ms` says nothing of now.
     stale: bool = False
 

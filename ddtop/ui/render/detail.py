@@ -25,7 +25,7 @@ from ddtop.ui.render.page import Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.viewer.history import Memory
 from ddtop.viewer.thresholds import chosen
-from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.progress import Expectation, TrainingProgress
 from ddtop.wire.records import Collective, Place
 from ddtop.words import units
 from ddtop.words.exits import exit_text
@@ -170,16 +170,27 @@ def _range(series: Sequence[float | None], text: Callable[[float], str]) -> str:
 
 def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     """What its framework counts."""
-    progress = rank.progress.training
-    if progress is None:
+    progress, region = rank.progress.training, rank.progress.expected
+    if progress is None and region is None:
         return
     page.heading("progress")
+    if region is not None:
+        page.item("expected", clean(_expected(snapshot, region)))
+    if progress is None:
+        return
     counts = msgspec.structs.replace(progress, phase=None)
     page.item(clean(progress.source), clean(progress_text(counts)))
     if progress.phase is not None:
         page.item("phase", clean(_phase(snapshot, progress)))
     if progress.steps_per_s is not None:
         page.item("steps/s", number_text(progress.steps_per_s))
+
+
+def _expected(snapshot: Snapshot, region: Expectation) -> str:
+    """`'export', for 3 min; up to 10 min`."""
+    limit_s = (region.until_unix_ns - region.since_unix_ns) / 1e9
+    since = _ago(snapshot, region.since_unix_ns)
+    return f"'{region.name}', for {since}; up to {units.duration(limit_s)}"
 
 
 def _pace(page: Page, rank: RankFacts) -> None:
