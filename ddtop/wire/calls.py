@@ -12,9 +12,11 @@ _TORCH_P2P = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "
 INIT_CALLS = ("init_process_group", "MPI_Init")
 """Calls in which a rank meets the others for the first time."""
 
-NEW_GROUP, OF_MEMBERS_ONLY = "new_group", 1
-"""All ranks of the job have to make it, members or not; with `use_local_synchronization`, which is
-its tag on the state page, the members."""
+NEW_GROUP, SPLIT_GROUP, OF_MEMBERS_ONLY = "new_group", "split_group", 1
+"""All ranks of the job have to make the call, members or not. With `use_local_synchronization`, or
+where a group other than that of all ranks is split, only some: then the tag on the state page is
+OF_MEMBERS_ONLY."""
+GROUP_MAKERS = (NEW_GROUP, SPLIT_GROUP)
 
 MPI_CALLS: tuple[str, ...] = (
     "",
@@ -108,7 +110,7 @@ RECEIVES = MPI_RECEIVES | {"recv", "irecv"}
 P2P_CALLS = _TORCH_P2P | MPI_SENDS | MPI_RECEIVES
 """Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and
 receives."""
-WAITING_CALLS = P2P_CALLS | {NEW_GROUP} | (frozenset(MPI_CALLS[1:]) - {"Finalize"})
+WAITING_CALLS = P2P_CALLS | set(GROUP_MAKERS) | (frozenset(MPI_CALLS[1:]) - {"Finalize"})
 """Whoever is in one of these waits for something, though it may not be known for whom."""
 
 

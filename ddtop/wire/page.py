@@ -62,6 +62,7 @@ CALLS = (
     "isend",
     "irecv",
     "MPI_Init",
+    "split_group",
 )
 NO_PEER = -1
 _INITS = tuple(CALLS.index(name) for name in INIT_CALLS)

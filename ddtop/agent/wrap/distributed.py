@@ -1,4 +1,4 @@
-"""Wrappers around init_process_group, new_group, destroy_process_group and DeviceMesh.
+"""Wrappers around init_process_group, new_group, split_group, destroy_process_group, DeviceMesh.
 
 The flight recorder has none of these calls. Each is written to the state page before it runs, so a
 rank that never returns from it is seen there. A DeviceMesh is remembered after it was made: it says
@@ -26,9 +26,11 @@ _WRAPPED = "__ddtop_wrapped__"
 
 
 def wrap(module: ModuleType) -> None:
-    """Replace the three functions in `torch.distributed.distributed_c10d`."""
+    """Replace these functions in `torch.distributed.distributed_c10d`."""
     _replace(module, "init_process_group", _before_init, _after_init)
     _replace(module, "new_group", None, None)
+    # torch 2.4 has it for the first time, and only for NCCL.
+    _replace(module, "split_group", None, None, _splits_a_part)
     _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
 
 
@@ -56,17 +58,19 @@ def _replace(
     name: str,
     before: Callable[[tuple[Any, ...], dict[str, Any]], None] | None,
     after: Callable[[], None] | None,
+    is_local: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> None:
-    original = getattr(module, name)
-    if hasattr(original, _WRAPPED):
+    original = getattr(module, name, None)
+    if original is None or hasattr(original, _WRAPPED):
         return
+    is_local = is_local or _is_local
     call = CALLS.index(name)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
             guard.run(f"before {name}", before, args, kwargs)
-        slot = current.enter_call(call, OF_MEMBERS_ONLY if _is_local(args, kwargs) else 0)
+        slot = current.enter_call(call, OF_MEMBERS_ONLY if is_local(args, kwargs) else 0)
         try:
             return original(*args, **kwargs)
         finally:
@@ -81,6 +85,13 @@ def _replace(
 def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """A new_group for which only its members have to come."""
     return bool(kwargs.get("use_local_synchronization") or args[4:5] == (True,))
+
+
+def _splits_a_part(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """A split_group of a group that is not that of all ranks: the members of that group come."""
+    parent = args[0] if args else kwargs.get("parent_pg")
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    return parent is not None and parent is not getattr(world, "default_pg", None)
 
 
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ddtop.diagnosis.wait_text import peer_text
 from ddtop.model.state.facts import PeerWait, Snapshot, Wait
 from ddtop.model.waits.wait_graph import AnyWait, Graph
 from ddtop.policy import Policy
-from ddtop.wire.calls import NEW_GROUP, RECEIVES, SENDS
+from ddtop.wire.calls import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import collective_text, file_line, names_of_groups
 from ddtop.words.units import duration
@@ -81,7 +81,7 @@ class _About:
 
 def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]:
     """The calls that the present call of their peer can never match."""
-    single = [wait for wait in single if wait.call != NEW_GROUP]
+    single = [wait for wait in single if wait.call not in GROUP_MAKERS]
     to_collective = [wait for wait in single if not any(peer in in_single for peer in wait.behind)]
     if to_collective:
         return to_collective
@@ -187,7 +187,7 @@ def _cycle(
             f" {waiter} waits for what rank {sender} sends: look at the peer of that send, else"
             " change the order of the calls on one of these ranks"
         )
-    elif any(wait.call == NEW_GROUP for wait in single):
+    elif any(wait.call in GROUP_MAKERS for wait in single):
         advice = NEW_GROUP_RULE
     elif single:
         advice = (

@@ -29,7 +29,7 @@ from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.waits.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy
-from ddtop.wire.calls import FINALIZE, MPI_STARTED, NAME_ONLY, NEW_GROUP, SENDS
+from ddtop.wire.calls import FINALIZE, GROUP_MAKERS, MPI_STARTED, NAME_ONLY, SENDS
 from ddtop.wire.progress import TrainingProgress
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import file_line, framework_text, function_text
@@ -334,7 +334,7 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
 def _rule_of(blame: Blame) -> str:
     if blame.peer_wait is not None and blame.peer_wait.call == FINALIZE:
         return "MPI_Finalize waits for all ranks"
-    if blame.peer_wait is not None and blame.peer_wait.call == NEW_GROUP:
+    if blame.peer_wait is not None and blame.peer_wait.call in GROUP_MAKERS:
         return NEW_GROUP_RULE
     if blame.peer_wait is not None and (
         blame.peer_wait.by_stack or blame.peer_wait.call in NAME_ONLY

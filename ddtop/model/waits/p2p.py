@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddtop.model.state.facts import PeerWait, RankFields, State
-from ddtop.wire.calls import NEW_GROUP, OF_MEMBERS_ONLY, P2P_CALLS, RECEIVES, SENDS
+from ddtop.wire.calls import GROUP_MAKERS, OF_MEMBERS_ONLY, P2P_CALLS, RECEIVES, SENDS
 from ddtop.wire.mpi import MpiTraffic
 from ddtop.wire.records import OpenCall
 
@@ -52,7 +52,7 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
                 )
         makes = _new_group(facts)
         if makes is not None and makes.tag != OF_MEMBERS_ONLY:
-            found.append(PeerWait(rank, NEW_GROUP, None, None, makes.since_unix_ns, elsewhere))
+            found.append(PeerWait(rank, makes.name, None, None, makes.since_unix_ns, elsewhere))
     return tuple(found)
 
 
@@ -128,7 +128,7 @@ def _barrier_behind(outside: list[int], rank: int) -> tuple[int, ...]:
 def _new_group(facts: RankFields) -> OpenCall | None:
     """The call in which it makes a group."""
     return (
-        next((call for call in facts.comm.open_calls if call.name == NEW_GROUP), None)
+        next((call for call in facts.comm.open_calls if call.name in GROUP_MAKERS), None)
         if not facts.gone
         else None
     )

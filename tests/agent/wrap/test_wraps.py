@@ -15,6 +15,7 @@ from ddtop.agent.wrap import dataloader as wrap_dataloader
 from ddtop.agent.wrap import distributed
 from ddtop.agent.wrap import optimizer as wrap_optimizer
 from ddtop.wire import page as layout
+from ddtop.wire.calls import OF_MEMBERS_ONLY
 
 pytestmark = pytest.mark.torch
 
@@ -224,6 +225,38 @@ def test_a_new_group_says_on_the_page_whether_all_ranks_have_to_come(rank, torch
     assert rank.page.open_calls() == []
 
 
+@pytest.mark.parametrize(
+    ("parent", "tag"), [(None, 0), ("the default group", 0), ("a part", OF_MEMBERS_ONLY)]
+)
+def test_a_split_says_on_the_page_whether_all_ranks_have_to_come(
+    rank, torch, monkeypatch, parent, tag
+):
+    distributed_c10d = torch.distributed.distributed_c10d
+    monkeypatch.setattr(distributed_c10d._world, "default_pg", "the default group", raising=False)
+    seen = []
+    module = Unwatched(
+        distributed_c10d,
+        split_group=lambda *args, **kwargs: seen.extend(
+            (layout.CALLS[call], tag) for call, _, _, tag, _ in rank.page.open_calls()
+        ),
+    )
+    distributed.wrap(module)
+
+    module.split_group(parent, [[0, 1], [2, 3]])
+    module.split_group(parent_pg=parent, split_ranks=[[0, 1]])
+
+    assert seen == [("split_group", tag)] * 2
+    assert rank.page.open_calls() == []
+
+
+def test_a_torch_without_split_group_is_wrapped_all_the_same(rank, torch):
+    module = Unwatched(torch.distributed.distributed_c10d)
+    vars(module).pop("split_group", None)
+    distributed.wrap(module)
+
+    assert not hasattr(module, "split_group")
+
+
 def test_an_init_that_fails_is_gone_from_the_page_too(rank, torch):
     from torch.distributed import distributed_c10d
 
@@ -267,8 +300,9 @@ def test_both_names_of_a_function_are_one_object(torch, home):
     """torch compares `op.op is dist.isend`: two objects, and every pipeline raises."""
     program = (
         "import torch.distributed as d, torch.distributed.distributed_c10d as c;names ="
-        " ['init_process_group', 'new_group', 'destroy_process_group', 'isend', 'irecv',"
-        " 'all_reduce'];print([getattr(d, name) is getattr(c, name) for name in names],"
+        " ['init_process_group', 'new_group', 'split_group', 'destroy_process_group',"
+        " 'isend', 'irecv', 'all_reduce'];"
+        "print([getattr(d, name) is getattr(c, name) for name in names],"
         " hasattr(d.new_group, '__ddtop_wrapped__'))"
     )
     done = subprocess.run(
@@ -279,4 +313,4 @@ def test_both_names_of_a_function_are_one_object(torch, home):
         check=True,
     )
 
-    assert done.stdout == "[True, True, True, True, True, True] True\n"
+    assert done.stdout == "[True, True, True, True, True, True, True] True\n"

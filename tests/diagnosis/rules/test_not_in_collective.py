@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import WORLD, FakeJob
+from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.records import OpenCall
+from tests.jobs import WORLD, FakeJob, trained, unix_ns
 
 
 def hang(before_s=10.0):
@@ -473,3 +475,37 @@ def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_wait
     job.passes(8)
 
     assert job.kinds() == [("critical", "not-in-collective", (2,))]
+
+
+def splits(job, culprit, tag=0):
+    """All but one rank are inside split_group on NCCL; no recorder knows of such a call.
+
+    torch 2.13: `split_group` of distributed_c10d.py calls `ncclCommSplit` on the communicator of
+    the parent, which all of its members have to make.
+    """
+    for rank in job.ranks:
+        if rank.number != culprit:
+            rank.stands_at("build_groups", line=34, callee="split_group")
+            rank.calls = [OpenCall("split_group", unix_ns(job.now), tag=tag)]
+    job.ranks[culprit].stands_at("load_labels", "/home/ada/data.py", 7)
+
+
+def test_a_rank_that_does_not_come_to_a_split_of_all_ranks_is_named():
+    job = trained()
+    splits(job, 2)
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind) == ("critical", "not-in-collective")
+    assert (finding.ranks, finding.victims) == ((2,), (0, 1, 3))
+    assert "ranks 0,1,3 wait for it in split_group" in finding.summary
+
+
+def test_who_is_missing_in_the_split_of_a_part_is_not_guessed():
+    """The members of that part are not known: the rank elsewhere may be none of them."""
+    job = trained()
+    splits(job, 2, tag=OF_MEMBERS_ONLY)
+    job.passes(8)
+
+    assert [finding.kind for finding in job.verdict().findings] == []
