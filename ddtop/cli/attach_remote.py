@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddtop.link.ssh_pipe import Pipe
     from ddtop.present.hosts.jobs import Health
     from ddtop.viewer.live import LiveSource
-    from ddtop.viewer.routes.ssh import RemoteJob, SshTarget
+    from ddtop.viewer.routes.ssh import RemoteJob, RemoteTarget
 
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that has not shown up yet."""
@@ -45,23 +45,52 @@ def over_ssh(
         CommandError: 2, no host name, or several jobs could be meant; 3, no contact, or no such
             job.
     """
-    from ddtop.link.ssh_pipe import PipeError
     from ddtop.viewer.routes.ssh import SshTarget
 
-    host = SshTarget(host_called(host_name), ddtop)
+    return through(SshTarget(host_called(host_name), ddtop), name, wait_s, readonly)
+
+
+def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> int:
+    """The dashboard on a job there; the status table if there is no terminal.
+
+    Returns and raises what `over_ssh` does.
+    """
+    from ddtop.link.ssh_pipe import PipeError
+
     try:
         there = _There(host, host.start(asks=True, on_words=_echo))
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     try:
-        asyncio.run(there.pipe.greeted(None))
+        there.greeted = asyncio.run(there.pipe.greeted(None)).host
         if name is None and no_dashboard() is None and there.several_live():
             _show_picked(there, readonly)
             return 0
-        return _show_job(there, asyncio.run(_choose(there.pipe, host.name, name, wait_s)), readonly)
+        return _show_job(there, asyncio.run(_choose(there, name, wait_s)), readonly)
     except PipeError as error:
         words = [] if sys.stderr.isatty() else there.pipe.words
         raise CommandError(f"ddtop: {host.why(error, words)}", UNREACHABLE) from None
+    finally:
+        there.pipe.close()
+
+
+def job_there(host: RemoteTarget, name: str | None, wait_s: float) -> str:
+    """The name of the job there that is meant.
+
+    Raises:
+        CommandError: as `over_ssh`.
+    """
+    from ddtop.link.ssh_pipe import PipeError
+
+    try:
+        there = _There(host, host.start(asks=True, on_words=_echo))
+    except NoContactError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    try:
+        there.greeted = asyncio.run(there.pipe.greeted(None)).host
+        return asyncio.run(_choose(there, name, wait_s)).entry.job
+    except PipeError as error:
+        raise CommandError(f"ddtop: {host.why(error, there.pipe.words)}", UNREACHABLE) from None
     finally:
         there.pipe.close()
 
@@ -72,9 +101,11 @@ class _There:
     The list of jobs asks on several threads. The pipe takes one question at a time.
     """
 
-    def __init__(self, host: SshTarget, pipe: Pipe) -> None:
+    def __init__(self, host: RemoteTarget, pipe: Pipe) -> None:
         self.host, self.pipe = host, pipe
         self.found: list[RemoteJob] = []
+        self.greeted = ""
+        """How the bridge calls its host."""
         self.one_at_a_time = threading.Lock()
         self.to_list = False
         """True after a dashboard if the user wants to go back to the list of jobs."""
@@ -90,7 +121,7 @@ class _There:
 
         with self.one_at_a_time:
             try:
-                self.found = asyncio.run(jobs_there(self.pipe))
+                self.found = self.host.own(asyncio.run(jobs_there(self.pipe)), self.greeted)
             except PipeError as error:
                 raise registry.RegistryError(self.host.why(error, self.pipe.words)) from None
         return [one.entry for one in self.found]
@@ -164,18 +195,18 @@ def _echo(line: str) -> None:
         click.echo(line, err=True)
 
 
-async def _choose(pipe: Pipe, host: str, name: str | None, wait_s: float) -> RemoteJob:
+async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
     """The job that is meant, by the rules for a local one."""
     from ddtop.viewer.routes.ssh import jobs_there
 
     until = time.monotonic() + wait_s
     while True:
-        jobs = await jobs_there(pipe)
+        jobs = there.host.own(await jobs_there(there.pipe), there.greeted)
         try:
             entry = registry.choose_job([one.entry for one in jobs], name, time.time_ns())
         except registry.UnknownJobError as error:
             if error.ambiguous or time.monotonic() >= until:
-                raise unknown(name, error, f"--ssh {host} ") from None
+                raise unknown(name, error, f"{there.host.option} ") from None
             await asyncio.sleep(ASK_AGAIN_S)
             continue
         return next(one for one in jobs if one.entry is entry)

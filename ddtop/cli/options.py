@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import click
 
 from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg] # older ones are not generic
@@ -65,6 +68,44 @@ PID = click.option(
     metavar="PIDS",
     help="Processes that were started without DDTOP, from outside: their launcher, or 4711,4712",
 )
+_GIVEN = "ddtop.scheduler"
+
+
+def _scheduler(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
+    def keep(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is None:
+            return
+        if _GIVEN in context.meta:
+            raise CommandError(
+                f"ddtop: {context.meta[_GIVEN][0]} and {name} exclude each other: give one of them",
+                USAGE,
+            )
+        context.meta[_GIVEN] = name, value
+
+    return click.option(name, metavar=metavar, help=text, expose_value=False, callback=keep)
+
+
+_SCHEDULERS = (
+    _scheduler("--slurm", "JOBID", "A job of Slurm, from any host that has srun."),
+    _scheduler("--k8s", "NAMESPACE/JOB", "A job of Kubernetes, through kubectl."),
+    _scheduler("--pbs", "JOBID", "A job of PBS, through ssh to its first node."),
+    _scheduler("--lsf", "JOBID", "A job of LSF, through ssh to its first node."),
+)
+
+
+def SCHEDULER(command: _Command) -> _Command:  # noqa: N802  # beside the other options
+    """The options that name a scheduler's job; `scheduler_given` tells which was typed."""
+    for option in reversed(_SCHEDULERS):
+        command = option(command)
+    return command
+
+
+def scheduler_given() -> tuple[str, str] | None:
+    """The option and its value, None if none of them is given."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(_GIVEN) if context is not None else None
+
+
 READONLY = click.option("--readonly", is_flag=True, help="Disable the keys that act on the job.")
 NO_SOURCE = click.option(
     "--no-source", is_flag=True, help="Leave out the lines of source around each frame."
@@ -79,6 +120,11 @@ def only_one_route(pids: str | None, host: str | None, hub: str | None) -> None:
     Raises:
         CommandError: 2, two of them are given.
     """
+    given = scheduler_given()
+    if given is not None and (pids, host, hub).count(None) < 3:
+        raise CommandError(
+            f"ddtop: {given[0]} excludes --pid, --ssh and --hub: give one of them", USAGE
+        )
     if (pids, host, hub).count(None) < 2:
         raise CommandError(
             "ddtop: --pid, --ssh and --hub exclude each other: give one of them", USAGE
@@ -120,6 +166,12 @@ def run_there(
     if host is not None and hub is not None:
         raise CommandError("ddtop: --ssh and --hub exclude each other: give one of them", USAGE)
     hub_without_job(hub, job)
+    given = scheduler_given()
+    if given is not None:
+        from ddtop.cli import in_job
+
+        wait_s = WAIT_S if "--wait" in words else 0.0
+        sys.exit(in_job.run(given, remote, job, wait_s, words))
     if host is not None:
         from ddtop.cli.over_ssh import over_ssh
 

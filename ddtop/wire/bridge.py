@@ -28,6 +28,7 @@ PART_BYTES = 1 << 18
 _MARK = b"ddtop-bridge "
 _GREETING = re.compile(rb"(?:^|\n)" + _MARK + rb"(\{[^\n]{0,1000}\})\r?\n")
 _LENGTH = struct.Struct(">I")
+_END_OF_LINE = b"\xa3end\x0a"
 
 
 class BridgeError(ValueError):
@@ -159,9 +160,16 @@ def greet(version: str, host: str) -> bytes:
 
 
 def pack(message: Message) -> bytes:
-    """A message behind its length."""
+    """A message behind its length.
+
+    Its last field is the number 10, which is an end of line: srun holds back what comes behind the
+    last end of line. A reader ignores a field that it does not know.
+    """
     data = _encoder.encode(message)
-    return _LENGTH.pack(len(data)) + data
+    # A map of at most 15 fields has their number in its first byte.
+    return b"".join(
+        (_LENGTH.pack(len(data) + len(_END_OF_LINE)), bytes((data[0] + 1,)), data[1:], _END_OF_LINE)
+    )
 
 
 def size_of(message: Message) -> int:

@@ -16,10 +16,12 @@ from ddtop.cli.options import (
     JOB,
     READONLY,
     REMOTE,
+    SCHEDULER,
     SSH,
     WAIT,
     hub_without_job,
     only_one_route,
+    scheduler_given,
 )
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
 
@@ -34,6 +36,7 @@ from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
 @SSH
 @REMOTE
 @HUB
+@SCHEDULER
 def command(
     job: str | None,
     wait_s: float,
@@ -52,6 +55,11 @@ def command(
         from ddtop.cli.outside import attach_to
 
         sys.exit(attach_to(pids, readonly))
+    given = scheduler_given()
+    if given is not None:
+        from ddtop.cli import in_job
+
+        sys.exit(in_job.attach(given, remote, job, wait_s, readonly))
     if host is not None:
         from ddtop.cli import attach_remote
 

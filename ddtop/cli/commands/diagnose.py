@@ -14,6 +14,7 @@ from ddtop.cli.options import (
     JOB,
     PID,
     REMOTE,
+    SCHEDULER,
     SSH,
     WAIT,
     flags,
@@ -38,6 +39,7 @@ from ddtop.cli.options import (
 @SSH
 @REMOTE
 @HUB
+@SCHEDULER
 def command(
     job: str | None,
     wait_s: float,

@@ -19,6 +19,7 @@ from ddtop.cli.options import (
     JOB,
     NO_SOURCE,
     REMOTE,
+    SCHEDULER,
     SSH,
     WAIT,
     flags,
@@ -84,6 +85,7 @@ class Wanted:
 @SSH
 @REMOTE
 @HUB
+@SCHEDULER
 def command(
     job: str | None,
     wait_s: float,

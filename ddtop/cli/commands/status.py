@@ -12,6 +12,7 @@ from ddtop.cli.options import (
     JOB,
     PID,
     REMOTE,
+    SCHEDULER,
     SSH,
     WAIT,
     flags,
@@ -28,6 +29,7 @@ from ddtop.cli.options import (
 @SSH
 @REMOTE
 @HUB
+@SCHEDULER
 def command(
     job: str | None,
     wait_s: float,

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -78,6 +79,15 @@ class SshTarget:
 
     name: str
     ddtop: str | None = None
+
+    @property
+    def option(self) -> str:
+        """As it is typed."""
+        return f"--ssh {self.name}"
+
+    def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
+        """All of them: the name of that host for itself tells nothing more."""
+        return list(jobs)
 
     def command(
         self, *, asks: bool, words: str = "bridge", columns: int | None = None
@@ -254,13 +264,41 @@ def _memory_mib() -> int:
     return max(int(text), 64) if text.isascii() and text.isdigit() and len(text) < 8 else MEMORY_MIB
 
 
+class RemoteTarget(Protocol):
+    """A place where the bridge can be started: a host behind ssh, a node of a scheduler's job.
+
+    `name`: for sentences. `option`: what leads there, as it is typed.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def option(self) -> str: ...
+
+    def start(self, *, asks: bool, on_words: Callable[[str], None] = ...) -> Pipe:
+        """Start the bridge there.
+
+        Raises:
+            NoContactError: it cannot be started.
+        """
+
+    def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
+        """Those of the jobs there that are meant; `_host` is how the bridge calls its host."""
+
+    def why(self, error: PipeError, words: Sequence[str]) -> str:
+        """What went wrong, for a person; `words` are what the started program has said."""
+
+
 class SshRoute:
-    """A route through ssh. It connects again by itself after a loss.
+    """A route through ssh, or through another program that starts the bridge.
+
+    It connects again by itself after a loss.
 
     The code that made the route closes its `pipe` at the end.
     """
 
-    def __init__(self, host: SshTarget, entry: registry.JobEntry, pipe: Pipe) -> None:
+    def __init__(self, host: RemoteTarget, entry: registry.JobEntry, pipe: Pipe) -> None:
         """`pipe`: an open one, on which the bridge has greeted."""
         self._host, self._entry, self._pipe = host, entry, pipe
         self._tries = 0
@@ -287,7 +325,7 @@ class SshRoute:
         return (
             f"{self._host.name} says more than {_memory_mib()} MiB of memory can hold, so nothing"
             f" more is taken in; if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop"
-            f" attach --ssh {self._host.name}"
+            f" attach {self._host.option}"
         )
 
     @property

@@ -1,0 +1,38 @@
+"""The way into a job whose scheduler lets its owner in by ssh only."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ddtop.viewer.routes.schedulers.scheduler import NoSuchJobError, SchedulerTarget
+from ddtop.viewer.routes.ssh import SshTarget
+
+
+def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None) -> SchedulerTarget:
+    """The first of the hosts.
+
+    Raises:
+        NoSuchJobError: the scheduler's answer is no name of a host.
+        NoContactError: DDTOP_SSH cannot be read.
+    """
+    host = hosts[0]
+    if host.startswith("-") or not host.isprintable() or " " in host:
+        raise NoSuchJobError(f"{name} runs on {host!r}, which is no name of a host")
+    return SshJobTarget(
+        f"{name} on {host}",
+        option,
+        tuple(SshTarget(host).command(asks=False)[:-1]),
+        frozenset(hosts),
+        ddtop=ddtop,
+    )
+
+
+class SshJobTarget(SchedulerTarget):
+    """ssh gives one line to the shell there, so the words are quoted for it."""
+
+    def words(self, *words: str, columns: int | None = None) -> list[str]:
+        """The command that runs ddtop there with these words."""
+        every = super().words(*words, columns=columns)
+        count = len(self.before)
+        return [*self.before, shlex.join(every[count:])]

@@ -1,0 +1,89 @@
+"""Slurm: `squeue` says where a job runs, a step of it that overlaps runs the bridge.
+
+Source: the manual pages of squeue (`--Format`, JOB STATE CODES), scontrol and srun.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+
+from ddtop.viewer.routes.relay import NoContactError
+from ddtop.viewer.routes.schedulers.scheduler import (
+    NoSuchJobError,
+    NotYetError,
+    SchedulerTarget,
+    WrongNameError,
+    asked,
+    last_line,
+)
+
+_JOB = re.compile(r"\d+(?:_\d+|\+\d+)?")
+_FORMAT = "%A|%i|%T|%r|%u|%N"
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+_RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING")
+_NOT_THERE = "Invalid job id"
+
+
+class Slurm:
+    """`--slurm JOBID`."""
+
+    name, option = "Slurm", "--slurm"
+
+    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """A step on the first node, beside those of the job."""
+        if not _JOB.fullmatch(job):
+            raise WrongNameError(f"{job!r} is no job id of Slurm, as 4711 or 4711_3")
+        code, out, err = asked(
+            "squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={_FORMAT}"
+        )
+        if code and _NOT_THERE not in err:
+            raise NoContactError(f"squeue does not answer: {last_line(err)}")
+        rows = [row.split("|") for row in out.splitlines() if row.count("|") == 5]
+        if not rows:
+            raise NoSuchJobError(
+                f"there is no Slurm job {job}, or it has been over for a while: ddtop jobs lists"
+                " what was watched"
+            )
+        running = [row for row in rows if row[2] in _RUNNING and row[5].strip()]
+        if len(running) > 1:
+            tasks = ", ".join(row[1] for row in running[:4])
+            raise WrongNameError(f"Slurm job {job} has several tasks that run: name one of {tasks}")
+        if not running:
+            raise _not_running(job, rows[0])
+        raw, _, _, _, user, nodes = running[0]
+        if os.getuid() != 0 and user != getpass.getuser():
+            raise NoSuchJobError(f"Slurm job {job} is {user}'s, and only {user} can look into it")
+        names = _names(nodes.strip())
+        # Without these a step waits for memory or GPUs that the job's own steps hold.
+        beside = ("--overlap", "--mem-per-cpu=0", "--gpus=0", "--immediate", "--wait=0")
+        where = ("--nodes=1", "--ntasks=1", f"--nodelist={names[0]}", "--input=all")
+        return SchedulerTarget(
+            f"Slurm job {job} on {names[0]}",
+            f"--slurm {job}",
+            ("srun", f"--jobid={raw}", *beside, *where),
+            frozenset(names),
+            f"{raw}.",
+            ddtop,
+        )
+
+
+def _not_running(job: str, row: list[str]) -> NoSuchJobError:
+    state, reason = row[2], row[3]
+    if state in _WAITING:
+        because = f" ({reason})" if reason not in ("", "None") else ""
+        return NotYetError(f"Slurm job {job} has no nodes yet: {state}{because}")
+    if state in ("SUSPENDED", "STOPPED"):
+        return NoSuchJobError(f"Slurm job {job} is {state}: scontrol resume {job} continues it")
+    return NoSuchJobError(
+        f"Slurm job {job} is over: {state}; ddtop jobs lists what it has left, where it was watched"
+    )
+
+
+def _names(nodes: str) -> list[str]:
+    """`node[0-1]` as its names."""
+    code, out, err = asked("scontrol", "show", "hostnames", nodes)
+    if code or not out.split():
+        raise NoContactError(f"scontrol does not know the nodes {nodes}: {last_line(err)}")
+    return out.split()
