@@ -143,7 +143,7 @@ class Terminal:
         assert not found, f"{len(found)} cells are wrong: {found[:3]}"
 
     def _whole(self) -> bool:
-        verdict = self.screen.display[1].startswith(("✖ rank 5", "X rank 5"))
+        verdict = self.screen.display[2].startswith(("✖ rank 5", "X rank 5"))
         return verdict and self.screen.display[-1].startswith("? help")
 
     def press(self, keys: str) -> None:

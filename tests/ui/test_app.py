@@ -35,7 +35,7 @@ async def test_the_first_records_appear_without_a_key():
         snapshot = builders.healthy()
         await show(app, pilot, Look(snapshot, builders.calm(snapshot)))
 
-        assert screen_text(app)[1] == "ok: 8/8 moving, watched 2 min"
+        assert screen_text(app)[2] == "ok: 8/8 moving, watched 2 min"
         assert shown_ranks(app) == list(range(8))
 
 
@@ -43,7 +43,7 @@ async def test_a_hang_puts_the_culprit_under_the_sentence():
     async with watching(live(*builders.hang())) as (app, _):
         lines = screen_text(app)
 
-        assert lines[1].startswith("✖ rank 5 has been in the DataLoader")
+        assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
         titles = next(at for at, line in enumerate(lines) if line.startswith("RANK"))
         assert lines[titles + 1].split()[:3] == ["5", "✖", "culprit"]
         assert lines[titles + 2].split()[:3] == ["0", "■", "blocked"]
@@ -200,7 +200,7 @@ async def test_a_page_goes_on_while_it_is_open():
         assert "rank 0  ■ blocked" in screen_text(app)[2]
         await pilot.press("escape")
         await pilot.pause()
-        assert screen_text(app)[1].startswith("✖ rank 5")
+        assert screen_text(app)[2].startswith("✖ rank 5")
 
 
 async def test_groups_and_back():
@@ -220,11 +220,11 @@ async def test_frozen_facts_stand_still_while_the_feed_goes_on():
         hang, verdict = builders.hang()
         await show(app, pilot, Look(replace(hang, time_unix_ns=NOW + 12 * SECOND), verdict))
         assert "FROZEN at 22:13:20, 12 s ago" in screen_text(app)[0]
-        assert screen_text(app)[1] == "ok: 8/8 moving, watched 2 min"
+        assert screen_text(app)[2] == "ok: 8/8 moving, watched 2 min"
         assert len(app.session.history.of(0).step_ms) == 2
         await pilot.press("p")
         await pilot.pause()
-        assert screen_text(app)[1].startswith("✖ rank 5")
+        assert screen_text(app)[2].startswith("✖ rank 5")
 
 
 async def test_lost_contact_is_said_and_the_rows_are_old():
@@ -234,7 +234,7 @@ async def test_lost_contact_is_said_and_the_rows_are_old():
         lines = screen_text(app)
 
         assert lines[0].endswith("not heard for 8 s")
-        assert lines[1] == "relay not heard for 8 s, trying again"
+        assert lines[2] == "relay not heard for 8 s, trying again"
         assert app.session.old
 
 

@@ -86,7 +86,7 @@ async def test_every_view_stands_a_job_of_which_nothing_is_known(view):
         bare = replace(builders.healthy(2), groups=(), hosts=())
         await show(app, pilot, Look(bare, builders.calm(bare)))
 
-        assert screen_text(app)[1] == "ok: 2/2 moving, watched 2 min"
+        assert screen_text(app)[2] == "ok: 2/2 moving, watched 2 min"
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)

@@ -42,12 +42,15 @@ from ddtop.ui.widgets.view_bar import ViewBar
 from ddtop.words import units
 from ddtop.words.ranks import rank_list
 
+BOTH_ROWS = 16
+"""Rows of a terminal that has room for the names of the views and for the place in time."""
+
 
 class MainScreen(FilteringScreen, FactsScreen):
     """Banner, view, keys. The actions are those of `actions.ACTIONS`."""
 
     DEFAULT_CSS = """
-    MainScreen #rule, MainScreen #foot { height: 1; }
+    MainScreen #head, MainScreen #rule, MainScreen #past, MainScreen #foot { height: 1; }
     """
     BINDINGS = [  # noqa: RUF012
         # Keys that Textual itself takes are first of all; so is that of the filter: what was typed
@@ -65,8 +68,10 @@ class MainScreen(FilteringScreen, FactsScreen):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         paint, coded = session.paint, Coded()
-        self.banner = Banner(paint, "banner")
+        self.head = LinesView(paint, "head")
         self.rule = ViewBar(paint, "rule")
+        self.past = LinesView(paint, "past")
+        self.banner = Banner(paint, "banner")
         self.ranks = RanksView(session)
         self.map = MapView(session, coded)
         made = (
@@ -102,8 +107,12 @@ class MainScreen(FilteringScreen, FactsScreen):
 
     def compose(self) -> ComposeResult:
         """From top to bottom; of the views one is seen."""
-        yield self.banner
+        # The names of the views stand above what changes its height: they never move under a
+        # pointer.
+        yield self.head
         yield self.rule
+        yield self.past
+        yield self.banner
         for view in self.views.values():
             view.display = view is self.view
             yield view
@@ -118,7 +127,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         look = self.session.shown
         self._show_rule()
         if look.snapshot is None:
-            self.banner.show_for(None, self._waiting_lines())
+            self._show_top(None, self._waiting_lines())
             self.ranks.show_titles()
         else:
             self._show_banner(look.snapshot, look.verdict)
@@ -134,11 +143,21 @@ class MainScreen(FilteringScreen, FactsScreen):
         return [*lines, *(((part, "warning"),) for part in texts)]
 
     def _show_rule(self) -> None:
-        """The views; but while another moment is shown, where in time that is."""
-        if self.session.shown.snapshot is not None and self.session.shown.travelled:
-            self.rule.show([under_banner(self.session, self.size.width)])
-        else:
-            self.rule.show_tabs(self.view.topic)
+        """The views; while another moment is shown, below them where in time that is.
+
+        On a low terminal only one of the two has room.
+        """
+        in_past = self.session.shown.snapshot is not None and self.session.shown.travelled
+        self.past.display = in_past
+        self.rule.display = not in_past or self.size.height >= BOTH_ROWS
+        if in_past:
+            self.past.show([under_banner(self.session, self.size.width)])
+        self.rule.show_tabs(self.view.topic)
+
+    def _show_top(self, subject: object, lines: list[Line]) -> None:
+        """The header, and below the names of the views what is wrong."""
+        self.head.show(lines[:1])
+        self.banner.show_for(subject, lines[1:] or [()])
 
     def _show_banner(self, snapshot: Snapshot, verdict: Verdict) -> None:
         most = max(self.size.height // 3, 3)
@@ -152,7 +171,7 @@ class MainScreen(FilteringScreen, FactsScreen):
             hint="e: why",
         )
         worst = verdict.findings[0].identity if verdict.findings else None
-        self.banner.show_for((worst, self.size, self.session.shown.contact is None), lines)
+        self._show_top((worst, self.size, self.session.shown.contact is None), lines)
 
     def _show_foot(self) -> None:
         """What differs from the plain picture, and the keys that do something now."""

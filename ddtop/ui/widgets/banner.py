@@ -1,4 +1,4 @@
-"""The top lines of the screen; their height changes only when the finding does."""
+"""What is wrong, below the header; its height changes only when the finding does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddtop.ui.widgets.lines import LinesView
 
 
 class Banner(LinesView):
-    """Header and verdict. Enter or a click opens the findings."""
+    """The verdict. Enter or a click opens the findings."""
 
     DEFAULT_CSS = """
-    Banner { height: 2; }
+    Banner { height: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "open", "why")]
 
