@@ -38,7 +38,7 @@ def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, colour
     terminal = Terminal(**environment)
     try:
         lines = terminal.ready()
-        assert lines[1].startswith("✖ rank 5 has been in the DataLoader")
+        assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
         assert any(line.split()[:3] == ["5", "✖", "culprit"] for line in lines)
         # Without colours everything is in the terminal's own, else text could be black on black.
         assert (colours(terminal.screen) == {"default"}) is not coloured
@@ -151,7 +151,7 @@ def test_what_others_write_onto_the_terminal_is_gone_after_ctrl_l():
         terminal.when(lambda: CLEAN in terminal.sent, "a new picture")
         lines = terminal.ready()
         assert not any("Broadcast" in line for line in lines)
-        assert lines[1].startswith("✖ rank 5 has been in the DataLoader")
+        assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
         terminal.scribble("Broadcast")
         terminal.press("?")
         assert not any("Broadcast" in line for line in terminal.until("what ranks shows"))
