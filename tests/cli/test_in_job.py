@@ -1,7 +1,7 @@
 """`--slurm`, `--k8s`, `--pbs` and `--lsf`, with the schedulers' programs replaced by doubles.
 
-Their output is what the real ones print: squeue and srun of Slurm 22.05; `kubectl get pods` as the
-API's reference has PodList; `qstat -f -F json` and `bjobs -json` as their manuals show them.
+Those of squeue and srun are what Slurm 22.05 printed. Those of `kubectl get pods`, `qstat -f -F
+json` and `bjobs -json` are written by hand, in the form that we know of them: none is a recording.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 PBS has no command that starts a program in a running job from outside. Its nodes let the owner of
 a job in by ssh.
 
-Source: the reference guide of OpenPBS, "Job Attributes", "Job States" and "qstat".
+Never tried on a real PBS. To compare: the reference guide of OpenPBS, "Job Attributes", "Job
+States" and "qstat".
 """
 
 from __future__ import annotations
