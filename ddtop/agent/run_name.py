@@ -51,7 +51,9 @@ def name_run(
     if start is not None:
         run = start.run
         default = start.label if start.whole else f"{who.script}-{start.label}"
-        default = tree_name or default
+        # A task of srun that was no rank at first has named a tree of its own, each another one.
+        is_own = tree_name == f"{who.script}-{os.getpid()}"
+        default = default if is_own else tree_name or default
     elif who.elastic:
         run = tree_run or f"{parent_pid}.{registry.start_ticks(parent_pid) or 0}"
         default = tree_name or f"{who.script}-{parent_pid}"

@@ -92,6 +92,27 @@ def test_ranks_of_one_launcher_share_its_name_and_run(home):
     )
 
 
+STEP = {
+    "SLURM_JOB_ID": "10",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NUM_NODES": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("tree", "name"), [(f"train-{os.getpid()}|", "10.0"), ("launch-7|", "launch-7"), ("", "10.0")]
+)
+def test_tasks_of_srun_on_one_node_have_the_name_of_their_step(home, tree, name):
+    """Any program may be a task: it becomes a rank when it joins a group, and has named a tree of
+    its own by then. Two tasks were two jobs.
+    """
+    for rank in (0, 1):
+        numbers = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), TREE: tree}
+
+        assert run_name.name_run(who(rank), STEP | numbers, 1) == (name, "slurm-10.0", None)
+
+
 def test_a_launcher_without_the_hook_still_makes_one_run(home):
     """torchrun from another environment: its children have no mark, but they have one parent."""
     job, run, _ = run_name.name_run(who(elastic=True), {}, os.getpid())
