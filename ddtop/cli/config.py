@@ -47,6 +47,7 @@ SETTINGS = (
     Setting("hosts", list, [], "Hosts that the shell offers behind --ssh."),
     Setting("ssh", str, "ssh", "The ssh command of --ssh, with its options.", "DDTOP_SSH"),
     Setting("remote", str, "ddtop", "How --ssh calls ddtop there.", "DDTOP_REMOTE", "--remote"),
+    Setting("webhook", str, "", "Where ddtop watch posts events.", "DDTOP_WEBHOOK", "--webhook"),
     Setting("source", bool, True, "Show lines of source.", "DDTOP_SOURCE", "--no-source"),
 )
 BY_NAME = {one.name: one for one in SETTINGS}
