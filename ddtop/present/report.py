@@ -81,9 +81,9 @@ def report_text(material: Material) -> str:
 
 
 def file_name(job: str, unix_ns: int) -> str:
-    """`ddtop-report-JOB-YYYYmmdd-HHMMSS.txt`, in local time."""
+    """`ddtop-report-JOB-YYYYmmdd-HHMMSS.md`, in local time."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(unix_ns // units.SECOND_NS))
-    return f"ddtop-report-{job}-{stamp}.txt"
+    return f"ddtop-report-{job}-{stamp}.md"
 
 
 def _head(material: Material) -> list[str]:

@@ -174,7 +174,7 @@ def test_text_that_looks_like_our_fence_does_not_end_it():
 
 def test_the_file_is_named_by_job_and_time():
     assert file_name("train-47", NOW).startswith("ddtop-report-train-47-2023")
-    assert file_name("train-47", NOW).endswith(".txt")
+    assert file_name("train-47", NOW).endswith(".md")
 
 
 def test_how_far_the_training_was_stands_in_the_head():

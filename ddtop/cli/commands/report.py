@@ -230,9 +230,7 @@ def _material(
         home=str(Path.home()),
     )
     if known.request is None:
-        state = (
-            "has ended and left no stacks" if known.snapshot.ended else "nobody has taken stacks"
-        )
+        state = _no_stacks(known.snapshot) if known.snapshot.ended else "nobody has taken stacks"
         return replace(material, stacks_note=known.stacks_note or state)
     found = answers(known.snapshot, known.request, known.asked_unix_ns)
     merged = merged_of(found, known.verdict, known.snapshot)
@@ -242,6 +240,12 @@ def _material(
     stacks_text(merged, WIDTH, around=setting)
     excerpts.wait(SOURCE_S)
     return replace(material, merged=merged, around=setting)
+
+
+def _no_stacks(snapshot: Snapshot) -> str:
+    if any(rank.reported.exception and rank.reported.exception.frames for rank in snapshot.ranks):
+        return "it has ended, and nobody had taken stacks; the tracebacks above say where it raised"
+    return "it has ended, and nobody had taken stacks"
 
 
 def _write(target: Path, text: str, named: bool) -> int:
