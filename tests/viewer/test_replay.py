@@ -83,7 +83,7 @@ async def test_an_ended_job_opens_at_its_end_with_verdict_and_stacks(dead, size)
         snapshot = app.session.shown.snapshot
 
     assert "ENDED" in lines[0]
-    assert lines[2].startswith("✖ rank 3")
+    assert lines[4].startswith("✖ rank 3")
     assert [line for line in lines if line.startswith("recorded") and "the end" in line]
     assert snapshot.ended.first_rank == 3
     assert snapshot.ranks[0].dump.stacks.request == "a"
@@ -104,7 +104,7 @@ async def test_the_keys_go_back_and_forth_in_time(dead, size):
         assert "NO PROGRESS" in screen_text(app)[0]
         await press(app, pilot, "left_curly_bracket")
         assert seconds(app) == 1.0
-        assert "rank 3" not in screen_text(app)[1]
+        assert "rank 3" not in screen_text(app)[3]
         await press(app, pilot, "left_square_bracket")
         assert seconds(app) == 1.0
         await press(app, pilot, "right_curly_bracket")
@@ -223,7 +223,7 @@ async def test_damage_is_named_on_the_screen_at_the_end_and_on_the_way(dead):
     content[len(content) * 3 // 4] ^= 1
     dead.write_bytes(content)
     async with replaying(dead) as (app, pilot):
-        assert "the journal is damaged" in screen_text(app)[1]
+        assert "the journal is damaged" in screen_text(app)[3]
         assert not app.session.old
         await press(app, pilot, "left_square_bracket")
         assert app.session.shown.snapshot.notes[0].startswith(
@@ -233,7 +233,7 @@ async def test_damage_is_named_on_the_screen_at_the_end_and_on_the_way(dead):
 
 async def test_a_journal_without_an_end_says_that_its_relay_was_killed(tmp_path):
     async with replaying(written(hangs(), tmp_path / "x.journal")) as (app, _):
-        text = " ".join(screen_text(app)[1:3])
+        text = " ".join(screen_text(app)[3:5])
 
     assert "the journal ends without an end of the job: its relay was killed" in text
 
@@ -242,7 +242,7 @@ async def test_the_journal_of_a_living_job_says_that_it_is(tmp_path):
     path = written(hangs(), tmp_path / "x.journal")
     path.write_bytes(path.read_bytes()[:-3])
     async with replaying(path, live=lambda: True) as (app, _):
-        assert screen_text(app)[1] == "the job is live: this is what its journal has so far"
+        assert screen_text(app)[3] == "the job is live: this is what its journal has so far"
 
 
 async def test_a_recording_cannot_be_asked_nor_signalled(dead):
