@@ -132,7 +132,7 @@ def _mpi(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
-    from tests.benchmarks.verdicts import bench, outside
+    from tests.zoo import bench, outside
 
     yield from outside.measure(options) if options.outside else bench.measure(options)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.benchmarks.verdicts.cases import CASES as VERDICTS
 from tests.matrix import environment
 from tests.matrix.cells import CASES, CELLS, RECORD, Cell
 from tests.matrix.environment import ROOT, Result, constraints, counted, run
 from tests.matrix.page import page, shown
+from tests.zoo.cases import CASES as VERDICTS
 
 RIGHT = {"case": "ingest", "right": True, "named_s": 5.0, "text": "ok"}
 WRONG = {"case": "struck", "right": False, "named_s": None, "text": "struck  WRONG\n  at the end"}

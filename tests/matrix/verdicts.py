@@ -6,8 +6,8 @@ import json
 import os
 import sys
 
-from tests.benchmarks.verdicts.bench import line, run
-from tests.benchmarks.verdicts.cases import CASES
+from tests.zoo.bench import line, run
+from tests.zoo.cases import CASES
 
 
 def main(names: list[str]) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from ddtop.diagnosis.finding import Finding, Verdict
 from tests.benchmarks.stage import Stage, StageError
 from tests.benchmarks.table import Row
-from tests.benchmarks.verdicts.cases import ALONE, CASES, PLAIN, TORCHRUN, Case, Said
-from tests.benchmarks.verdicts.rename import Renamed
 from tests.benchmarks.viewer import follow
+from tests.zoo.cases import ALONE, CASES, PLAIN, TORCHRUN, Case, Said
+from tests.zoo.rename import Renamed
 
 PROGRAMS = Path(__file__).parent / "programs"
 BEGIN_S, NAME_S, HEALTHY_S = 40.0, 16.0, 45.0

@@ -8,9 +8,9 @@ import ast
 
 import pytest
 
-from tests.benchmarks.verdicts import bench
-from tests.benchmarks.verdicts.cases import CASES, FAULTS, HEALTHY
-from tests.benchmarks.verdicts.rename import Renamed
+from tests.zoo import bench
+from tests.zoo.cases import CASES, FAULTS, HEALTHY
+from tests.zoo.rename import Renamed
 
 SEED = 11
 FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")

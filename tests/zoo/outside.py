@@ -19,8 +19,8 @@ from typing import Any
 
 from tests.benchmarks.stage import Stage, StageError
 from tests.benchmarks.table import Row
-from tests.benchmarks.verdicts.bench import BEGIN_S, fault_began, start
-from tests.benchmarks.verdicts.cases import (
+from tests.zoo.bench import BEGIN_S, fault_began, start
+from tests.zoo.cases import (
     CASES,
     CRASHED,
     CYCLE,
