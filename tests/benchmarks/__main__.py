@@ -131,12 +131,6 @@ def _mpi(options: argparse.Namespace) -> Iterator[Row]:
     yield from mpi.rows(10 if options.quick else mpi.ROUNDS)
 
 
-def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
-    from tests.zoo import bench, outside
-
-    yield from outside.measure(options) if options.outside else bench.measure(options)
-
-
 PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
     "stall": ("how long the agent holds up a busy main thread", True, _stall),
@@ -156,14 +150,11 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "bytes": ("what a refresh sends to the terminal", False, _bytes),
     "mpi": ("the cost of a call of MPI", False, _mpi),
     "others": ("what other tools cost on the same workload", True, _others),
-    "verdicts": ("faults and healthy jobs: is the verdict right", True, _verdicts),
 }
 """Name -> (what it measures, whether it needs torch, the measurement)."""
 
-DEFAULT = [name for name in PARTS if name not in ("others", "verdicts")]
-"""The verdicts take half an hour, and other tools have to be installed first: these run only
-when asked for.
-"""
+DEFAULT = [name for name in PARTS if name != "others"]
+"""Other tools have to be installed first: they run only when asked for."""
 
 
 def _has_torch() -> bool:
@@ -206,27 +197,6 @@ def main() -> int:
     )
     parser.add_argument(
         "--in-turn", action="store_true", help="run them one after the other, not side by side"
-    )
-    parser.add_argument("--case", default="", help="verdicts: only these cases")
-    parser.add_argument(
-        "--outside",
-        action="store_true",
-        help="verdicts: the jobs run without DDTOP and are looked at from outside",
-    )
-    parser.add_argument("--repeat", type=int, default=1, help="verdicts: so many times each")
-    parser.add_argument(
-        "--under-load",
-        type=int,
-        default=0,
-        metavar="N",
-        help="verdicts: beside N processes that compute without end; all limits double",
-    )
-    parser.add_argument(
-        "--rename",
-        type=int,
-        default=None,
-        metavar="SEED",
-        help="verdicts: with other names in the programs",
     )
     options = parser.parse_args()
     options.pairs = options.pairs or (1 if options.quick else 9)

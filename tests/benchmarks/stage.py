@@ -117,9 +117,11 @@ class Stage:
         return process
 
     def ranks(
-        self, script: Path, world_size: int, watched: bool, *arguments: str
+        self, script: Path, world_size: int, watched: bool, *arguments: str, **more: str
     ) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks of the job, as a person would from plain shells."""
+        """Start all ranks of the job, as a person would from plain shells; `more` variables for
+        each.
+        """
         port = str(free_port())
         started = []
         for rank in range(world_size):
@@ -130,6 +132,7 @@ class Stage:
                 WORLD_SIZE=str(world_size),
                 MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=port,
+                **more,
             )
             command = [sys.executable, str(script), *arguments]
             started.append(self.start(command, environment, self.output(rank)))

@@ -9,7 +9,7 @@ from tests.matrix import environment
 from tests.matrix.cells import CASES, CELLS, RECORD, Cell
 from tests.matrix.environment import ROOT, Result, constraints, counted, run
 from tests.matrix.page import page, shown
-from tests.zoo.cases import CASES as VERDICTS
+from tests.zoo.catalogue import all_cases
 
 RIGHT = {"case": "ingest", "right": True, "named_s": 5.0, "text": "ok"}
 WRONG = {"case": "struck", "right": False, "named_s": None, "text": "struck  WRONG\n  at the end"}
@@ -26,7 +26,8 @@ def test_the_oldest_of_each_library_is_the_one_that_pyproject_allows():
 
 
 def test_its_cases_are_seven_faults_of_seven_kinds_and_a_healthy_job():
-    kinds = [VERDICTS[name].expected[0][0] for name in CASES if VERDICTS[name].expected]
+    cases = [all_cases()[name] for name in CASES]
+    kinds = [case.expected[0][0] for case in cases if case.expected]
 
     assert len(CASES) == 8
     assert len(kinds) == 7

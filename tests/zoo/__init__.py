@@ -1,6 +1,7 @@
-"""Is the verdict right? Real jobs with and without a fault, and what a viewer reads about each at
-every half second.
+"""Is the verdict right? Small real jobs with and without a fault, and what a tool says of each.
 
-A program says `{"fault_unix_ns": ...}` when its fault begins. Right is a finding of the expected
-kind about exactly the expected ranks; every other critical finding, at any time, is wrong.
+Each file in `programs` is a program, or a family of them, with its stories: `python -m tests.zoo`
+starts the jobs one after the other and asks a tool. A program prints `{"fault_unix_ns": ...}` when
+its fault begins. Right is the expected kind about exactly the expected ranks; every other critical
+finding, at any time, is wrong.
 """

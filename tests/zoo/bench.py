@@ -11,16 +11,15 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from tests.benchmarks.stage import Stage, StageError
 from tests.benchmarks.table import Row
 from tests.benchmarks.viewer import follow
-from tests.zoo.cases import ALONE, CASES, PLAIN, TORCHRUN, Case, Said
-from tests.zoo.rename import Renamed
+from tests.zoo.case import Case, Said
+from tests.zoo.catalogue import all_cases
+from tests.zoo.start import fault_began, last_words, start
 
-PROGRAMS = Path(__file__).parent / "programs"
 BEGIN_S, NAME_S, HEALTHY_S = 40.0, 16.0, 45.0
 """How long a fault may take to begin and to be named, and a healthy job to end."""
 AFTER_S = 3.0
@@ -96,37 +95,6 @@ def run(case: Case, seed: int | None = None, slower: float = 1.0) -> Outcome:
     return outcome
 
 
-def start(stage: Stage, case: Case, seed: int | None, watched: bool = True) -> None:
-    """Start the job of a case; `watched`: with DDTOP=1."""
-    program, words = PROGRAMS / f"{case.program}.py", [case.shape, *case.words]
-    if seed is not None:
-        shapes = {one.shape for one in CASES.values() if one.program == case.program}
-        copy = Renamed(program, shapes, seed, stage.home)
-        program, words = copy.path, [copy.argument(word) for word in words]
-    if case.launch == PLAIN:
-        stage.ranks(program, case.ranks, watched, *words)
-        return
-    command = [sys.executable]
-    if case.launch == TORCHRUN:
-        command += [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(case.ranks),
-        ]
-        command += ["--max-restarts", str(case.restarts)]
-    else:
-        assert case.launch == ALONE
-    stage.start([*command, str(program), *words], stage.environment(watched), stage.output(0))
-
-
-def _told(stage: Stage, word: str) -> list[int]:
-    """What the ranks have said under that word."""
-    outputs = range(len(stage.processes))
-    return [one[word] for rank in outputs for one in stage.said(rank) if word in one]
-
-
 def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None:
     start(stage, case, seed)
     entry = stage.entry(1)
@@ -144,23 +112,13 @@ def _watch(stage: Stage, case: Case, seed: int | None, outcome: Outcome) -> None
         if _over(stage, case, outcome, now - began, fault, now):
             break
     if case.expected and fault is None:
-        raise StageError(f"the fault did not begin\n{_tail(stage)}")
+        raise StageError(f"the fault did not begin\n{last_words(stage)}")
     outcome.last = seen[-1][1] if seen else ()
     outcome.failed_itself = not case.expected and any(process.poll() for process in stage.processes)
     _collect(case, outcome, seen, fault or began)
     if case.restarts:
         for finding in outcome.last:
             outcome.wrong.setdefault(_said(finding), (0.0, 0.0, finding))
-
-
-def fault_began(stage: Stage, case: Case) -> int | None:
-    """When the fault began, unix ns; None before that. Sends the signal of a case that has one."""
-    if case.act is None:
-        return min(_told(stage, "fault_unix_ns"), default=None)
-    if not _told(stage, "ready"):
-        return None
-    stage.processes[0].send_signal(case.act)
-    return time.time_ns()
 
 
 def _named(case: Case, verdict: Verdict, now: int, fault: int) -> float | None:
@@ -207,12 +165,6 @@ def _collect(
             into[said] = (first, at, finding)
 
 
-def _tail(stage: Stage) -> str:
-    return "\n".join(
-        path.read_text(errors="replace")[-600:] for path in sorted(stage.home.glob("rank*.out"))
-    )
-
-
 # -- the table
 
 
@@ -247,22 +199,30 @@ def line(outcome: Outcome) -> str:
     return "\n".join(rows)
 
 
+def listed() -> str:
+    """Every case with its program and its story."""
+    return "\n".join(
+        f"{case.name:<20} {case.program.name:<16} {case.story}" for case in all_cases().values()
+    )
+
+
 HEAD = f"{'CASE':<19} {'EXPECTED':<44} {'SAID AT THE END':<36} {'S':>5} {'BAD':>3}"
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Rows over all cases; the table of the cases goes to stdout as they end."""
-    names = options.case.split(",") if options.case else list(CASES)
-    unknown = [name for name in names if name not in CASES]
+    cases = all_cases()
+    names = options.case.split(",") if options.case else list(cases)
+    unknown = [name for name in names if name not in cases]
     if unknown:
-        raise StageError(f"no case named {', '.join(unknown)}; there are: {', '.join(CASES)}")
+        raise StageError(f"no case named {', '.join(unknown)}; there are: {', '.join(cases)}")
     print(HEAD, flush=True)
     outcomes = []
     slower = SLOWER_UNDER_LOAD if options.under_load else 1.0
     with busy_processes(options.under_load):
         for name in names:
             for _ in range(options.repeat):
-                outcomes += _tried(CASES[name], options.rename, slower)
+                outcomes += _tried(cases[name], options.shuffle_names, slower)
     yield from rows(outcomes)
 
 

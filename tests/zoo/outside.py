@@ -19,27 +19,17 @@ from typing import Any
 
 from tests.benchmarks.stage import Stage, StageError
 from tests.benchmarks.table import Row
-from tests.zoo.bench import BEGIN_S, fault_began, start
-from tests.zoo.cases import (
-    CASES,
-    CRASHED,
-    CYCLE,
-    EARLY,
-    KILLED,
-    MISMATCH,
-    NOT_IN,
-    PLAIN,
-    UNMATCHED,
-    Case,
-    Said,
-)
+from tests.zoo.bench import BEGIN_S
+from tests.zoo.case import PLAIN, Case, Said
+from tests.zoo.catalogue import all_cases
+from tests.zoo.start import fault_began, start
 
 AFTER_S = 8.0
 """Somebody looks so long after the fault. A torchrun ends the other ranks before that."""
 HEALTHY_LOOKS_S = (4.0, 6.0)
 """When a healthy job is looked at, seconds after its start."""
 ANSWER_BAR_S, PAUSE_BAR_S, RIGHT_BAR_RATIO = 6.0, 0.3, 0.8
-NEEDS_NUMBERS = frozenset({MISMATCH, CYCLE, UNMATCHED})
+NEEDS_NUMBERS = frozenset({"collective-mismatch", "wait-cycle", "unmatched-p2p"})
 """Kinds that only sequence numbers, or the peers of calls, can tell: from outside a warning that
 the job makes no progress is right, and so is silence."""
 
@@ -80,8 +70,14 @@ def _said(finding: dict[str, Any]) -> Said:
 
 def expected(case: Case) -> tuple[Said, ...]:
     """What is right from outside: C code that holds the GIL is known inside only."""
-    frozen = [(NOT_IN, ranks) for kind, ranks in case.expected if kind == "interpreter-frozen"]
-    loader = [("loader-stuck", ranks) for kind, ranks in case.expected if kind == NOT_IN]
+    frozen = [
+        ("not-in-collective", ranks)
+        for kind, ranks in case.expected
+        if kind == "interpreter-frozen"
+    ]
+    loader = [
+        ("loader-stuck", ranks) for kind, ranks in case.expected if kind == "not-in-collective"
+    ]
     return (*case.expected, *frozen, *loader)
 
 
@@ -90,9 +86,11 @@ def in_scope(case: Case) -> bool:
     kinds = {kind for kind, _ in case.expected}
     if case.within_s is not None or case.act is not None or kinds & NEEDS_NUMBERS:
         return False
-    ends = kinds & {CRASHED, KILLED}
+    ends = kinds & {"rank-crashed", "rank-killed"}
     # torchrun and the parent of spawned ranks end the others.
-    return not (ends and case.launch != PLAIN) and not (kinds == {EARLY} and not case.expected)
+    return not (ends and case.launcher != PLAIN) and not (
+        kinds == {"left-early"} and not case.expected
+    )
 
 
 class Tracers(threading.Thread):
@@ -123,7 +121,7 @@ def run(case: Case) -> Outcome:
     outcome = Outcome(case)
     with Stage("outside") as stage:
         try:
-            start(stage, case, None, watched=False)
+            start(stage, case, watched=False)
             if case.expected:
                 _wait_for_fault(stage, case)
                 time.sleep(AFTER_S)
@@ -210,12 +208,13 @@ def line(outcome: Outcome) -> str:
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Rows over all cases; the table of the cases goes to stdout as they end."""
-    every = [name for name, case in CASES.items() if in_scope(case) or not case.expected]
+    cases = all_cases()
+    every = [name for name, case in cases.items() if in_scope(case) or not case.expected]
     names = options.case.split(",") if options.case else every
     print(HEAD, flush=True)
     outcomes = []
     for name in names:
-        outcomes.append(run(CASES[name]))
+        outcomes.append(run(cases[name]))
         print(line(outcomes[-1]), flush=True)
     yield from rows(outcomes)
 

@@ -23,6 +23,8 @@ class Renamed:
         # One seed for all programs would give the first function of each the same name.
         self._random = random.Random(f"{seed} {program.stem}")
         tree = ast.parse(program.read_text())
+        # What the bench reads of the program is not for the job.
+        tree.body = [node for node in tree.body if not _is_cases(node)]
         names = sorted(_own_names(tree) | set(shapes))
         self._new = {name: self._word() for name in names}
         self.path = folder / f"{self._word()}.py"
@@ -36,6 +38,10 @@ class Renamed:
 
     def _word(self) -> str:
         return "".join(self._random.choices(string.ascii_lowercase, k=7)) + "_"
+
+
+def _is_cases(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES"
 
 
 def _own_names(tree: ast.Module) -> set[str]:

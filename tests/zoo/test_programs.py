@@ -1,5 +1,5 @@
-"""A few jobs of the verdict benchmark, under names that mean nothing: `python -m
-tests.benchmarks --only verdicts` runs all.
+"""The programs of the zoo, and a few of them as real jobs under names that mean nothing:
+`python -m tests.zoo` runs all.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 import pytest
 
 from tests.zoo import bench
-from tests.zoo.cases import CASES, FAULTS, HEALTHY
+from tests.zoo.catalogue import PROGRAMS, all_cases, cases_of
 from tests.zoo.rename import Renamed
 
 SEED = 11
@@ -21,7 +21,7 @@ FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")
 def test_what_a_viewer_reads_is_right_and_nothing_before_it_was_wrong(name):
     pytest.importorskip("torch")
 
-    outcome = bench.run(CASES[name], SEED)
+    outcome = bench.run(all_cases()[name], SEED)
 
     assert outcome.right, bench.line(outcome)
     assert outcome.named_s is None or outcome.named_s <= bench.SECONDS_BAR_S
@@ -31,8 +31,8 @@ def test_a_renamed_program_keeps_none_of_its_own_names(tmp_path):
     """A rule that knows a script by a function's name would be right about the demo and about
     nothing else.
     """
-    program = bench.PROGRAMS / "ddp.py"
-    shapes = {case.shape for case in CASES.values() if case.program == "ddp"}
+    program = PROGRAMS / "ddp.py"
+    shapes = {case.shape for case in cases_of(program)}
 
     copy = Renamed(program, shapes, SEED, tmp_path)
 
@@ -44,15 +44,28 @@ def test_a_renamed_program_keeps_none_of_its_own_names(tmp_path):
     assert kept & (shapes | {"mark"}) == set()
     assert copy.argument("tries_again") in kept
     assert "tries_again" not in copy.path.read_text()
+    assert "CASES" not in copy.path.read_text()
 
 
 def test_every_shape_that_a_case_asks_for_is_in_its_program():
-    for case in CASES.values():
-        text = (bench.PROGRAMS / f"{case.program}.py").read_text()
-        assert f"def {case.shape}(" in text or f'"{case.shape}"' in text, case.name
+    for case in all_cases().values():
+        # The cases themselves are cut out, so that a shape is not found in its own declaration.
+        tree = ast.parse(case.program.read_text())
+        tree.body = [node for node in tree.body if not ast.unparse(node).startswith("CASES = ")]
+        text = ast.unparse(tree)
+        assert f"def {case.shape}(" in text or f"'{case.shape}'" in text, case.name
 
 
-def test_the_bench_has_at_least_thirty_faults_and_fifteen_healthy_jobs():
-    assert len(CASES) == len(FAULTS) + len(HEALTHY)
-    assert len(FAULTS) >= 30
-    assert len(HEALTHY) >= 15
+def test_every_case_has_a_story_and_every_fault_says_when_it_begins():
+    for case in all_cases().values():
+        assert case.story.endswith("."), case.name
+        text = case.program.read_text()
+        assert case.healthy or "fault_unix_ns" in text, case.name
+        assert case.act is None or '"ready"' in text, case.name
+
+
+def test_no_fault_that_was_in_the_zoo_has_gone():
+    cases = all_cases().values()
+
+    assert sum(not case.healthy for case in cases) >= 83
+    assert sum(case.healthy for case in cases) >= 36

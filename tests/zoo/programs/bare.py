@@ -11,6 +11,112 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "ingest": {
+        "story": "Rank 1 opens a named pipe that nobody writes to.",
+        "expected": ["not-in-collective 1"],
+        "place": "open_feed",
+        "launcher": "plain",
+    },
+    "two-sides": {
+        "story": (
+            "The upper half of the ranks polls a pipe and does not come to the next all_reduce."
+        ),
+        "source": "mpi4py/mpi4py#53",
+        "expected": ["not-in-collective 2,3"],
+        "place": "linger_in_poll",
+        "world": 4,
+    },
+    "checkpoints": {
+        "story": (
+            "A barrier every ten steps; rank 1 waits for an event of its own and never reaches one."
+        ),
+        "source": "huggingface/accelerate#223",
+        "expected": ["not-in-collective 1"],
+        "place": "checkpoints",
+        "launcher": "plain",
+    },
+    "spinner": {
+        "story": "Rank 0 computes in an endless loop; it works, so this is a warning at first.",
+        "expected": ["not-in-collective 0"],
+        "place": "spinner",
+        "warning_only": True,
+    },
+    "passed-over": {
+        "story": "Rank 1 skips a barrier and goes on with the next all_reduce.",
+        "source": "open-mpi/ompi#6772",
+        "expected": ["collective-mismatch 1"],
+        "place": "passed_over",
+    },
+    "metrics-first": {
+        "story": "Rank 2 gathers its metrics before it reduces, the others after.",
+        "source": "Lightning-AI/pytorch-lightning#19106",
+        "expected": ["collective-mismatch 2"],
+        "place": "metrics_first",
+        "launcher": "plain",
+    },
+    "logs-more": {
+        "story": "Rank 0 calls one more all_reduce, for its log.",
+        "source": "Lightning-AI/pytorch-lightning#19106",
+        "expected": ["collective-mismatch 0"],
+        "place": "logs_more",
+    },
+    "larger": {
+        "story": "Rank 1 reduces eight million values, rank 0 four million.",
+        "source": "pytorch/pytorch#150433",
+        "expected": ["collective-mismatch 0,1", "rank-killed 0"],
+        "place": "larger",
+        "world": 2,
+    },
+    "wider": {
+        "story": "Rank 0 reduces doubles, the others floats.",
+        "source": "pytorch/pytorch#78022",
+        "expected": [
+            "collective-mismatch 0",
+            "rank-killed 1",
+            "rank-killed 2",
+            "collective-mismatch 0,1",
+        ],
+        "place": "wider",
+        "launcher": "plain",
+    },
+    "ends-well": {
+        "story": "A short job that ends well.",
+        "expected": [],
+        "shape": "steady",
+    },
+    "slow-import": {
+        "story": (
+            "Eight seconds of start-up on one rank before it joins: runs without a group "
+            "until then."
+        ),
+        "expected": [],
+        "launcher": "plain",
+    },
+    "one-pause": {
+        "story": "One step of four seconds on one rank.",
+        "expected": [],
+    },
+    "validating": {
+        "story": "Rank 0 evaluates for twelve seconds, the others wait in a barrier.",
+        "source": "huggingface/accelerate#223",
+        "expected": [],
+        "tolerated": ["not-in-collective 0"],
+    },
+    "saving": {
+        "story": "Rank 0 writes a checkpoint for ten seconds, the others wait in a barrier.",
+        "source": "pytorch/pytorch#72897",
+        "expected": [],
+        "launcher": "plain",
+        "tolerated": ["not-in-collective 0"],
+    },
+    "crowd": {
+        "story": "Three neighbours compute on the same cores for ten seconds.",
+        "expected": [],
+        "world": 2,
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

@@ -15,6 +15,126 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+CASES = {
+    "skips-bad": {
+        "story": (
+            "Rank 1 leaves out a batch that has a NaN; at the end of the epoch the results "
+            "are gathered."
+        ),
+        "source": "Lightning-AI/pytorch-lightning#5243",
+        "expected": ["collective-mismatch 1", "not-in-collective 1"],
+    },
+    "out-of-step": {
+        "story": (
+            "Rank 2 believes that it still accumulates gradients, and skips one synchronisation."
+        ),
+        "source": "huggingface/accelerate#4276",
+        "expected": ["collective-mismatch 2", "not-in-collective 2"],
+        "place": "out_of_step",
+    },
+    "tries-again": {
+        "story": "Rank 1 catches an exception and tries the same batch again and again.",
+        "expected": ["not-in-collective 1"],
+        "place": "tries_again",
+    },
+    "runs-dry": {
+        "story": "Rank 0 has fewer batches, leaves the loop and destroys its group.",
+        "source": "pytorch/pytorch#33148",
+        "expected": ["left-early 0"],
+    },
+    "runs-dry-and-waits": {
+        "story": "Rank 2 has fewer batches, and goes to the barrier at the end of the epoch.",
+        "source": "pytorch/pytorch#38174",
+        "expected": ["left-early 2", "collective-mismatch 2"],
+        "place": "runs_dry_and_waits",
+    },
+    "leaves": {
+        "story": "Rank 1 calls sys.exit(0) in the middle.",
+        "expected": ["left-early 1"],
+        "launcher": "plain",
+    },
+    "good-enough": {
+        "story": "Rank 2 alone decides to stop early, then writes its report for three seconds.",
+        "source": "Lightning-AI/pytorch-lightning#379",
+        "expected": ["left-early 2"],
+        "launcher": "plain",
+    },
+    "raises": {
+        "story": "Rank 1 raises a KeyError in a training step; torchrun ends the others.",
+        "source": "huggingface/trl#6862",
+        "expected": ["rank-crashed 1"],
+        "place": "raises",
+    },
+    "raises-and-stays": {
+        "story": "Rank 0 raises, but a thread that is no daemon keeps its process alive.",
+        "source": "pytorch/torchtitan#1790",
+        "expected": ["rank-crashed 0"],
+        "place": "raises_and_stays",
+    },
+    "struck": {
+        "story": "Rank 1 is killed by SIGKILL, as by the OOM killer.",
+        "source": "pytorch/pytorch#8976",
+        "expected": ["rank-killed 1"],
+    },
+    "interrupted": {
+        "story": "Somebody presses Ctrl-C.",
+        "expected": ["cancelled"],
+        "shape": "on_and_on",
+        "act": "SIGINT",
+    },
+    "terminated": {
+        "story": "The batch system sends SIGTERM to the launcher.",
+        "expected": ["cancelled"],
+        "shape": "on_and_on",
+        "act": "SIGTERM",
+    },
+    "accumulates": {
+        "story": "Gradients are accumulated over eight batches without synchronisation.",
+        "expected": [],
+        "tolerated": ["sampler-not-distributed 0,1,2", "sampler-not-distributed 0,1"],
+    },
+    "rotates": {
+        "story": "In each step another rank is the slow one.",
+        "expected": [],
+        "launcher": "plain",
+        "tolerated": ["sampler-not-distributed 0,1,2", "sampler-not-distributed 0,1"],
+    },
+    "lengths": {
+        "story": "The work differs from step to step, and differently on each rank.",
+        "source": "huggingface/transformers#47340",
+        "expected": [],
+        "tolerated": ["sampler-not-distributed 0,1,2", "sampler-not-distributed 0,1"],
+    },
+    "joined": {
+        "story": (
+            "Uneven inputs under Join: the rank that is done shadows the collectives of the others."
+        ),
+        "source": "pytorch/pytorch#38174",
+        "expected": [],
+        "tolerated": ["sampler-not-distributed 0,1,2", "sampler-not-distributed 0,1"],
+    },
+    "compiled": {
+        "story": "The first step compiles.",
+        "source": "karpathy/nanochat#722",
+        "expected": [],
+        "world": 2,
+        "tolerated": ["sampler-not-distributed 0,1,2", "sampler-not-distributed 0,1"],
+    },
+    "again": {
+        "story": (
+            "The first attempt fails on one rank; torchrun restarts, and the second attempt "
+            "goes on."
+        ),
+        "expected": [],
+        "tolerated": [
+            "rank-crashed 1",
+            "sampler-not-distributed 0,1,2",
+            "sampler-not-distributed 0,1",
+        ],
+        "restarts": 1,
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

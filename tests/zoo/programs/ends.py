@@ -12,6 +12,66 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "bad-pointer": {
+        "story": "Rank 2 reads a bad address: SIGSEGV.",
+        "expected": ["rank-killed 2"],
+        "launcher": "plain",
+        "arguments": ["2"],
+    },
+    "gives-up": {
+        "story": "Rank 1 calls abort.",
+        "expected": ["rank-killed 1"],
+        "launcher": "plain",
+        "world": 2,
+        "arguments": ["1"],
+    },
+    "held": {
+        "story": "Rank 1 is stopped by SIGSTOP.",
+        "source": "open-mpi/ompi#526",
+        "expected": ["rank-stopped 1"],
+        "launcher": "plain",
+        "arguments": ["1"],
+    },
+    "gone": {
+        "story": "Rank 0 is killed by SIGKILL.",
+        "source": "NVIDIA/nccl#585",
+        "expected": ["rank-killed 0"],
+        "launcher": "plain",
+        "arguments": ["0"],
+    },
+    "in-c": {
+        "story": "Rank 2 blocks in C code that holds the GIL.",
+        "source": "pytorch/pytorch#112518",
+        "expected": ["interpreter-frozen 2"],
+        "place": "in_c",
+        "launcher": "plain",
+        "arguments": ["2"],
+    },
+    "own-lock": {
+        "story": "Rank 1 acquires a lock twice.",
+        "expected": ["not-in-collective 1"],
+        "place": "own_lock",
+        "launcher": "plain",
+        "arguments": ["1"],
+    },
+    "quits": {
+        "story": "Rank 2 ends with os._exit(3), without a traceback.",
+        "expected": ["rank-crashed 2"],
+        "launcher": "plain",
+        "arguments": ["2"],
+    },
+    "feeder": {
+        "story": (
+            "On rank 1 the thread that feeds the training raises; the main thread waits for it."
+        ),
+        "expected": ["rank-crashed 1", "not-in-collective 1"],
+        "place": ["produce", "main"],
+        "launcher": "plain",
+        "arguments": ["1"],
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

@@ -11,6 +11,32 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "unanswered": {
+        "story": "Rank 1 waits for a message of its parent that does not come.",
+        "expected": ["not-in-collective 1"],
+        "place": "member",
+        "launcher": "own",
+    },
+    "breaks": {
+        "story": "Rank 2, a forked process, raises an IndexError.",
+        "expected": ["rank-crashed 2"],
+        "place": "member",
+        "launcher": "own",
+    },
+    "helper-holds": {
+        "story": "Rank 0 joins a thread that waits for ever.",
+        "expected": ["not-in-collective 0"],
+        "place": "member",
+        "launcher": "own",
+    },
+    "family": {
+        "story": "Forked ranks that end well.",
+        "expected": [],
+        "launcher": "own",
+    },
+}
+
 RANKS = 3
 
 

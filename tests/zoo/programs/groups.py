@@ -8,6 +8,29 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "crossed": {
+        "story": "Ranks 0 and 1 use two groups of the same members in opposite order.",
+        "source": "NVIDIA/nccl#783",
+        "expected": ["wait-cycle 0,1"],
+        "place": "crossed",
+        "world": 4,
+    },
+    "converts": {
+        "story": (
+            "Rank 3 waits for a program; its row waits for it, and their columns wait for them."
+        ),
+        "expected": ["not-in-collective 3"],
+        "place": "converts",
+        "world": 4,
+    },
+    "later": {
+        "story": "A group is made in the middle of the run, for some ranks only.",
+        "expected": [],
+        "world": 4,
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

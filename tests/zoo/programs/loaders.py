@@ -10,6 +10,38 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+CASES = {
+    "starves": {
+        "story": "A DataLoader worker of rank 1 blocks in a read.",
+        "source": "pytorch/pytorch#1355",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "place": ["__iter__", "epochs"],
+        "launcher": "plain",
+    },
+    "helper-dies": {
+        "story": "A DataLoader worker of rank 1 is killed, as by the OOM killer; the rank raises.",
+        "source": "pytorch/pytorch#8976",
+        "expected": ["rank-crashed 1"],
+        "place": "epochs",
+        "launcher": "plain",
+    },
+    "taken": {
+        "story": (
+            "Rank 1, which has DataLoader workers, is killed by SIGKILL; the workers hold "
+            "its sockets."
+        ),
+        "source": "pytorch/pytorch#8976",
+        "expected": ["rank-killed 1"],
+        "launcher": "plain",
+    },
+    "restarts": {
+        "story": "A loader makes new workers in each epoch, beside a validation without workers.",
+        "expected": [],
+        "launcher": "plain",
+        "world": 2,
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

@@ -10,6 +10,27 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+CASES = {
+    "asks": {
+        "story": "Rank 0 asks a question on stdin, and nobody answers.",
+        "source": "wandb/wandb#1771",
+        "expected": ["not-in-collective 0"],
+        "place": "confirm",
+        "launcher": "own",
+    },
+    "throws": {
+        "story": "Rank 1 raises a KeyError in a function that parses a broadcast object.",
+        "expected": ["rank-crashed 1"],
+        "place": "parse",
+        "launcher": "own",
+    },
+    "exchange": {
+        "story": "Objects are broadcast and gathered, and all ends well.",
+        "expected": [],
+        "launcher": "own",
+    },
+}
+
 RANKS = 3
 
 

@@ -13,6 +13,58 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "shared-cache": {
+        "story": "Rank 0 holds a file lock over a barrier, rank 2 wants it before the barrier.",
+        "expected": ["not-in-collective 2"],
+        "place": "shared_cache",
+    },
+    "wants-key": {
+        "story": "Rank 1 waits for a key of the store that nobody sets.",
+        "expected": ["not-in-collective 1"],
+        "place": "wants_key",
+    },
+    "reports": {
+        "story": "A web service takes rank 0's connection and never answers.",
+        "source": "wandb/wandb#9871",
+        "expected": ["not-in-collective 0"],
+        "place": "reports",
+        "launcher": "plain",
+    },
+    "looped": {
+        "story": "Rank 2 awaits an event in asyncio that nobody sets.",
+        "expected": ["not-in-collective 2"],
+        "place": ["looped", "job", "main"],
+    },
+    "polls": {
+        "story": "Rank 1 looks again and again for a file that nobody writes.",
+        "source": "NVIDIA/Megatron-LM#907",
+        "expected": ["not-in-collective 1"],
+        "place": "polls",
+        "launcher": "plain",
+    },
+    "paused": {
+        "story": "Rank 0 waits for a signal.",
+        "expected": ["not-in-collective 0"],
+        "place": "paused",
+    },
+    "only-one-ended": {
+        "story": "SIGTERM to rank 2 alone.",
+        "expected": ["rank-killed 2"],
+        "launcher": "plain",
+    },
+    "too-much": {
+        "story": "Rank 1 allocates more memory than there can be, and raises MemoryError.",
+        "source": "mosaicml/composer#1690",
+        "expected": ["rank-crashed 1"],
+        "place": "too_much",
+    },
+    "exits-two": {
+        "story": "Rank 0 ends with exit code 2, without an exception.",
+        "expected": ["rank-crashed 0"],
+    },
+}
+
 LOCK = "cache.lock"
 
 

@@ -11,6 +11,29 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+CASES = {
+    "promised": {
+        "story": "Two collectives in flight; rank 1 waits for a result that nobody computes.",
+        "expected": ["not-in-collective 1"],
+        "place": "promised",
+    },
+    "functional": {
+        "story": "Functional collectives; rank 0 waits at an empty queue.",
+        "expected": ["not-in-collective 0"],
+        "place": "functional",
+        "world": 2,
+    },
+    "watched": {
+        "story": "A monitored barrier, which rank 2 does not reach.",
+        "expected": ["not-in-collective 2"],
+        "place": "watched",
+    },
+    "calm": {
+        "story": "Collectives in flight while the ranks compute.",
+        "expected": [],
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

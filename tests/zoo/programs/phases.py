@@ -10,6 +10,48 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "last-words": {
+        "story": (
+            "Rank 0 works on after the last collective; the others leave, and nobody needs them."
+        ),
+        "expected": [],
+        "launcher": "plain",
+    },
+    "half-trains": {
+        "story": "Two ranks train in their own group, the others wait for them at a barrier.",
+        "expected": [],
+        "world": 4,
+        "tolerated": ["not-in-collective 0,1"],
+    },
+    "child-evaluates": {
+        "story": "Rank 0 starts a program that evaluates for eight seconds.",
+        "source": "pytorch/pytorch#54059",
+        "expected": [],
+        "tolerated": ["not-in-collective 0"],
+    },
+    "background-save": {
+        "story": "A thread writes the checkpoint while the training goes on.",
+        "expected": [],
+        "launcher": "plain",
+    },
+    "two-threads": {
+        "story": "Two threads of each rank use a group of their own.",
+        "source": "pytorch/pytorch#119797",
+        "expected": [],
+        "world": 2,
+    },
+    "trickle": {
+        "story": "Rank 0 reads a slow download while the others wait.",
+        "expected": [],
+        "tolerated": ["not-in-collective 0"],
+    },
+    "periodic-check": {
+        "story": "Each second or so one rank sleeps for two seconds, in turns.",
+        "expected": [],
+    },
+}
+
 
 def work(seconds):
     until = time.monotonic() + seconds

@@ -10,6 +10,77 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "ring": {
+        "story": "Each rank of a ring receives first.",
+        "source": "pytorch/pytorch#172668",
+        "expected": ["wait-cycle 0,1,2"],
+        "place": "ring",
+        "launcher": "plain",
+    },
+    "push": {
+        "story": "Two neighbours send 64 MB to each other before they receive.",
+        "source": "NVIDIA/nccl#479",
+        "expected": ["wait-cycle 0,1"],
+        "place": "push",
+        "world": 2,
+    },
+    "label": {
+        "story": "Rank 1 receives with another tag than rank 0 sends with.",
+        "source": "mpi4py/mpi4py#148",
+        "expected": ["unmatched-p2p 0,1", "unmatched-p2p 1"],
+        "place": "label",
+        "launcher": "plain",
+        "world": 2,
+    },
+    "neighbour": {
+        "story": "The last stage receives from rank 0 instead of its neighbour.",
+        "source": "meta-pytorch/torchrec#4472",
+        "expected": ["unmatched-p2p 2", "wait-cycle 0,1,2"],
+        "place": "neighbour",
+    },
+    "branch": {
+        "story": "Rank 0 goes to an all_reduce that the others do not call, in place of a send.",
+        "source": "NVIDIA/nccl#584",
+        "expected": ["unmatched-p2p 1"],
+        "place": ["branch", "relay_on"],
+        "launcher": "plain",
+    },
+    "dozes": {
+        "story": "A middle stage waits at an empty queue.",
+        "expected": ["not-in-collective 1"],
+        "place": "dozes",
+    },
+    "batch-stands": {
+        "story": "A ring of batched sends and receives, in which rank 2 sleeps.",
+        "expected": ["not-in-collective 2"],
+        "place": "batches",
+        "world": 4,
+    },
+    "uneven-stages": {
+        "story": "The middle stage takes longest; the others wait by design.",
+        "expected": [],
+    },
+    "batches": {
+        "story": "All ranks exchange with both neighbours at once.",
+        "expected": [],
+        "launcher": "plain",
+        "world": 4,
+    },
+    "orders": {
+        "story": (
+            "Workers wait in recv for orders; the master waits for a request on a socket, "
+            "and none comes."
+        ),
+        "expected": [],
+        "launcher": "plain",
+    },
+    "desk": {
+        "story": "Workers wait in a broadcast, the master at a queue.",
+        "expected": [],
+    },
+}
+
 SIZE = 1024
 
 

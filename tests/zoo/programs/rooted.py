@@ -7,6 +7,57 @@ import time
 import torch
 import torch.distributed as dist
 
+CASES = {
+    "collects": {
+        "story": "Rank 0 gathers; rank 2 sleeps in place of sending, and rank 1 has long gone on.",
+        "expected": ["not-in-collective 2"],
+        "place": "collects",
+    },
+    "hands-out": {
+        "story": "The root of a scatter does not come.",
+        "expected": ["not-in-collective 1"],
+        "place": "hands_out",
+        "launcher": "plain",
+    },
+    "sums-up": {
+        "story": "Rank 1 leaves out a reduction to rank 0 and goes on with a broadcast.",
+        "expected": ["collective-mismatch 1"],
+        "place": "sums_up",
+    },
+    "triangle": {
+        "story": "Three groups of two ranks, and each rank begins with another group.",
+        "source": "meta-pytorch/torchrec#4149",
+        "expected": ["wait-cycle 0,1,2"],
+        "place": "triangle",
+    },
+    "evaluates-alone": {
+        "story": (
+            "Rank 0 evaluates with the wrapped model, whose buffers are broadcast; the "
+            "others are in a barrier."
+        ),
+        "source": "pytorch/pytorch#54059",
+        "expected": ["collective-mismatch 0"],
+        "place": "evaluates_alone",
+    },
+    "inner-mismatch": {
+        "story": "In a group of two ranks, one calls a barrier and the other an all_reduce.",
+        "expected": [
+            "collective-mismatch 2,3",
+            "collective-mismatch 3",
+            "rank-killed 2",
+            "rank-killed 3",
+        ],
+        "place": "inner_mismatch",
+        "world": 4,
+    },
+    "odd-one-asleep": {
+        "story": "The ranks work in pairs; one sleeps, and only its partner waits at first.",
+        "expected": ["not-in-collective 3"],
+        "place": "odd_one_asleep",
+        "world": 4,
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

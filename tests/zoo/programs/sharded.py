@@ -11,6 +11,42 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+CASES = {
+    "keeps-alone": {
+        "story": "Rank 0 alone collects the full state dict of sharded weights.",
+        "source": "pytorch/pytorch#143536",
+        "expected": ["collective-mismatch 0"],
+        "place": "train",
+    },
+    "unrouted": {
+        "story": "On rank 2 no token reaches the expert, so its layer is not gathered.",
+        "source": "deepspeedai/DeepSpeed#4966",
+        "expected": ["collective-mismatch 2", "rank-killed 2"],
+    },
+    "reads": {
+        "story": "Rank 1 reads from a disk that does not answer; fully sharded layers.",
+        "source": "nfs-ganesha/nfs-ganesha#1327",
+        "expected": ["not-in-collective 1"],
+        "place": "slow_disk",
+        "world": 2,
+    },
+    "named-devices": {
+        "story": (
+            "The same with a group that names its devices (cpu:gloo), whose status has no number."
+        ),
+        "expected": ["not-in-collective 1"],
+        "place": "slow_disk",
+        "world": 2,
+    },
+    "plain-shards": {
+        "story": "Fully sharded layers; rank 0 writes a checkpoint for three seconds.",
+        "expected": [],
+        "world": 2,
+        "shape": "plain",
+        "tolerated": ["not-in-collective 0"],
+    },
+}
+
 
 def mark():
     print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)

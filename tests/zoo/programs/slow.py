@@ -15,6 +15,138 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+CASES = {
+    "in-backward": {
+        "story": "Rank 1 sleeps 0.2 s in each backward.",
+        "expected": ["straggler 1"],
+        "place": "in_backward",
+        "world": 4,
+        "within_s": 40.0,
+    },
+    "a-fifth": {
+        "story": "Rank 0 takes a fifth longer than the others.",
+        "source": "intelligent-machine-learning/dlrover#678",
+        "expected": ["straggler 0"],
+        "place": "a_fifth",
+        "world": 2,
+        "within_s": 75.0,
+    },
+    "busy-forward": {
+        "story": "Rank 2 computes 40 ms more in Python before each forward.",
+        "source": "deepspeedai/DeepSpeed#1617",
+        "expected": ["straggler 2"],
+        "place": ["occupied", "busy_forward"],
+        "within_s": 40.0,
+    },
+    "in-between": {
+        "story": "Rank 1 sleeps between backward and the optimizer.",
+        "expected": ["straggler 1"],
+        "place": "in_between",
+        "world": 2,
+        "within_s": 40.0,
+    },
+    "holds-the-lock": {
+        "story": "Rank 1 is 40 ms in C code that holds the GIL, in each step.",
+        "source": "pytorch/pytorch#116798",
+        "expected": ["straggler 1"],
+        "place": "holds_the_lock",
+        "within_s": 40.0,
+    },
+    "cleans-up": {
+        "story": "Rank 0 collects garbage in each step, over many objects.",
+        "source": "pytorch/torchtitan#148",
+        "expected": ["straggler 0"],
+        "place": "cleans_up",
+        "world": 2,
+        "within_s": 40.0,
+    },
+    "two-of-four": {
+        "story": "Two of four ranks are late in each step.",
+        "source": "horovod/horovod#2026",
+        "expected": ["straggler 0,3"],
+        "place": "two_of_four",
+        "world": 4,
+        "within_s": 40.0,
+    },
+    "takes-turns": {
+        "story": "Rank 0 is late at first, then rank 2.",
+        "expected": ["straggler 2"],
+        "place": "takes_turns",
+        "within_s": 60.0,
+    },
+    "own-data": {
+        "story": "The data of rank 1 is slower to read.",
+        "source": "ultralytics/yolov5#5681",
+        "expected": ["straggler 1"],
+        "place": ["own_data", "__getitem__"],
+        "within_s": 40.0,
+    },
+    "before-barrier": {
+        "story": "No optimizer and no steps; rank 0 comes late to each barrier.",
+        "expected": ["straggler 0"],
+        "place": "before_barrier",
+        "within_s": 40.0,
+    },
+    "one-by-one": {
+        "story": "Each gradient is reduced on its own, and small.",
+        "expected": ["sync-bound 0,1,2"],
+        "place": "one_by_one",
+        "within_s": 60.0,
+    },
+    "on-one-core": {
+        "story": "All ranks are bound to one core.",
+        "source": "pytorch/pytorch#101850",
+        "expected": ["cpu-oversubscribed 0,1,2"],
+        "within_s": 60.0,
+    },
+    "all-read-all": {
+        "story": "Each rank reads the whole data set: no DistributedSampler.",
+        "expected": ["sampler-not-distributed 0,1"],
+        "world": 2,
+        "within_s": 40.0,
+    },
+    "same-order": {
+        "story": "set_epoch is not called, so each epoch has the same order.",
+        "expected": ["epoch-not-set 0,1"],
+        "world": 2,
+        "within_s": 40.0,
+    },
+    "even": {
+        "story": "All ranks are equally fast.",
+        "expected": [],
+    },
+    "lengths-differ": {
+        "story": "The time of a step varies at random, on each rank.",
+        "source": "huggingface/transformers#47340",
+        "expected": [],
+    },
+    "checks-often": {
+        "story": "Rank 0 validates every 40 steps, the others wait.",
+        "expected": [],
+        "tolerated": ["not-in-collective 0"],
+    },
+    "stumbles": {
+        "story": "One step of four seconds on rank 1.",
+        "expected": [],
+        "launcher": "plain",
+    },
+    "writes-now-and-then": {
+        "story": "Rank 0 prints and waits a little at each tenth step.",
+        "expected": [],
+    },
+    "own-part": {
+        "story": "Each rank has files of its own, and an ordinary loader.",
+        "expected": [],
+        "world": 2,
+    },
+    "new-order": {
+        "story": "set_epoch is called as it should be.",
+        "expected": [],
+        "launcher": "plain",
+        "world": 2,
+    },
+}
+
 STEPS_BEFORE = 80
 
 
