@@ -17,14 +17,11 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ddtop.agent.limits import Limits
     from ddtop.agent.stacks.frames import ThreadLook
     from ddtop.wire.records import Group
 
-STUCK_NS = 1_000_000_000
-"""What is open and does not move for this long is stuck, as far as the agent reports it."""
 WAITS_KEPT = 100
-RECENT_SAMPLES, RECENT_LEAST = 80, 12
-"""Samples that `wait_ratio` is made of: 20 s. Below 3 s a ratio says nothing."""
 
 PageCall = tuple[int, int, int, int, int]
 """An open call on the state page: call, since (monotonic ns), peer, tag, thread."""
@@ -105,12 +102,13 @@ class Communication(Probe):
     `groups`: what this rank communicates in. `wait_samples` of `all_samples` found a wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self.groups: tuple[Group, ...] = ()
         self.wait_samples = 0
         self.all_samples = 0
         self._waits: deque[int] = deque(maxlen=WAITS_KEPT)
-        self._recent: deque[bool] = deque(maxlen=RECENT_SAMPLES)
+        self._recent: deque[bool] = deque(maxlen=limits.wait_samples)
         self._recent_waits = 0
 
     def count_sample(self, waits: bool, host_waits: bool | None = None) -> None:
@@ -122,7 +120,7 @@ class Communication(Probe):
         self.all_samples += 1
         self.wait_samples += waits
         blocked = waits if host_waits is None else host_waits
-        if len(self._recent) == RECENT_SAMPLES:
+        if len(self._recent) == self._limits.wait_samples:
             self._recent_waits -= self._recent[0]
         self._recent.append(blocked)
         self._recent_waits += blocked
@@ -136,7 +134,7 @@ class Communication(Probe):
     def wait_ratio(self) -> float | None:
         """Ratio of the last samples in which the host waited; None while there are too few."""
         samples = len(self._recent)
-        return self._recent_waits / samples if samples >= RECENT_LEAST else None
+        return self._recent_waits / samples if samples >= self._limits.wait_samples_least else None
 
     def longest_waits_ns(self) -> list[int]:
         """The two longest of the last waits that ended, longest first."""

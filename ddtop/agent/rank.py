@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ddtop import registry
 from ddtop.agent.identity import Identity
+from ddtop.agent.limits import LIMITS, Limits
 from ddtop.agent.notes import Notes
 from ddtop.agent.stacks.dump_file import DumpFile
 from ddtop.agent.stacks.frames import FrameReader
@@ -48,7 +49,8 @@ class InitArguments:
 class Rank:
     """The facts of one rank.
 
-    `job`, `run`, `socket`: which relay it reports to. `source`: how we know that it is a rank.
+    `job`, `run`, `socket`: which relay it reports to. `limits`: its thresholds.
+    `source`: how we know that it is a rank.
     `main_id`: Python's number of the main thread; `lead_id`: of the thread that trains; `stepper`:
     of the thread that stepped the optimizer last, 0 before the first step.
     `joined`: it has process groups. `destroyed`: it destroyed them all, `final_seqs` has their last
@@ -65,7 +67,9 @@ class Rank:
         socket: Path,
         source: str,
         backend: str | None,
+        limits: Limits = LIMITS,
     ) -> None:
+        self.limits = limits
         self.who, self.job, self.run, self.socket, self.source = who, job, run, socket, source
         self.backend = backend
         self.pid = os.getpid()

@@ -38,10 +38,6 @@ used 2.3 ms of CPU a second (0.052 ms a step of 22 ms), at 4 Hz it uses 1.5 ms (
 seconds still hold 40 samples."""
 BEFORE_FORK_S = 0.005
 AT_EXIT_S = 0.3
-GIL_LATE_NS = 50_000_000
-HELD_NS = 8_000_000
-"""A tick that is later than this waited for the GIL or for a CPU: Python's other threads give the
-GIL up within 5 ms when asked."""
 FULL_COLLECTION = 2
 
 _dropped: list[object] = []
@@ -123,8 +119,8 @@ class Runtime:
                         late = now - planned
                         self._fork_warning.end()
                         rank.page.words[layout.HEARTBEAT_AT] = now
-                        held = not woken and late > HELD_NS
-                        late_ns = late if late > GIL_LATE_NS else 0
+                        held = not woken and late > rank.limits.held_ns
+                        late_ns = late if late > rank.limits.gil_late_ns else 0
                         reporter.tick(now, late_ns, held, rank.take_hello())
                         # Jittered by the clock's low digits: a fixed period would stay in step
                         # with the program's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.collectives import Collectives
 
@@ -54,7 +55,7 @@ class Bench:
         )
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
         self.peers = PeerNotes()
-        self.probe, self.recorder = Collectives(self.peers), FakeRecorder()
+        self.probe, self.recorder = Collectives(self.peers, LIMITS), FakeRecorder()
         self.probe._recorder = self.recorder
 
     def passes(self, seconds, steps=False, waiting=False, completed=None, in_line=False):

@@ -11,6 +11,7 @@ import pytest
 
 from ddtop.agent import report
 from ddtop.agent.guard import guard
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Communication, Probe
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
@@ -98,7 +99,7 @@ class Fabric(Communication):
     """A third source that knows when the rank waits."""
 
     def __init__(self, name, key):
-        super().__init__()
+        super().__init__(LIMITS)
         self.name, self.key = name, key
         self.groups = (Group(name, "", (0, 1), "fabric"),)
         self._waits.extend([4_000_000, 9_000_000])

@@ -13,6 +13,7 @@ import pytest
 import ddtop
 from ddtop.agent import current, user_calls
 from ddtop.agent.guard import guard
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
 from ddtop.agent.progress_notes import progress_notes
@@ -28,7 +29,10 @@ SECOND = 1_000_000_000
 def watched(monkeypatch, clean_notes):
     """A rank whose agent is there."""
     rank = SimpleNamespace(
-        page=SimpleNamespace(words=[0] * layout.SLOTS_AT), stepper=0, lead_id=clean_notes.thread
+        page=SimpleNamespace(words=[0] * layout.SLOTS_AT),
+        stepper=0,
+        lead_id=clean_notes.thread,
+        limits=LIMITS,
     )
     monkeypatch.setattr(current, "_rank", rank)
     monkeypatch.setattr(ddtop, "_agent", user_calls)

@@ -16,6 +16,7 @@ from typing import Any
 import ddtop
 from ddtop.agent import current, user_calls
 from ddtop.agent.frameworks import accelerate, fabric, hf_trainer, ray_train, torch_phases
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
 from ddtop.agent.progress_notes import progress_notes
@@ -41,7 +42,8 @@ def measure(repeats: int) -> Iterator[Row]:
             f"{name}, nobody watches", _ns(call, repeats) - empty, UNSET_BAR_NS, "ns", digits=0
         )
     words = [0] * layout.SLOTS_AT
-    rank: Any = SimpleNamespace(page=SimpleNamespace(words=words), stepper=0, lead_id=get_ident())
+    page = SimpleNamespace(words=words)
+    rank: Any = SimpleNamespace(page=page, stepper=0, lead_id=get_ident(), limits=LIMITS)
     before = current.get()
     current.become(rank)
     ddtop._agent = user_calls

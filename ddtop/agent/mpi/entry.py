@@ -110,7 +110,7 @@ def _begin(mpi: Any) -> None:
     running.backend = running.backend or backend
     running.who.world_size = size
     running.joined = True
-    running.late_probes["mpi"] = MpiProbe(lines, part)
+    running.late_probes["mpi"] = MpiProbe(lines, part, running.limits)
     running.send_hello_now(HELLO_S)
     lines.communicators.tell = lambda: running.send_hello_now(HELLO_S / 4)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ddtop.agent.limits import Limits
 from ddtop.agent.mpi.lines import RING, Lines, Past
 from ddtop.agent.mpi.rhythm import Rhythm
 from ddtop.agent.probe import Communication, Tick
@@ -20,9 +21,6 @@ from ddtop.wire import mpi as layout
 from ddtop.wire.calls import MPI_CALLS, P2P_CALLS
 from ddtop.wire.mpi import MpiCall, MpiPart, MpiState, MpiTraffic
 
-LONG_NS = 500_000_000
-"""Shorter waits are below what any rule asks about."""
-STANDS_NS = 1_000_000_000
 DONE_KEPT, TRAFFIC_KEPT, LOOKED_AT = 8, 64, 64
 
 
@@ -32,10 +30,10 @@ class MpiProbe(Communication):
     name = "mpi"
     retries = False
 
-    def __init__(self, lines: Lines, part: memoryview) -> None:
-        super().__init__()
+    def __init__(self, lines: Lines, part: memoryview, limits: Limits) -> None:
+        super().__init__(limits)
         self._lines, self._part = lines, part
-        self.rhythm = Rhythm(lines)
+        self.rhythm = Rhythm(lines, limits)
         self.state: MpiState | None = None
         self._serials: tuple[tuple[int, int], ...] = ()
         self._total = 0
@@ -57,7 +55,7 @@ class MpiProbe(Communication):
         self.count_sample(state is not None and bool(state.calls))
         self._note_wait(state, unix_ns)
         self.rhythm.look(now)
-        stands = self.moved_at is not None and now - self.moved_at > STANDS_NS
+        stands = self.moved_at is not None and now - self.moved_at > self._limits.stuck_ns
         if state is not None and (stands or self._lines.failed is not None):
             state = self._with_details(state, unix_ns)
         self.state = state
@@ -87,7 +85,7 @@ class MpiProbe(Communication):
         """The call that has been open for a second."""
         state = self.state
         for call in state.calls if state is not None else ():
-            if state is not None and state.unix_ns - call.since_unix_ns > STANDS_NS:
+            if state is not None and state.unix_ns - call.since_unix_ns > self._limits.stuck_ns:
                 return (
                     (call.group, call.seq)
                     if call.seq is not None
@@ -100,7 +98,7 @@ class MpiProbe(Communication):
         now_open = (call.serial, call.since_unix_ns) if call is not None else None
         if self._open is not None and (now_open is None or now_open[0] != self._open[0]):
             waited = unix_ns - self._open[1]
-            if waited > LONG_NS:
+            if waited > self._limits.wait_kept_ns:
                 self._waits.append(waited)
         self._open = now_open
 

@@ -8,12 +8,8 @@ then nothing is reported. Check: the program's own log.
 
 from __future__ import annotations
 
+from ddtop.agent.limits import Limits
 from ddtop.agent.mpi.lines import Lines, Past
-
-ROUNDS = 3
-AGREEING_LOOKS = 4
-LOOKED_AT = 64
-RECENT_NS, RECENT_LEAST = 10_000_000_000, 12
 
 
 class Rhythm:
@@ -21,8 +17,8 @@ class Rhythm:
     monotonic ns.
     """
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
+    def __init__(self, lines: Lines, limits: Limits) -> None:
+        self._lines, self._limits = lines, limits
         self.iteration: int | None = None
         self.at = 0
         self._period = self._agreeing = 0
@@ -40,7 +36,7 @@ class Rhythm:
             self._period, self._agreeing, self._counted = period, 1, total
             return
         self._agreeing += 1
-        if self._agreeing < AGREEING_LOOKS:
+        if self._agreeing < self._limits.pattern_looks:
             return
         if self.iteration is None:
             self.iteration, self._counted = total // period, total - total % period
@@ -54,15 +50,19 @@ class Rhythm:
 
     def _find(self, now: int) -> int:
         """The shortest pattern in the last collectives, 0 where there is none."""
-        last = self._lines.last(LOOKED_AT)
+        limits = self._limits
+        last = self._lines.last(limits.pattern_length)
         # After a loop of another kind, in which the program may have been long ago.
-        recent = [past for past in last if now - past[5] < RECENT_NS]
-        return _period(last) or (_period(recent) if len(recent) >= RECENT_LEAST else 0)
+        recent = [past for past in last if now - past[5] < limits.pattern_recent_ns]
+        if period := _period(last, limits.pattern_rounds):
+            return period
+        enough = len(recent) >= limits.pattern_recent_least
+        return _period(recent, limits.pattern_rounds) if enough else 0
 
 
-def _period(collectives: list[Past]) -> int:
+def _period(collectives: list[Past], rounds: int) -> int:
     keys = [(comm.uid, code) for comm, code, *_ in collectives]
-    for period in range(1, len(keys) // ROUNDS + 1):
+    for period in range(1, len(keys) // rounds + 1):
         # A short pattern must hold through all collectives that are read: otherwise it is an inner
         # loop of the program.
         if all(keys[at] == keys[at - period] for at in range(period, len(keys))):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
-from ddtop.agent.probe import STUCK_NS, Communication, Tick
+from ddtop.agent.probe import Communication, Tick
 from ddtop.agent.probes.captures import Captures
 from ddtop.agent.probes.group_status import GroupWatch, ended
 from ddtop.agent.probes.parallel import meanings_of
@@ -37,23 +37,14 @@ from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import Collective, GroupProgress
 
 if TYPE_CHECKING:
+    from ddtop.agent.limits import Limits
     from ddtop.agent.rank import Rank
 
 LOOK_EVERY_NS = 200_000_000
-STILL_NS = 2_000_000_000
-"""Nothing open, nothing moved for this long: one read too, for what this rank has passed."""
-STILL_STALL_NS = 4_000_000_000
-"""After this long without a movement a read may also hold the GIL for some tens of ms."""
-NCCL_STUCK_NS = 4_000_000_000
-"""Entries of NCCL are read only after this long: in a healthy step a collective may be open for
-seconds."""
 MEANINGS_EVERY_NS = 2_000_000_000
 ENTRIES, STATUS, MEANINGS = "entries", "recorder status", "parallel groups"
 """Names in `probes_off`."""
-IN_LINE_NS = 3_000_000_000
-"""A main thread that is inside one call for this long waits for something, for example its GPU. A
-loop would have come to another call."""
-UNSEEN_READ_AFTER_NS, UNSEEN_READ_EVERY_NS = 5_000_000_000, 1_000_000_000
+UNSEEN_READ_EVERY_NS = 1_000_000_000
 ENTRIES_EVERY_NS = 5_000_000_000
 _ELSEWHERE = (LOADER, FORWARD, OPTIMIZER)
 """Activities in which a rank waits for no collective. A wait inside a forward (FSDP, DDP's buffers)
@@ -62,7 +53,7 @@ is COLLECTIVE."""
 
 def probe(rank: Rank) -> Collectives:
     """The probe of `ddtop.agent.sources`."""
-    return Collectives(rank.notes[PeerNotes], rank)
+    return Collectives(rank.notes[PeerNotes], rank.limits, rank)
 
 
 class Collectives(Communication):
@@ -74,8 +65,8 @@ class Collectives(Communication):
 
     name = "collectives"
 
-    def __init__(self, peers: PeerNotes, rank: Rank | None = None) -> None:
-        super().__init__()
+    def __init__(self, peers: PeerNotes, limits: Limits, rank: Rank | None = None) -> None:
+        super().__init__(limits)
         self._peers, self._rank = peers, rank
         self._recorder: Recorder | None = None
         self._watches: dict[str, GroupWatch] = {}
@@ -117,7 +108,7 @@ class Collectives(Communication):
         return [
             (name, (watch.completed or 0) + 1 - (watch.offset or 0))
             for since, name, watch in pending
-            if self._now - (since or 0) > STUCK_NS
+            if self._now - (since or 0) > self._limits.stuck_ns
         ]
 
     def sample(self, tick: Tick) -> None:
@@ -299,7 +290,8 @@ class Collectives(Communication):
             return True
         self.skips += 1
         still = now - max(watch.moved_at for watch in self._watches.values())
-        return still > UNSEEN_READ_AFTER_NS and now - self._status_at > UNSEEN_READ_EVERY_NS
+        long_still = still > self._limits.unseen_read_after_ns
+        return long_still and now - self._status_at > UNSEEN_READ_EVERY_NS
 
     def _look_at_status(self, now: int) -> None:
         if self._recorder is None:
@@ -356,7 +348,7 @@ class Collectives(Communication):
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
         # On NCCL it waits in loss.item() instead, or wherever else it waits for its GPU.
         nccl: set[str] = set()
-        if in_line_since is not None and now - in_line_since > IN_LINE_NS:
+        if in_line_since is not None and now - in_line_since > self._limits.in_line_ns:
             nccl = self._on_nccl()
             # Asked last: it reads a file.
             nccl = nccl if nccl and _spins() else set()
@@ -365,7 +357,7 @@ class Collectives(Communication):
                 watch.completed, watch.open = None, []
             done = watch.completed is not None and watch.completed >= watch.enqueued
             stuck = (waiting_frame or name in nccl) and not done and watch.moved_at == last
-            if stuck and watch.enqueued and now - watch.moved_at > STUCK_NS:
+            if stuck and watch.enqueued and now - watch.moved_at > self._limits.stuck_ns:
                 watch.pending_since = watch.pending_since or watch.moved_at
                 continue
             if watch.pending_since is not None and watch.moved_at > watch.pending_since:
@@ -382,7 +374,7 @@ class Collectives(Communication):
                 and "nccl" in group.backend
                 and not self._peers.calls.get(group.name, 0)
             ):
-                watch.follow_call(now, in_call_since, STUCK_NS)
+                watch.follow_call(now, in_call_since, self._limits.stuck_ns)
 
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
         # NCCL makes a group's communicator inside its first collective: the number has moved, but
@@ -394,7 +386,7 @@ class Collectives(Communication):
             # With a recorder that is off, or a status that stays at -1, only the very first is sure
             # to be one.
             first = watch.completed is None and watch.enqueued == 1
-            builds = first and waiting_frame and now - watch.moved_at > STUCK_NS
+            builds = first and waiting_frame and now - watch.moved_at > self._limits.stuck_ns
             if builds or watch.building:
                 watch.pending_since = (watch.pending_since or watch.moved_at) if builds else None
             watch.building = builds
@@ -433,12 +425,12 @@ class Collectives(Communication):
                 key = (*key, self._watches[gaps[0][0]].enqueued)
         elif doubted:
             key = ("doubted", *doubted)
-        elif self.moved_at is not None and now - self.moved_at > STILL_NS:
+        elif self.moved_at is not None and now - self.moved_at > self._limits.still_ns:
             key = (
                 "still",
                 tuple((name, watch.enqueued, watch.last) for name, watch in self._watches.items()),
             )
-            stalls = now - self.moved_at > STILL_STALL_NS
+            stalls = now - self.moved_at > self._limits.still_stall_ns
         else:
             return
         on_nccl = self._stuck_on_nccl(now)
@@ -447,7 +439,7 @@ class Collectives(Communication):
             key = (*key, "nccl", gpu)
         if (
             key not in self._read_keys
-            and now - self._entries_at > STUCK_NS
+            and now - self._entries_at > self._limits.stuck_ns
             and self._read_entries(now, unix_minus_mono, stalls, gpu, on_nccl)
         ):
             self._read_keys.append(key)
@@ -459,7 +451,7 @@ class Collectives(Communication):
         on_nccl = self._on_nccl()
         return any(
             watch.pending_since is not None
-            and now - max(watch.pending_since, watch.moved_at) > NCCL_STUCK_NS
+            and now - max(watch.pending_since, watch.moved_at) > self._limits.nccl_stuck_ns
             for name, watch in self._watches.items()
             if name in on_nccl
         )
@@ -550,7 +542,7 @@ class Collectives(Communication):
 
     def retired_collectives(self) -> tuple[Collective, ...]:
         """The last retired entries of each group. Sent only while nothing makes progress."""
-        stuck = self.moved_at is not None and self._now - self.moved_at > STUCK_NS
+        stuck = self.moved_at is not None and self._now - self.moved_at > self._limits.stuck_ns
         return (
             tuple(item for watch in self._watches.values() for item in watch.retired)
             if stuck

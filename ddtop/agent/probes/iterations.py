@@ -17,9 +17,6 @@ from ddtop.wire import page as layout
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
-STEPS_NS = 2_000_000_000
-"""The length of a step is the mean of this time, but of the last two steps at least."""
-
 
 def probe(rank: Rank) -> IterationsProbe:
     """The probe of `ddtop.agent.sources`."""
@@ -62,7 +59,7 @@ class IterationsProbe(Probe):
         steps.append((iteration, at))
         self.moved_at = tick.now
         # At least the last two: a step of a minute has a length too.
-        while len(steps) > 2 and at - steps[1][1] > STEPS_NS:
+        while len(steps) > 2 and at - steps[1][1] > self._rank.limits.step_window_ns:
             steps.pop(0)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:

@@ -19,13 +19,9 @@ from ddtop.wire import page as layout
 from ddtop.wire.loader import Feed, Loader, Waited
 
 if TYPE_CHECKING:
+    from ddtop.agent.limits import Limits
     from ddtop.agent.rank import Rank
 
-LONG_WAIT_NS = 1_000_000_000
-"""A batch that has not come after so long is worth a look at the worker that must deliver it."""
-FEEDS_STEPS = 8
-"""A loader with this many optimizer steps feeds the training: it becomes the one that is
-reported."""
 WAITED_KEPT = 40
 """Looks over which it is added up for which loader the rank waits: 20 s."""
 OWED_KEPT, OWED_LEAST = 20, 8
@@ -52,7 +48,8 @@ class _Queue:
 class LoaderHistory:
     """What is remembered of the loaders from one report to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         self.samplers = SamplerHistory()
         self.feed: Feed | None = None
         self.owed: deque[int] = deque(maxlen=OWED_KEPT)
@@ -78,14 +75,14 @@ class LoaderHistory:
     def note_feed(self, feed: Feed | None) -> None:
         """Remember what feeds the iterator. A validation does not replace the training."""
         known = self.feed.steps if self.feed is not None else 0
-        if feed is not None and feed.steps >= min(known, FEEDS_STEPS):
+        if feed is not None and feed.steps >= min(known, self.limits.feed_steps):
             self.feed = feed
 
     def note_wait(self, feed: Feed | None, queue: _Queue, total_ns: int) -> Waited | None:
         """Add the wait since the last look; returns the loader with most of the last waits."""
         grown_ns, self._wait_total_ns = max(0, total_ns - self._wait_total_ns), total_ns
         if feed is not None:
-            feeds = feed.steps >= FEEDS_STEPS
+            feeds = feed.steps >= self.limits.feed_steps
             now = Waited(
                 feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds
             )
@@ -136,7 +133,7 @@ class LoaderProbe(Probe):
     name = "loader"
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._history = rank, LoaderHistory()
+        self._rank, self._history = rank, LoaderHistory(rank.limits)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The loader's record."""
@@ -170,7 +167,8 @@ def read(
     now = time.monotonic_ns()
     # Not Process.is_alive(): it reaps, and the program would lose the exit code.
     seen = [workers.worker(pid) for pid in queue.pids]
-    owing, looked = _owing(queue, seen, now - since if since else 0)
+    late = bool(since) and now - since > history.limits.batch_late_ns
+    owing, looked = _owing(queue, seen, late)
     if since and owing is not None:
         history.owed.append(owing)
     # The relay reads the stack of this worker by itself, and of no other.
@@ -205,12 +203,12 @@ def read(
     )
 
 
-def _owing(queue: _Queue, seen: list[workers.Worker], waited_ns: int) -> tuple[int | None, bool]:
+def _owing(queue: _Queue, seen: list[workers.Worker], late: bool) -> tuple[int | None, bool]:
     """(pid of the worker that must deliver the next batch, whether it has been due for long)."""
     if queue.closing and queue.owing is None:
         pid = next((one.pid for one in seen if one.alive), None)
         return pid, pid is not None
-    return queue.owing, waited_ns > LONG_WAIT_NS
+    return queue.owing, late
 
 
 def _queue(iterator: Any, waits: bool = False) -> _Queue:

@@ -11,15 +11,9 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
+from ddtop.agent.limits import Limits
 from ddtop.wire.progress import Pace, Speed
 
-BUCKET_NS = 30_000_000_000
-STEPS_LEAST = 5
-"""A piece of training is this long, and has this many steps: a mean over less is noise."""
-PIECES = 4
-"""A speed is made of four pieces: two minutes."""
-WARM_UP = 1
-BEFORE_NS = 600_000_000_000
 KEPT = 64
 
 
@@ -35,7 +29,8 @@ class Piece:
 class Paces:
     """Cuts the training into pieces, and remembers the first and the last of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._last: tuple[int, int, int, int, float | None, float | None] | None = None
         self._forget()
 
@@ -77,30 +72,34 @@ class Paces:
         piece.tokens += _grown(last[5], tokens)
         piece.looks += 1
         piece.waits += waits
-        if piece.ns >= BUCKET_NS and piece.steps >= STEPS_LEAST:
+        limits = self._limits
+        if piece.ns >= limits.pace_piece_ns and piece.steps >= limits.pace_piece_steps:
             piece.ended, self._piece = now, Piece()
             self._close(piece)
 
     def _close(self, piece: Piece) -> None:
         self._ended += 1
-        if WARM_UP < self._ended <= WARM_UP + PIECES:
+        warm_up, pieces = self._limits.pace_warm_up_pieces, self._limits.pace_pieces
+        if warm_up < self._ended <= warm_up + pieces:
             self._start.append(piece)
         self._recent.append(piece)
         self._told = None
 
     def pace(self, unix_minus_mono: int) -> Pace | None:
         """What is known; None until there are two minutes of training after the warm-up."""
-        if self._ended < WARM_UP + PIECES:
+        warm_up, pieces = self._limits.pace_warm_up_pieces, self._limits.pace_pieces
+        if self._ended < warm_up + pieces:
             return None
         if self._told is None:
             recent = list(self._recent)
-            now, end = recent[-PIECES:], recent[-1].ended
-            before = [one for one in recent if end - one.ended >= BEFORE_NS][-PIECES:]
-            later = self._ended >= WARM_UP + 2 * PIECES
+            now, end = recent[-pieces:], recent[-1].ended
+            long_ago = end - self._limits.pace_before_ns
+            before = [one for one in recent if one.ended <= long_ago][-pieces:]
+            later = self._ended >= warm_up + 2 * pieces
             self._told = Pace(
                 now=_speed(now),
                 start=_speed(self._start) if later else None,
-                before=_speed(before) if len(before) == PIECES else None,
+                before=_speed(before) if len(before) == pieces else None,
                 since_unix_ns=now[0].began + unix_minus_mono,
             )
         return self._told

@@ -12,7 +12,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probe import STUCK_NS, Communication, Tick
+from ddtop.agent.probe import Communication, Tick
 from ddtop.wire import page as layout
 from ddtop.wire.calls import P2P_CALLS
 
@@ -31,7 +31,7 @@ class PeerCallsProbe(Communication):
     name = "peer calls"
 
     def __init__(self, rank: Rank) -> None:
-        super().__init__()
+        super().__init__(rank.limits)
         self._rank = rank
 
     def sample(self, tick: Tick) -> None:
@@ -49,6 +49,6 @@ class PeerCallsProbe(Communication):
         """The call that has been open for a second: name, peer, since when."""
         now = time.monotonic_ns()
         for call, since, peer, _, _ in self._rank.page.open_calls():
-            if now - since > STUCK_NS and layout.CALLS[call] in P2P_CALLS:
+            if now - since > self._limits.stuck_ns and layout.CALLS[call] in P2P_CALLS:
                 return layout.CALLS[call], peer, since
         return None

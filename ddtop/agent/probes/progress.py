@@ -29,12 +29,7 @@ from ddtop.wire.progress import TRAIN, Expectation, TrainingProgress
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
-SPEED_NS = 30_000_000_000
-"""Speeds are the mean over this time."""
-ETA_NS = 600_000_000_000
 ETA_EVERY_NS = 10_000_000_000
-"""The remaining time follows the speed of the last ten minutes, with validation and checkpoints."""
-SILENT_NS = 5_000_000_000
 SECOND_NS = 1e9
 
 
@@ -46,8 +41,8 @@ def probe(rank: Rank) -> ProgressProbe:
 class Speed:
     """The growth per second of some counts over the last `keep_ns`."""
 
-    def __init__(self, keep_ns: int, every_ns: int = 0) -> None:
-        self._keep_ns, self._every_ns = keep_ns, every_ns
+    def __init__(self, keep_ns: int, silent_ns: int, every_ns: int = 0) -> None:
+        self._keep_ns, self._silent_ns, self._every_ns = keep_ns, silent_ns, every_ns
         self._points: deque[tuple[int, tuple[float | None, ...]]] = deque()
 
     def clear(self) -> None:
@@ -77,7 +72,7 @@ class Speed:
         if a is None or b is None:
             return None
         usual_ns = (ended - began) / (len(points) - 1)
-        if now - ended > max(SILENT_NS, 3 * usual_ns):
+        if now - ended > max(self._silent_ns, 3 * usual_ns):
             ended = now
         return (b - a) / ((ended - began) / SECOND_NS)
 
@@ -93,14 +88,16 @@ class ProgressProbe(Probe):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._speed, self._eta = Speed(SPEED_NS), Speed(ETA_NS, ETA_EVERY_NS)
+        limits = rank.limits
+        self._speed = Speed(limits.speed_window_ns, limits.speed_silent_ns)
+        self._eta = Speed(limits.eta_window_ns, limits.speed_silent_ns, ETA_EVERY_NS)
         self._phase: str | None = None
         self._since = 0
         self._open: Phase | None = None
         self._source: str | None = None
         self._samples: float | None = None
         self._tokens: float | None = None
-        self._paces = Paces()
+        self._paces = Paces(limits)
         self._was_expected = False
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:

@@ -15,10 +15,6 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
 
-FORGET_STEPS = 8
-"""After this many steps of other optimizers, without one of the counted one, the next one is
-counted."""
-
 
 def wrap(module: ModuleType) -> None:
     """Register the hook; torch keeps it in a list of its own, nothing is replaced."""
@@ -40,7 +36,7 @@ def wrap(module: ModuleType) -> None:
             return
         if counted != id(optimizer):
             others += 1
-            if counted and others < FORGET_STEPS:
+            if counted and others < rank.limits.optimizer_forget_steps:
                 return
             counted = id(optimizer)
         others = 0

@@ -14,7 +14,7 @@ import functools
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ddtop.agent import current
@@ -22,11 +22,12 @@ from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.wire.page import CALLS, NO_PEER
 
+if TYPE_CHECKING:
+    from ddtop.agent.limits import Limits
+
 _WRAPPED = "__ddtop_wrapped__"
 _SIDES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _MARKS_MAX = 4096
-LONG_NS = 500_000_000
-"""Shorter waits are below what any rule asks about, and cost nothing to remember."""
 
 _marks: dict[int, tuple[int, int, int]] = {}
 """id of a Work that isend or irecv returned -> (call, peer, tag)."""
@@ -68,7 +69,7 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
             return original(*args, **kwargs)
         finally:
             rank.page.leave_call(slot)
-            _note_wait(notes, began)
+            _note_wait(notes, began, rank.limits)
 
     setattr(wrapper, _WRAPPED, True)
     setattr(module, name, wrapper)
@@ -124,10 +125,10 @@ class _Counted:
                     counts[name] = counts.get(name, 0) + (grown if self._whole else 1)
 
 
-def _note_wait(notes: PeerNotes, began: int) -> None:
+def _note_wait(notes: PeerNotes, began: int, limits: Limits) -> None:
     # Stages of a pipeline wait by design: what was borne before is no news.
     waited = time.monotonic_ns() - began
-    if waited > LONG_NS:
+    if waited > limits.wait_kept_ns:
         notes.waits.append(waited)
 
 
@@ -205,7 +206,7 @@ def _wrap_wait(module: ModuleType) -> None:
             return original(self, *args, **kwargs)
         finally:
             rank.page.leave_call(slot)
-            _note_wait(notes, began)
+            _note_wait(notes, began, rank.limits)
 
     functools.update_wrapper(wait, original)
     setattr(wait, _WRAPPED, True)

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from ddtop.agent.guard import guard
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.mpi import communicators, patch
 from ddtop.agent.mpi.communicators import uid_of
 from ddtop.agent.mpi.lines import Lines
@@ -242,7 +243,7 @@ def test_a_call_that_raises_leaves_the_page_and_is_remembered(rank):
     rank.mpi.during = refuse
     with pytest.raises(OSError, match="truncated"):
         rank.mpi.COMM_WORLD.Allreduce(None, memoryview(bytearray(16)))
-    probe = MpiProbe(rank.lines, rank.part)
+    probe = MpiProbe(rank.lines, rank.part, LIMITS)
     probe.sample(tick_at(1))
 
     assert probe.state.calls == ()
@@ -254,7 +255,7 @@ def test_a_call_that_raises_leaves_the_page_and_is_remembered(rank):
 
 
 def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_what(rank):
-    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part)
+    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     world.bcast("x", root=2)
     world.send("x", 0, tag=7)
     probe.sample(tick_at(5_000_000_000))
@@ -276,7 +277,7 @@ def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_wh
 
 def test_after_a_receive_from_anybody_no_counts_are_told(rank):
     """Whose message it took is not known, so the numbers of one peer would lie."""
-    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part)
+    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     world.recv()
     world.send("x", 0, tag=7)
     probe.sample(tick_at(1))
@@ -286,7 +287,7 @@ def test_after_a_receive_from_anybody_no_counts_are_told(rank):
 
 
 def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):
-    world, probe, now = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part), 0
+    world, probe, now = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS), 0
     for _ in range(40):
         world.Barrier()
         world.bcast(1)
@@ -298,12 +299,8 @@ def test_a_pattern_of_collectives_that_comes_round_is_an_iteration(rank):
 
 
 def test_a_loop_without_a_pattern_counts_no_iterations(rank):
-    world, probe, now, lengths = (
-        rank.mpi.COMM_WORLD,
-        MpiProbe(rank.lines, rank.part),
-        0,
-        random.Random(3),
-    )
+    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
+    now, lengths = 0, random.Random(3)
     for _ in range(40):
         for _ in range(lengths.randrange(7)):
             world.Barrier()

@@ -22,10 +22,11 @@ for _ in range(20):
     dist.all_reduce(torch.zeros(4))
     dist.broadcast(torch.zeros(4), src=0)
 ended = time.time_ns()
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.probes.arrivals import take
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.notes import PeerNotes
-probe = Collectives(PeerNotes())
+probe = Collectives(PeerNotes(), LIMITS)
 for tick in range(4):
     probe.look(time.monotonic_ns(), 0, False)
 (group,) = take([probe], "r1", 7).groups

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.activity import counted_as
 from ddtop.agent.probes.collectives import Collectives
@@ -72,7 +73,7 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
 def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
     """The module is in sys.modules before its contents are: the probe must not fail for good."""
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace())
-    probe = Collectives(PeerNotes())
+    probe = Collectives(PeerNotes(), LIMITS)
 
     probe.look(100 * SECOND, 0, False)
 

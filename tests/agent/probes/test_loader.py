@@ -16,6 +16,7 @@ from weakref import ref
 
 import pytest
 
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import LoaderNotes
 from ddtop.agent.probes import loader, loader_workers
 from ddtop.agent.state_page import StatePage
@@ -95,7 +96,7 @@ def sampled():
 
     `waited_s` None: the rank does not wait.
     """
-    page, history = StatePage(os.getpid(), 2), loader.LoaderHistory()
+    page, history = StatePage(os.getpid(), 2), loader.LoaderHistory(LIMITS)
 
     def take(iterator, waited_s):
         page.words[layout.BATCHES_AT] = 50
@@ -301,7 +302,7 @@ def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
     )
     page = StatePage(os.getpid(), 3)
     before = sys.getrefcount(iterator)
-    loader.read(page.words, noted(iterator), None, 0, loader.LoaderHistory())
+    loader.read(page.words, noted(iterator), None, 0, loader.LoaderHistory(LIMITS))
     page.remove()
 
     assert held == [before]
@@ -334,7 +335,7 @@ def test_who_owes_is_not_said_of_few_waits_or_of_one_worker(child, sampled):
 
 
 def test_between_two_epochs_the_number_of_workers_still_stands():
-    history = loader.LoaderHistory()
+    history = loader.LoaderHistory(LIMITS)
     set_up = SimpleNamespace(_num_workers=3, _workers=[], _pin_memory=False, _prefetch_factor=4)
     history.queue_of(set_up, waits=False)
 
@@ -356,7 +357,7 @@ def feed_of(dataset, steps):
 
 def test_a_loader_that_validates_does_not_hide_the_one_that_feeds_the_optimizer():
     """epoch-not-set came and went with each validation."""
-    history = loader.LoaderHistory()
+    history = loader.LoaderHistory(LIMITS)
     told = []
     for feed in (
         feed_of("Train", 0),
@@ -371,7 +372,7 @@ def test_a_loader_that_validates_does_not_hide_the_one_that_feeds_the_optimizer(
 
 
 def test_a_second_training_takes_over_once_its_own_steps_count():
-    history = loader.LoaderHistory()
+    history = loader.LoaderHistory(LIMITS)
     for feed in (feed_of("Pretrain", 500), feed_of("Tune", 3), feed_of("Tune", 8)):
         history.note_feed(feed)
 
@@ -379,7 +380,8 @@ def test_a_second_training_takes_over_once_its_own_steps_count():
 
 
 def test_the_loader_that_is_waited_for_is_not_the_one_of_the_moment():
-    history, slow, fast = loader.LoaderHistory(), loader._Queue(workers=3), loader._Queue(workers=0)
+    history = loader.LoaderHistory(LIMITS)
+    slow, fast = loader._Queue(workers=3), loader._Queue(workers=0)
     for total_ns in (1_000, 2_000, 3_000):
         history.note_wait(feed_of("Train", 90), slow, total_ns)
     waited = history.note_wait(feed_of("Valid", 0), fast, 3_010)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.probes.pace import Paces
 
 SECOND = 1_000_000_000
@@ -13,7 +14,8 @@ class Training:
     """Steps on a clock of the test's own; two looks a second."""
 
     def __init__(self):
-        self.paces, self.now, self.steps, self.loader_ns, self.tokens = Paces(), 0, 0.0, 0, None
+        self.paces, self.now, self.steps = Paces(LIMITS), 0, 0.0
+        self.loader_ns, self.tokens = 0, None
 
     def runs(self, minutes, per_s=10.0, loads=0.0, waits=False, trains=True, tokens=None, source=2):
         for _ in range(round(minutes * 120)):

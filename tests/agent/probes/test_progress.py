@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.guard import guard
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.probes.progress import ProgressProbe
 from ddtop.agent.progress_notes import (
     BAR,
@@ -38,7 +39,9 @@ def clock(clean_notes, monkeypatch):
     monkeypatch.setattr(guard, "off", {})
     monkeypatch.setattr(guard, "_failed", {})
     page = SimpleNamespace(words=[0] * layout.SLOTS_AT)
-    return Clock(ProgressProbe(SimpleNamespace(lead_id=clean_notes.thread, page=page)))
+    return Clock(
+        ProgressProbe(SimpleNamespace(lead_id=clean_notes.thread, page=page, limits=LIMITS))
+    )
 
 
 def test_the_trainer_is_believed_before_the_engine_and_the_bar(clock):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent import current
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.wrap import p2p
 
@@ -19,7 +20,7 @@ def module(monkeypatch):
     """
     world = SimpleNamespace(default_pg="all", pg_names={"all": "0", "stage": "3"})
     page = SimpleNamespace(enter_call=lambda *_: 0, leave_call=lambda _: None)
-    rank = SimpleNamespace(page=page, notes=Notes())
+    rank = SimpleNamespace(page=page, notes=Notes(), limits=LIMITS)
     monkeypatch.setattr(current, "_rank", rank)
     calls = {name: lambda *_, **__: None for name in p2p._SIDES}
     made = SimpleNamespace(_world=world, notes=rank.notes[PeerNotes], **calls)

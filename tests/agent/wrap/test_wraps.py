@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from ddtop.agent import current
+from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import LoaderNotes, Notes
 from ddtop.agent.state_page import StatePage
 from ddtop.agent.wrap import dataloader as wrap_dataloader
@@ -25,7 +26,7 @@ class FakeRank:
 
     def __init__(self):
         self.page = StatePage(os.getpid(), 1)
-        self.notes = Notes()
+        self.notes, self.limits = Notes(), LIMITS
         self.joined = self.destroyed = False
         self.final_seqs = {}
         self.backend, self.paused = None, []
@@ -169,7 +170,7 @@ def test_a_replaced_optimizer_is_counted_after_a_while(rank, optimizers, torch):
     for _ in range(20):
         second.step()
 
-    assert rank.word(layout.ITERATION_AT) == 1 + 20 - (wrap_optimizer.FORGET_STEPS - 1)
+    assert rank.word(layout.ITERATION_AT) == 1 + 20 - (LIMITS.optimizer_forget_steps - 1)
 
 
 def test_the_users_own_step_beats_the_optimizers(rank, optimizers, torch):

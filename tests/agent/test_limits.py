@@ -1,0 +1,130 @@
+"""What judges in a rank follows the limits that it is given, and agrees with the policy."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import ddtop.agent
+from ddtop.agent.limits import LIMITS, Limits
+from ddtop.agent.notes import PeerNotes
+from ddtop.agent.probes.collectives import Collectives
+from ddtop.agent.probes.iterations import IterationsProbe
+from ddtop.agent.probes.loader import LoaderHistory
+from ddtop.agent.probes.pace import Paces
+from ddtop.agent.probes.peer_calls import PeerCallsProbe
+from ddtop.agent.probes.progress import Speed
+from ddtop.policy import POLICY
+from ddtop.wire import page as layout
+from ddtop.wire.loader import Feed
+from ddtop.wire.page import CALLS
+
+SECOND = 1_000_000_000
+HOUR_NS = 3600 * SECOND
+ROOM = Path(ddtop.agent.__file__).parent
+
+
+def test_the_rank_chooses_the_limits_and_hands_them_on() -> None:
+    """Nothing else in the agent names the instance, so a second one is followed everywhere."""
+    named = {
+        path.relative_to(ROOM).as_posix()
+        for path in ROOM.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.alias) and node.name == "LIMITS"
+    }
+
+    assert named == {"rank.py"}
+
+
+def test_the_agent_and_the_policy_agree_where_both_have_a_threshold() -> None:
+    """The policy is not imported in a rank."""
+    assert LIMITS.feed_steps == POLICY.feed_steps
+    assert LIMITS.stuck_ns == POLICY.waiting_s * SECOND
+    # No rule asks about a wait that the agent does not remember.
+    assert min(POLICY.stopped_limit_s, POLICY.still_limit_s) * SECOND > LIMITS.wait_kept_ns
+
+
+def test_a_limit_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match="no such limit: stuck_s"):
+        Limits(stuck_s=1)
+
+
+def ratio_of_waits(limits: Limits) -> float | None:
+    probe = Collectives(PeerNotes(), limits)
+    for _ in range(limits.wait_samples):
+        probe.count_sample(waits=True)
+    return probe.wait_ratio
+
+
+def test_the_limits_say_of_how_many_samples_a_ratio_is_made() -> None:
+    few = Limits(wait_samples=4, wait_samples_least=5)
+
+    assert ratio_of_waits(LIMITS) == 1.0
+    assert ratio_of_waits(few) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_stuck"), [(LIMITS, True), (Limits(stuck_ns=1 << 62), False)]
+)
+def test_the_limits_say_when_a_call_is_stuck(limits: Limits, is_stuck: bool) -> None:
+    page = SimpleNamespace(open_calls=lambda: [(CALLS.index("recv"), 1, 0, 0, 0)])
+    rank: Any = SimpleNamespace(limits=limits, page=page)
+
+    assert (PeerCallsProbe(rank).stuck_key() is not None) == is_stuck
+
+
+def length_of_a_step(limits: Limits) -> float | None:
+    words = [0] * layout.SLOTS_AT
+    words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
+    rank: Any = SimpleNamespace(limits=limits, page=SimpleNamespace(words=words))
+    probe, at = IterationsProbe(rank), SECOND
+    for step, took in enumerate((10, 10, 1, 1, 1), start=1):
+        at += took * SECOND
+        words[layout.ITERATION_AT], words[layout.STEP_AT] = step, at
+        probe.sample(SimpleNamespace(now=at, pattern=None))  # type: ignore[arg-type]
+    found: float | None = probe.fields(SimpleNamespace())["step_ms"]  # type: ignore[arg-type]
+    return found
+
+
+def test_the_limits_say_over_what_time_a_step_is_measured() -> None:
+    assert length_of_a_step(LIMITS) == pytest.approx(1000)
+    assert length_of_a_step(Limits(step_window_ns=HOUR_NS)) == pytest.approx(3250)
+
+
+def test_the_limits_say_when_a_speed_falls() -> None:
+    def per_s(silent_ns: int) -> float | None:
+        speed = Speed(HOUR_NS, silent_ns)
+        speed.add(0, (0.0,))
+        speed.add(SECOND, (10.0,))
+        return speed.per_s(10 * SECOND, 0)
+
+    assert per_s(LIMITS.speed_silent_ns) == pytest.approx(1.0)
+    assert per_s(HOUR_NS) == pytest.approx(10.0)
+
+
+def test_the_limits_say_which_loader_feeds_the_training() -> None:
+    def dataset(limits: Limits) -> str | None:
+        history = LoaderHistory(limits)
+        for name, steps in (("Train", 90), ("Valid", 3)):
+            history.note_feed(
+                Feed("Sampler", "BatchSampler", name, False, epochs=2, steps=steps, same_epoch=True)
+            )
+        return history.feed.dataset if history.feed is not None else None
+
+    assert dataset(LIMITS) == "Train"
+    assert dataset(Limits(feed_steps=2)) == "Valid"
+
+
+def test_the_limits_say_when_a_pace_is_known() -> None:
+    def known(limits: Limits) -> bool:
+        paces = Paces(limits)
+        for second in range(100):
+            paces.add(second * SECOND, layout.SOURCE_OPTIMIZER, second, 0, False, True, None, None)
+        return paces.pace(0) is not None
+
+    assert not known(LIMITS)
+    assert known(Limits(pace_piece_ns=10 * SECOND))
