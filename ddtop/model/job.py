@@ -38,6 +38,9 @@ OTHERS_MAX = 64
 """Further processes that are remembered for one rank that they all claim."""
 WORKERS_MAX = 256
 """Stacks of DataLoader workers that are remembered for one rank."""
+REPORTS_APART_S = 1.5
+"""An agent reports twice a second, and once in a large world. Of reports that are further apart
+some were left out on the way."""
 _BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
@@ -72,6 +75,11 @@ class Job(JobMemory):
             self.ras is None or envelope.unix_ns >= self.ras[0]
         ):
             self.ras = (envelope.unix_ns, record.answer)
+
+    def note_host(self, envelope: Envelope) -> None:
+        """A report of that host has come, and is taken in later: the host is not silent."""
+        if envelope.sender in self.stated:
+            hosts.note_heard(self, envelope.sender, self.on_hub_clock(envelope))
 
     def _on_order(self, unix_ns: int, order: Order) -> None:
         # A viewer that joins again gets the history again.
@@ -231,7 +239,7 @@ class Job(JobMemory):
                 memory.phase_since_unix_ns = at
             before = memory.state.loader if memory.state is not None else None
             seconds = (at - memory.state_unix_ns) / 1e9
-            _note_pause(memory, state)
+            _note_pause(memory, state, seconds)
             memory.owing = loader_progress.follow(
                 memory.owing, before, state.loader, at, seconds, self.policy
             )
@@ -319,13 +327,18 @@ class Job(JobMemory):
             )
 
 
-def _note_pause(memory: RankMemory, state: RankState) -> None:
-    """Remember the two longest pauses between two moments of progress, the longest first."""
+def _note_pause(memory: RankMemory, state: RankState, seconds: float) -> None:
+    """Remember the two longest pauses between two moments of progress, the longest first.
+
+    `seconds`: between the last report and this one.
+    """
     before = memory.state.progress_unix_ns if memory.state is not None else None
     if before is None or state.progress_unix_ns is None:
         return
     longest, second = memory.longest_pauses_ns
-    pause_ns = state.progress_unix_ns - before
+    # Of reports far apart only what the last one saw is known: it may have moved in between.
+    until = memory.state_unix_ns if seconds > REPORTS_APART_S else state.progress_unix_ns
+    pause_ns = min(until, state.progress_unix_ns) - before
     if pause_ns > second:
         memory.longest_pauses_ns = (
             (pause_ns, longest) if pause_ns > longest else (longest, pause_ns)

@@ -162,7 +162,7 @@ class Engine:
     def follower(self) -> Follower:
         """For a new connection; only this engine may use it, besides its flags and its clock."""
         follower = Follower(self._job, self._clock, self._answers.append)
-        follower.compares = True
+        follower.compares = follower.newest_only = True
         return follower
 
     def put(self, follower: Follower, data: bytes) -> None:

@@ -302,6 +302,7 @@ class Fleet(Generic[T]):
             one.contact = f"no connection to {entry.job}: {error.strerror}"
             return
         one.follower = Follower(entry.job)
+        one.follower.newest_only = True
         one.connected = one.pinged = now
         self._links.send(one.target.key, request(Command("join", history_s=0.0)))
 

@@ -43,6 +43,12 @@ look silent first."""
 CLOCK_NS = 2_000_000_000
 """Clocks that differ by less are one: the frames' own way takes some of it."""
 LOOK_S = 0.5
+NEWEST_FROM = 4096
+"""Of more ranks only the newest report of each is taken in, right before a look. Looks at so many
+are seconds apart: taking in every report would cost three times what the looks need."""
+_REPORTS = ("RankState", "HostState")
+_Source = tuple[str, str, "int | None", "int | None"]
+"""Kind, sender, rank and pid of a report: a newer one replaces an older one of the same."""
 STOPPED_STATES = "Tt"
 """Of /proc/PID/stat: stopped by a signal, or by who traces it."""
 
@@ -88,16 +94,66 @@ class Follower:
         """The speed of the last run of this name is still to be looked up."""
         self.took_mono_s = time.monotonic()
         """When the last frame came in, of whatever kind."""
+        self.newest_only = False
+        """Of a large job, take in only the newest report of each rank and host, before a look."""
+        self._waiting: dict[_Source, frames.Envelope] = {}
+        self._stuck: dict[_Source, str | None] = {}
         self._clock = clock
         self._offset_ns = 0
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
 
     def take(self, data: bytes) -> frames.Envelope | None:
         """Take in one frame; what cannot be read is counted. Its envelope, None where there is
-        nothing in it for the model."""
+        nothing in it for the model, or where it waits for the next look."""
         self.took_mono_s = time.monotonic()
         try:
             envelope = frames.open_envelope(data)
+        except frames.SchemaError as error:
+            self.refusal = str(error)
+            return None
+        except frames.WireError:
+            self.garbled += 1
+            return None
+        if envelope.kind in _REPORTS:
+            if self.newest_only and self._may_wait(envelope) and self._waits(envelope):
+                return None
+        elif envelope.kind != "Reply":
+            # What has waited was made before this one.
+            self._take_waiting()
+        return self._take(envelope)
+
+    def _may_wait(self, envelope: frames.Envelope) -> bool:
+        """Whether a newer report of the same rank or host may replace it before the next look."""
+        # The clock of the leader is the clock of the job: its age is measured when it comes in.
+        leader = self.job.leader
+        many = len(self.job.ranks) > NEWEST_FROM
+        return self.live and many and leader is not None and envelope.sender != leader
+
+    def _waits(self, envelope: frames.Envelope) -> bool:
+        """Let this report wait. False if it must be taken in now, because its rank has just got
+        stuck, or goes on: that is dated by the report that says so first."""
+        key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
+        if envelope.stuck_key != self._stuck.get(key):
+            self._stuck[key] = envelope.stuck_key
+            before = self._waiting.pop(key, None)
+            if before is not None:
+                self._take(before)
+            return False
+        before = self._waiting.get(key)
+        if before is None or before.unix_ns <= envelope.unix_ns:
+            self._waiting[key] = envelope
+        if envelope.rank is None:
+            self.job.note_host(envelope)
+        return True
+
+    def _take_waiting(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for envelope in waiting.values():
+                self._take(envelope)
+
+    def _take(self, envelope: frames.Envelope) -> frames.Envelope | None:
+        try:
             record = self._opened(envelope)
         except frames.SchemaError as error:
             self.refusal = str(error)
@@ -170,6 +226,7 @@ class Follower:
 
     def look(self, at_unix_ns: int | None = None) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict now, or at another moment."""
+        self._take_waiting()
         if self.compares and any(
             memory.state is not None and memory.state.pace is not None
             for memory in self.job.ranks.values()

@@ -36,13 +36,22 @@ def settle_leader(job: JobMemory, sender: str, host: HostState) -> None:
         job.leader = sender
 
 
-def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
-    """A relay has reported, at that time of its own clock as far as that is known."""
+def note_heard(job: JobMemory, sender: str, at: int) -> int:
+    """A report of a relay has come, whether it has been taken in or not.
+
+    `at`: its time on the relay's own clock, as far as that is known. Returns when it came.
+    """
     now = arrival_unix_ns(job, sender, at)
     before = job.stated.get(sender)
     if before is not None and now - before > job.policy.host_quiet_s * 1e9:
         job.returned[sender] = now
     job.stated[sender] = max(now, before or now)
+    return now
+
+
+def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
+    """A relay has reported, at that time of its own clock as far as that is known."""
+    now = note_heard(job, sender, at)
     job.stated_first.setdefault(sender, now)
     if sender == job.leader:
         job.some_quiet = any(is_quiet(job, other) for other in job.stated)
