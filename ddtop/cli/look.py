@@ -29,10 +29,11 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.viewer.follower import UnreachableError, look_once
+    from ddtop.viewer.follower import UnreachableError, look_once, with_what_stood
 
     try:
-        return look_once(entry, seconds)
+        snapshot, verdict = look_once(entry, seconds)
+        return snapshot, with_what_stood(entry, snapshot, verdict)
     except UnreachableError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 

@@ -27,7 +27,7 @@ from ddtop.present.findings.explain import explain_text
 from ddtop.present.findings.timeline import timeline_lines
 from ddtop.present.hosts.jobs import listed
 from ddtop.present.stacks.as_json import stacks_json
-from ddtop.viewer.follower import UnreachableError, look_once
+from ddtop.viewer.follower import UnreachableError, look_once, with_what_stood
 from ddtop.viewer.thresholds import chosen
 from ddtop.words.ranks import rank_ranges
 
@@ -91,6 +91,7 @@ def diagnose(job: str | None = None, seconds: float = LOOK_S) -> Json:
     entry = _entry(job)
     look_s = min(max(seconds, LOOK_S), WATCHED_S_MAX)
     snapshot, verdict = _reported(lambda: look_once(entry, look_s))
+    verdict = with_what_stood(entry, snapshot, verdict)
     found = diagnose_json(snapshot, verdict)
     findings = found["findings"]
     found["findings"] = [_bounded(one) for one in findings[:FINDINGS_MAX]]

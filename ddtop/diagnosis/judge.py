@@ -12,7 +12,7 @@ from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.muting import heard_and_expected, heard_and_muted
 from ddtop.diagnosis.rank_state import with_states
-from ddtop.diagnosis.until_then import with_what_stood
+from ddtop.diagnosis.until_then import began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.policy import Policy
 
@@ -45,7 +45,7 @@ class Judge:
         self._run: tuple[str, int] | None = None
         self._observed_unix_ns: int | None = None
         self._stood: tuple[Finding, ...] = ()
-        self._stood_unix_ns = 0
+        self._stood_unix_ns = self._whole_unix_ns = 0
         self.found: tuple[Finding, ...] = ()
         """What the last snapshot shows, whether it stands or not."""
 
@@ -145,21 +145,31 @@ class Judge:
             shown = [finding for finding in shown if finding.identity in found]
         order = {"critical": 0, "warning": 1, "info": 2}
         shown, expected = heard_and_expected(shown, snapshot)
-        shown = [self._told(one, snapshot) for one in shown]
+        shown = self._told(shown, found, snapshot)
         shown.sort(key=lambda finding: (order[finding.severity], finding.since_unix_ns))
         heard, muted = heard_and_muted(shown, snapshot.mutes)
         muted = (*muted, *expected)
         verdict = conclude(heard, snapshot, self._policy)
         return replace(verdict, muted=muted) if muted else verdict
 
-    def _told(self, finding: Finding, snapshot: Snapshot) -> Finding:
-        """A cancellation with what stood until then; what stands is remembered for it."""
-        if finding.severity == CRITICAL:
-            if self._stood_unix_ns != snapshot.time_unix_ns:
-                self._stood, self._stood_unix_ns = (), snapshot.time_unix_ns
-            self._stood = (*self._stood, finding)
-            return finding
-        if finding.kind != Kind.CANCELLED:
-            return finding
-        just_before = finding.since_unix_ns - self._policy.cancelled_because_s * 1e9
-        return with_what_stood(finding, self._stood if self._stood_unix_ns > just_before else ())
+    def _told(
+        self, shown: list[Finding], found: Mapping[Identity, Finding], snapshot: Snapshot
+    ) -> list[Finding]:
+        """What is shown of a job that is over, with what stood until then; what stands before is
+        remembered for it.
+        """
+        end_unix_ns = began_to_end_unix_ns(shown, snapshot)
+        if end_unix_ns is None:
+            self._whole_unix_ns = snapshot.time_unix_ns
+            if any(one.severity == CRITICAL for one in shown):
+                self._stood, self._stood_unix_ns = tuple(shown), snapshot.time_unix_ns
+            return shown
+        just_before = end_unix_ns - self._policy.cancelled_because_s * 1e9
+        if not is_over(snapshot) or self._stood_unix_ns <= just_before:
+            return shown
+        cancelled = any(one.kind == Kind.CANCELLED for one in shown)
+        if not cancelled and self._stood_unix_ns != self._whole_unix_ns:
+            # It was over before the first rank went: somebody who cancels a job may need longer.
+            return shown
+        now = [one for one in shown if one.identity in found]
+        return list(with_what_stood(now, self._stood, snapshot))

@@ -1,35 +1,86 @@
-"""What stood when a job was cancelled: somebody ended it because of that, most often.
+"""What stood when a job ended: somebody ended it because of that, most often.
 
-Problem: a job hangs for an hour, its time limit or a person ends it, and who looks in the morning
-reads "cancelled, nothing to fix". What we do: the critical findings that stood until then are told
-in the finding of the cancellation, with their evidence and advice.
+Problem: a job hangs for an hour. Then its time limit or a person ends it, or kills one of its
+ranks, and the launcher ends the others. Who looks in the morning reads "cancelled, nothing to
+fix", or "rank 1 was killed by SIGKILL". What we do: a cancellation tells the critical findings
+that stood until then, with their evidence and advice. Before any other end, the hang that stood is
+listed as a finding of its own: it is the earlier cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.model.state.ending import failed, fatal_exception, went_unix_ns
+from ddtop.model.state.facts import Snapshot
+from ddtop.words.ranks import ranks_text
 
 _UNTIL_THEN = " Until then: "
 _BEFORE_NS = 1_000_000_000
+_OF_A_JOB_THAT_MOVES = frozenset({
+    Kind.STRAGGLER, Kind.SLOWDOWN, Kind.SYNC_BOUND, Kind.INPUT_BOUND, Kind.CPU_OVERSUBSCRIBED,
+    Kind.MEMORY_PRESSURE, Kind.DISK_FULL, Kind.GPU_BUSY, Kind.GPU_SHARED, Kind.GPU_MEMORY_LOW,
+    Kind.GPU_THROTTLED,
+})  # fmt: skip
+"""Kinds that are no hang, even where they are critical. A slow rank is no reason for a kill."""
+
+_FIRST_TO_GO = (Kind.RANK_KILLED, Kind.RANK_CRASHED, Kind.LEFT_EARLY)
 
 
-def with_what_stood(finding: Finding, stood: Iterable[Finding]) -> Finding:
-    """A cancellation, with what was critical until then; any other finding as it is.
+def is_over(snapshot: Snapshot) -> bool:
+    """Whether all ranks are gone: also where nobody could tell how the job ended."""
+    if snapshot.ended is not None:
+        return True
+    return bool(snapshot.ranks) and all(rank.gone for rank in snapshot.ranks)
 
-    `stood`: all findings of a moment before. What began with the cancellation itself, such as the
-    end of the first rank, is none of its reasons.
+
+def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int | None:
+    """When the first rank failed, or the process whose failure ended the ranks (unix ns).
+
+    None while no rank has failed.
     """
-    if finding.kind != Kind.CANCELLED or _UNTIL_THEN in finding.summary:
-        return finding
-    before_unix_ns = finding.since_unix_ns - _BEFORE_NS
+    times = [went_unix_ns(rank) for rank in snapshot.ranks if failed(rank)]
+    if times:
+        times += [one.since_unix_ns for one in findings if one.kind == Kind.HELPER_CRASHED]
+    return min(times, default=None)
+
+
+def with_what_stood(
+    findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot
+) -> tuple[Finding, ...]:
+    """The findings of a job that is over, with what was critical until it began to end.
+
+    `stood`: all findings of a moment before. What began with the end itself, such as the end of the
+    first rank, is none of its reasons. Findings that tell it already stay as they are.
+    """
+    end_unix_ns = began_to_end_unix_ns(findings, snapshot)
+    if end_unix_ns is None:
+        return tuple(findings)
     reasons = [
-        one for one in stood if one.severity == CRITICAL and one.since_unix_ns < before_unix_ns
+        one
+        for one in stood
+        if one.severity == CRITICAL and one.since_unix_ns < end_unix_ns - _BEFORE_NS
     ]
-    if not reasons:
+    if any(one.kind == Kind.CANCELLED for one in findings):
+        return tuple(
+            _cancelled_because(one, reasons) if one.kind == Kind.CANCELLED else one
+            for one in findings
+        )
+    who = _who_ended(findings)
+    hangs = [
+        replace(one, summary=f"until {who} ended: {one.summary}")
+        for one in reasons
+        if one.kind not in _OF_A_JOB_THAT_MOVES and not _is_told(one, findings, snapshot)
+    ]
+    return (*hangs, *findings)
+
+
+def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
+    """A cancellation, with what was critical until then."""
+    if not reasons or _UNTIL_THEN in finding.summary:
         return finding
     first, *more = reasons
     also = tuple(f"{one.kind}: {one.summary}" for one in more)
@@ -40,3 +91,30 @@ def with_what_stood(finding: Finding, stood: Iterable[Finding]) -> Finding:
         evidence=(*first.evidence, *also, *finding.evidence),
         advice=first.advice or finding.advice,
     )
+
+
+def _who_ended(findings: Iterable[Finding]) -> str:
+    ranks = {rank for one in findings if one.kind in _FIRST_TO_GO for rank in one.ranks}
+    return ranks_text(tuple(sorted(ranks))) if ranks else "the job"
+
+
+def _is_told(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot) -> bool:
+    """Whether the findings of the end say it: the same one, or the end of the very rank that the
+    others waited for, where that tells what it did.
+
+    An exception of that rank names the line, and `comm-error` says where the ranks are that had
+    not joined.
+    """
+    own = set(hang.ranks)
+    for one in findings:
+        if one.kind == hang.kind and (one.ranks == hang.ranks or own & set(one.ranks)):
+            return True
+        if not own or not own <= set(one.ranks):
+            continue
+        if one.kind == Kind.COMM_ERROR:
+            return True
+        if one.kind == Kind.RANK_CRASHED and all(
+            fatal_exception(snapshot.rank(rank)) for rank in own
+        ):
+            return True
+    return False

@@ -16,11 +16,9 @@ from dataclasses import replace
 import msgspec
 
 from ddtop import journal, registry
-from ddtop.diagnosis.diagnoses import conclude
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import Judge
-from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.until_then import with_what_stood
+from ddtop.diagnosis.until_then import began_to_end_unix_ns, is_over
 from ddtop.folders import patiently, state_dir_text
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.job import Job
@@ -31,7 +29,6 @@ from ddtop.viewer.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.wire.progress import Speed
 from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
-from ddtop.words import units
 
 HISTORY_S = 600.0
 """History that a viewer asks for: enough for its sparklines."""
@@ -451,7 +448,7 @@ def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot,
     for way in ways:
         try:
             snapshot, verdict = way(entry)
-            return snapshot, _with_what_stood(entry, snapshot, verdict) if from_journal else verdict
+            return snapshot, with_what_stood(entry, snapshot, verdict) if from_journal else verdict
         except journal.JournalError as error:
             problems.insert(0, error) if way is _from_last_state else problems.append(error)
     raise UnreachableError(
@@ -460,21 +457,19 @@ def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot,
     )
 
 
-def _with_what_stood(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-    """A cancellation tells what stood until then. Only the journal knows that."""
-    cancelled = [one for one in verdict.findings if one.kind == Kind.CANCELLED]
-    if not cancelled:
+def with_what_stood(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict) -> Verdict:
+    """The verdict on a job that is over, with what stood until then; any other as it is.
+
+    Only the journal knows that. Reading it takes a second for 20 MiB.
+    """
+    if not is_over(snapshot) or began_to_end_unix_ns(verdict.findings, snapshot) is None:
         return verdict
     try:
         path = registry.journal_path(entry.job, entry.run, entry.sender)
-        tape = read_recording(path, entry.job).tape
+        tape = read_recording(path, entry.job, growing=True).tape
     except (journal.JournalError, OSError):
         return verdict
-    if tape.span is None or tape.span[0] >= cancelled[0].since_unix_ns:
-        return verdict
-    _, before = tape.at(cancelled[0].since_unix_ns - units.SECOND_NS // 2)
-    told = tuple(with_what_stood(one, before.findings) for one in verdict.findings)
-    return conclude(told, snapshot, chosen())
+    return tape.with_what_stood(snapshot, verdict)
 
 
 _LAST_HEARD = "this is the last moment of the relay's journal"

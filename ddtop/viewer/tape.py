@@ -12,10 +12,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ddtop.diagnosis.diagnoses import conclude
 from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge
+from ddtop.diagnosis.until_then import began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
 from ddtop.policy import Policy
@@ -72,6 +74,7 @@ class Tape:
         self._hosts: dict[str, HostState] = {}
         self._marks: deque[Mark] = deque(maxlen=MARKS_MAX)
         self._found: frozenset[object] = frozenset()
+        self._before_end: tuple[int, tuple[Finding, ...]] | None = None
 
     def add(self, envelope: frames.Envelope, data: bytes, job: Job) -> None:
         """Keep a frame that `job` has just taken in.
@@ -197,8 +200,28 @@ class Tape:
     def at(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
         """Snapshot and verdict at that moment, as a viewer saw them that had looked for some time.
 
-        `span` must not be None. A few milliseconds for 8 ranks, a few hundred for 256.
+        `span` must not be None. A few milliseconds for 8 ranks, a few hundred for 256; twice that
+        for a job that is over.
         """
+        snapshot, verdict = self._seen(unix_ns)
+        return snapshot, self.with_what_stood(snapshot, verdict)
+
+    def with_what_stood(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
+        """The verdict on a job that is over, with what stood until then; any other as it is."""
+        end_unix_ns = began_to_end_unix_ns(verdict.findings, snapshot)
+        if end_unix_ns is None or not is_over(snapshot):
+            return verdict
+        if self.span is None or self.span[0] >= end_unix_ns:
+            return verdict
+        if self._before_end is None or self._before_end[0] != end_unix_ns:
+            _, before = self._seen(end_unix_ns - STEP_NS)
+            self._before_end = (end_unix_ns, before.findings)
+        told = with_what_stood(verdict.findings, self._before_end[1], snapshot)
+        if told == verdict.findings:
+            return verdict
+        return replace(conclude(told, snapshot, self.policy), muted=verdict.muted)
+
+    def _seen(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
         looks = LOOKS if len(self._segments[-1].job.ranks) < MANY else LOOKS_OF_MANY
         moments = [unix_ns - STEP_NS * back for back in range(looks - 1, -1, -1)]
         begins = [segment.begin_unix_ns for segment in self._segments]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ddtop.model.job import Job
+from ddtop.policy import POLICY
+from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
 from tests.jobs import FakeJob
 
@@ -9,6 +12,15 @@ from tests.jobs import FakeJob
 def in_order(job):
     found = [(frames.open_envelope(data), data) for data in job.frames]
     return sorted(found, key=lambda item: item[0].unix_ns)
+
+
+def taped(job, tape=None, model=None, **more):
+    tape = tape or Tape(**more)
+    model = model or Job(job.name, POLICY)
+    for envelope, data in in_order(job):
+        model.apply(envelope, frames.open_record(envelope))
+        tape.add(envelope, data, model)
+    return tape
 
 
 def hangs():

@@ -77,6 +77,35 @@ def test_the_last_state_of_a_job_whose_relay_is_gone_names_who_went_first(home):
     ]
 
 
+@pytest.mark.parametrize("left", ["a last state", "the journal only"])
+def test_the_hang_before_a_kill_is_told_whatever_the_relay_left(home, left):
+    job = FakeJob(3)
+    job.trains(10)
+    job.ranks[1].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(1)
+    job.passes(12)
+    before = len(job.frames)
+    job.ranks[1].ends(signal=9)
+    for number in (0, 2):
+        job.ranks[number].ends(signal=15, later_s=0.4)
+    job.passes(3)
+    gone = entry()
+    journal.write(registry.journal_path(gone.job, gone.run, gone.sender), as_frames(job))
+    if left == "a last state":
+        after = job.frames[:3] + job.frames[before:]
+        path = registry.state_dir() / "train.last"
+        journal.write(path, after)
+        gone = entry(last_state=str(path), ended_unix_ns=unix_ns(job.now))
+
+    _, verdict = feed.look_once(gone, 0.0)
+
+    hang, kill = verdict.findings
+    assert hang.summary.startswith(
+        "until rank 1 ended: rank 1 has been in fetch_labels (data.py:40)"
+    )
+    assert (kill.kind, kill.ranks) == ("rank-killed", (1,))
+
+
 def test_a_relay_that_is_gone_and_left_nothing_is_said_so_with_the_next_step(home):
     with pytest.raises(feed.UnreachableError, match="its agents start another within 10 s"):
         feed.look_once(entry(), 0.0)

@@ -17,16 +17,7 @@ from ddtop.wire import frames
 from ddtop.wire.records import RankState, Stacks
 from ddtop.wire.stacks import ThreadStack
 from tests.jobs import FakeJob, unix_ns
-from tests.viewer.taped import dies, hangs, in_order
-
-
-def taped(job, tape=None, model=None, **more):
-    tape = tape or Tape(**more)
-    model = model or Job(job.name, POLICY)
-    for envelope, data in in_order(job):
-        model.apply(envelope, frames.open_record(envelope))
-        tape.add(envelope, data, model)
-    return tape
+from tests.viewer.taped import dies, hangs, in_order, taped
 
 
 def seen_live(job, until_s=None, joined_s=0.0):

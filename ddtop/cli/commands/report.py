@@ -167,7 +167,7 @@ def _known(entry: registry.JobEntry) -> _Known:
 def _from_relay(entry: registry.JobEntry) -> _Known:
     """What its relay sends, with fresh stacks while the job lives."""
     from ddtop.present.stacks.dump_sets import answers, last_request
-    from ddtop.viewer.follower import join, request
+    from ddtop.viewer.follower import join, request, with_what_stood
 
     follower, link = join(entry)
     try:
@@ -181,6 +181,7 @@ def _from_relay(entry: registry.JobEntry) -> _Known:
             if dump is not None:
                 request_name, note = dump.request, dump.refused
         snapshot, verdict = follower.look()
+        verdict = with_what_stood(entry, snapshot, verdict)
         if request_name is None or not answers(snapshot, request_name, None):
             request_name, asked = last_request(snapshot), None
             note = f"no fresh stacks: {note}" if note else None
