@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.__main__ import CASES, same_bits
+from tests.frameworks.cases import CASES
+from tests.frameworks.running import same_bits
 
 
 @pytest.mark.torch

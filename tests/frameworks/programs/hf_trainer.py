@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import torch
-from fault import at
+from fault import at, in_worker
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 
@@ -16,6 +16,7 @@ class Tokens(torch.utils.data.Dataset):
         return 512
 
     def __getitem__(self, index):
+        in_worker()
         tokens = torch.randint(0, 64, (16,), generator=torch.Generator().manual_seed(index))
         return {"input_ids": tokens, "labels": tokens}
 
@@ -40,10 +41,11 @@ def main(folder):
         folder,
         max_steps=int(os.environ.get("STEPS", "100000")),
         per_device_train_batch_size=4,
+        dataloader_num_workers=1,
         logging_steps=10,
         eval_strategy="steps",
-        eval_steps=100,
-        save_steps=200,
+        eval_steps=int(os.environ.get("EVAL_STEPS", "100")),
+        save_steps=int(os.environ.get("SAVE_STEPS", "200")),
         save_total_limit=1,
         report_to=[],
         disable_tqdm=True,

@@ -8,7 +8,7 @@ import tempfile
 
 import lightning as pl
 import torch
-from fault import at
+from fault import at, loader
 
 
 class Net(pl.LightningModule):
@@ -31,11 +31,6 @@ class Net(pl.LightningModule):
         at(self.global_rank)
 
 
-def batches(number):
-    data = torch.randn(number, 32, generator=torch.Generator().manual_seed(1))
-    return torch.utils.data.DataLoader(data, batch_size=4)
-
-
 def main(folder):
     torch.manual_seed(1)
     net = Net()
@@ -50,7 +45,7 @@ def main(folder):
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    trainer.fit(net, batches(800), batches(40))
+    trainer.fit(net, loader(int(os.environ.get("ROWS", "800"))), loader(40))
     digest = sum(float(one.double().sum()) for one in net.parameters())
     print(f"digest {digest!r}", file=sys.stderr)
 

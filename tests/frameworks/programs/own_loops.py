@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import torch
-from fault import at
+from fault import at, loader
 from torch import nn
 
 STEPS = int(os.environ.get("STEPS", "100000"))
@@ -18,8 +18,10 @@ def net():
     return nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1))
 
 
-def batch(step):
-    return torch.randn(4, 32, generator=torch.Generator().manual_seed(step))
+def batches(divided=True):
+    """(step, batch) of all steps. `divided`: each rank has batches of its own."""
+    ranks = torch.distributed.get_world_size() if divided else 1
+    return enumerate(loader(4 * STEPS * ranks, divided))
 
 
 def digest(model):
@@ -37,9 +39,9 @@ def fabric():
     runs.launch()
     model = net()
     model, optimizer = runs.setup(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    for step in range(STEPS):
+    for step, data in batches():
         at(runs.global_rank)
-        loss = model(batch(step)).square().mean()
+        loss = model(data).square().mean()
         optimizer.zero_grad()
         runs.backward(loss)
         optimizer.step()
@@ -54,15 +56,23 @@ def accelerate():
     runs = Accelerator(cpu=True)
     model = net()
     model, optimizer = runs.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    for step in range(STEPS):
+    for step, data in batches():
         at(runs.process_index)
-        loss = model(batch(step)).square().mean()
+        loss = model(data).square().mean()
         optimizer.zero_grad()
         runs.backward(loss)
         optimizer.step()
         if step % 10 == 0:
             runs.log({"loss": loss.item()}, step=step)
     digest(model)
+
+
+def notebook():
+    """As in a cell of a notebook: accelerate forks its ranks from this process."""
+    from accelerate import notebook_launcher
+
+    os.environ["ACCELERATE_USE_CPU"] = "yes"
+    notebook_launcher(accelerate, num_processes=2, use_port="0")
 
 
 def deepspeed():
@@ -78,9 +88,9 @@ def deepspeed():
     }
     model = net()
     engine, *_ = ds.initialize(model=model, model_parameters=model.parameters(), config=config)
-    for step in range(STEPS):
+    for _step, data in batches():
         at(rank)
-        engine.backward(engine(batch(step)).square().mean())
+        engine.backward(engine(data).square().mean())
         engine.step()
     digest(model)
 
@@ -93,8 +103,8 @@ def ignite():
     model = nn.parallel.DistributedDataParallel(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def update(_engine, step):
-        loss = model(batch(step)).square().mean()
+    def update(_engine, data):
+        loss = model(data).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -102,7 +112,7 @@ def ignite():
 
     trainer = Engine(update)
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: at(rank))
-    trainer.run(range(min(STEPS, 100)), max_epochs=max(STEPS // 100, 1))
+    trainer.run(loader(8 * min(STEPS, 100), divided=True), max_epochs=max(STEPS // 100, 1))
     digest(model)
 
 
@@ -129,14 +139,14 @@ def tp():
     torch.distributed.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),), mesh_dim_names=("tp",))
     model = parallelize_module(net(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    plain(model, torch.distributed.get_rank())
+    plain(model, torch.distributed.get_rank(), divided=False)
 
 
-def plain(model, rank):
+def plain(model, rank, divided=True):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(STEPS):
+    for _step, data in batches(divided):
         at(rank)
-        loss = model(batch(step)).square().mean()
+        loss = model(data).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -153,9 +163,8 @@ def pipeline():
     stage = PipelineStage(model, rank, size, torch.device("cpu"))
     schedule = Schedule1F1B(stage, 4, loss_fn=lambda out, target: (out - target).square().mean())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(STEPS):
+    for _step, data in batches(divided=False):
         at(rank)
-        data = batch(step)
         if rank == 0:
             schedule.step(data)
         else:

@@ -18,15 +18,15 @@ def loop():
     import ray.train
     import torch
     from fault import at
-    from own_loops import batch, net
+    from own_loops import batches, net
     from ray.train.torch import prepare_model
 
     rank = ray.train.get_context().get_world_rank()
     model = prepare_model(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(100_000):
+    for step, data in batches():
         at(rank)
-        loss = model(batch(step)).square().mean()
+        loss = model(data).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
