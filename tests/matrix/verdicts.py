@@ -6,8 +6,10 @@ import json
 import os
 import sys
 
-from tests.zoo.bench import line, run
 from tests.zoo.catalogue import all_cases
+from tests.zoo.report import line
+from tests.zoo.run import Options, run
+from tests.zoo.tools.ddtop import Ddtop
 
 
 def main(names: list[str]) -> None:
@@ -16,7 +18,7 @@ def main(names: list[str]) -> None:
         del os.environ[name]
     for name in names:
         # The limits are those of a machine that does something else too.
-        outcome = run(all_cases()[name], slower=2.0)
+        outcome = run(all_cases()[name], Ddtop(), Options(patience=2.0))
         said = {
             "case": name,
             "right": outcome.right,

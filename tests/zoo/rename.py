@@ -15,8 +15,8 @@ _KEPT = {"main", "__name__"}
 
 
 class Renamed:
-    """A renamed copy of one program, in `folder`; `argument` tells the new name of what is given
-    on the command line.
+    """A renamed copy of one program, in `folder`; `name` tells the new name of a function, or of
+    what is given on the command line.
     """
 
     def __init__(self, program: Path, shapes: Iterable[str], seed: int, folder: Path) -> None:
@@ -32,8 +32,8 @@ class Renamed:
             ast.unparse(ast.fix_missing_locations(_Renamer(self._new).visit(tree)))
         )
 
-    def argument(self, word: str) -> str:
-        """What to give instead of `word`."""
+    def name(self, word: str) -> str:
+        """What `word` is called in the copy."""
         return self._new.get(word, word)
 
     def _word(self) -> str:

@@ -6,7 +6,10 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.benchmarks.stage import Stage, StageError, free_port
 from tests.zoo.case import MPIRUN, OWN, PLAIN, SPAWN, TORCHRUN, Case
@@ -30,36 +33,49 @@ def may_start(case: Case, launcher: str) -> bool:
     return case.launcher != MPIRUN
 
 
+@dataclass(frozen=True)
+class Started:
+    """`program`: what runs, with a seed a renamed copy; `renamed`: a name's name in it."""
+
+    program: Path
+    renamed: Callable[[str], str]
+
+
 def start(
-    stage: Stage, case: Case, seed: int | None = None, launcher: str = "", watched: bool = True
-) -> Path:
-    """Start the job; the program that it runs, which with a `seed` is a renamed copy.
+    stage: Stage,
+    case: Case,
+    seed: int | None = None,
+    launcher: str = "",
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Started:
+    """Start the job.
 
     Args:
         stage: where the job lives.
         case: what to start.
         seed: names in the program are shuffled with it.
         launcher: instead of the case's.
-        watched: with DDTOP=1.
+        more: variables that a tool wants the job to have.
 
     Raises:
         StageError: this launcher is not installed.
     """
     program, words = case.program, [case.shape, *case.arguments]
+    renamed: Callable[[str], str] = str
     if seed is not None:
         shapes = {one.shape for one in cases_of(program)}
         copy = Renamed(program, shapes, seed, stage.home)
-        program, words = copy.path, [copy.argument(word) for word in words]
+        program, words, renamed = copy.path, [copy.name(word) for word in words], copy.name
     launcher = launcher or case.launcher
-    environment = dict(case.environment)
+    environment = dict(case.environment) | dict(more)
     if launcher == PLAIN:
-        stage.ranks(program, case.world, watched, *words, **environment)
-        return program
+        stage.ranks(program, case.world, False, *words, **environment)
+        return Started(program, renamed)
     command = [*_command(launcher, case), str(program), *words]
     if launcher in (MPIRUN, SPAWN):
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    stage.start(command, stage.environment(watched, **environment), stage.output(0))
-    return program
+    stage.start(command, stage.environment(False, **environment), stage.output(0))
+    return Started(program, renamed)
 
 
 def _command(launcher: str, case: Case) -> list[str]:

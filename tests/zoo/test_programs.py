@@ -8,9 +8,11 @@ import ast
 
 import pytest
 
-from tests.zoo import bench
 from tests.zoo.catalogue import PROGRAMS, all_cases, cases_of
 from tests.zoo.rename import Renamed
+from tests.zoo.report import SECONDS_BAR_S, line
+from tests.zoo.run import Options, run
+from tests.zoo.tools.ddtop import Ddtop
 
 SEED = 11
 FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")
@@ -21,10 +23,10 @@ FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")
 def test_what_a_viewer_reads_is_right_and_nothing_before_it_was_wrong(name):
     pytest.importorskip("torch")
 
-    outcome = bench.run(all_cases()[name], SEED)
+    outcome = run(all_cases()[name], Ddtop(), Options(seed=SEED))
 
-    assert outcome.right, bench.line(outcome)
-    assert outcome.named_s is None or outcome.named_s <= bench.SECONDS_BAR_S
+    assert outcome.right, line(outcome)
+    assert outcome.named_s is None or outcome.named_s <= SECONDS_BAR_S
 
 
 def test_a_renamed_program_keeps_none_of_its_own_names(tmp_path):
@@ -42,7 +44,7 @@ def test_a_renamed_program_keeps_none_of_its_own_names(tmp_path):
         if isinstance(node, ast.FunctionDef)
     }
     assert kept & (shapes | {"mark"}) == set()
-    assert copy.argument("tries_again") in kept
+    assert copy.name("tries_again") in kept
     assert "tries_again" not in copy.path.read_text()
     assert "CASES" not in copy.path.read_text()
 

@@ -1,0 +1,77 @@
+"""ddtop from outside: the ranks run without DDTOP, and a person types `ddtop diagnose --pid`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.benchmarks.stage import Stage
+from tests.zoo.case import PLAIN, Case
+from tests.zoo.tool import Claim, Job, JobError, Look
+from tests.zoo.tools.asked import OVER, Tracers, asked, lives, processes
+
+NEEDS_NUMBERS = frozenset({"collective-mismatch", "wait-cycle", "unmatched-p2p"})
+"""Kinds that only sequence numbers, or the peers of calls, can tell: from outside a warning that
+the job makes no progress is right, and so is silence."""
+ALSO = {"not-in-collective": ("interpreter-frozen",), "loader-stuck": ("not-in-collective",)}
+"""What is right from outside as well: C code that holds the GIL is known inside only."""
+
+
+class DdtopOutside:
+    """Asked once; nothing of it is in the ranks."""
+
+    name, live = "ddtop-outside", False
+    about = "ranks without DDTOP, `ddtop diagnose --pid` 8 s after the fault"
+
+    def missing(self) -> str:
+        """It is this package."""
+        return ""
+
+    def unable(self, case: Case) -> str:
+        """A look from outside knows neither numbers nor steps, and needs a job that still runs."""
+        kinds = {kind for kind, _ in case.expected}
+        if case.within_s is not None:
+            return "steps are not seen from outside"
+        if case.act is not None:
+            return OVER
+        if kinds & NEEDS_NUMBERS:
+            return "sequence numbers are not seen from outside"
+        # torchrun and the parent of spawned ranks end the others.
+        return OVER if kinds & {"rank-crashed", "rank-killed"} and case.launcher != PLAIN else ""
+
+    def environment(self, stage: Stage) -> Mapping[str, str]:
+        """Nothing."""
+        return {}
+
+    def looks(self, job: Job) -> Iterator[Look]:
+        """One `ddtop diagnose`."""
+        return asked(job, lambda: _ask(job))
+
+
+def _ask(job: Job) -> Look:
+    # No poll of the processes: it would take away the zombies that a shell leaves.
+    pids = [one.pid for one in job.stage.processes if lives(one.pid)]
+    if not pids:
+        return Look(time.time_ns(), unable=OVER)
+    words = [sys.executable, "-m", "ddtop", "diagnose", "--json", "--pid", ",".join(map(str, pids))]
+    with Tracers(processes(job.stage)) as tracers:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 3 and "there is no process" in done.stderr:
+        return Look(time.time_ns(), unable=OVER)
+    try:
+        findings = json.loads(done.stdout)["findings"]
+    except (ValueError, KeyError):
+        raise JobError(f"exit code {done.returncode}: {done.stderr[-400:]}") from None
+    claims = tuple(claim(one) for one in findings)
+    return Look(time.time_ns(), claims, paused_s=tracers.longest_s)
+
+
+def claim(finding: dict[str, Any]) -> Claim:
+    """A finding of `--json`."""
+    kinds = frozenset({finding["kind"], *ALSO.get(finding["kind"], ())})
+    text = "\n".join((finding["summary"], *finding.get("evidence", ())))
+    return Claim(kinds, tuple(finding["ranks"]), finding["severity"], text)
