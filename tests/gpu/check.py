@@ -44,6 +44,7 @@ NEEDED = {
     "pynvml": "nvidia-ml-py",
     "click": "click",
 }
+_OWN = "DDTOP_CHECK_"
 PREPARED = "DDTOP_CHECK_PREPARED"
 PARTS = {
     "machine": 40,
@@ -59,6 +60,11 @@ PARTS = {
     "shared": 90,
     "twice": 50,
     "memory": 50,
+    "control": 40,
+    "several": 400,
+    "quiet": 160,
+    "ended": 150,
+    "outside": 100,
     "steps": 170,
 }
 """Name -> seconds that it may take; most take half of that. The order is that of worth: what is
@@ -178,10 +184,10 @@ def shown(lines: list[str], room: int) -> list[str]:
 def inside(name: str) -> int:
     """One part, in its own process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    for variable in [one for one in os.environ if one.startswith("DDTOP") and one != PREPARED]:
+    for variable in [one for one in os.environ if one.startswith("DDTOP") and not one.startswith(_OWN)]:
         del os.environ[variable]
     try:
-        for module in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl"):
+        for module in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl", "tests.gpu.several"):
             part = getattr(importlib.import_module(module), name, None)
             if part is not None:
                 part()

@@ -18,7 +18,8 @@ def counts() -> None:
     from ddtop.agent.probes.recorder import Recorder
     from ddtop.agent.probes.sequence_number import numbers_of
 
-    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     group: Any = dist.distributed_c10d._world.default_pg
     card, host = torch.ones(4, device="cuda"), torch.ones(4)
     for _ in range(3):

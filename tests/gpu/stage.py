@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,13 @@ class Job:
     """A job under torchrun, with folders of its own; watched, or not."""
 
     def __init__(
-        self, name: str, ranks: int, script: str, *words: object, watched: bool = True
+        self,
+        name: str,
+        ranks: int,
+        script: str,
+        *words: object,
+        watched: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self._folder = name, tempfile.mkdtemp(prefix="ddt-")
         self.environment = {
@@ -107,6 +113,7 @@ class Job:
             "DDTOP_LINGER_S": "5",
             "OMP_NUM_THREADS": "1",
             **({"DDTOP": "1"} if watched else {}),
+            **(environment or {}),
         }
         command = [
             sys.executable,
@@ -131,6 +138,11 @@ class Job:
     def _read(self) -> None:
         assert self._process.stdout is not None
         self._lines.extend(iter(self._process.stdout.readline, ""))
+
+    @property
+    def pid(self) -> int:
+        """Of torchrun."""
+        return self._process.pid
 
     def ddtop(self, *words: str, seconds: float = 40) -> Any:
         """The JSON of one command about this job."""
@@ -197,9 +209,16 @@ class Job:
 
 
 @contextlib.contextmanager
-def job(name: str, ranks: int, script: str, *words: object, watched: bool = True) -> Iterator[Job]:
+def job(
+    name: str,
+    ranks: int,
+    script: str,
+    *words: object,
+    watched: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Job]:
     """A job for a while."""
-    one = Job(name, ranks, script, *words, watched=watched)
+    one = Job(name, ranks, script, *words, watched=watched, environment=environment)
     try:
         yield one
     finally:

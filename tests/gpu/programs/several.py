@@ -1,0 +1,337 @@
+"""A training of several ranks under NCCL that all use one card, and one fault, by its name.
+
+Prints TRAINS after ten steps and FAULT when a rank is about to do its fault. Needs an NCCL that
+takes several ranks on one card (2.30.3 or later, `NCCL_MULTI_RANK_GPU_ENABLE=1`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+LONG_S = 600.0
+FAULT_STEP = 20
+
+
+def say(word: str) -> None:
+    """One line that the one who started this job waits for."""
+    print(f"{word} {time.time():.3f}", flush=True)
+
+
+def fetch_metrics() -> None:
+    """A server that does not answer."""
+    say("FAULT")
+    time.sleep(LONG_S)
+
+
+def tokenize_for_ever() -> NoReturn:
+    """Python that computes and does not come back."""
+    say("FAULT")
+    while True:
+        sum(range(1000))
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """Rows; one of them never comes on rank 1."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> Any:
+        if self.rank == 1 and index == 32 * FAULT_STEP:
+            say("FAULT")
+            time.sleep(LONG_S)
+        return torch.ones(256)
+
+
+class Training:
+    """DDP on one card."""
+
+    def __init__(self, layers: int = 4, width: int = 256, bucket_mb: float = 25) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(layers)])
+        self.model = DistributedDataParallel(model.cuda(), bucket_cap_mb=bucket_mb)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self.data = torch.randn(32, width, device="cuda")
+        self.steps = 0
+
+    def step(self, data: torch.Tensor | None = None) -> float:
+        """One step; the loss comes back from the card, which waits for it."""
+        self.optimizer.zero_grad()
+        loss = self.model(self.data if data is None else data).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.steps += 1
+        if self.steps == 10:
+            say("TRAINS")
+        return float(loss.item())
+
+    def warm(self) -> None:
+        """Steps before the fault, spread over some seconds."""
+        for _ in range(FAULT_STEP):
+            self.step()
+            time.sleep(0.2)
+
+
+def healthy() -> None:
+    training = Training(layers=24, width=1024, bucket_mb=4)
+    ends = torch.tensor(time.time() + 40, device="cuda")
+    dist.broadcast(ends, 0)
+    while True:
+        training.step()
+        over = torch.tensor(float(time.time() > float(ends)), device="cuda")
+        dist.all_reduce(over)
+        if over.item() > 0:
+            break
+    say(f"STEPS {training.steps}")
+
+
+def sleeps() -> None:
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        fetch_metrics()
+    while True:
+        training.step()
+
+
+def computes() -> None:
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        tokenize_for_ever()
+    while True:
+        training.step()
+
+
+def connect() -> None:
+    """The others are inside the first all_gather, which connects inside the call."""
+    training = Training()
+    training.warm()
+    dist.barrier()
+    if training.rank == 2:
+        fetch_metrics()
+    rows = torch.ones(1 << 20, device="cuda")
+    gathered = torch.empty(training.world * rows.numel(), device="cuda")
+    dist.all_gather_into_tensor(gathered, rows)
+    torch.cuda.synchronize()
+    while True:
+        training.step()
+
+
+def skipped() -> None:
+    """Rank 1 leaves one all_reduce out."""
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        say("FAULT")
+    else:
+        print("mean", mean_of_ranks(training), flush=True)
+    while True:
+        training.step()
+
+
+def mean_of_ranks(training: Training) -> float:
+    value = torch.ones(1, device="cuda")
+    dist.all_reduce(value)
+    return float(value.item()) / training.world
+
+
+def other_call() -> None:
+    """Rank 1 makes a broadcast where the others make an all_reduce."""
+    training = Training()
+    training.warm()
+    value = torch.ones(1 << 22, device="cuda")
+    if training.rank == 1:
+        say("FAULT")
+        dist.broadcast(value, 0)
+    else:
+        dist.all_reduce(value)
+    torch.cuda.synchronize()
+    while True:
+        training.step()
+
+
+def stopped() -> None:
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        say("FAULT")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        training.step()
+
+
+def killed() -> None:
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        say("FAULT")
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        training.step()
+
+
+def early() -> None:
+    """Rank 1 has fewer batches and leaves."""
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        say("FAULT")
+        os._exit(0)
+    while True:
+        training.step()
+
+
+def loader() -> None:
+    """A worker of rank 1's DataLoader sleeps."""
+    training = Training()
+    batches = torch.utils.data.DataLoader(Rows(training.rank), batch_size=32, num_workers=1)
+    for batch in batches:
+        training.step(batch.cuda())
+        time.sleep(0.2)
+
+
+def card() -> None:
+    """Rank 1's card computes for long before its part of the all_reduce."""
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        say("FAULT")
+        for _ in range(60):
+            torch.cuda._sleep(2_000_000_000)
+    while True:
+        training.step()
+
+
+def receive() -> None:
+    """Rank 0 receives what rank 1 never sends."""
+    training = Training()
+    training.warm()
+    value = torch.ones(1 << 20, device="cuda")
+    if training.rank == 0:
+        say("FAULT")
+        dist.recv(value, 1)
+        torch.cuda.synchronize()
+    while True:
+        training.step()
+
+
+def graph() -> None:
+    """Steps inside a CUDA graph with its all_reduce; rank 1 then sleeps between two replays."""
+    training = Training()
+    value = torch.ones(1 << 16, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(11):
+            dist.all_reduce(value)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        value.mul_(1.0)
+        dist.all_reduce(value)
+    say("CAPTURED")
+    for number in range(100):
+        captured.replay()
+        torch.cuda.synchronize()
+        if number == 10:
+            say("TRAINS")
+        time.sleep(0.2)
+    if training.rank == 1:
+        fetch_metrics()
+    while True:
+        captured.replay()
+        torch.cuda.synchronize()
+
+
+def again() -> None:
+    """The process group is destroyed and made again, then rank 1 sleeps."""
+    training = Training()
+    training.warm()
+    dist.destroy_process_group()
+    dist.init_process_group("nccl")
+    del training
+    training = Training()
+    for _ in range(5):
+        training.step()
+    if training.rank == 1:
+        fetch_metrics()
+    while True:
+        training.step()
+
+
+def subgroup() -> None:
+    """The second of two groups of two: its rank 3 sleeps."""
+    training = Training()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine = pairs[training.rank // 2]
+    value = torch.ones(1 << 16, device="cuda")
+    training.warm()
+    for number in range(50):
+        dist.all_reduce(value, group=mine)
+        torch.cuda.synchronize()
+        if number == 20 and training.rank == 3:
+            fetch_metrics()
+        time.sleep(0.1)
+    dist.barrier()
+    torch.cuda.synchronize()
+
+
+def times_out() -> None:
+    """NCCL's watchdog ends those who wait for rank 1."""
+    training = Training()
+    training.warm()
+    if training.rank == 1:
+        fetch_metrics()
+    while True:
+        training.step()
+
+
+def evaluates() -> None:
+    """Rank 0 evaluates for eight seconds on its card while the others wait, again and again:
+    healthy.
+    """
+    training = Training()
+    for _ in range(4):
+        for _ in range(10):
+            training.step()
+            time.sleep(0.1)
+        if training.rank == 0:
+            evaluate(training)
+        dist.barrier()
+    torch.cuda.synchronize()
+    say("STEPS 40")
+
+
+def evaluate(training: Training) -> None:
+    ends = time.monotonic() + 3
+    with torch.no_grad():
+        while time.monotonic() < ends:
+            training.model.module(training.data).sum().item()
+
+
+def main() -> None:
+    name = sys.argv[1]
+    torch.cuda.set_device(0)
+    timeout = timedelta(seconds=25 if name == "times_out" else 600)
+    dist.init_process_group("nccl", timeout=timeout)
+    # A job that is ended by its launcher must not wait for NCCL.
+    threading.Timer(300, lambda: os._exit(9)).start()
+    globals()[name]()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
