@@ -125,7 +125,7 @@ def _peers(
         return _Peers(tuple(sorted(named)), "did not join" + _at(snapshot, named, policy))
     wait = _open(first)
     group = snapshot.group(wait.group) if wait is not None else None
-    if _TIMEOUT.search(text) and wait is not None and group is not None:
+    if wait is not None and group is not None:
         seq = first_open_seq(wait, first.comm.open_collectives)
         members = set(group.ranks)
         behind = [
@@ -133,6 +133,8 @@ def _peers(
             for rank in others
             if rank.rank in members and _is_behind(rank, wait.group, seq)
         ]
+        if not _TIMEOUT.search(text):
+            behind = _long_awaited(snapshot, behind, wait, since, policy)
         if behind:
             return _Peers(
                 tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True
@@ -173,6 +175,27 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
     """
     progress = next((one for one in rank.comm.groups if one.group == group), None)
     return progress is not None and comparable_seq(progress) < seq
+
+
+def _long_awaited(
+    snapshot: Snapshot, behind: Collection[int], wait: GroupProgress, since: int, policy: Policy
+) -> list[int]:
+    """Of the ranks that are behind: those that the first one awaited for long before it failed,
+    and that waited in no collective of that group themselves.
+
+    What NCCL's watchdog aborts after a timeout may say no more than "communicator was aborted". A
+    link that breaks fails ranks that are inside the collective.
+    """
+    waited_s = (since - (wait.pending_since_unix_ns or since)) / 1e9
+    if waited_s < policy.still_limit_s:
+        return []
+    waiting = {
+        rank.rank
+        for rank in snapshot.ranks
+        for one in rank.comm.groups
+        if one.group == wait.group and one.pending_since_unix_ns is not None
+    }
+    return [rank for rank in behind if rank not in waiting]
 
 
 def _at(snapshot: Snapshot, ranks: Collection[int], policy: Policy) -> str:

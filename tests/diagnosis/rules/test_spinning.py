@@ -7,6 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.diagnosis.rules.comm_error import fails
 from tests.jobs import WORLD, FakeJob, brief, trained
 from tests.nccl_jobs import COMPUTES, WAITS, NcclJob
 
@@ -223,3 +224,40 @@ def test_an_abort_before_the_timeout_is_a_crash_of_its_own():
         ("critical", "not-in-collective", (2,)),
         ("critical", "rank-killed", (0,)),
     ]
+
+
+ABORTED = "NCCL communicator was aborted on rank 0."
+
+
+def test_an_abort_that_says_no_more_names_who_was_long_awaited():
+    """Seen on an H100 with NCCL 2.30: the watchdog aborts the communicator at its timeout, and the
+    main thread raises this before SIGABRT comes.
+    """
+    job = on_nccl(trained(4))
+    job.ranks[2].stands_at("wait_for_licence", line=53)
+    spin(job, 0, 1, 3, timeout_ms=25_000)
+    job.passes(25)
+    fails(job, 0, text=ABORTED, kind="DistBackendError")
+    job.passes(0.5)
+    for number in (1, 2, 3):
+        job.ranks[number].ends(signal=15)
+    job.passes(3)
+
+    assert brief(job.finding()) == ("critical", "comm-error", (2,))
+    assert "rank 2 had not joined it (last seen in wait_for_licence" in job.finding().summary
+
+
+def test_an_abort_of_ranks_that_all_wait_blames_none_of_them():
+    """A link breaks in a ring: some ranks are one collective behind, and wait in that one."""
+    job = on_nccl(trained(4))
+    for number in (0, 1, 3):
+        job.ranks[number].passes_through()
+    spin(job, 0, 1, 2, 3)
+    job.passes(25)
+    fails(job, 0, text=ABORTED, kind="DistBackendError")
+    job.passes(0.5)
+    for number in (1, 2, 3):
+        job.ranks[number].ends(signal=15)
+    job.passes(3)
+
+    assert brief(job.finding()) == ("critical", "comm-error", ())
