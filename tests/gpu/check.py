@@ -184,7 +184,9 @@ def shown(lines: list[str], room: int) -> list[str]:
 def inside(name: str) -> int:
     """One part, in its own process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    for variable in [one for one in os.environ if one.startswith("DDTOP") and not one.startswith(_OWN)]:
+    for variable in [
+        one for one in os.environ if one.startswith("DDTOP") and not one.startswith(_OWN)
+    ]:
         del os.environ[variable]
     try:
         for module in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl", "tests.gpu.several"):

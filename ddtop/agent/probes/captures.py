@@ -1,8 +1,9 @@
-"""Whether the program captures a CUDA graph at this moment.
+"""Whether the program captures a CUDA graph at this moment, and how many it has replayed.
 
 Asking a CUDA event from another thread ends a capture in its default mode with an error, so NCCL's
 entries are not read meanwhile. Nothing outside the capturing thread can be asked for it: the two
-methods that begin and end a capture are wrapped, once the first group of NCCL is there.
+methods that begin and end a capture are wrapped, once the first group of NCCL is there. A replay
+runs collectives that move no number and have no entry: it is counted, as progress of the rank.
 
 Source: `torch.cuda.graphs.CUDAGraph`; https://github.com/pytorch/pytorch/pull/104555. Captures that
 C++ code begins by itself are not seen.
@@ -16,9 +17,13 @@ from typing import Any
 
 
 class Captures:
-    """Counts the captures that are open in this process."""
+    """Counts the captures that are open in this process.
+
+    `replays`: how many graphs were replayed since `watch`.
+    """
 
     def __init__(self) -> None:
+        self.replays = 0
         self._open: set[int] = set()
         self._watched = False
 
@@ -28,7 +33,7 @@ class Captures:
         return bool(self._open) or not self._watched
 
     def watch(self) -> None:
-        """Wrap the two methods; again and again is fine."""
+        """Wrap the methods; again and again is fine."""
         graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
         if self._watched or graph is None:
             return
@@ -37,6 +42,18 @@ class Captures:
             return
         graph.capture_begin, graph.capture_end = self._begins(begin), self._ends(end)
         self._watched = True
+        replay = getattr(graph, "replay", None)
+        if replay is not None:
+            graph.replay = self._counts(replay)
+
+    def _counts(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            # Several threads may lose a count: that it moves is what matters.
+            self.replays += 1
+            return original(graph, *args, **kwargs)
+
+        return replay
 
     def _begins(self, original: Any) -> Any:
         @functools.wraps(original)

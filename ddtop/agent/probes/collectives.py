@@ -18,7 +18,7 @@ from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import Communication, Tick
 from ddtop.agent.probes.captures import Captures
-from ddtop.agent.probes.group_status import GroupWatch, ended
+from ddtop.agent.probes.group_status import GroupWatch, by_order, ended
 from ddtop.agent.probes.parallel import meanings_of
 from ddtop.agent.probes.recorder import (
     HOOKED,
@@ -83,11 +83,12 @@ class Collectives(Communication):
         self.waits = False
         self.why_blind: str | None = None
         self.gpu: int | None = None
-        self._captures = Captures()
+        self._captures, self._replays = Captures(), 0
         self._left = False
         self._status_unreadable = False
         self._seen_keys: set[tuple[str, str]] = set()
         self._former_keys: set[tuple[str, str]] = set()
+        self._some_destroyed = False
 
     @property
     def stuck(self) -> tuple[str, int] | None:
@@ -192,6 +193,8 @@ class Collectives(Communication):
             # Made anew: the next groups count from nought, also under the names of the last.
             self._forget_groups()
         self._look_at_groups(c10d, now)
+        if self._captures.replays != self._replays:
+            self._replays, self.moved_at = self._captures.replays, now
         if self._may_read_status(now):
             self._look_at_status(now)
         if self._status_at != now or not self._recorder_answers():
@@ -236,6 +239,7 @@ class Collectives(Communication):
             if any("nccl" in group.backend for group in self.groups):
                 self._captures.watch()
         for gone in set(self._watches) - {name for name, _ in found}:
+            self._some_destroyed = True
             del self._watches[gone]
             self._peers.forget(gone)
 
@@ -343,8 +347,7 @@ class Collectives(Communication):
 
     def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
         # Without a status: nothing was enqueued for a second and the main thread is in collective
-        # code. If a group has moved since the last status, that status is old: a running job would
-        # look stuck.
+        # code. A group that has moved since the last status makes it old: a job would look stuck.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
         # On NCCL it waits in loss.item() instead, or wherever else it waits for its GPU.
         nccl: set[str] = set()
@@ -357,6 +360,9 @@ class Collectives(Communication):
                 watch.completed, watch.open = None, []
             done = watch.completed is not None and watch.completed >= watch.enqueued
             stuck = (waiting_frame or name in nccl) and not done and watch.moved_at == last
+            # Nothing was enqueued since the last status said that something is open.
+            if watch.pending_since and watch.status and watch.moved_at <= self._status_at:
+                continue
             if stuck and watch.enqueued and now - watch.moved_at > self._limits.stuck_ns:
                 watch.pending_since = watch.pending_since or watch.moved_at
                 continue
@@ -366,15 +372,10 @@ class Collectives(Communication):
 
     def _look_at_calls(self, now: int, in_call_since: int | None) -> None:
         """NCCL: a thread that is blocked inside a call which the status does not have yet."""
-        for group in self.groups:
-            watch = self._watches.get(group.name)
+        for name, number in self._used_on_nccl().items():
             # A status that mixes both kinds of calls is behind no number.
-            if (
-                watch is not None
-                and "nccl" in group.backend
-                and not self._peers.calls.get(group.name, 0)
-            ):
-                watch.follow_call(now, in_call_since, self._limits.stuck_ns)
+            if number is not None:
+                self._watches[name].follow_call(now, in_call_since, self._limits.stuck_ns)
 
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
         # NCCL makes a group's communicator inside its first collective: the number has moved, but
@@ -395,6 +396,10 @@ class Collectives(Communication):
         if len(status) == 1 and len(self.groups) == 1:
             self._names[next(iter(status))] = self.groups[0].name
             self._ended = ended(self._names)
+            return True
+        if not self._some_destroyed:
+            self._names |= by_order(status, self._used_on_nccl())
+        if all(key in self._names for key in status):
             return True
         if now - self._entries_at < ENTRIES_EVERY_NS and self._entries_at:
             return bool(self._names)
@@ -459,6 +464,14 @@ class Collectives(Communication):
     def _on_nccl(self) -> set[str]:
         """The names of the groups that use NCCL."""
         return {group.name for group in self.groups if "nccl" in group.backend}
+
+    def _used_on_nccl(self) -> dict[str, int | None]:
+        """Group -> its number; None where calls with one peer count too."""
+        return {
+            group.name: None if self._peers.calls.get(group.name) else watch.enqueued
+            for group in self.groups
+            if "nccl" in group.backend and (watch := self._watches[group.name]).used
+        }
 
     def _size_guess(self) -> int:
         return sum(watch.enqueued for watch in self._watches.values())
@@ -567,6 +580,7 @@ class Collectives(Communication):
     def _forget_groups(self) -> None:
         # Torch never removes a status, nor uses its number again (`all_pg_status_`, `local_id_`).
         self._former_keys |= self._seen_keys
+        self._some_destroyed = False
         for name in self._watches:
             self._peers.forget(name)
         self.forget_samples()

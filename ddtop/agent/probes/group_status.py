@@ -237,5 +237,28 @@ def ended(names: Mapping[tuple[str, str], str]) -> set[tuple[str, str]]:
     return names.keys() - {(recorder, number) for (recorder, _), number in newest.items()}
 
 
+def by_order(
+    status: Mapping[tuple[str, str], tuple[int, int]], used: Mapping[str, int | None]
+) -> dict[tuple[str, str], str]:
+    """The group of each key of NCCL's status, without its entries; empty where that is not sure.
+
+    `used`: the number of each group of NCCL that was used, in the order in which they were made,
+    None where the status may have another. The numbers in the status are given in that order too. A
+    group that was destroyed keeps its status: then nothing can be said.
+
+    Source: ProcessGroupNCCL.cpp `local_id_`. Check: `process_group` and `pg_id` of the entries in
+    `torch._C._distributed_c10d._dump_nccl_trace_json`.
+    """
+    keys = sorted((key for key in status if key[0] == "nccl"), key=lambda key: _as_number(key[1]))
+    if len(keys) != len(used):
+        return {}
+    found = dict(zip(keys, used, strict=True))
+    for key, name in found.items():
+        number = used[name]
+        if number is not None and status[key][0] > number:
+            return {}
+    return found
+
+
 def _as_number(pg_id: str) -> int:
     return int(pg_id) if pg_id.isdecimal() else -1

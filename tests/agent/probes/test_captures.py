@@ -63,6 +63,15 @@ def test_a_capture_that_fails_is_over(graphs):
     assert not captures.may_be_open
 
 
+def test_a_replay_is_counted_and_does_what_it_did(graphs):
+    graphs.replay = lambda self, times=1: f"replayed {times}"
+    captures = Captures()
+    captures.watch()
+
+    assert [graphs().replay(), graphs().replay(times=2)] == ["replayed 1", "replayed 2"]
+    assert captures.replays == 2
+
+
 @pytest.mark.parametrize("module", [None, SimpleNamespace(), SimpleNamespace(CUDAGraph=object)])
 def test_where_captures_cannot_be_seen_one_may_be_open(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "torch.cuda.graphs", module)

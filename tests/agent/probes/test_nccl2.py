@@ -97,7 +97,7 @@ def nccl(torch, bench, monkeypatch):
     _becomes_torch(torch, monkeypatch)
     bench.world.pg_map = {bench.group: ("nccl", None)}
     bench.probe._recorder = None
-    bench.probe._captures = SimpleNamespace(watch=lambda: None, may_be_open=False)
+    bench.probe._captures = SimpleNamespace(watch=lambda: None, may_be_open=False, replays=0)
     bench.group._get_sequence_number_for_group = torch.number
 
     def passes(seconds):

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.guard import guard
+from ddtop.agent.probes.group_status import by_order
 from ddtop.agent.probes.recorder import _Entry
 from ddtop.wire.page import HEARTBEAT_AT
-from tests.agent.probing import SECOND
+from tests.agent.probing import SECOND, FakeGroup
 
 
 class Nccl:
@@ -31,7 +32,7 @@ class Nccl:
         bench.recorder.says = {}
         bench.recorder.entries = self._read
         bench.probe.gpu = 0
-        bench.probe._captures = SimpleNamespace(watch=lambda: None, may_be_open=False)
+        bench.probe._captures = SimpleNamespace(watch=lambda: None, may_be_open=False, replays=0)
 
     def _read(self, _size, _stalls=False, gpu=None, _hooked=False):
         if gpu is None:
@@ -264,3 +265,91 @@ def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
 
     assert nccl.bench.probe.wait_samples > 90
     assert nccl.bench.probe.wait_ratio == 0.0
+
+
+def test_a_replay_of_a_graph_is_progress_though_no_number_moves(nccl):
+    """Training or serving inside CUDA graphs: the sequence number stays where the capture left
+    it.
+    """
+    nccl.trains(2)
+    trained_at = nccl.bench.probe.moved_at
+    nccl.passes(5)
+    assert nccl.bench.probe.moved_at == trained_at
+
+    nccl.bench.probe._captures.replays += 1
+    nccl.passes(1)
+    assert nccl.bench.probe.moved_at > trained_at + 4 * SECOND
+
+
+# -- several groups
+
+
+class ManyGroups:
+    """Groups of NCCL beside the default one. Their entries are read only when a rank is stuck."""
+
+    def __init__(self, nccl, count):
+        self.bench, world = nccl.bench, nccl.bench.world
+        self.groups = [nccl.bench.group, *(FakeGroup() for _ in range(count))]
+        world.pg_names = {group: str(number) for number, group in enumerate(self.groups)}
+        world.pg_group_ranks = {group: {0: 0, 1: 1} for group in self.groups}
+        world.pg_map = dict.fromkeys(self.groups, ("nccl", None))
+        self.status = {}
+
+    def completes(self, number, pg_id, seq):
+        self.groups[number].seq = seq
+        self.status[pg_id] = (seq, seq)
+
+    def passes(self, seconds):
+        for _ in range(round(seconds * 4)):
+            self.bench.now += SECOND // 4
+            self.bench.recorder.says = {
+                ("nccl", str(pg_id)): told for pg_id, told in self.status.items()
+            }
+            self.bench.probe.look(self.bench.now, 1, False)
+
+    def pending(self):
+        return {
+            one.group: one.completed
+            for one in self.bench.probe.progress(0)
+            if one.pending_since_unix_ns is not None
+        }
+
+
+@pytest.mark.parametrize("unused", [0, 1])
+def test_the_wait_in_one_of_many_groups_of_nccl_is_known_before_entries_are_read(nccl, unused):
+    """Its status has numbers of its own; torch's FSDP, tensor and pipeline parallelism make many
+    groups. While one was never used, the status is read only after some seconds of stillness.
+    """
+    many = ManyGroups(nccl, unused + 2)
+    many.completes(0, 0, 40)
+    many.completes(1, 1, 7)
+    last = unused + 2
+    many.completes(last, last, 9)
+    many.passes(2)
+    many.groups[last].seq = 10
+    many.status[last] = (10, 9)
+    many.passes(3 if not unused else 6.5)
+
+    assert many.pending() == {str(last): 9}
+    assert nccl.reads_of_nccl == []
+
+
+def test_a_status_that_was_left_by_a_destroyed_group_is_given_to_no_other(nccl):
+    many = ManyGroups(nccl, 2)
+    many.completes(0, 0, 40)
+    many.completes(1, 1, 5)
+    many.passes(1)
+    nccl.bench.world.pg_names.pop(many.groups[1])
+    many.groups[2].seq = 6
+    many.status[1] = (5, 4)
+    many.passes(3)
+
+    assert many.pending() == {}
+
+
+def test_numbers_that_no_group_has_reached_are_not_those_of_that_group(nccl):
+    assert by_order({("nccl", "0"): (5, 5), ("nccl", "2"): (9, 9)}, {"0": 5, "1": 8}) == {}
+    assert by_order({("nccl", "10"): (5, 5), ("nccl", "2"): (9, 9)}, {"a": 9, "b": None}) == {
+        ("nccl", "2"): "a",
+        ("nccl", "10"): "b",
+    }
