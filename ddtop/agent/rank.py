@@ -54,7 +54,7 @@ class Rank:
     `main_id`: Python's number of the main thread; `lead_id`: of the thread that trains; `stepper`:
     of the thread that stepped the optimizer last, 0 before the first step.
     `joined`: it has process groups. `destroyed`: it destroyed them all, `final_seqs` has their last
-    sequence numbers. `exiting`: the interpreter is on its way out.
+    sequence numbers; `times_destroyed`: how often it did, which counts where it joins again at once. `exiting`: the interpreter is on its way out.
     `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds after
     the import that it waited for; their place in the order is in the table of sources.
     """
@@ -83,7 +83,7 @@ class Rank:
         self.exception: LastException | None = None
         self.init_arguments: InitArguments | None = None
         self.joined = False
-        self.destroyed = False
+        self.destroyed, self.times_destroyed = False, 0
         self.final_seqs: dict[str, int] = {}
         self.exiting = False
         self.started_unix_ns = time.time_ns()

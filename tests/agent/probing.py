@@ -72,6 +72,15 @@ class Bench:
                 self.recorder.says = {("fr", "0"): (self.group.seq, self.group.seq - completed)}
             self.probe.look(self.now, 0, waiting, since)
 
+    def looks(self):
+        """One tick of the agent, a quarter of a second later, as a rank's probe gets it."""
+        self.now += SECOND // 4
+        self.probe.sample(
+            SimpleNamespace(
+                now=self.now, gpu=0, seen=None, has_peer=False, line_since=None, unix_minus_mono=1
+            )
+        )
+
     @property
     def pending(self):
         (found, *_) = self.probe.progress(0)

@@ -62,10 +62,10 @@ PARTS = {
     "memory": 50,
     "control": 40,
     "several": 400,
-    "quiet": 160,
+    "quiet": 250,
     "ended": 150,
     "outside": 100,
-    "steps": 170,
+    "steps": 280,
 }
 """Name -> seconds that it may take; most take half of that. The order is that of worth: what is
 left out for time comes last.

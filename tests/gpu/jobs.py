@@ -236,7 +236,7 @@ def twice() -> None:
 
 def steps() -> None:
     """The step with the agent and without, in turn: ABBA, as many pairs as there is time for."""
-    ends = time.monotonic() + 150
+    ends = time.monotonic() + 250
     with job("gpu-steps", 1, "steps.py", 0, 0, watched=False) as one:
         words = one.output(60).split()
     if "PASSES" not in words:
@@ -245,7 +245,7 @@ def steps() -> None:
     passes = words[words.index("PASSES") + 1]
     pairs: list[tuple[list[float], list[float]]] = []
     took = 0.0
-    while len(pairs) < 6 and time.monotonic() + took < ends:
+    while len(pairs) < 10 and time.monotonic() + took < ends:
         began = time.monotonic()
         order = (False, True) if len(pairs) % 2 == 0 else (True, False)
         spent = {watched: _step_ms(passes, watched) for watched in order}
@@ -278,7 +278,7 @@ def steps() -> None:
 
 
 def _step_ms(passes: str, watched: bool) -> list[float]:
-    with job("gpu-steps", 1, "steps.py", 8, passes, watched=watched) as one:
+    with job("gpu-steps", 1, "steps.py", 5, passes, watched=watched) as one:
         words = one.output(50).split()
     number = words.index("STEP_MS") if "STEP_MS" in words else None
     return [float(word) for word in words[number + 1 : number + 4]] if number is not None else []

@@ -40,7 +40,11 @@ def counts() -> None:
         numbers,
     )
     see("NCCL's status after them: the last call of either kind", status)
-    entries = [entry for name, entry in recorder.entries(64) or () if name == "nccl"]
+    entries = [
+        entry
+        for name, entry in recorder.entries(64, stalls=True, nccl_gpu=0) or ()
+        if name == "nccl"
+    ]
     for entry in entries:
         say(
             entry.profiling_name,

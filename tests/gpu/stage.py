@@ -91,7 +91,9 @@ def program(name: str, *words: object) -> Iterator[tuple[int, str]]:
 
 
 class Job:
-    """A job under torchrun, with folders of its own; watched, or not."""
+    """A job under torchrun, with folders of its own; watched, or not. `DDTOP_CHECK_KEEP` names a
+    folder for its recording.
+    """
 
     def __init__(
         self,
@@ -176,6 +178,10 @@ class Job:
             time.sleep(0.1)
         return ""
 
+    def lines_with(self, word: str) -> list[str]:
+        """What it printed so far, of it the lines with this word."""
+        return [line.strip() for line in list(self._lines) if word in line]
+
     def findings(self) -> list[dict[str, Any]]:
         """What `diagnose` finds now."""
         return list(self.ddtop("diagnose", self.name, "--for", "1").get("findings", []))
@@ -205,6 +211,9 @@ class Job:
                 self._process.wait(20)
         if self._process.poll() is None:
             self._process.kill()
+        if keep := os.environ.get("DDTOP_CHECK_KEEP"):
+            Path(keep).mkdir(parents=True, exist_ok=True)
+            shutil.make_archive(f"{keep}/{self.name}", "gztar", f"{self._folder}/state")
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

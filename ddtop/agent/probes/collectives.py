@@ -88,7 +88,7 @@ class Collectives(Communication):
         self._status_unreadable = False
         self._seen_keys: set[tuple[str, str]] = set()
         self._former_keys: set[tuple[str, str]] = set()
-        self._some_destroyed = False
+        self._some_destroyed, self._times_destroyed = False, 0
 
     @property
     def stuck(self) -> tuple[str, int] | None:
@@ -120,9 +120,10 @@ class Collectives(Communication):
             tick.stuck = self.stuck is not None
             return
         self._looked_at = tick.now
-        if rank.destroyed:
+        if rank.destroyed or rank.times_destroyed != self._times_destroyed:
+            self._times_destroyed = rank.times_destroyed
             self.leave_groups(rank.final_seqs)
-        else:
+        if not rank.destroyed:
             seen, waiting, in_line = tick.seen, False, None
             if not tick.has_peer:
                 waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD)

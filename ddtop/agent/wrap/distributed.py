@@ -135,6 +135,7 @@ def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if whole:
         rank.final_seqs = _sequence_numbers()
         rank.destroyed = True
+        rank.times_destroyed += 1
 
 
 def _sequence_numbers() -> dict[str, int]:

@@ -252,6 +252,31 @@ def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
     )
 
 
+def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
+    """Seen on an H100: one of three ranks destroyed its groups and joined again within 0.2 s. The
+    old status made its number jump from 10 to 25 and back, and it was never named.
+    """
+    bench = nccl.bench
+    bench.probe._rank = SimpleNamespace(
+        collectives_paused=False, destroyed=False, times_destroyed=0, final_seqs={}
+    )
+    nccl.trains(5)
+    bench.looks()
+    bench.probe._rank.times_destroyed, bench.probe._rank.final_seqs = 1, {"0": bench.group.seq}
+    bench.group.seq, nccl.pg_id, nccl.entries = 0, 1, []
+    nccl.enqueued = nccl.completed = -1
+    found = []
+    for _ in range(8):
+        nccl.calls()
+        nccl.returns()
+        nccl.comes_back()
+        bench.looks()
+        found += [(one.enqueued, one.completed) for one in bench.probe.progress(0)]
+
+    # The first status is read one look after the first number.
+    assert found == [(1, None), *((number, number) for number in range(2, 9))]
+
+
 def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
     """Something is open at every look of a job that the GPU bounds; the relay asks where the
     envelope says a lot.

@@ -6,6 +6,7 @@ takes several ranks on one card (2.30.3 or later, `NCCL_MULTI_RANK_GPU_ENABLE=1`
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -229,9 +230,15 @@ def receive() -> None:
         training.step()
 
 
-def graph() -> None:
+def replays() -> None:
+    """Steps inside a CUDA graph for 90 seconds: healthy, though no number moves."""
+    graph(ends_after=450)
+    say("STEPS 450")
+
+
+def graph(ends_after: int | None = None) -> None:
     """Steps inside a CUDA graph with its all_reduce; rank 1 then sleeps between two replays."""
-    training = Training()
+    rank = dist.get_rank()
     value = torch.ones(1 << 16, device="cuda")
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -243,13 +250,15 @@ def graph() -> None:
         value.mul_(1.0)
         dist.all_reduce(value)
     say("CAPTURED")
-    for number in range(100):
+    for number in range(ends_after or 100):
         captured.replay()
         torch.cuda.synchronize()
         if number == 10:
             say("TRAINS")
         time.sleep(0.2)
-    if training.rank == 1:
+    if ends_after is not None:
+        return
+    if rank == 1:
         fetch_metrics()
     while True:
         captured.replay()
@@ -260,8 +269,12 @@ def again() -> None:
     """The process group is destroyed and made again, then rank 1 sleeps."""
     training = Training()
     training.warm()
+    port = int(os.environ["MASTER_PORT"]) + 1
+    rank, world = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
-    dist.init_process_group("nccl")
+    # The store of torchrun still has the id of the first communicator.
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=60))
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=world)
     del training
     training = Training()
     for _ in range(5):
@@ -279,6 +292,8 @@ def subgroup() -> None:
     mine = pairs[training.rank // 2]
     value = torch.ones(1 << 16, device="cuda")
     training.warm()
+    if training.rank == 2:
+        threading.Thread(target=raw, daemon=True).start()
     for number in range(50):
         dist.all_reduce(value, group=mine)
         torch.cuda.synchronize()
@@ -287,6 +302,23 @@ def subgroup() -> None:
         time.sleep(0.1)
     dist.barrier()
     torch.cuda.synchronize()
+
+
+def raw() -> None:
+    """What torch says of its groups while the main thread waits for the card."""
+    time.sleep(12)
+    native: Any = torch._C._distributed_c10d
+    status = json.loads(native._dump_nccl_trace_json(False, True))
+    print("RAW status", status.get("pg_status"), flush=True)
+    world: Any = dist.distributed_c10d._world
+    numbers = {
+        name: group._get_sequence_number_for_group() for group, name in world.pg_names.items()
+    }
+    print("RAW numbers", numbers, flush=True)
+    entries = json.loads(native._dump_nccl_trace_json(True, False))["entries"]
+    print("RAW names", sorted({(one["pg_id"], str(one["process_group"])) for one in entries}))
+    with open("/proc/self/stat") as file:
+        print("RAW main thread", file.read().rpartition(")")[2].split()[0], flush=True)
 
 
 def times_out() -> None:
