@@ -57,13 +57,12 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
     # A rank that has left its groups waits for those that have work left.
     active = tuple([rank for rank in alive if rank.reported.phase != "leaving"]) or alive
-    return Standstill(
-        alive,
-        active,
-        {rank.rank: _stance(rank, quiet_s, policy) for rank in active},
-        since,
-        quiet_s,
-    )
+    stances = {rank.rank: _stance(rank, quiet_s, policy) for rank in active}
+    if STILL in stances.values():
+        # Who waits for its GPU spins: what its GPU waits for may be a rank that stands still.
+        gpu = [rank.rank for rank in active if classify(rank, policy).word == "cuda-sync"]
+        stances |= {number: STILL for number in gpu if stances[number] == SPINS}
+    return Standstill(alive, active, stances, since, quiet_s)
 
 
 def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:

@@ -365,6 +365,21 @@ def test_one_line_of_c_for_minutes_is_a_warning_and_never_critical():
     assert job.ever() == [("warning", KIND, (0, 1))]
 
 
+@pytest.mark.parametrize(("asleep", "found"), [(True, [("warning", KIND, (1,))]), (False, [])])
+def test_ranks_that_spin_for_their_gpus_wait_where_another_rank_sleeps(asleep, found):
+    """Seen on an H100: inside CUDA graphs no number tells who waits for whom. Where all only wait
+    for their GPUs, a kernel may take long.
+    """
+    job = trained(3)
+    for rank in job.ranks:
+        rank.works_at("replay", line=50, waits_on="cuda-sync")
+    if asleep:
+        job.ranks[1].stands_at("fetch_metrics")
+    job.passes(24)
+
+    assert job.ever() == found
+
+
 def test_ranks_that_wait_beside_one_that_computes_are_a_warning_after_a_minute():
     job = trained(3)
     all_stand(job, "wait_for_index", waits_on="lock")
