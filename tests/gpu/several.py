@@ -2,22 +2,22 @@
 
 NCCL 2.30.3 and later take several ranks on one card when `NCCL_MULTI_RANK_GPU_ENABLE=1` is set.
 Where torch brings an older one, `DDTOP_CHECK_NCCL` names the `libnccl.so.2` that the jobs load
-instead (`pip download nvidia-nccl-cu13`).
+instead (`pip download nvidia-nccl-cu13`). `DDTOP_CHECK_CASES` names the faults, or the healthy
+programs, that are run.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.stage import Job, claim, job, say, see, skip, smi_processes, told
+from tests.gpu.stage import Job, claim, job, say, skip, smi_processes, told
 
-LIBRARY = "DDTOP_CHECK_NCCL"
+LIBRARY, CASES = "DDTOP_CHECK_NCCL", "DDTOP_CHECK_CASES"
 AT_ONCE = 3
 
 
@@ -71,12 +71,18 @@ def _taken() -> bool:
         return False
 
 
+def _wanted(*names: str) -> list[str]:
+    """All, or those in `DDTOP_CHECK_CASES`."""
+    asked = os.environ.get(CASES, "")
+    return [name for name in names if not asked or name in asked.split(",")]
+
+
 def several() -> None:
     """Faults under NCCL with three or four ranks: who is named, how, and how soon."""
     if not _taken():
         return
-    wanted = os.environ.get("DDTOP_CHECK_CASES", "").split(",")
-    cases = [one for one in FAULTS if wanted == [""] or one.name in wanted]
+    wanted = _wanted(*(one.name for one in FAULTS))
+    cases = [one for one in FAULTS if one.name in wanted]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for lines in pool.map(_fault, range(len(cases)), cases):
             for line in lines:
@@ -153,7 +159,7 @@ def quiet() -> None:
     """Healthy trainings of several ranks under NCCL: nothing is said."""
     if not _taken():
         return
-    for name in ("healthy", "evaluates"):
+    for name in _wanted("healthy", "evaluates", "replays"):
         with job(f"several-{name}", 3, "several.py", name, environment=_environment(50)) as one:
             if not one.until_says("TRAINS", 70):
                 claim(f"{name} trains", False, one.output(1).strip()[-300:])
@@ -204,21 +210,15 @@ def outside() -> None:
         if not one.until_says("FAULT", 90):
             claim("the fault comes", False, one.output(1).strip()[-300:])
             return
-        time.sleep(3)
-        began = time.monotonic()
-        done = one.command("diagnose", "--pid", str(one.pid), seconds=60)
-        took = time.monotonic() - began
-        for line in (done.stdout + done.stderr).splitlines()[:25]:
-            say(line)
-        claim(
-            "rank 1 is named with its place",
-            "rank 1" in done.stdout and "fetch_metrics" in done.stdout,
-            f"exit code {done.returncode} after {took:.1f} s",
-        )
-
-
-def control() -> None:
-    """What a rank opens that never uses a card, without ddtop: torch's own part of it."""
-    with job("gpu-control", 2, "untouched.py", 4, watched=False) as one:
-        see("not watched", [line for line in one.output(40).splitlines() if "CUDA" in line])
-    sys.stdout.flush()
+        for pause in (8, 15):
+            time.sleep(pause)
+            began = time.monotonic()
+            done = one.command("diagnose", "--pid", str(one.pid), seconds=60)
+            took = time.monotonic() - began
+            for line in (done.stdout + done.stderr).splitlines()[:25]:
+                say(line)
+            claim(
+                f"rank 1 is named with its place, {pause} s later",
+                "rank 1" in done.stdout and "fetch_metrics" in done.stdout,
+                f"exit code {done.returncode} after {took:.1f} s",
+            )

@@ -211,7 +211,8 @@ class Job:
                 self._process.wait(20)
         if self._process.poll() is None:
             self._process.kill()
-        if keep := os.environ.get("DDTOP_CHECK_KEEP"):
+        keep = os.environ.get("DDTOP_CHECK_KEEP")
+        if keep and Path(f"{self._folder}/state").is_dir():
             Path(keep).mkdir(parents=True, exist_ok=True)
             shutil.make_archive(f"{keep}/{self.name}", "gztar", f"{self._folder}/state")
         shutil.rmtree(self._folder, ignore_errors=True)

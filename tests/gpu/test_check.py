@@ -41,7 +41,7 @@ def test_without_a_driver_and_without_any_package_it_says_so():
 def test_each_part_is_there_and_says_what_it_is():
     rooms = [
         importlib.import_module(name)
-        for name in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl")
+        for name in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl", "tests.gpu.several")
     ]
     for name in check.PARTS:
         (part,) = [found for room in rooms if (found := vars(room).get(name)) is not None]
