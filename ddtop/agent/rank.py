@@ -54,7 +54,8 @@ class Rank:
     `main_id`: Python's number of the main thread; `lead_id`: of the thread that trains; `stepper`:
     of the thread that stepped the optimizer last, 0 before the first step.
     `joined`: it has process groups. `destroyed`: it destroyed them all, `final_seqs` has their last
-    sequence numbers; `times_destroyed`: how often it did, which counts where it joins again at once. `exiting`: the interpreter is on its way out.
+    sequence numbers; `times_destroyed`: how often it did, for looks between which it joins again.
+    `exiting`: the interpreter is on its way out.
     `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds after
     the import that it waited for; their place in the order is in the table of sources.
     """
