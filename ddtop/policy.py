@@ -529,6 +529,51 @@ class Policy:
     disk_written_s: float = 900.0
     """A folder in which a file was open for writing is watched for this time. Checkpoints are
     written every few minutes."""
+    gc_shown_s: float = 0.5
+    """A full garbage collection is reported from this time on. It is seen once a second, so a
+    shorter one would seem to last that long."""
+    oom_mark_s: float = 30.0
+    """The OOM killer's count is compared with the one of at least so long ago. A worker that it
+    killed an hour before explains nothing, and a process of many gigabytes takes seconds to end."""
+    oom_recent_s: float = 120.0
+    """A kill in the kernel's log explains a death for this time."""
+    agent_silent_s: float = 1.5
+    """Three missed reports: the agent waits for the GIL, which C code holds. Only then is the dump
+    signal sent."""
+    worker_idle_s: float = 0.1
+    """A child that used no CPU for this time is idle, so faulthandler may walk its frames."""
+    exit_unseen_s: float = 2.0
+    """A rank that is not in /proc has ended if its agent has been silent for this time. Agents
+    report twice a second."""
+    recording_slow_s: float = 20.0
+    """A disk that takes longer to write what came in a second is reported."""
+    gpu_lost_samples: int = 3
+    """A GPU of AMD that answered before is lost after so many samples without any answer."""
+    parent_waits_looks: int = 3
+    """The relay ends for a parent that waits for it in so many looks, a second apart. A launcher
+    may be between two starts for a moment."""
+
+    relay_silent_s: float = 2.5
+    """A viewer says that a relay is silent. It reports every second, and this is shorter than
+    `report_silent_s`: otherwise its ranks would look silent first."""
+    relay_hopeless_s: float = 90.0
+    """`ddtop watch` gives up on a relay that is silent for this time. A dead one is replaced within
+    10 s."""
+    clock_apart_s: float = 2.0
+    """The clocks of a viewer and of a job, or of a file and a job, are the same if they differ by
+    less. The times in frames and files are no more exact than that."""
+    viewer_late_s: float = 3.0
+    """A viewer says that it is behind: the longest pause between two looks."""
+    place_old_s: float = 10.0
+    """Read from outside, a place that has not been seen again for this time is not shown."""
+    goodput_step_factor: float = 2.0
+    """A step that takes longer than so many usual steps is time without progress at once, and not
+    only when it ends."""
+    goodput_gap_s: float = 30.0
+    """Nothing is added up over a longer pause between two looks: nobody knows what happened in
+    it."""
+    cancelled_before_s: float = 1.0
+    """What began less than this time before the end of a job belongs to the end and is not its reason."""
 
     wait_shown_s: float = 2.0
     """A wait in a group is shown from this time on. Shorter ones are the rhythm of the training."""

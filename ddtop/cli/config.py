@@ -22,7 +22,15 @@ from ddtop.policy import POLICY, Policy
 
 BYTES_MAX = 1 << 16
 THRESHOLDS = "thresholds"
-OF_THE_RELAY = ("arrivals_", "auto_dump_")
+OF_THE_RELAY = (
+    "arrivals_",
+    "auto_dump_",
+    "agent_silent_",
+    "exit_unseen_",
+    "parent_waits_",
+    "recording_slow_",
+    "worker_idle_",
+)
 """Beginnings of the thresholds that the relay judges by: a viewer has no say in them."""
 SPREAD = 100.0
 """A threshold may be so many times smaller or larger than ours. Beyond that it is a slip."""

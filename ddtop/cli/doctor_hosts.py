@@ -30,8 +30,6 @@ from ddtop.words.units import plural
 
 GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
-CLOCK_NS = 2_000_000_000
-"""A smaller difference cannot be seen from the times in frames."""
 CLOCK_S = 1.5
 """A relay sends a frame with its time once a second."""
 WAITED_S = 60.0
@@ -138,12 +136,13 @@ def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
         follower.take(data)
     link.close()
     ahead_ns = follower.now_unix_ns() - time.time_ns()
-    if abs(ahead_ns) > CLOCK_NS:
+    if abs(ahead_ns) > follower.policy.clock_apart_s * 1e9:
         apart = f"{abs(ahead_ns) / 1e9:.0f} s {'ahead' if ahead_ns > 0 else 'behind'}"
         return NOTE, "hub", f"{hub_text} answers, its clock is {apart}: fix it (chrony, ntpd)"
     ranks = plural(len(follower.job.ranks), "rank")
     job = follower.job.name or "a job"
-    text = f"answers to this key: {job}, {ranks}; clocks differ by less than 2 s"
+    apart = f"clocks differ by less than {follower.policy.clock_apart_s:g} s"
+    text = f"answers to this key: {job}, {ranks}; {apart}"
     return GOOD, "hub", f"{hub_text} {text}"
 
 

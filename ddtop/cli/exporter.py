@@ -38,6 +38,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.present.series import Sample, series_of
 from ddtop.viewer.fleet import Fleet, FleetJob
 from ddtop.viewer.tally import Tally, tally_of
+from ddtop.viewer.thresholds import chosen
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -65,7 +66,7 @@ def digest(
     entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, before: JobSeries | None
 ) -> JobSeries:
     """The series of one job, made on the thread of the fleet: a scrape only reads them."""
-    tally = tally_of(snapshot, before.tally if before is not None else None)
+    tally = tally_of(snapshot, before.tally if before is not None else None, chosen())
     about = {"script": os.path.basename(entry.script), "host": entry.host, "user": _user()}
     if entry.sender != registry.ELSEWHERE:
         about["started_unix_ns"] = str(entry.started_unix_ns)

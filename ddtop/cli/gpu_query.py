@@ -18,6 +18,7 @@ import msgspec
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.relay.gpus.driver import Driver, DriverError
 from ddtop.relay.gpus.reader import DRIVERS, described, driver_here, in_own_pid_namespace
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.gpu import Gpu
 
 NO_DRIVER = "no NVIDIA or AMD driver"
@@ -122,7 +123,7 @@ def _child(driver: Driver, writing: int) -> NoReturn:
 
 def _read(driver: Driver) -> _Answer:
     try:
-        session = driver.session(driver.library())
+        session = driver.session(driver.library(), chosen())
         found = session.sample()
     except DriverError as error:
         return _Answer(why=str(error))

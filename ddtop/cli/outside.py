@@ -35,6 +35,7 @@ from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
 from ddtop.viewer.routes.outside_jobs import Target
 from ddtop.viewer.routes.outside_targets import Targets
 from ddtop.viewer.source import Look
+from ddtop.viewer.thresholds import chosen
 from ddtop.wire.records import Stacks
 
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
@@ -46,10 +47,9 @@ STATUS_S, SEEN_S = 2.0, 0.25
 """Long enough to read the places of a few processes, and to confirm a finding."""
 ON_HOSTS_S = 7.0
 """Nobody here knows before the end what the other hosts will say."""
-YOUNG_S = 6.5
-"""A wait that is older has been judged, with one more look to be sure."""
-SETTLED_S = 7.0
-"""So long at most: the limits of a wait for a rank that makes no progress, and of a start, pass."""
+CERTAIN_S, SETTLED_S = 1.5, 2.0
+"""A wait that is this much older than its limit has been judged, with one more look to be sure. No
+command waits longer than the limit and `SETTLED_S`."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -241,7 +241,7 @@ async def _watch(source: OutsideSource, seconds: float) -> Look:
     while True:
         look = source.look()
         waited_s = time.monotonic() - began
-        if running.done() or waited_s >= max(seconds, SETTLED_S):
+        if running.done() or waited_s >= max(seconds, chosen().still_limit_s + SETTLED_S):
             break
         if waited_s >= seconds and source.judged and _is_settled(look):
             break
@@ -264,7 +264,7 @@ def _is_settled(look: Look) -> bool:
         return False
     now = snapshot.time_unix_ns
     ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
-    return all(age_s > YOUNG_S for age_s in ages_s)
+    return all(age_s > chosen().still_limit_s + CERTAIN_S for age_s in ages_s)
 
 
 def unfound(found: Targets) -> list[Stacks]:

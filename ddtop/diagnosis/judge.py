@@ -172,4 +172,4 @@ class Judge:
             # It was over before the first rank went: somebody who cancels a job may need longer.
             return shown
         now = [one for one in shown if one.identity in found]
-        return list(with_what_stood(now, self._stood, snapshot))
+        return list(with_what_stood(now, self._stood, snapshot, self._policy))

@@ -16,10 +16,10 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.ending import failed, fatal_exception, went_unix_ns
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text
 
 _UNTIL_THEN = " Until then: "
-_BEFORE_NS = 1_000_000_000
 _OF_A_JOB_THAT_MOVES = frozenset({
     Kind.STRAGGLER, Kind.SLOWDOWN, Kind.SYNC_BOUND, Kind.INPUT_BOUND, Kind.CPU_OVERSUBSCRIBED,
     Kind.MEMORY_PRESSURE, Kind.DISK_FULL, Kind.GPU_BUSY, Kind.GPU_SHARED, Kind.GPU_MEMORY_LOW,
@@ -49,7 +49,7 @@ def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int
 
 
 def with_what_stood(
-    findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot
+    findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot, policy: Policy
 ) -> tuple[Finding, ...]:
     """The findings of a job that is over, with what was critical until it began to end.
 
@@ -59,10 +59,9 @@ def with_what_stood(
     end_unix_ns = began_to_end_unix_ns(findings, snapshot)
     if end_unix_ns is None:
         return tuple(findings)
+    before_unix_ns = end_unix_ns - policy.cancelled_before_s * 1e9
     reasons = [
-        one
-        for one in stood
-        if one.severity == CRITICAL and one.since_unix_ns < end_unix_ns - _BEFORE_NS
+        one for one in stood if one.severity == CRITICAL and one.since_unix_ns < before_unix_ns
     ]
     if any(one.kind == Kind.CANCELLED for one in findings):
         return tuple(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ddtop.journal import Journal
+from ddtop.policy import Policy
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 DEFAULT_MIB = 64
@@ -27,8 +28,6 @@ SYNC_S = 15.0
 """What a crash of the whole node may cost. The end of a process, of the relay too, costs nothing
 that was written."""
 RETRY_S = 10.0
-SLOW_S = 20.0
-"""A disk that takes longer for what came in a second, or to make it safe, is reported."""
 
 
 def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None]:
@@ -53,8 +52,13 @@ class JournalWriter:
     """
 
     def __init__(
-        self, path: Path, budget_bytes: int, carried: Callable[[], Iterable[bytes]]
+        self,
+        path: Path,
+        budget_bytes: int,
+        carried: Callable[[], Iterable[bytes]],
+        policy: Policy,
     ) -> None:
+        self._slow_s = policy.recording_slow_s
         self._journal = Journal(path, budget_bytes, carried)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -85,7 +89,7 @@ class JournalWriter:
     def problem(self) -> str | None:
         """Why nothing is written now; None while all is well."""
         since = self._flushing_since
-        if since is not None and (waits_s := time.monotonic() - since) > SLOW_S:
+        if since is not None and (waits_s := time.monotonic() - since) > self._slow_s:
             why = f"has not taken anything for {waits_s:.0f} s (a file server that hangs?)"
             return f"{self._journal.path} {why}"
         return self._problem

@@ -85,7 +85,7 @@ class RelayRequests:
         self._outlet, self._ranks = outlet, ranks
         self._dump_trigger = DumpTrigger(policy, automatic)
         self._arrivals_trigger = ArrivalsTrigger(policy)
-        self.dumps = Dumps(self._publish, self._ask_agent)
+        self.dumps = Dumps(self._publish, self._ask_agent, policy)
         self._turns = Turns()
         self._mutes: tuple[Mute, ...] | None = None
         self.hub: OtherHosts | None = None

@@ -75,6 +75,7 @@ class Server:
         policy: Policy = POLICY,
     ) -> None:
         self.job, self.run, self.launcher, self.linger_s = job, run, launcher, linger_s
+        self._policy = policy
         self.instance = uuid.uuid4().hex[:12]
         self.sender, self.voice = (
             sender or registry.host_identity(),
@@ -85,7 +86,7 @@ class Server:
         self._probe = HostProbe()
         self.host = self._probe.host
         self._rendezvous, self._helpers = RendezvousWatch(policy), HelperWatch()
-        self._ranks = Ranks(self._link, self.seal)
+        self._ranks = Ranks(self._link, self.seal, policy)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = RelayRequests(self, self._ranks, automatic, policy)
         self._viewers = Viewers(
@@ -105,10 +106,10 @@ class Server:
         self._place = RelayPlace()
         size, self._budget_wrong = budget()
         self._journal = JournalWriter(
-            registry.journal_path(job, run, self.sender), size, self._history.facts
+            registry.journal_path(job, run, self.sender), size, self._history.facts, policy
         )
         self._journal_share = JournalShare(size)
-        self._load, self._gpus, self._ras = HostWatch(policy), GpuReader(), Ras(policy)
+        self._load, self._gpus, self._ras = HostWatch(policy), GpuReader(policy), Ras(policy)
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -117,7 +118,7 @@ class Server:
             "roster": float("inf"),
             "sweep": self._started + SWEEP_AFTER_S,
         }
-        self._waiting_parent = WaitingParent()
+        self._waiting_parent = WaitingParent(policy)
         self.stopping = False
 
     def serve(self) -> None:
@@ -271,7 +272,7 @@ class Server:
         pid = watched.hello.pid
         # What the rank still said on its way out came in before its end did.
         self._on_ranks()
-        record = sample.last_words(watched, self._own_exits, unix_ns)
+        record = sample.last_words(watched, self._own_exits, unix_ns, self._policy)
         self._note_exit(record, own=True)
         self._requests.dumps.on_gone(pid)
         self._ranks.forget(watched)
@@ -460,7 +461,7 @@ class Server:
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
         here, hub = list(self._ranks.watched.values()), self._role.hub
-        looked = [sample.look(watched, now) for watched in here]
+        looked = [sample.look(watched, now, self._policy) for watched in here]
         answer = self._ras.look(now / 1e9, here, hub.living if hub is not None else 0)
         if answer is not None:
             self.publish(CommStatus(answer))

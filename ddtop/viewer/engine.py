@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.judge import STEP_NS
 from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.viewer.follower import SILENT_S, Follower
+from ddtop.viewer.follower import Follower
 from ddtop.viewer.source import Look
 from ddtop.viewer.tape import FRAME_COST_BYTES, LIVE_BYTES, Tape
 from ddtop.viewer.tape_history import Past
@@ -42,8 +42,6 @@ counts."""
 BEHIND_S = 1.0
 """A look waits so long for the frames that have come in: of half of them it would say that ranks
 are silent."""
-LATE_S = 3.0
-"""Facts that are older than the longest pause between two looks are said to be."""
 MANY_PER_S, NAP_S = 400.0, 0.03
 """From so many frames a second on they are taken in in heaps: to wake up for each of them would
 cost more than it does."""
@@ -261,9 +259,10 @@ class Engine:
 
     def _is_due(self) -> bool:
         now = time.monotonic()
-        if self._current is None or now < self._due or now - self._heard > SILENT_S:
-            if self._current is not None and now >= self._due:
-                self._due = now + LOOK_LEAST_S
+        if self._current is None or now < self._due:
+            return False
+        if now - self._heard > self._current.policy.relay_silent_s:
+            self._due = now + LOOK_LEAST_S
             return False
         return not self._queue or now >= self._due + BEHIND_S
 
@@ -322,7 +321,7 @@ class Engine:
             yield (
                 f"{self.dropped:,} records came faster than they could be taken in and were dropped"
             )
-        if self._late_s > LATE_S:
+        if self._current is not None and self._late_s > self._current.policy.viewer_late_s:
             yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
 
     def _hand_over(self, *kinds: type[Reply | Stacks]) -> None:

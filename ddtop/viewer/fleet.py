@@ -23,7 +23,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import HEAP_FRAMES, PING_S, ViewerLinks
 from ddtop.model.state.facts import Snapshot
 from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, LET_GO, QUEUE_BYTES_MAX, SWITCH_S
-from ddtop.viewer.follower import JOIN_S, SILENT_S, Follower, request, why_silent
+from ddtop.viewer.follower import JOIN_S, Follower, request, why_silent
 from ddtop.viewer.tape import FRAME_COST_BYTES
 from ddtop.wire.hosts import LEAF
 from ddtop.wire.records import Command
@@ -273,12 +273,13 @@ class Fleet(Generic[T]):
                 continue
             follower = one.follower
             silent_s = now - max(follower.took_mono_s, one.connected)
+            is_silent = silent_s > follower.policy.relay_silent_s
             if follower.refusal:
                 one.contact = f"the relay of {one.target.entry.job} refuses: {follower.refusal}"
             elif not follower.live:
-                if silent_s > SILENT_S:
+                if is_silent:
                     one.contact = why_silent(one.target.entry)
-            elif silent_s > SILENT_S:
+            elif is_silent:
                 one.contact = why_silent(one.target.entry)
             else:
                 one.contact = None

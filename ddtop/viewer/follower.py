@@ -34,11 +34,6 @@ HISTORY_S = 600.0
 """History that a viewer asks for: enough for its sparklines."""
 JOIN_S = 5.0
 """A relay on loopback answers within milliseconds; one that does not within this is not there."""
-SILENT_S = 2.5
-"""The relay says something every second; and less than `policy.report_silent_s`, or its ranks would
-look silent first."""
-CLOCK_NS = 2_000_000_000
-"""Clocks that differ by less are one: the frames' own way takes some of it."""
 LOOK_S = 0.5
 NEWEST_FROM = 4096
 """Of more ranks only the newest report of each is taken in, right before a look. Looks at so many
@@ -77,8 +72,8 @@ class Follower:
         answered: Callable[[Reply | Stacks], None] | None = None,
     ) -> None:
         """`clock`: unix ns. `answered` takes each answer; None: `asking` takes it."""
-        self.job = Job(name, chosen())
-        self.judge = Judge(chosen())
+        self.policy = chosen()
+        self.job, self.judge = Job(name, self.policy), Judge(self.policy)
         self.asking = Requests()
         self.answers = 0
         self._answered = answered or self._take_answer
@@ -168,7 +163,7 @@ class Follower:
         if self.live and envelope.kind == "HostState" and envelope.sender == self.job.leader:
             # Of several hosts the hub's clock is the job's.
             offset = self.job.hosts[envelope.sender][0] - self._clock()
-            self._offset_ns = offset if abs(offset) > CLOCK_NS else 0
+            self._offset_ns = offset if abs(offset) > self.policy.clock_apart_s * 1e9 else 0
         return envelope
 
     def _opened(self, envelope: frames.Envelope) -> AnyRecord:
@@ -335,7 +330,7 @@ def _watch(
     while snapshot.ended is None and (left := until - time.monotonic()) > 0:
         hear(follower, link, min(LOOK_S, left))
         silent_s = time.monotonic() - follower.took_mono_s
-        if silent_s > SILENT_S:
+        if silent_s > follower.policy.relay_silent_s:
             # The look before shows the moment that was heard last.
             verdict = verdict.when_unheard(why_silent(entry), silent_s)
         else:

@@ -17,7 +17,7 @@ from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.link.viewer_side import PING_S
 from ddtop.viewer.engine import Answers, Engine
-from ddtop.viewer.follower import HISTORY_S, LOOK_S, SILENT_S, UnreachableError, request
+from ddtop.viewer.follower import HISTORY_S, LOOK_S, UnreachableError, request
 from ddtop.viewer.requests import REPLY_S, Requests, signal_command
 from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Route, route_to
 from ddtop.viewer.source import Look
@@ -91,15 +91,15 @@ class LiveSource:
 
     def _look(self) -> Look:
         self._switch()
-        silent_s = self._silent_s()
-        if self._contact is None and silent_s <= SILENT_S and self._follower.live:
+        silent_s, limit_s = self._silent_s(), self._follower.policy.relay_silent_s
+        if self._contact is None and silent_s <= limit_s and self._follower.live:
             seen = self._engine.seen
             if seen is not None and seen.follower is self._follower:
                 self._shown = seen.look
             if self._shown is not None:
                 return self._shown
         if self._shown is None:
-            contact = self._contact or (NOT_HEARD if silent_s > 2 * SILENT_S else None)
+            contact = self._contact or (NOT_HEARD if silent_s > 2 * limit_s else None)
             return Look(None, Verdict(UNKNOWN, (), ""), contact, silent_s if contact else None)
         if self._ended():
             return self._shown
@@ -250,7 +250,8 @@ class LiveSource:
             self._silent_since, self._listened = min(self._silent_since + missed_s, now), now
             if follower.refusal:
                 self._contact = follower.refusal
-            if follower.rejoin or now - max(self._silent_since, began) > 2 * SILENT_S:
+            silent_s = now - max(self._silent_since, began)
+            if follower.rejoin or silent_s > 2 * follower.policy.relay_silent_s:
                 return
             if now - pinged > PING_S:
                 pinged = now

@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import Policy
 
 STEPS_KEPT = 31
 """Step times of which the median is the usual one."""
-STEP_MISSED_FACTOR = 2.0
-"""An iteration that takes longer than this many usual ones is not one that is still on its way."""
-GAP_S = 30.0
-"""Looks further apart than this say nothing of the time between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +23,7 @@ class Tally:
     stragglers. `moved_unix_ns`: when `iteration` moved last.
     """
 
+    policy: Policy
     run: tuple[str, int]
     began_unix_ns: int
     looked_unix_ns: int
@@ -47,24 +45,24 @@ class Tally:
             return None
         until, usual_s = self.looked_unix_ns, self.usual_s or 0.0
         # An iteration that is on its way counts when it ends.
-        if until - self.moved_unix_ns < STEP_MISSED_FACTOR * usual_s * 1e9:
+        if until - self.moved_unix_ns < self.policy.goodput_step_factor * usual_s * 1e9:
             until = self.moved_unix_ns
         wall_s = (until - self.began_unix_ns) / 1e9
         return min(self.in_steps_s / wall_s, 1.0) if wall_s > 0 else None
 
 
-def tally_of(snapshot: Snapshot, before: Tally | None) -> Tally:
+def tally_of(snapshot: Snapshot, before: Tally | None, policy: Policy) -> Tally:
     """The tally after this look. A new run of the job begins a new one; a restart goes on."""
     now = snapshot.time_unix_ns
     run = (snapshot.run, snapshot.attempt)
     if before is None or before.run[0] != run[0]:
-        return Tally(run, now, now, snapshot.iteration)
+        return Tally(policy, run, now, now, snapshot.iteration)
     elapsed_s = max(now - before.looked_unix_ns, 0) / 1e9
     tally = replace(before, run=run, looked_unix_ns=max(now, before.looked_unix_ns))
     if snapshot.ended is not None:
         # What follows the end is no time of the job.
         return before
-    if elapsed_s <= GAP_S and snapshot.still_since_unix_ns is None:
+    if elapsed_s <= policy.goodput_gap_s and snapshot.still_since_unix_ns is None:
         tally = replace(tally, lost_s=before.lost_s + elapsed_s * _lost_ratio(snapshot))
     return _with_steps(tally, snapshot, before)
 

@@ -9,6 +9,7 @@ import pytest
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.until_then import with_what_stood
+from ddtop.policy import POLICY
 from ddtop.wire.records import HelperEnd
 from tests.jobs import FakeJob, brief, trained, unix_ns
 from tests.viewer.taped import taped
@@ -133,11 +134,12 @@ def test_a_slow_rank_is_no_reason_for_a_kill():
     stuck = replace(slow, kind=Kind.NO_PROGRESS, ranks=(), summary="no rank makes progress")
     now = job.verdict().findings
 
-    assert with_what_stood(now, (slow,), job.snapshot()) == now
-    assert [one.kind for one in with_what_stood(now, (slow, stuck), job.snapshot())] == [
-        "no-progress",
-        "rank-killed",
-    ]
+    assert with_what_stood(now, (slow,), job.snapshot(), POLICY) == now
+    told = with_what_stood(now, (slow, stuck), job.snapshot(), POLICY)
+    assert [one.kind for one in told] == ["no-progress", "rank-killed"]
+    # It counts as part of the end where the policy says so.
+    late = replace(POLICY, cancelled_before_s=3600.0)
+    assert with_what_stood(now, (slow, stuck), job.snapshot(), late) == now
 
 
 def test_the_next_attempt_knows_nothing_of_it():

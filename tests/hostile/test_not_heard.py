@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from ddtop import registry
+from ddtop.policy import POLICY
 from ddtop.viewer import follower as feed
 from ddtop.wire.records import RankState
 from tests.hostile.scene import DEADLINE_S, Scene
@@ -157,9 +158,9 @@ def test_a_relay_that_stops_while_a_view_watches_is_said_at_the_end_of_the_look(
     try:
         heard = feed._watch(entry, follower, link, 1.0)[1]
         relay.process.send_signal(signal.SIGSTOP)
-        silent = feed._watch(entry, follower, link, feed.SILENT_S + 2.0)[1]
+        silent = feed._watch(entry, follower, link, POLICY.relay_silent_s + 2.0)[1]
     finally:
         link.close()
 
     assert (heard.unheard, silent.health) == (None, "unknown")
-    assert silent.unheard_s > feed.SILENT_S
+    assert silent.unheard_s > POLICY.relay_silent_s

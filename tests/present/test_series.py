@@ -31,7 +31,7 @@ BASE_UNITS = ("_seconds", "_bytes", "_ratio", "_watts")
 
 def series(snapshot, verdict, **more):
     about = {"script": "train.py", "started_unix_ns": "1700000000000000000"}
-    return series_of(snapshot, verdict, tally_of(snapshot, None), about, **more)
+    return series_of(snapshot, verdict, tally_of(snapshot, None, POLICY), about, **more)
 
 
 def joined(job, at_s):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from ddtop import journal, registry
+from ddtop.policy import POLICY
 from ddtop.relay import journal_writer
 from ddtop.relay.journal_writer import JournalWriter, budget
 from ddtop.wire import frames
@@ -26,7 +27,7 @@ def numbered(count, first=0):
 
 
 def box_on(path, budget_bytes=8 << 20):
-    return JournalWriter(path, budget_bytes, lambda: FACTS)
+    return JournalWriter(path, budget_bytes, lambda: FACTS, POLICY)
 
 
 def until(question):
@@ -159,7 +160,7 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     path = tmp_path / "x.journal"
-    box = JournalWriter(path, 8 << 20, lambda: known)
+    box = JournalWriter(path, 8 << 20, lambda: known, POLICY)
     box.put(b"first")
     until(path.exists)
     until(lambda: b"first" in journal.read_journal(path).frames)
@@ -205,7 +206,7 @@ def test_a_mistake_in_what_is_carried_over_does_not_end_the_box(tmp_path):
         return FACTS
 
     path = tmp_path / "x.journal"
-    box = JournalWriter(path, 8 << 20, carried)
+    box = JournalWriter(path, 8 << 20, carried, POLICY)
     box.put(b"first")
     until(lambda: box.problem)
     box.put(b"second")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.viewer import live
+from ddtop.policy import POLICY
+from ddtop.viewer import live, thresholds
 from ddtop.wire.records import Hello, RankState
 from tests.relay.stage import Stage, is_a
 from tests.viewer.sources import running, seen, the_entry
@@ -150,7 +152,7 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
 async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage, monkeypatch):
     """Its host was cut off right after somebody had attached: the screen waited for its first
     records, and said nothing."""
-    monkeypatch.setattr(live, "SILENT_S", 0.2)
+    monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, relay_silent_s=0.2))
     source = live.LiveSource(the_entry())
     monkeypatch.setattr(source._route, "connect", lambda controller: asyncio.sleep(0, _Mute()))
     async with running(source):

@@ -8,6 +8,7 @@ import pytest
 
 from ddtop.model.state.facts import ProgressFacts, RankFacts, Snapshot, State
 from ddtop.model.state.straggler_facts import Late
+from ddtop.policy import POLICY
 from ddtop.viewer.tally import tally_of
 
 SECOND = 1_000_000_000
@@ -26,7 +27,7 @@ def at(seconds, iteration, step_ms=100.0, *, run="r1", attempt=0, late=None, sti
 def tallied(*snapshots):
     tally = None
     for one in snapshots:
-        tally = tally_of(one, tally)
+        tally = tally_of(one, tally, POLICY)
     return tally
 
 
@@ -97,4 +98,4 @@ def test_the_end_of_the_job_stops_the_clock():
     before = tallied(*(at(second, 10 * second) for second in range(60)))
     over = replace(at(600, 590), ended=Ended("all ranks finished", None, 0))
 
-    assert tally_of(over, before) == before
+    assert tally_of(over, before, POLICY) == before

@@ -24,8 +24,6 @@ FIRST_S = 15.0
 """How long the first contact may take: agents start a new relay within 10 s after the old one."""
 REREAD_S = 2.0
 """How often the job file is read while the relay is not heard."""
-UNHEARD_S = 90.0
-"""A relay that is silent for so long is stopped or hangs. A dead one is replaced within 10 s."""
 LEAVE_TRIES = 4
 LAST_WORD_S = 30.0
 """How long reading what a relay left may take, with a large journal on a file server."""
@@ -203,12 +201,13 @@ class _Watch:
         """Why nothing more will come, and the exit code; None while something may."""
         from ddtop.viewer import live
         from ddtop.viewer.follower import JOIN_S, why_silent
+        from ddtop.viewer.thresholds import chosen
 
         if self._over(now):
             return self._lost(look, now)
         entry, tried_s = self._entry, now - self._began
         if look.snapshot is not None:
-            silent = (look.contact_age_s or 0.0) > UNHEARD_S
+            silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
             return (why_silent(entry), NOT_HEARD) if silent else None
         if look.contact in (None, live.NOT_HEARD) and tried_s > JOIN_S:
             return why_silent(entry), NOT_HEARD

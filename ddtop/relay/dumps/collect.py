@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ddtop import registry
+from ddtop.policy import Policy
 from ddtop.procfs import parent_of, stat_fields
 from ddtop.relay.dumps import faulthandler_text, signal
 from ddtop.relay.processes import sample
@@ -29,9 +30,6 @@ from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import ThreadStack
 
-AGENT_SILENT_S = 1.5
-"""Three missed reports: it waits for the GIL, which somebody holds in C. Then, and only then, the
-signal is safe."""
 AGENT_S = 2.0
 """An agent is woken by the request and answers within milliseconds; one that still reports but does
 not answer, will not."""
@@ -41,8 +39,6 @@ PY_SPY_S = 15.0
 PY_SPY_AT_ONCE = 2
 POLL_S = 0.02
 WORKERS_MAX = 16
-CHILD_IDLE_S = 0.1
-"""A child that slept this long without CPU time does not work: faulthandler may walk its frames."""
 NO_SIGNAL = "its agent is silent, and a signal is sent only for a person who asks (ddtop stacks)"
 
 WAITING, AGENT, SIGNAL, PY_SPY, DONE = "waiting", "agent", "signal", "py-spy", "done"
@@ -93,8 +89,9 @@ class Dumps:
         self,
         publish: Callable[[Stacks, Hello, bool], None],
         ask_agent: Callable[[int, str, bool], bool],
+        policy: Policy,
     ) -> None:
-        self._publish, self._ask_agent = publish, ask_agent
+        self._publish, self._ask_agent, self._policy = publish, ask_agent, policy
         self._targets: dict[int, _Target] = {}
 
     def ask(
@@ -179,7 +176,7 @@ class Dumps:
         elif state in "Tt":
             target.why.append("stopped: it cannot run a handler (kill -CONT lets it go on)")
             self._last_way(target)
-        elif _silent(target.watched):
+        elif self._is_silent(target.watched):
             self._signal(target)
         elif self._ask_agent(hello.pid, target.first_request, target.automatic):
             self._enter(target, AGENT)
@@ -188,7 +185,7 @@ class Dumps:
 
     def _step(self, target: _Target) -> None:
         age = time.monotonic() - target.since
-        if target.step == AGENT and _silent(target.watched):
+        if target.step == AGENT and self._is_silent(target.watched):
             self._signal(target)
         elif target.step == AGENT and age > AGENT_S:
             target.why.append(f"its agent reports, but gave no stacks within {AGENT_S:g} s")
@@ -315,6 +312,11 @@ class Dumps:
             self._publish(_record(target, request, hello.pid, method, threads, why), hello, True)
         target.requests.clear()
 
+    def _is_silent(self, watched: Watched) -> bool:
+        """Whether its agent waits for the GIL: then, and only then, the dump signal is safe."""
+        silent_ns = time.monotonic_ns() - watched.heard_mono_ns
+        return silent_ns > self._policy.agent_silent_s * 1e9
+
     # -- its children
 
     def _next_child(self, target: _Target, age: float) -> bool:
@@ -327,7 +329,7 @@ class Dumps:
             return True
         if not target.children:
             return False
-        if age < CHILD_IDLE_S:
+        if age < self._policy.worker_idle_s:
             return True
         child = target.children.popleft()
         # In state T it cannot move, and py-spy reads it without letting it go on.
@@ -338,7 +340,7 @@ class Dumps:
                 self._signal_child(target, child)
             # The others have been idle long enough by now.
             self._enter(target, DONE)
-            target.since -= CHILD_IDLE_S
+            target.since -= self._policy.worker_idle_s
         return True
 
     def _signal_child(self, target: _Target, child: _Child) -> None:
@@ -459,10 +461,6 @@ def _command_line(pid: int) -> bytes:
             return file.read(4096)
     except OSError:
         return b""
-
-
-def _silent(watched: Watched) -> bool:
-    return time.monotonic_ns() - watched.heard_mono_ns > AGENT_SILENT_S * 1e9
 
 
 def _state(pid: int) -> str | None:

@@ -20,15 +20,10 @@ from typing import Any
 
 import msgspec
 
-from ddtop.relay.gpus.driver import DriverError
+from ddtop.policy import Policy
+from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
 from ddtop.wire.gpu import AMD, Gpu, GpuProcess
 
-PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
-"""Throttling is read as rarely as processes: each such call waits for 100 ms
-(`amd_smi.cc`, `amdsmi_get_violation_status`)."""
-PROCESSES_MAX = 32
-LOST_AFTER = 3
-"""A GPU that answered before and has answered no call in so many samples is lost."""
 _DEVICE = Path("/dev/kfd")
 _MIB = 1 << 20
 _LARGEST_WATTS, _LARGEST_CELSIUS = 100_000, 1_000
@@ -66,7 +61,7 @@ def library() -> Any:
     return amdsmi
 
 
-class AmdDriver:
+class AmdDriver(LibraryDriver):
     """AMD's driver (amdgpu with its compute part, KFD)."""
 
     maker = "AMD"
@@ -74,27 +69,15 @@ class AmdDriver:
     def __init__(
         self, there: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library
     ) -> None:
-        self._there, self._opened = there, opened
+        super().__init__(there, opened)
 
-    def present(self) -> bool:
-        """Whether there is a GPU of AMD that can compute."""
-        return self._there()
-
-    def library(self) -> Any:
-        """The amdsmi module.
-
-        Raises:
-            DriverError: it cannot be imported.
-        """
-        return self._opened()
-
-    def session(self, library: Any) -> AmdSmi:
+    def session(self, library: Any, policy: Policy) -> AmdSmi:
         """A new session.
 
         Raises:
             DriverError: the driver does not answer.
         """
-        return AmdSmi(library)
+        return AmdSmi(library, policy)
 
 
 class AmdSmi:
@@ -104,8 +87,8 @@ class AmdSmi:
         DriverError: there is no driver, or it does not answer.
     """
 
-    def __init__(self, smi: Any) -> None:
-        self._smi = smi
+    def __init__(self, smi: Any, policy: Policy) -> None:
+        self._smi, self._lost_samples = smi, policy.gpu_lost_samples
         try:
             smi.amdsmi_init(smi.AmdSmiInitFlags.INIT_AMD_GPUS)
         except smi.AmdSmiException as error:
@@ -115,7 +98,7 @@ class AmdSmi:
         self._held: dict[int, tuple[GpuProcess, ...] | None] = {}
         self._throttle: dict[int, tuple[str, ...] | None] = {}
         self._silent: dict[int, int] = {}
-        self._processes_at = self._slowly_at = float("-inf")
+        self._schedule = Schedule()
         self.driver = self._version()
 
     def close(self) -> None:
@@ -130,12 +113,7 @@ class AmdSmi:
             DriverError: the session is gone (the driver was unloaded).
         """
         now_s = time.monotonic() if now_s is None else now_s
-        processes = now_s - self._processes_at >= PROCESSES_EVERY_S
-        slowly = now_s - self._slowly_at >= SLOWLY_EVERY_S
-        if processes:
-            self._processes_at = now_s
-        if slowly:
-            self._slowly_at = now_s
+        processes, slowly = self._schedule.due(now_s)
         found = [
             self._gpu(index, handle, processes, slowly)
             for index, handle in enumerate(self._all_handles())
@@ -213,7 +191,8 @@ class AmdSmi:
         if index in self._silent:
             self._silent[index] += 1
         known = self._rare[index]
-        return msgspec.structs.replace(known, lost=self._silent.get(index, 0) >= LOST_AFTER)
+        is_lost = self._silent.get(index, 0) >= self._lost_samples
+        return msgspec.structs.replace(known, lost=is_lost)
 
     def _watts(self, power: Callable[[str], Any]) -> float | None:
         for key in ("current_socket_power", "average_socket_power", "socket_power"):
@@ -251,8 +230,7 @@ class AmdSmi:
             usage = one.get("memory_usage")
             used = _number(usage.get("vram_mem")) if isinstance(usage, dict) else None
             found[one["pid"]] = used if used is not None else _number(one.get("mem"))
-        most = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MAX]
-        return tuple(GpuProcess(pid, used) for pid, used in most)
+        return largest(found)
 
     def _slowly(self, index: int, handle: Any) -> Gpu:
         kinds = self._smi.AmdSmiClkType

@@ -16,12 +16,10 @@ from typing import Any
 
 import msgspec
 
-from ddtop.relay.gpus.driver import DriverError
+from ddtop.policy import Policy
+from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
 from ddtop.wire.gpu import Gpu, GpuProcess
 
-PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
-PROCESSES_MAX = 32
-"""Processes listed for a GPU. An MPS server can have more clients."""
 _BITS = {
     0x8: "hw_slowdown",
     0x40: "hw_thermal",
@@ -79,7 +77,7 @@ def library() -> Any:
     return pynvml
 
 
-class NvidiaDriver:
+class NvidiaDriver(LibraryDriver):
     """NVIDIA's driver."""
 
     maker = "NVIDIA"
@@ -87,21 +85,10 @@ class NvidiaDriver:
     def __init__(
         self, there: Callable[[], bool] = driver_is_there, opened: Callable[[], Any] = library
     ) -> None:
-        self._there, self._opened = there, opened
+        super().__init__(there, opened)
 
-    def present(self) -> bool:
-        """Whether this host (or container) has it."""
-        return self._there()
-
-    def library(self) -> Any:
-        """The pynvml module.
-
-        Raises:
-            NvmlError: it is not installed.
-        """
-        return self._opened()
-
-    def session(self, library: Any) -> Nvml:
+    # NVML itself says that a GPU is lost.
+    def session(self, library: Any, policy: Policy) -> Nvml:  # noqa: ARG002
         """A new session.
 
         Raises:
@@ -133,7 +120,7 @@ class Nvml:
         self._seen: dict[int, Gpu] = {}
         self._rare: dict[str, Gpu] = {}
         self._held: dict[str, tuple[GpuProcess, ...] | None] = {}
-        self._processes_at = self._slowly_at = float("-inf")
+        self._schedule = Schedule()
         driver = self._ask("", "nvmlSystemGetDriverVersion")
         self.driver = text(driver) if driver is not None else None
 
@@ -149,12 +136,8 @@ class Nvml:
             NvmlError: the session is gone (the driver was unloaded).
         """
         now_s = time.monotonic() if now_s is None else now_s
-        processes = now_s - self._processes_at >= PROCESSES_EVERY_S
-        slowly = now_s - self._slowly_at >= SLOWLY_EVERY_S
-        if processes:
-            self._processes_at = now_s
+        processes, slowly = self._schedule.due(now_s)
         if slowly:
-            self._slowly_at = now_s
             self._handles.clear()
         found: list[Gpu] = []
         for index in range(self._count()):
@@ -326,8 +309,7 @@ class Nvml:
             found[int(one.pid)] = (
                 max(known, used) if known is not None and used is not None else used or known
             )
-        most = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MAX]
-        return tuple(GpuProcess(pid, used) for pid, used in most)
+        return largest(found)
 
     def _listed(self, uuid: str, name: str, handle: Any) -> Any:
         """The processes; drivers before 510 know an older form of the call only."""

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 
 from ddtop import registry
+from ddtop.policy import Policy
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver, DriverError, Session
 from ddtop.relay.gpus.nvml import NvidiaDriver, text
@@ -54,8 +55,8 @@ def driver_here(drivers: Sequence[Driver] = DRIVERS) -> Driver | None:
 class GpuReader:
     """Asks the driver once a second while it is wanted, if there is one. `look` never waits."""
 
-    def __init__(self, drivers: Sequence[Driver] = DRIVERS) -> None:
-        self._drivers = drivers
+    def __init__(self, policy: Policy, drivers: Sequence[Driver] = DRIVERS) -> None:
+        self._policy, self._drivers = policy, drivers
         self._asked: Driver | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -121,7 +122,7 @@ class GpuReader:
         while not stop.is_set():
             try:
                 library = driver.library()
-                session = driver.session(library)
+                session = driver.session(library, self._policy)
                 try:
                     self._driver, self._why = session.driver, None
                     if isinstance(driver, NvidiaDriver):

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOG = Path("/dev/kmsg")
-RECENT_NS = 120_000_000_000
-"""A kill that was written longer ago has nothing to do with an end of now; tearing down a process
-of 100 GB takes seconds."""
 _RECORD_BYTES = 8192
 _RECORDS_MAX = 50_000
 _READ_S = 0.2
@@ -43,7 +40,7 @@ def verdict(
 
     None if nothing can tell.
 
-    `kills`: what the log says of the last two minutes, None where it cannot be read.
+    `kills`: what the log says of the last minutes, None where it cannot be read.
     """
     for kill in reversed(kills or ()):
         if kill.pid == pid:
@@ -55,8 +52,8 @@ def verdict(
     return (None, None) if kills is None else (False, None)
 
 
-def read_log(path: Path = LOG) -> tuple[Kill, ...] | None:
-    """The OOM killer's lines of the last two minutes.
+def read_log(recent_s: float, path: Path = LOG) -> tuple[Kill, ...] | None:
+    """The OOM killer's lines of the last `recent_s` seconds.
 
     None where the log cannot be read or counts other pids than ours.
 
@@ -70,7 +67,8 @@ def read_log(path: Path = LOG) -> tuple[Kill, ...] | None:
         return None
     try:
         # The log's clock is not slewed, over a month of uptime that is a minute.
-        return kills_in(_records(descriptor), time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))
+        now_boot_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+        return kills_in(_records(descriptor), now_boot_ns, recent_s)
     except PermissionError:
         return None
     finally:
@@ -91,8 +89,8 @@ def _records(descriptor: int) -> Iterable[bytes]:
         yield record
 
 
-def kills_in(records: Iterable[bytes], now_boot_ns: int) -> tuple[Kill, ...]:
-    """The kills of the last two minutes among records as /dev/kmsg has them.
+def kills_in(records: Iterable[bytes], now_boot_ns: int, recent_s: float) -> tuple[Kill, ...]:
+    """The kills of the last `recent_s` seconds among records as /dev/kmsg has them.
 
     `6,1234,5678901,-;text`, the third in us since boot.
     """
@@ -103,7 +101,7 @@ def kills_in(records: Iterable[bytes], now_boot_ns: int) -> tuple[Kill, ...]:
             at_ns = int(head.split(b",")[2]) * 1000
         except (ValueError, IndexError):
             continue
-        if now_boot_ns - at_ns > RECENT_NS:
+        if now_boot_ns - at_ns > recent_s * 1e9:
             continue
         line = text.partition(b"\n")[0].decode("utf-8", "replace")
         match = _KILLED.search(line) or _CHOSEN.search(line)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ddtop.link.relay_side import RANK, RelayLink
+from ddtop.policy import Policy
 from ddtop.relay.peer_credentials import Peer, peer_of
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.exits import is_gone
@@ -21,9 +22,6 @@ RANKS_MAX = 4096
 LOOK_S, LOOK_PER_RANK_S = 0.02, 0.002
 """Between two looks for ends in /proc, at least so long, and so long for each rank: 20 us each, one
 per cent of a core. Launchers that poll reap after 50 to 100 ms, so most are found before that."""
-UNSEEN_S = 2.0
-"""An agent reports twice a second: whose process is not in /proc and who has not been heard for so
-long, has gone."""
 PIDFD_EVERY_S = 1.0
 """How often a pidfd is asked for again where there was none: a shortage of descriptors passes."""
 
@@ -31,8 +29,8 @@ PIDFD_EVERY_S = 1.0
 class Ranks:
     """Used by the relay's loop only. `watched`: the living ones, by pid."""
 
-    def __init__(self, link: RelayLink, seal: Callable[[AnyRecord], bytes]) -> None:
-        self._link, self._seal = link, seal
+    def __init__(self, link: RelayLink, seal: Callable[[AnyRecord], bytes], policy: Policy) -> None:
+        self._link, self._seal, self._policy = link, seal, policy
         self.watched: dict[int, Watched] = {}
         self._pids_of: dict[int, int] = {}
         self._peers: dict[bytes, int] = {}
@@ -184,7 +182,8 @@ class Ranks:
             self._ask_for_pidfds()
         for one in list(self._unseen.values()):
             silent_ns = int(now * 1e9) - one.heard_mono_ns
-            if silent_ns > UNSEEN_S * 1e9 and is_gone(one.hello.pid, one.hello.start_ticks):
+            is_silent = silent_ns > self._policy.exit_unseen_s * 1e9
+            if is_silent and is_gone(one.hello.pid, one.hello.start_ticks):
                 del self._unseen[one.hello.pid]
                 # It was alive then; more is not known.
                 found.append((one, at - silent_ns))

@@ -58,6 +58,7 @@ class RendezvousWatch:
     """What is seen of the ranks that meet; used by the relay's thread once a second."""
 
     def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._inside_ns = int(policy.init_inside_s * 1e9)
         self._probe = sockets.ConnectProbe()
         self._owners: dict[int, int | None] = {}
@@ -189,7 +190,7 @@ class RendezvousWatch:
                     ticks,
                 )
                 one = sample.Watched(hello, -1, now_mono_ns)
-            state = sample.look(one, now_mono_ns)
+            state = sample.look(one, now_mono_ns, self._policy)
             if state is None:
                 continue
             seen[found.pid] = one

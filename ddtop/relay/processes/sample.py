@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop import private, registry
+from ddtop.policy import Policy
 from ddtop.procfs import descendants, io_bytes, own_letter, stat_fields, switches, wchan
 from ddtop.relay.processes import cgroup, kernel_wait, oom, process_load, sockets
 from ddtop.relay.processes.exits import ending, is_gone
@@ -31,12 +32,6 @@ part."""
 SOCKET_EVERY = 5
 """Looks between two readings of the table of all TCP sockets: a rank that talks to a server all the
 time waits on another one at each look."""
-GC_NS = 500_000_000
-"""A shorter garbage collection is not worth a word: seen once a second it would seem to last that
-long."""
-OOM_MARK_NS = 30_000_000_000
-"""The OOM killer's count is compared with that of half a minute to a minute ago: a worker that it
-killed an hour before says nothing, and a process of many gigabytes takes seconds to be gone."""
 JOIN_FILE_S = 3600.0
 """Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
@@ -75,9 +70,9 @@ class Watched:
             self.cpu_ratio = (cpu_ns - self.cpu_seen[1]) / (now_mono_ns - self.cpu_seen[0])
         self.cpu_seen = (now_mono_ns, cpu_ns)
 
-    def note_oom(self, now_mono_ns: int) -> None:
-        """Keep the OOM killer's count of a while ago, `oom_kills`."""
-        if self.oom_marked[0] == 0 or now_mono_ns - self.oom_marked[0] > OOM_MARK_NS:
+    def note_oom(self, now_mono_ns: int, mark_s: float) -> None:
+        """Keep the OOM killer's count of at least `mark_s` ago, `oom_kills`."""
+        if self.oom_marked[0] == 0 or now_mono_ns - self.oom_marked[0] > mark_s * 1e9:
             count = cgroup.oom_kills(self.memory_events)
             self.oom_kills = self.oom_marked[1] if self.oom_marked[0] else count
             self.oom_marked = (now_mono_ns, count)
@@ -90,7 +85,7 @@ def watch(hello: Hello, now_mono_ns: int) -> Watched | None:
         return None
     watched = Watched(hello, pidfd, now_mono_ns)
     watched.memory_events = cgroup.memory_events(hello.pid)
-    watched.note_oom(now_mono_ns)
+    watched.note_oom(now_mono_ns, 0.0)
     return watched
 
 
@@ -124,7 +119,7 @@ def went_unix_ns(watched: Watched, seen_unix_ns: int) -> int:
     return min(stamps)
 
 
-def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
+def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | None:
     """The process now; None if it cannot be read. Check: `ps -o stat,wchan,rss,nlwp -p PID`."""
     pid = watched.hello.pid
     fields = stat_fields(pid)
@@ -134,8 +129,8 @@ def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     if watched.looks % CHILDREN_EVERY == 0:
         watched.children = descendants(pid)
     watched.looks += 1
-    watched.note_oom(now_mono_ns)
-    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
+    watched.note_oom(now_mono_ns, policy.oom_mark_s)
+    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns, policy)
     tid, letter = _lead(watched, fields[0])
     sleeps_in = wchan(f"{pid}/task/{tid}")
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
@@ -206,7 +201,7 @@ def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
     return {pid: one.hello.rank for one in watched for pid in (*one.children, one.hello.pid)}
 
 
-def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
+def _from_page(watched: Watched, now_mono_ns: int, policy: Policy) -> tuple[int | None, bool]:
     """(since when a full garbage collection is going on, whether its interpreter exits), from the
     state page.
     """
@@ -214,7 +209,7 @@ def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
     if view is None:
         return None, False
     since = view.gc_since_mono_ns
-    collects = bool(since) and now_mono_ns - since >= GC_NS
+    collects = bool(since) and now_mono_ns - since >= policy.gc_shown_s * 1e9
     return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(
         view.exiting_mono_ns
     )
@@ -236,7 +231,7 @@ def _mpi(watched: Watched) -> MpiState | None:
     )
 
 
-def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
+def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Exit:
     """How the process ended, what it said last and who outlived it, seen at `unix_ns`.
 
     `order`: exits before this one.
@@ -246,7 +241,9 @@ def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
     killed, line = False if how.signal is not None or how.code is not None else None, None
     if how.signal == signal.SIGKILL:
         count = cgroup.oom_kills(watched.memory_events)
-        killed, line = oom.verdict(hello.pid, watched.oom_kills, count, oom.read_log())
+        killed, line = oom.verdict(
+            hello.pid, watched.oom_kills, count, oom.read_log(policy.oom_recent_s)
+        )
     orphans = tuple(pid for pid in watched.children if registry.start_ticks(pid) is not None)
     exiting_mono_ns = view.exiting_mono_ns if view else 0
     return Exit(

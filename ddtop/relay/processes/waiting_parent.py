@@ -15,10 +15,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ddtop.policy import Policy
 from ddtop.procfs import children, wchan
 
-LOOKS = 3
-"""So many looks in a row, a second apart: a launcher may start its ranks in between."""
 _WAITS = ("do_wait", "kernel_waitid", "kernel_wait4")
 _OURS = b"\0-m\0ddtop.relay\0"
 
@@ -26,8 +25,8 @@ _OURS = b"\0-m\0ddtop.relay\0"
 class WaitingParent:
     """Used by the relay's loop only, about once a second."""
 
-    def __init__(self) -> None:
-        self._found = 0
+    def __init__(self, policy: Policy) -> None:
+        self._found, self._enough = 0, policy.parent_waits_looks
 
     def look(self) -> bool:
         """Whether our parent can only go on when we have ended.
@@ -39,7 +38,7 @@ class WaitingParent:
         # Where the kernel does not list children there are none.
         is_so = os.getpid() in theirs and all(_is_relay(pid) for pid in theirs)
         self._found = self._found + 1 if is_so else 0
-        return self._found >= LOOKS
+        return self._found >= self._enough
 
 
 def _waits(pid: int) -> bool:

@@ -55,8 +55,6 @@ with many processes."""
 DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
 """For a dump that somebody asked for, and for a place."""
 PY_SPY = "py-spy"
-PLACE_OLD_S = 10.0
-"""A place that nobody has seen again for so long is not shown."""
 REFUSED_S = 30.0
 """So long a process that could not be read is not tried again."""
 SNAPSHOT_S = 0.25
@@ -221,7 +219,7 @@ class OutsideSource:
         joins = self._some_joins(living)
         for one in living:
             inside = self._inside_since(one)
-            state = sample.look(one.process, time.monotonic_ns())
+            state = sample.look(one.process, time.monotonic_ns(), self._policy)
             if state is not None:
                 # Without an agent there is no silence of one.
                 found.append(
@@ -240,7 +238,7 @@ class OutsideSource:
         track, known = one.track, one.track.reading
         if known is None:
             return RankState("running")
-        fresh = now_s - one.placed_mono_s <= PLACE_OLD_S
+        fresh = now_s - one.placed_mono_s <= self._policy.place_old_s
         place = known.place if fresh else None
         if place is not None and track.asleep:
             place = msgspec.structs.replace(place, since_unix_ns=track.since_unix_ns)
@@ -366,7 +364,9 @@ class OutsideSource:
                 ended.append(one)
         for one in ended:
             one.exits_order, self._exits = self._exits, self._exits + 1
-            self._take(sample.last_words(one.process, one.exits_order, time.time_ns()), one.target)
+            now_unix_ns = time.time_ns()
+            gone = sample.last_words(one.process, one.exits_order, now_unix_ns, self._policy)
+            self._take(gone, one.target)
             sample.forget(one.process)
 
     # -- py-spy

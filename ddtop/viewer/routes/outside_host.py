@@ -24,7 +24,8 @@ class Surface:
     def __init__(self, launcher: int, policy: Policy) -> None:
         self._launcher = launcher
         self._probe, self._load = HostProbe(), HostWatch(policy)
-        self._gpus, self._ras, self._rendezvous = GpuReader(), Ras(policy), RendezvousWatch(policy)
+        self._gpus, self._ras = GpuReader(policy), Ras(policy)
+        self._rendezvous = RendezvousWatch(policy)
         self._inside: Mapping[int, int | None] = {}
         self.host = self._probe.host
 

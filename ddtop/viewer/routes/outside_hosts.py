@@ -33,8 +33,6 @@ from ddtop.wire.times import moved
 
 SECONDS_MAX = 30.0
 LOOK_S, LATE_S = 0.5, 5.0
-CLOCK_NS = 2_000_000_000
-"""Clocks that differ by less are one: the way of the frames takes some of it."""
 
 
 # -- there
@@ -166,7 +164,7 @@ def _apply(part: Part, data: bytes, job: Job) -> None:
         return
     if part.offset_ns is None:
         offset_ns = time.time_ns() - envelope.unix_ns
-        part.offset_ns = offset_ns if abs(offset_ns) > CLOCK_NS else 0
+        part.offset_ns = offset_ns if abs(offset_ns) > job.policy.clock_apart_s * 1e9 else 0
     if part.offset_ns:
         record = moved(record, part.offset_ns)
         envelope = moved(envelope, part.offset_ns)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from ddtop import registry
+from ddtop.policy import POLICY
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.dumps.collect import Dumps
@@ -106,9 +107,12 @@ class Ranks:
         self.watched: list[sample.Watched] = []
         self.found: list[tuple[Stacks, bool]] = []
         self.asked: list[tuple[int, str, bool]] = []
-        self.dumps = Dumps(lambda stacks, _, latest: self.found.append((stacks, latest)), self._ask)
+        self.dumps = Dumps(self._publish, self._ask, POLICY)
         self.agents_answer = True
         self.children: list[int] = []
+
+    def _publish(self, stacks: Stacks, _hello: Hello, latest: bool) -> None:
+        self.found.append((stacks, latest))
 
     def _ask(self, pid: int, request: str, automatic: bool) -> bool:
         self.asked.append((pid, request, automatic))

@@ -18,6 +18,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent.state_page import StatePage
+from ddtop.policy import POLICY
 from ddtop.procfs import descendants
 from ddtop.relay.processes import kernel_wait, sample
 from ddtop.wire import page as layout
@@ -51,7 +52,7 @@ def watched(pid, **more):
 
 def test_a_process_is_looked_at(child):
     rank = watched(child.pid)
-    state = sample.look(rank, 3_000_000_000)
+    state = sample.look(rank, 3_000_000_000, POLICY)
     sample.forget(rank)
 
     assert (state.rank, state.pid, state.agent_age_ms, state.children) == (2, child.pid, 2000, 0)
@@ -65,7 +66,7 @@ def test_a_stopped_process_is_seen_as_t(child):
     rank = watched(child.pid)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
-    letter = sample.look(rank, 0).state
+    letter = sample.look(rank, 0, POLICY).state
     os.kill(child.pid, signal.SIGCONT)
     sample.forget(rank)
 
@@ -89,7 +90,7 @@ def test_the_work_of_its_children_counts_as_its_own():
     try:
         parent.stdout.readline()
         rank = watched(parent.pid)
-        state = sample.look(rank, 0)
+        state = sample.look(rank, 0, POLICY)
         sample.forget(rank)
     finally:
         parent.communicate("\n")
@@ -121,10 +122,10 @@ def killed(program):
     try:
         parent.stdout.readline()
         rank = watched(parent.pid)
-        sample.look(rank, 0)
+        sample.look(rank, 0, POLICY)
         os.kill(parent.pid, signal.SIGKILL)
         assert select.select([rank.pidfd], [], [], 10)[0]
-        gone = sample.last_words(rank, 3, 5_000)
+        gone = sample.last_words(rank, 3, 5_000, POLICY)
         sample.forget(rank)
     finally:
         parent.communicate("\n" * 4)
@@ -164,10 +165,10 @@ def test_the_page_of_a_dead_rank_is_read_and_removed():
 def test_what_has_been_counted_is_read_from_the_page():
     page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
     rank = watched(os.getpid(), page_path=str(page.path))
-    before = sample.look(rank, time.monotonic_ns()).iteration
+    before = sample.look(rank, time.monotonic_ns(), POLICY).iteration
     page.words[layout.ITERATION_AT] = 243
     page.words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
-    after = sample.look(rank, time.monotonic_ns()).iteration
+    after = sample.look(rank, time.monotonic_ns(), POLICY).iteration
     sample.forget(rank)
 
     assert (before, after) == (None, 243)
@@ -248,7 +249,7 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
     """Every process is asleep somewhere at one instant."""
     rank = watched(child.pid)
     _until_asleep(child.pid)
-    first, second = sample.look(rank, 0), sample.look(rank, 0)
+    first, second = sample.look(rank, 0, POLICY), sample.look(rank, 0, POLICY)
     sample.forget(rank)
 
     assert (first.syscall, first.file, first.frozen) == (None, None, None)
@@ -268,7 +269,7 @@ def test_the_server_on_which_it_waits_is_told_once_it_has_waited_for_two_looks()
             held, _ = server.accept()
             with held:
                 _until_asleep(child.pid)
-                first, second = sample.look(rank, 0), sample.look(rank, 0)
+                first, second = sample.look(rank, 0, POLICY), sample.look(rank, 0, POLICY)
             sample.forget(rank)
         finally:
             child.kill()
@@ -292,7 +293,7 @@ def test_the_table_of_all_sockets_is_not_read_at_every_look(child, monkeypatch):
     rank = watched(child.pid)
     _until_asleep(child.pid)
     for _ in range(12):
-        sample.look(rank, 0)
+        sample.look(rank, 0, POLICY)
     sample.forget(rank)
 
     assert asked == [1, 6, 11]
@@ -311,7 +312,7 @@ def test_a_long_collection_and_the_exit_are_read_from_the_state_page():
     seen = []
     for gc_since, exiting in ((0, 0), (4_000_000_000, 0), (4_400_000_000, 0), (4_000_000_000, 1)):
         page.words[layout.GC_SINCE_AT], page.words[layout.EXITING_AT] = gc_since, exiting
-        state = sample.look(rank, 4_600_000_000)
+        state = sample.look(rank, 4_600_000_000, POLICY)
         seen.append((state.gc_since_unix_ns is not None, state.exiting))
     sample.forget(rank)
 
@@ -329,7 +330,7 @@ def test_the_count_of_oom_kills_is_compared_with_that_of_a_while_ago(tmp_path):
     counts = []
     for second, count in enumerate((1, 1, 5, 5, 5, 5)):
         events.write_text(f"oom_kill {count}\n")
-        rank.note_oom((1 + second * 20) * 1_000_000_000)
+        rank.note_oom((1 + second * 20) * 1_000_000_000, POLICY.oom_mark_s)
         counts.append(rank.oom_kills)
     sample.forget(rank)
 

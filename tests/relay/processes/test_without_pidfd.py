@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ import pytest
 from ddtop import journal, procfs, registry
 from ddtop.agent.state_page import StatePage
 from ddtop.link.rank_listener import Credentials
+from ddtop.policy import POLICY
 from ddtop.relay.orders import OrderError, send_signal
 from ddtop.relay.processes import exits, sample
-from ddtop.relay.processes import ranks as ranks_module
-from ddtop.relay.processes.ranks import UNSEEN_S, Ranks
+from ddtop.relay.processes.ranks import Ranks
 from ddtop.wire import frames
 from ddtop.wire.page import EXITING_AT
 from ddtop.wire.records import Exit, Hello
@@ -77,7 +78,7 @@ def no_pidfd(request, monkeypatch):
 
 @pytest.fixture
 def ranks():
-    return Ranks(NoLink(), lambda record: b"")
+    return Ranks(NoLink(), lambda record: b"", POLICY)
 
 
 def hello(pid, rank=0, ticks=None, **more):
@@ -139,8 +140,7 @@ def test_a_rank_that_had_gone_before_its_hello_was_read_is_told_as_gone_and_the_
     home, children, monkeypatch
 ):
     """Nobody saw its end: the job stayed live for hours."""
-    monkeypatch.setattr(ranks_module, "UNSEEN_S", 0.2)
-    stage = Stage(home, linger_s=0.1)
+    stage = Stage(home, linger_s=0.1, policy=replace(POLICY, exit_unseen_s=0.2))
     try:
         gone, from_it = process_with_link(registry.socket_path("train", "r1"), WAITS)
         stage.links.append(from_it)
@@ -180,15 +180,15 @@ def test_a_rank_whose_process_cannot_be_seen_lives_while_it_is_heard(ranks, chil
     ranks.heard(b"peer", gone.pid)
     heard = time.monotonic()
 
-    assert ranks.look_for_ends(heard + UNSEEN_S - 0.5) == []
+    assert ranks.look_for_ends(heard + POLICY.exit_unseen_s - 0.5) == []
     assert len(ranks) == 1
 
-    ((one, at),) = ranks.look_for_ends(heard + UNSEEN_S + 0.5)
+    ((one, at),) = ranks.look_for_ends(heard + POLICY.exit_unseen_s + 0.5)
 
     assert one.hello is said
     assert len(ranks) == 0
     # When it was heard last, not when it was missed.
-    assert abs(time.time_ns() - at - (UNSEEN_S + 0.5) * 1e9) < 0.4e9
+    assert abs(time.time_ns() - at - (POLICY.exit_unseen_s + 0.5) * 1e9) < 0.4e9
 
 
 def test_a_rank_is_not_gone_where_proc_cannot_be_read(ranks, children, monkeypatch, no_pidfd):
@@ -310,11 +310,8 @@ def sealed(record, rank, pid):
     return frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=0, rank=rank, pid=pid)
 
 
-def test_a_rank_that_went_while_there_was_no_relay_is_told_as_gone_by_the_next(
-    home, children, monkeypatch
-):
+def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_next(home, children):
     """Its predecessor told of one end; the other rank ended when nobody looked."""
-    monkeypatch.setattr(ranks_module, "UNSEEN_S", 0.2)
     told, missed, left = children(), children(), children()
     hellos = [hello(child.pid, rank) for rank, child in enumerate((told, missed, left))]
     for child in (told, missed):
@@ -324,7 +321,7 @@ def test_a_rank_that_went_while_there_was_no_relay_is_told_as_gone_by_the_next(
         registry.roster_path("train", "r1"),
         [*(sealed(one, one.rank, one.pid) for one in hellos), sealed(known, 0, told.pid)],
     )
-    stage = Stage(home)
+    stage = Stage(home, policy=replace(POLICY, exit_unseen_s=0.2))
     try:
         viewer = stage.viewer()
         found = stage.heard(viewer, lambda record: isinstance(record, Exit) and record.rank == 1)
