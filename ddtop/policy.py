@@ -84,6 +84,9 @@ class Policy:
 
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
+    reports_apart_s: float = 1.5
+    """Agents report twice a second, and once in a large world. Between reports that are further
+    apart some were left out."""
     host_quiet_s: float = 3.0
     """A relay reports once a second, and hubs forward reports a few times a second. After three
     missed reports the ranks of the host are not judged by their last reports."""

@@ -38,9 +38,6 @@ OTHERS_MAX = 64
 """Further processes that are remembered for one rank that they all claim."""
 WORKERS_MAX = 256
 """Stacks of DataLoader workers that are remembered for one rank."""
-REPORTS_APART_S = 1.5
-"""An agent reports twice a second, and once in a large world. Of reports that are further apart
-some were left out on the way."""
 _BACKWARD, _COLLECTIVE = ACTIVITIES.index("backward"), ACTIVITIES.index("collective")
 
 
@@ -239,7 +236,7 @@ class Job(JobMemory):
                 memory.phase_since_unix_ns = at
             before = memory.state.loader if memory.state is not None else None
             seconds = (at - memory.state_unix_ns) / 1e9
-            _note_pause(memory, state, seconds)
+            _note_pause(memory, state, seconds > self.policy.reports_apart_s)
             memory.owing = loader_progress.follow(
                 memory.owing, before, state.loader, at, seconds, self.policy
             )
@@ -327,17 +324,17 @@ class Job(JobMemory):
             )
 
 
-def _note_pause(memory: RankMemory, state: RankState, seconds: float) -> None:
+def _note_pause(memory: RankMemory, state: RankState, skipped: bool) -> None:
     """Remember the two longest pauses between two moments of progress, the longest first.
 
-    `seconds`: between the last report and this one.
+    `skipped`: reports between the last one and this one were left out.
     """
     before = memory.state.progress_unix_ns if memory.state is not None else None
     if before is None or state.progress_unix_ns is None:
         return
     longest, second = memory.longest_pauses_ns
-    # Of reports far apart only what the last one saw is known: it may have moved in between.
-    until = memory.state_unix_ns if seconds > REPORTS_APART_S else state.progress_unix_ns
+    # Then only what the last report saw is known: it may have moved in between.
+    until = memory.state_unix_ns if skipped else state.progress_unix_ns
     pause_ns = min(until, state.progress_unix_ns) - before
     if pause_ns > second:
         memory.longest_pauses_ns = (
