@@ -576,7 +576,8 @@ class Policy:
     """Nothing is added up over a longer pause between two looks: nobody knows what happened in
     it."""
     cancelled_before_s: float = 1.0
-    """What began less than this time before the end of a job belongs to the end and is not its reason."""
+    """What began less than this time before the end of a job belongs to the end and is not its
+    reason."""
 
     wait_shown_s: float = 2.0
     """A wait in a group is shown from this time on. Shorter ones are the rhythm of the training."""
