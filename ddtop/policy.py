@@ -13,25 +13,20 @@ class Policy:
     """The thresholds; frozen, so that two viewers with the same records see the same verdict."""
 
     gone_limit_s: float = 1.0
-    """Waiting for a process that has ended. It will not come; one second lets the launcher report
-    first."""
+    """Waiting for a process that has ended. In one second the launcher reports first."""
     stopped_limit_s: float = 2.0
     """Waiting for a process in state T. Debuggers and job control stop a process briefly."""
     still_limit_s: float = 5.0
-    """Waiting for a rank that makes no progress. Page-cache misses, GC and a slow file open are
-    shorter."""
+    """Waiting for a rank without progress. Page-cache misses, GC and slow opens are shorter."""
     stall_alone_limit_s: float = 30.0
-    """Uninterruptible sleep of a rank that nobody waits for yet. A busy file server recovers within
-    this time."""
+    """Uninterruptible sleep of a rank that nobody waits for yet. A busy file server recovers."""
     working_limit_s: float = 5.0
-    """Waiting for a rank that visibly works, at least. `healthy_wait_factor` usually asks for
-    more."""
+    """Waiting for a rank that visibly works, at least. Usually `healthy_wait_factor` counts."""
     healthy_wait_factor: float = 3.0
     """... and this many times the longest wait that ended well lately, because a job that validates
     after each epoch has such waits."""
     working_critical_s: float = 60.0
-    """A rank that works while others wait is a warning until then. An endless loop is a hang
-    too."""
+    """A rank that works while others wait is a warning until then. Endless loops are hangs."""
     working_critical_factor: float = 5.0
     """... or this many times the longest healthy wait, whichever is later."""
     still_habit_factor: float = 1.5
@@ -51,16 +46,14 @@ class Policy:
     """... but no later than at this share of the group's own timeout."""
 
     cpu_working_ratio: float = 0.05
-    """Cores used, over `cpu_window_s`. A sleeping rank uses less than 0.01, one that decodes images
-    more than 0.3."""
+    """Cores used, over `cpu_window_s`. Asleep: below 0.01. Decoding images: above 0.3."""
     cpu_waning_ratio: float = 0.025
     """Between this and `cpu_working_ratio` the mean over `window_s` decides, so that a rank near
     the limit does not change at every snapshot."""
     cpu_window_s: float = 2.0
     """CPU use and wake-ups are measured over this time."""
     io_working_bytes_per_s: float = 65536.0
-    """A file is being read or written. Heartbeats and polls of a sleeping process stay below 1
-    KB/s."""
+    """A file is read or written. Heartbeats and polls of a sleeping process: below 1 KB/s."""
 
     socket_working_switches_per_s: float = 5.0
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
@@ -79,8 +72,7 @@ class Policy:
     slowdown_wait_ratio: float = 0.15
     """By so much the share of the time in collectives must have grown to say so: it is sampled."""
     slowdown_delay_ratio: float = 0.2
-    """Share of the time in which a rank is ready to run without a CPU, to name that as the
-    cause."""
+    """Share of the time in which a rank waits for a CPU, to name that as the cause."""
 
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
@@ -91,8 +83,7 @@ class Policy:
     """A relay reports once a second, and hubs forward reports a few times a second. After three
     missed reports the ranks of the host are not judged by their last reports."""
     host_lost_s: float = 8.0
-    """Nothing of a whole host arrives for this time while the hub is heard. A relay that died is
-    replaced within about 6 s."""
+    """No record of a host for this time, while the hub is heard. A dead relay is replaced in 6 s."""
     host_lost_step_factor: float = 3.0
     """... of the longest usual step: a collective with a rank of that host that completed within
     this time shows that the rank takes part."""
@@ -111,8 +102,7 @@ class Policy:
     clock_even_ratio: float = 0.02
     """... by this share of a step, where the question is how even the ranks are."""
     clock_shown_s: float = 1.0
-    """A clock that is off by more is shown: log files of that host do not fit those of the
-    others."""
+    """A clock that is off by more is shown: that host's log files do not fit the others'."""
     restart_apart_s: float = 10.0
     """Processes of one life of a job start together, because the launchers have met before. A
     process that started this much earlier belongs to the life before."""
@@ -120,8 +110,7 @@ class Policy:
     """Waiting in init_process_group for a rank of which no process was ever seen. The shells of a
     loop, or a parent that spawns, start all ranks within this time."""
     init_late_warning_s: float = 10.0
-    """Waiting there for a rank that is alive and works. Imports that take a few seconds longer than
-    the others' are no news."""
+    """Waiting there for a rank that is alive and works. Imports differ by a few seconds."""
     init_still_line_slack_s: float = 1.0
     """A rank is at one line for `still_limit_s` less this: the first report of that line came up to
     a second later."""
@@ -146,8 +135,7 @@ class Policy:
     """... and critical from here on."""
 
     moving_s: float = 5.0
-    """A rank moves if something of it moved within this time, or within its own step where that is
-    longer."""
+    """A rank moves if it progressed within this time, or within its own step if that is longer."""
     step_old_s: float = 2.0
     """After so long without progress, and after three steps, a rank's step time and the job's speed
     say nothing of now. Reports come twice a second."""
@@ -170,8 +158,7 @@ class Policy:
     """... critical from here on where something explains a long pause: some ranks compute, a
     checkpoint is saved, code is compiled, a server is asked. A minute is not unusual there."""
     poll_wakes_per_s: float = 0.4
-    """A thread that sleeps and wakes this often polls: a loop with `sleep(2)` does, one long sleep
-    does not."""
+    """A thread that wakes this often polls: a loop with `sleep(2)` does, one long sleep not."""
     idle_habit_s: float = 2.0
     """Where calls of MPI have a rhythm, workers that have twice waited this long for orders are a
     task farm. A simulation's broadcast takes milliseconds."""
@@ -187,8 +174,7 @@ class Policy:
     input_bound_ratio: float = 0.4
     """Share of the step spent waiting for data. Above it the loader is the first thing to fix."""
     input_bound_others: float = 0.5
-    """Where most ranks are input-bound, ranks above this share of the threshold are named with
-    them."""
+    """If most ranks are input-bound, those above this share of the threshold are named too."""
     input_bound_steps: int = 5
     """Iterations in the window. An epoch's first batch, with its worker start, is no evidence."""
     input_bound_window_s: float = 8.0
@@ -201,11 +187,9 @@ class Policy:
     """Share of each step in which the others wait for the slow ranks. Below it ranks differ by
     their data and their cores."""
     straggler_least_ms: float = 1.0
-    """... and at least this long: a thread that wakes up later than others is late by tenths of
-    it."""
+    """... and at least this long. A thread that wakes up late is late by tenths of it."""
     straggler_strong_ratio: float = 0.3
-    """From here on one read of the arrivals and few steps are enough. Below it two reads are
-    needed."""
+    """From here on one read of the arrivals and few steps are enough, below it two reads."""
     straggler_critical_ratio: float = 0.5
     """Most of the step is waiting for one rank."""
     straggler_steps: int = 16
@@ -243,8 +227,7 @@ class Policy:
     cause_part: float = 0.5
     """A cause explains at least this part of what the others wait."""
     cause_held_part: float = 0.35
-    """... a held GIL less: a sample that comes in its last milliseconds is not late enough to
-    tell."""
+    """... a held GIL less: a sample near its end is not late enough to show it."""
     cause_cpu_part: float = 0.75
     """Missing CPU time is no cause if it is less than this part of the extra time of the rank in
     one function."""
@@ -266,8 +249,7 @@ class Policy:
     """... and this many of them in a step. A few large ones are the price of the model's size, many
     small ones are not."""
     sync_bound_reduce_ratio: float = 0.75
-    """... of which this share are all_reduce. Sharded models gather and scatter each layer by
-    design."""
+    """... of which this share are all_reduce. Sharded models gather each layer by design."""
     sync_bound_uneven_factor: float = 1.25
     """... and no rank communicates less than the usual one by more than this: a rank that hardly
     waits is not held up by the network."""
@@ -310,14 +292,12 @@ class Policy:
     memory_low_bytes: float = 4 * 2.0**30
     """... and no more than this: 4 % of a large host are room enough."""
     memory_stall_ratio: float = 0.2
-    """Share of the time in which some thread of the host waits for memory (reclaim, swap): it
-    thrashes."""
+    """Share of the time in which some thread of the host waits for memory (reclaim, swap)."""
     address_low_ratio: float = 0.06
     """Share of RLIMIT_AS or RLIMIT_DATA that is left, and no more than `memory_low_bytes`. torch
     maps hundreds of megabytes at once, and beyond the limit the next allocation raises."""
     pids_full_ratio: float = 0.9
-    """Share of the threads that a cgroup may have. A rank starts dozens with its DataLoader
-    workers."""
+    """Share of the threads that a cgroup may have. DataLoader workers have dozens."""
     files_full_ratio: float = 0.9
     """Share of the descriptors that a rank may open. DataLoader workers hand tensors over as
     descriptors, dozens at a time."""
@@ -330,8 +310,7 @@ class Policy:
     feed_steps: int = 8
     """Optimizer steps between batches of one loader. Then the loader feeds the training."""
     feed_passed_over: float = 0.9
-    """Batches fetched by each rank in a step. From here on each rank may use only its share of
-    them."""
+    """Batches fetched by each rank in a step. From here on each may use only its share of them."""
     caught_windows: int = 6
     """Windows of a quarter of a second, one in five seconds, in each of which a rank caught the
     same exception. An exception that comes by chance in half of the windows is in all of one rank's
@@ -372,14 +351,12 @@ class Policy:
     """Share of the clock of the job's other GPUs of that kind. Equal GPUs under one load differ by
     a few percent."""
     step_slower_factor: float = 1.25
-    """A step that is so much longer than the shortest one is a line of evidence. Below that it is
-    noise."""
+    """A step so much longer than the shortest is a line of evidence. Below that it is noise."""
     gpu_load_ratio: float = 0.85
     """Share of a GPU's power. GPUs that draw less have less to do and run faster for that, so their
     clocks are no measure."""
     gpu_busy_ratio: float = 0.5
-    """Share of the time in which some kernel ran. The clocks of a GPU that is mostly idle say
-    nothing."""
+    """Share of the time in which some kernel ran. The clocks of an idle GPU say nothing."""
     gpu_fresh_s: float = 3.0
     """Numbers that the relay repeats because the driver has not answered for this time do not count
     in means."""
@@ -407,8 +384,7 @@ class Policy:
     gpu_wait_steps: int = 2
     """Iterations over the time compared. A rank that makes none may evaluate or save."""
     gpu_wait_calls: int = 8
-    """... and collectives enqueued in each span. While one rank evaluates alone the others enqueue
-    none."""
+    """... and collectives enqueued in each span. None are while one rank evaluates alone."""
     gpu_wait_members: int = 3
     """GPUs compared. Of two nobody can say which one is as it should be."""
     gpu_wait_most_ratio: float = 0.95
@@ -455,8 +431,7 @@ class Policy:
     """A rank on its way out is not judged for this time before its last report: what it did last is
     in that report."""
     gil_wakes_per_s: float = 50.0
-    """A thread that waits for the GIL wakes every 5 ms. One that holds it and sleeps in C does
-    not."""
+    """A thread that waits for the GIL wakes every 5 ms. One that sleeps in C with it does not."""
     busy_ratio: float = 0.5
     """Cores used by a process without children whose main thread computes, though it was asleep at
     this instant."""
@@ -560,8 +535,7 @@ class Policy:
     """A viewer says that a relay is silent. It reports every second, and this is shorter than
     `report_silent_s`: otherwise its ranks would look silent first."""
     relay_hopeless_s: float = 90.0
-    """`ddtop watch` gives up on a relay that is silent for this time. A dead one is replaced within
-    10 s."""
+    """`ddtop watch` gives up on a relay that is silent for this time. Dead ones are replaced."""
     clock_apart_s: float = 2.0
     """The clocks of a viewer and of a job, or of a file and a job, are the same if they differ by
     less. The times in frames and files are no more exact than that."""
@@ -573,11 +547,9 @@ class Policy:
     """A step that takes longer than so many usual steps is time without progress at once, and not
     only when it ends."""
     goodput_gap_s: float = 30.0
-    """Nothing is added up over a longer pause between two looks: nobody knows what happened in
-    it."""
+    """Nothing is added up over a longer pause between two looks: what happened is not known."""
     cancelled_before_s: float = 1.0
-    """What began less than this time before the end of a job belongs to the end and is not its
-    reason."""
+    """What began less than this time before the end of a job is part of the end."""
 
     wait_shown_s: float = 2.0
     """A wait in a group is shown from this time on. Shorter ones are the rhythm of the training."""
