@@ -83,7 +83,7 @@ class Policy:
     """A relay reports once a second, and hubs forward reports a few times a second. After three
     missed reports the ranks of the host are not judged by their last reports."""
     host_lost_s: float = 8.0
-    """No record of a host for this time, while the hub is heard. A dead relay is replaced in 6 s."""
+    """No record of a host for this time while the hub is heard. Dead relays are replaced in 6 s."""
     host_lost_step_factor: float = 3.0
     """... of the longest usual step: a collective with a rank of that host that completed within
     this time shows that the rank takes part."""
