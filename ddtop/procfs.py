@@ -6,12 +6,15 @@ The agent asks about its workers, the relay about its ranks, and commands about 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 DESCENDANTS_MAX = 256
 STAT_BYTES_MAX = 2048
 """A line has about 350 bytes. The 50 numbers and the name have at most 1,200."""
 STAT_FIELDS_MIN = 22
+_STACK_START = 25
+"""Field 28 of the line, of those from the third on."""
 
 
 def io_bytes(pid: int) -> int | None:
@@ -53,6 +56,24 @@ def stat_fields(pid: int | str) -> list[str] | None:
         return read_stat(pid)
     except (OSError, ValueError):
         return None
+
+
+def stack_start(fields: Sequence[str]) -> int:
+    """The address at which the stack of a process begins, of what `stat_fields` returns.
+
+    exec gives a process a new stack, at an address that is drawn by chance. 0 where the kernel does
+    not show it: another user's process. Check: field 28 of /proc/PID/stat.
+    """
+    return int(fields[_STACK_START]) if len(fields) > _STACK_START else 0
+
+
+def command_name(pid: int) -> str | None:
+    """The name of the program that the process runs. Check: `ps -o comm -p PID`."""
+    try:
+        text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.strip() or None
 
 
 SAMPLERS = ("py-spy",)

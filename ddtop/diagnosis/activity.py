@@ -173,8 +173,10 @@ def _certain(facts: RankFacts) -> Classified | None:
         return Classified(
             "stopped", "held by a debugger" if process.state == "t" else "stopped", PROCESS
         )
-    if process.exiting and not (place is not None and place.waits_on == "exit"):
-        return Classified("exit", "leaving the interpreter", PROCESS)
+    leaves = process.exiting and not (place is not None and place.waits_on == "exit")
+    if leaves or process.became is not None:
+        other = process.became and f"running another program, {process.became}"
+        return Classified("exit", other or "leaving the interpreter", PROCESS)
     if process.gc_since_unix_ns is not None:
         return Classified("gc", "in a full garbage collection", PROCESS)
     return None

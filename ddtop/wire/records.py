@@ -341,7 +341,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     "socket", "pipe"); `remote`: the peer of that socket ("10.0.0.7:443"). `frozen`: its cgroup is
     frozen. From the state page: `gc_since_unix_ns`, a full garbage collection runs since then;
     `exiting`, the interpreter has begun to exit; `init_since_unix_ns`, it is inside
-    init_process_group since then.
+    init_process_group since then. `became`: the name of the program that has replaced it by exec
+    since its Hello; None: it is still the same program.
     """
 
     rank: int | None
@@ -365,6 +366,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
     mpi: MpiState | None = None
     remote: str | None = None
     iteration: int | None = None
+    became: str | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):

@@ -123,6 +123,8 @@ def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
     rank = snapshot.rank(blame.root)
     if rank.process.report is not None and rank.process.report.exiting:
         return Kind.LEFT_EARLY
+    if _became(rank) is not None:
+        return Kind.LEFT_EARLY
     if rank.state is State.SILENT:
         return Kind.INTERPRETER_FROZEN
     if rank.reported.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
@@ -188,6 +190,8 @@ def _finding(
             f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, but C code holds the GIL: "
             f"no report for {duration(lead.agent.report_age_s or 0)}, {where(lead, policy)}"
         )
+    elif (became := _became(lead)) is not None:
+        subject = _replaced(ranks, lead, became)
     elif kind == Kind.LEFT_EARLY:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and"
@@ -220,6 +224,20 @@ def _finding(
         group=first.group,
         op=first.op,
         seq=first.seq,
+    )
+
+
+def _became(rank: RankFacts) -> str | None:
+    """The program that has replaced the rank's by exec; None: it runs its own."""
+    return rank.process.report.became if rank.process.report is not None else None
+
+
+def _replaced(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
+    place = lead.reported.place
+    last = f" after {file_line(place)} {place.function}" if place is not None else ""
+    return (
+        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} become another program, {became},"
+        f" by exec{last}"
     )
 
 
@@ -307,7 +325,9 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
     by_word = _BY_WORD.get(classify(rank, policy).word)
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
     stands = stands and not (severity == WARNING and phase_of(rank) is not None)
-    if kind == Kind.LEFT_EARLY:
+    if _became(rank) is not None:
+        text = "start that program as a child, or call exec after the last collective"
+    elif kind == Kind.LEFT_EARLY:
         text = uneven_advice(rank)
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)

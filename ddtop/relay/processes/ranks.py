@@ -107,6 +107,8 @@ class Ranks:
         known = self.watched.get(hello.pid)
         if known is not None and not self._is_another(known, hello):
             known.hello = hello
+            # A program that says Hello after exec is a rank again.
+            known.stack_start = 0
             known.spoke = known.spoke or spoke
             return False
         if known is not None:

@@ -17,7 +17,16 @@ from pathlib import Path
 
 from ddtop import private, registry
 from ddtop.policy import Policy
-from ddtop.procfs import descendants, io_bytes, own_letter, stat_fields, switches, wchan
+from ddtop.procfs import (
+    command_name,
+    descendants,
+    io_bytes,
+    own_letter,
+    stack_start,
+    stat_fields,
+    switches,
+    wchan,
+)
 from ddtop.relay.processes import cgroup, kernel_wait, oom, process_load, sockets
 from ddtop.relay.processes.exits import ending, is_gone
 from ddtop.wire.mpi import MpiState, read_mpi
@@ -41,7 +50,8 @@ class Watched:
     """One rank's process.
 
     `pidfd`: None where there is none to be had, then its end is looked for in /proc. `spoke`: it
-    said Hello to this relay itself, over a connection that it made.
+    said Hello to this relay itself, over a connection that it made. `stack_start`: where its stack
+    began after that Hello, 0 before the first look.
     """
 
     hello: Hello
@@ -63,6 +73,7 @@ class Watched:
     cpu_seen: tuple[int, int] | None = None
     cpu_ratio: float | None = None
     spoke: bool = False
+    stack_start: int = 0
 
     def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
         """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
@@ -169,7 +180,21 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
         mpi=_mpi(watched),
         remote=_remote(watched, sleep.socket),
         iteration=watched.page.counted if watched.page is not None else None,
+        became=_became(watched, fields),
     )
+
+
+def _became(watched: Watched, fields: list[str]) -> str | None:
+    """The program that has replaced the rank's by exec.
+
+    Its pid, its start time and its pidfd stay the same, and so do sockets that it has inherited:
+    others wait for it as if it were still there.
+    """
+    begins = stack_start(fields)
+    if not watched.stack_start or not begins:
+        watched.stack_start = watched.stack_start or begins
+        return None
+    return command_name(watched.hello.pid) if begins != watched.stack_start else None
 
 
 def _remote(watched: Watched, inode: int | None) -> str | None:

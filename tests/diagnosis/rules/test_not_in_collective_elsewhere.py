@@ -281,3 +281,24 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
         (1, 2),
     )
     assert finding.summary.endswith("ranks 1,2 wait for it in all_gather #1 of default_pg (gloo)")
+
+
+def test_a_rank_that_has_become_another_program_by_exec_has_left():
+    """A wrapper's `os.execvp`: the sockets stay open, and no C code holds the GIL."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].stands_at("upload", "/home/ada/train.py", 71)
+    job.others_wait(2)
+    job.passes(1)
+    job.ranks[2].freezes()
+    job.ranks[2].seen_outside = {"became": "rclone"}
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (2,))
+    assert finding.summary.startswith(
+        "rank 2 has become another program, rclone, by exec after train.py:71 upload; ranks 0,1,3"
+    )
+    assert finding.advice.startswith("start that program as a child")
+    assert not any(kind == "interpreter-frozen" for _, kind, _ in job.ever())

@@ -73,6 +73,33 @@ def test_a_stopped_process_is_seen_as_t(child):
     assert letter == "T"
 
 
+def test_a_process_that_becomes_another_program_by_exec_is_seen():
+    """Its pid and its start time stay, so nothing else tells."""
+    program = "import os, sys; print('up', flush=True); sys.stdin.readline(); "
+    program += "os.execvp('sleep', ['sleep', '60'])"
+    rank_process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        rank_process.stdout.readline()
+        rank = watched(rank_process.pid)
+        before = sample.look(rank, 0).became
+        rank_process.stdin.write("\n")
+        rank_process.stdin.flush()
+        # exec closes nothing here; the new name is what can be waited for.
+        comm = Path(f"/proc/{rank_process.pid}/comm")
+        until = time.monotonic() + 20
+        while comm.read_text() != "sleep\n" and time.monotonic() < until:
+            time.sleep(0.01)
+        after = sample.look(rank, 0).became
+        sample.forget(rank)
+    finally:
+        rank_process.kill()
+        rank_process.communicate()
+
+    assert (before, after) == (None, "sleep")
+
+
 def test_the_work_of_its_children_counts_as_its_own():
     """Its DataLoader workers decode images while its main thread sleeps: it visibly works."""
     program = (
