@@ -11,8 +11,8 @@ import msgspec
 NONE_US = 0xFFFFFFFF
 """Stands in `GroupArrivals.after_us` for a collective of which there is no entry."""
 SYMMETRIC, ROOTED, REDUCING = 1, 2, 3
-"""Kinds of collectives in `GroupArrivals.kinds`: all wait for all, some wait for one, all_reduce; 0
-is no entry."""
+"""Kinds of collectives in `GroupArrivals.kinds`: all wait for all, some wait for one, all_reduce or
+barrier; 0 is no entry."""
 ARRIVALS_MAX = 2048
 """Collectives kept a group: 10 KB, and what torch's recorder holds by default."""
 

@@ -18,7 +18,9 @@ from ddtop.wire.records import Arrivals
 from ddtop.wire.samples import REDUCING, ROOTED, SYMMETRIC, arrivals_of
 
 _KINDS = dict.fromkeys(("broadcast", "scatter", "gather", "reduce"), ROOTED) | {
-    "all_reduce": REDUCING
+    "all_reduce": REDUCING,
+    # It carries nothing, so a step with many of them gains by leaving them out.
+    "barrier": REDUCING,
 }
 
 

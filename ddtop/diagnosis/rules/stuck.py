@@ -14,10 +14,13 @@ from ddtop.words.sentences import collective_text, names_of_groups
 from ddtop.words.units import duration
 
 PLACES_MAX = 4
+_WITH_ROOT = frozenset({"broadcast", "scatter", "gather", "reduce"})
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for each group whose members all wait in the same collective."""
+    """One finding for each group whose members all wait, and of which nobody is behind in the first
+    collective that has not completed.
+    """
     snapshot, policy = context.snapshot, context.policy
     found = []
     by_group: dict[str, list[Wait]] = {}
@@ -25,13 +28,27 @@ def rule(context: Context) -> list[Finding]:
         by_group.setdefault(wait.group, []).append(wait)
     for group in snapshot.groups:
         waits = by_group.get(group.name, [])
-        if not waits or len(waits) != len(group.ranks) or len({wait.seq for wait in waits}) != 1:
+        if not waits or len(waits) != len(group.ranks) or not _one_collective(waits):
             continue
-        if all(not wait.behind for wait in waits) and _stands(
+        if all(not wait.behind for wait in _inside(waits)) and _stands(
             snapshot, waits, "nccl" in group.backend, policy
         ):
             found.append(_finding(snapshot, group.name, waits, policy))
     return found
+
+
+def _inside(waits: list[Wait]) -> list[Wait]:
+    """The waits in the first collective that has not completed."""
+    first = min(wait.seq for wait in waits)
+    return [wait for wait in waits if wait.seq == first]
+
+
+def _one_collective(waits: list[Wait]) -> bool:
+    """Whether all wait because of the same one. One with a root may complete on some ranks first;
+    these wait in the next one then.
+    """
+    inside = _inside(waits)
+    return len(inside) == len(waits) or all(wait.op in _WITH_ROOT for wait in inside)
 
 
 def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -> bool:
@@ -55,11 +72,12 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
     since = max(wait.since_unix_ns for wait in waits)
     victims = tuple(wait.rank for wait in waits)
     name = names_of_groups(snapshot.groups).get(group, group)
-    what = collective_text(waits[0].op, waits[0].seq, name)
+    inside = _inside(waits)
+    first = inside[0]
+    what = collective_text(first.op, first.seq, name)
     members = [snapshot.rank(rank) for rank in victims]
     evidence = [
-        f"all {len(victims)} members have enqueued #{waits[0].seq}; none is elsewhere, stopped or"
-        " gone"
+        f"all {len(victims)} members have enqueued #{first.seq}; none is elsewhere, stopped or gone"
     ]
     more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
     evidence += [line for line in more if line is not None] + ras_lines(snapshot, policy)
@@ -70,22 +88,33 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
         where = "either their operations differ, which is not known here, or the network fails"
         evidence += _lines(members)
         advice = f"do all of them call the same operation (ddtop stacks)? Then {advice}"
+    if len(inside) < len(waits):
+        where = "their calls differ in what is not recorded, such as the root, or the network fails"
+        evidence += _lines(members)
+        advice = f"do all of them give the same root and sizes (ddtop stacks)? Else {advice}"
     return Finding(
         kind=Kind.COLLECTIVE_STUCK,
         severity=CRITICAL,
         ranks=(),
         victims=victims,
         since_unix_ns=since,
-        summary=(
-            f"all of {ranks_text(victims)} are in {what}, which has not completed for"
-            f" {duration((snapshot.time_unix_ns - since) / 1e9)}; no rank is missing: {where}"
-        ),
+        summary=f"{_state(snapshot, waits, what, since)}; no rank is missing: {where}",
         evidence=tuple(evidence),
         advice=advice,
         group=group,
-        op=waits[0].op,
-        seq=waits[0].seq,
+        op=first.op,
+        seq=first.seq,
     )
+
+
+def _state(snapshot: Snapshot, waits: list[Wait], what: str, since_unix_ns: int) -> str:
+    """For whom it has not completed, and for whom it has."""
+    lasts = f"has not completed for {duration((snapshot.time_unix_ns - since_unix_ns) / 1e9)}"
+    inside = {wait.rank for wait in _inside(waits)}
+    passed = [wait.rank for wait in waits if wait.rank not in inside]
+    if not passed:
+        return f"all of {ranks_text(sorted(inside))} are in {what}, which {lasts}"
+    return f"{what} {lasts} on {ranks_text(sorted(inside))}, and has on {ranks_text(passed)}"
 
 
 def _lines(members: list[RankFacts]) -> list[str]:

@@ -54,6 +54,15 @@ def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -
     )
 
 
+def _advice(op: str) -> str:
+    if op == "barrier":
+        return "leave the barriers out: each collective waits for all ranks by itself"
+    return (
+        "put small tensors into one (flatten them, DDP does), reduce metrics every few steps,"
+        " accumulate gradients with no_sync()"
+    )
+
+
 def _finding(
     balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy
 ) -> Finding:
@@ -99,9 +108,6 @@ def _finding(
                 else []
             ),
         ),
-        advice=(
-            "put small tensors into one (flatten them, DDP does), reduce metrics every few steps,"
-            " accumulate gradients with no_sync()"
-        ),
+        advice=_advice(op),
         group=balance.group,
     )

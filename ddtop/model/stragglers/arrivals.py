@@ -156,7 +156,7 @@ class _Steps:
     waits: list[list[int]]
     #: When the last collective of each step began, microseconds.
     ends: list[int]
-    #: Share of the collectives that are all_reduce.
+    #: Share of the collectives that are all_reduce or barrier.
     reduce_ratio: float
     #: Collectives in each of these steps, or of these parts of steps.
     each: int

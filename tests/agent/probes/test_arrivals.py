@@ -21,6 +21,7 @@ began = time.time_ns()
 for _ in range(20):
     dist.all_reduce(torch.zeros(4))
     dist.broadcast(torch.zeros(4), src=0)
+    dist.barrier()
 ended = time.time_ns()
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.probes.arrivals import take
@@ -49,7 +50,7 @@ def test_every_collective_is_told_with_its_time_and_kind(tmp_path):
     )
     said = json.loads(done.stdout)
 
-    assert said["seqs"] == list(range(1, 41))
-    assert said["kinds"] == [3, 2] * 20
+    assert said["seqs"] == list(range(1, 61))
+    assert said["kinds"] == [3, 2, 3] * 20
     assert said["inside"]
     assert said["ordered"]

@@ -28,6 +28,27 @@ def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
     assert job.verdict().health == "critical"
 
 
+def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_joined():
+    """Rank 2 took another root: the true root and rank 2 stay inside, rank 1 has what it wants."""
+    job = FakeJob(3)
+    job.trains(10)
+    for number in (0, 2):
+        job.ranks[number].waits_in("broadcast")
+    job.ranks[1].passes_through("broadcast")
+    job.ranks[1].waits_in("all_reduce")
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-stuck", ())
+    assert finding.victims == (0, 1, 2)
+    assert finding.summary.startswith(
+        "broadcast #101 of default_pg has not completed for 8 s on ranks 0,2, and has on rank 1;"
+        " no rank is missing"
+    )
+    assert "such as the root" in finding.summary
+
+
 def test_just_under_the_limit_nothing_is_said():
     job = stuck()
     job.passes(5)

@@ -83,7 +83,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
     try:
         rank_process.stdout.readline()
         rank = watched(rank_process.pid)
-        before = sample.look(rank, 0).became
+        before = sample.look(rank, 0, POLICY).became
         rank_process.stdin.write("\n")
         rank_process.stdin.flush()
         # exec closes nothing here; the new name is what can be waited for.
@@ -91,7 +91,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
         until = time.monotonic() + 20
         while comm.read_text() != "sleep\n" and time.monotonic() < until:
             time.sleep(0.01)
-        after = sample.look(rank, 0).became
+        after = sample.look(rank, 0, POLICY).became
         sample.forget(rank)
     finally:
         rank_process.kill()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
 
+from ddtop import registry
 from ddtop.diagnosis.finding import Finding
+from ddtop.folders import RegistryError
 from tests.benchmarks.stage import Stage
 from tests.benchmarks.viewer import follow
 from tests.zoo.case import Case
@@ -39,8 +42,25 @@ class Ddtop:
         """The findings that stand, twice a second."""
         entry = job.stage.entry(1)
         seconds = HEALTHY_S if job.case.healthy else watched_s(job.case)
-        for _, verdict in follow(entry, (BEGIN_S + seconds) * job.slower):
-            yield Look(time.time_ns(), tuple(claim(one) for one in verdict.findings))
+        until = time.monotonic() + (BEGIN_S + seconds) * job.slower
+        while entry is not None:
+            followed, entry = entry, None
+            for _, verdict in follow(followed, until - time.monotonic()):
+                yield Look(time.time_ns(), tuple(claim(one) for one in verdict.findings))
+                entry = _hub_instead(followed)
+                if entry is not None:
+                    break
+
+
+def _hub_instead(entry: registry.JobEntry) -> registry.JobEntry | None:
+    """The relay that a name means now, where two launchers on this host have one each; None: it is
+    still this one.
+    """
+    with contextlib.suppress(RegistryError, registry.UnknownJobError):
+        found = registry.find_job(entry.job, time.time_ns())
+        if (found.address, found.port) != (entry.address, entry.port):
+            return found
+    return None
 
 
 def claim(finding: Finding) -> Claim:
