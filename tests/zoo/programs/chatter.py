@@ -1,0 +1,200 @@
+"""Steps that talk too much, and hosts with too many threads."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+CASES = {
+    "all-rows": {
+        "story": "Each row of each gradient is reduced by itself: some 300 all_reduces a step.",
+        "expected": ["sync-bound 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "started-all": {
+        "story": "Some 200 asynchronous all_reduces a step, waited for at its end.",
+        "expected": ["sync-bound 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "every-metric": {
+        "story": "A hundred metrics a step, each averaged over the ranks by itself.",
+        "source": "huggingface/trl#6943",
+        "expected": ["sync-bound 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "barrier-a-layer": {
+        "story": "A barrier after each of forty layers, left over from debugging.",
+        "expected": ["sync-bound 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "small-buckets": {
+        "story": "DDP with one bucket for each of 240 parameters.",
+        "expected": ["sync-bound 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "many-threads": {
+        "story": "Two ranks with 24 threads each, set in the program.",
+        "source": "pytorch/pytorch#19163",
+        "expected": ["cpu-oversubscribed 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "helpers-compute": {
+        "story": "Each rank keeps six child processes that compute without end.",
+        "expected": ["cpu-oversubscribed 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "same-core": {
+        "story": "Both ranks are bound to one core.",
+        "expected": ["cpu-oversubscribed 0,1"],
+        "world": 2,
+        "within_s": 60,
+    },
+    "few-metrics": {
+        "story": "Three metrics a step beside 60 ms of work.",
+        "expected": [],
+        "world": 2,
+    },
+    "few-threads": {"story": "One thread a rank and a core.", "expected": [], "world": 2},
+}
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+def layers(count, width=16):
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(count)])
+
+
+def loop(net, after_backward, steps=100_000, pause=0.0):
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    rows = torch.ones(4, 16)
+    for step in range(steps):
+        if step == 20 and dist.get_rank() == 0:
+            mark()
+        optimizer.zero_grad()
+        net(rows).mean().backward()
+        after_backward(net)
+        optimizer.step()
+        time.sleep(pause)
+
+
+def row_wise(net):
+    for parameter in net.parameters():
+        for row in parameter.grad.view(-1, 16):
+            dist.all_reduce(row)
+
+
+def all_rows():
+    """Every row of every gradient on its own: some 300 all_reduces a step."""
+    loop(layers(18), row_wise)
+
+
+def started_all():
+    """Each gradient starts an asynchronous all_reduce, and all are waited for at the end."""
+
+    def exchange(net):
+        works = [
+            dist.all_reduce(row, async_op=True)
+            for parameter in net.parameters()
+            for row in parameter.grad.view(-1, 16)
+        ]
+        for work in works:
+            work.wait()
+
+    loop(layers(12), exchange)
+
+
+def every_metric():
+    """A hundred metrics, each averaged over the ranks by itself and read with item()."""
+
+    def exchange(net):
+        for number in range(100):
+            value = torch.tensor(float(number))
+            dist.all_reduce(value)
+            value.item()
+
+    loop(layers(2), exchange)
+
+
+def barrier_a_layer():
+    """A barrier after every layer, left over from debugging."""
+    net = layers(40)
+    for layer in net:
+        layer.register_forward_hook(lambda *_: dist.barrier())
+    loop(net, lambda _: None)
+
+
+def small_buckets():
+    """DDP with a bucket for each parameter."""
+    net = DistributedDataParallel(layers(120), bucket_cap_mb=0.0001)
+    loop(net, lambda _: None)
+
+
+def few_metrics():
+    """Healthy: three metrics a step beside 60 ms of work."""
+
+    def exchange(net):
+        until = time.monotonic() + 0.06
+        while time.monotonic() < until:
+            torch.mm(torch.ones(64, 64), torch.ones(64, 64))
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+
+    loop(layers(2), exchange, 200)
+
+
+def work_in_threads(net):
+    x = torch.ones(400, 400)
+    for _ in range(6):
+        x = torch.mm(x, x) / 400
+
+
+def many_threads():
+    """24 threads of OpenMP a rank, set in the program."""
+    torch.set_num_threads(24)
+    loop(layers(2), work_in_threads)
+
+
+def helpers_compute():
+    """Each rank keeps six child processes that decode samples without end."""
+    code = "while True: sum(range(10000))"
+    helpers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
+    loop(layers(2), work_in_threads)
+    for helper in helpers:
+        helper.kill()
+
+
+def same_core():
+    """All ranks are bound to one core: a launcher without --bind-to none."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    loop(layers(2), work_in_threads)
+
+
+def few_threads():
+    """Healthy: one thread a rank, one rank a core."""
+    loop(layers(2), lambda _: time.sleep(0.03), 250)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]]()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

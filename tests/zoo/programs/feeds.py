@@ -1,0 +1,268 @@
+"""Ways in which batches come to a training, and stop coming on one rank."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+CASES = {
+    "kept-workers": {
+        "story": "Accumulation and persistent workers; a worker of rank 1 reads a pipe.",
+        "source": "pytorch/pytorch#87995",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "locked-worker": {
+        "story": "A worker of rank 1 waits for a lock that nobody gives back.",
+        "source": "pytorch/pytorch#1355",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+    },
+    "stopped-worker": {
+        "story": "A worker of rank 1 is stopped by a signal.",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "in-main-process": {
+        "story": "Rank 1 reads a sample in its main thread, from a pipe.",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "prefetching-thread": {
+        "story": "A thread of rank 1 should fetch batches ahead, and stands.",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "streamed": {
+        "story": "Rank 1 streams its samples from a socket that falls silent.",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "slow-sampler": {
+        "story": "The sampler of rank 1 waits for the next indices.",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "slow-collate": {
+        "story": "The collate function of rank 1 waits for a lock.",
+        "expected": ["not-in-collective 1", "loader-stuck 1"],
+        "world": 2,
+    },
+    "first-batch": {"story": "The first batches take seconds.", "expected": [], "world": 2},
+    "new-workers": {
+        "story": "Workers are started anew in each short epoch.",
+        "expected": [],
+        "world": 2,
+    },
+    "uneven-samples": {
+        "story": "Some samples take a hundred times longer than others.",
+        "expected": [],
+        "world": 2,
+    },
+}
+
+STOP_AT = 400
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+def my_turn(index):
+    return int(os.environ["RANK"]) == 1 and index >= STOP_AT
+
+
+class Rows(Dataset):
+    """`stand`: what the odd rank does at one of its samples."""
+
+    def __init__(self, stand, count=100_000):
+        self.stand, self.count = stand, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if self.stand is not None and my_turn(index):
+            self.stand()
+        return torch.full((16,), float(index % 7))
+
+
+class Lines(IterableDataset):
+    """Read from a producer over a socket."""
+
+    def __iter__(self):
+        source, sink = socket.socketpair()
+        number = 0
+        while True:
+            if not my_turn(number * 8):
+                sink.send(b"x")
+            elif my_turn(number * 8) and not my_turn(number * 8 - 8):
+                mark()
+            source.recv(1)
+            number += 1
+            yield torch.full((16,), float(number % 7))
+
+
+def at_pipe():
+    mark()
+    into, _out = os.pipe()
+    os.read(into, 1)
+
+
+def at_lock():
+    mark()
+    gate = threading.Lock()
+    gate.acquire()
+    gate.acquire()
+
+
+def stops_itself():
+    mark()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Engine:
+    """Accumulates four batches a step, as the trainers of frameworks do."""
+
+    def __init__(self, accumulate=4):
+        self.model = DistributedDataParallel(torch.nn.Linear(16, 16))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.accumulate = accumulate
+
+    def fit(self, batches, steps=100_000):
+        for number, rows in enumerate(batches):
+            last = number % self.accumulate == self.accumulate - 1
+            with contextlib.nullcontext() if last else self.model.no_sync():
+                self.model(rows).square().mean().backward()
+            if last:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            time.sleep(0.02)
+            if number == steps:
+                return
+
+
+def loader(data, **more):
+    sampler = DistributedSampler(data, shuffle=False)
+    return DataLoader(data, batch_size=4, sampler=sampler, **more)
+
+
+def kept_workers():
+    """Persistent workers, accumulation; a worker stands in a pipe."""
+    Engine().fit(loader(Rows(at_pipe), num_workers=2, persistent_workers=True))
+
+
+def locked_worker():
+    """A worker waits for a lock that nobody gives back."""
+    Engine(1).fit(loader(Rows(at_lock), num_workers=1))
+
+
+def stopped_worker():
+    """A worker is stopped by a signal."""
+    Engine(2).fit(loader(Rows(stops_itself), num_workers=2))
+
+
+def in_main_process():
+    """No workers: the sample is read in the training's own thread."""
+    Engine().fit(loader(Rows(at_pipe)))
+
+
+def prefetching_thread():
+    """A thread of the program fetches batches ahead, into a queue."""
+    ahead = queue.Queue(8)
+
+    def fetch():
+        for number in range(100_000):
+            if my_turn(number * 4):
+                mark()
+                threading.Event().wait()
+            ahead.put(torch.full((4, 16), float(number % 7)))
+
+    threading.Thread(target=fetch, daemon=True).start()
+    Engine(1).fit(iter(ahead.get, None))
+
+
+def streamed():
+    """An iterable dataset in the main process, fed by a socket."""
+    Engine(1).fit(DataLoader(Lines(), batch_size=4))
+
+
+def slow_sampler():
+    """The sampler itself asks a service for the next indices."""
+
+    class Asks:
+        def __iter__(self):
+            for index in range(100_000):
+                if my_turn(index):
+                    at_pipe()
+                yield [4 * index + one for one in range(4)]
+
+    Engine(1).fit(DataLoader(Rows(None, 1_000_000), batch_sampler=Asks(), num_workers=0))
+
+
+def slow_collate():
+    """The function that puts a batch together waits."""
+
+    def collate(rows):
+        if my_turn(int(collate.count)):
+            at_lock()
+        collate.count += 4
+        return torch.stack(rows)
+
+    collate.count = 0
+    Engine(1).fit(loader(Rows(None), collate_fn=collate))
+
+
+class SlowRows(Rows):
+    def __getitem__(self, index):
+        if index < 16:
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                sorted(range(1000))
+        return torch.full((16,), float(index % 7))
+
+
+def first_batch():
+    """Healthy: the first batches take seconds, while the dataset's cache is built."""
+    Engine().fit(loader(SlowRows(None), num_workers=1), 240)
+
+
+def new_workers():
+    """Healthy: workers are started anew in each short epoch, with accumulation."""
+    engine = Engine(2)
+    for epoch in range(5):
+        data = loader(Rows(None, 240), num_workers=2)
+        data.sampler.set_epoch(epoch)
+        engine.fit(data)
+
+
+def uneven_samples():
+    """Healthy: some samples take a hundred times longer than others."""
+
+    class Uneven(Rows):
+        def __getitem__(self, index):
+            time.sleep(0.2 if index % 50 == 0 else 0.002)
+            return torch.full((16,), float(index % 7))
+
+    Engine(1).fit(loader(Uneven(None), num_workers=2), 250)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]]()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

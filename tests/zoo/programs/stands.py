@@ -1,0 +1,304 @@
+"""Places at which one rank stands: a lock, a handler, a destructor, a socket, a child, a queue."""
+
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+CASES = {
+    "signal-handler": {
+        "story": "A signal handler of rank 1 wants the lock that its own loop holds.",
+        "expected": ["not-in-collective 1"],
+        "place": "save",
+    },
+    "logging-lock": {
+        "story": "Rank 2 logs while another thread holds the handler's lock for ever.",
+        "source": "python/cpython#12704",
+        "expected": ["not-in-collective 2"],
+        "place": "say",
+    },
+    "destructor": {
+        "story": "The destructor of an object on rank 0 waits for an answer.",
+        "expected": ["not-in-collective 0"],
+        "place": "__del__",
+    },
+    "collector-callback": {
+        "story": "A callback of the garbage collector waits on rank 1.",
+        "expected": ["not-in-collective 1"],
+        "place": "@collector",
+    },
+    "import-of-plugin": {
+        "story": "Rank 2 imports a plugin late, which waits for its device.",
+        "expected": ["not-in-collective 2"],
+        "place": "open_device",
+    },
+    "name-service": {
+        "story": "A name server does not answer rank 0.",
+        "source": "wandb/wandb#1771",
+        "expected": ["not-in-collective 0"],
+        "place": "resolve",
+    },
+    "subprocess-pipe": {
+        "story": "Rank 1 waits for a child that waits for its pipe to be read.",
+        "source": "localstack/localstack#1101",
+        "expected": ["not-in-collective 1"],
+        "place": "run",
+    },
+    "file-lock": {
+        "story": "Rank 1 polls a lock file that was left behind.",
+        "source": "huggingface/datasets#1672",
+        "expected": ["not-in-collective 1"],
+        "place": "take",
+    },
+    "full-queue": {
+        "story": "Rank 0's queue to a process is full and nobody reads it.",
+        "expected": ["not-in-collective 0"],
+        "place": "put",
+    },
+    "sleep-in-c": {
+        "story": "Rank 2 pauses in C without the GIL.",
+        "expected": ["not-in-collective 2"],
+        "place": "@pause",
+    },
+    "swallowed-exception": {
+        "story": "A step of rank 1 raises again and again, and is left out.",
+        "source": "huggingface/trl#6862",
+        "expected": ["not-in-collective 1"],
+        "place": "swallowed_exception",
+    },
+    "eternal-retry": {
+        "story": "Rank 0 tries a refused connection for ever, with longer and longer pauses.",
+        "source": "wandb/wandb#9871",
+        "expected": ["not-in-collective 0"],
+        "place": "fetch",
+    },
+}
+
+AT = 70
+
+
+def mark():
+    print(json.dumps({"fault_unix_ns": time.time_ns()}), flush=True)
+
+
+class Work:
+    def __init__(self, optimizer=torch.optim.SGD):
+        self.rank = dist.get_rank()
+        self.model = DistributedDataParallel(torch.nn.Linear(16, 16))
+        self.optimizer = optimizer(self.model.parameters(), lr=1e-3)
+        self.number = 0
+
+    def forward_backward(self):
+        self.optimizer.zero_grad()
+        loss = self.model(torch.ones(4, 16)).square().mean()
+        loss.backward()
+        return loss
+
+    def step(self):
+        self.forward_backward()
+        self.optimizer.step()
+        self.number += 1
+        time.sleep(0.03)
+
+    def forever(self, rank, act):
+        while True:
+            if self.number == AT and self.rank == rank:
+                mark()
+                act()
+            self.step()
+
+
+# -- where it stands
+
+
+def signal_handler():
+    """A handler of SIGUSR1 saves, and waits for the lock that the loop holds."""
+    work = Work()
+    gate = threading.Lock()
+
+    def save(number, frame):
+        with gate:
+            pass
+
+    signal.signal(signal.SIGUSR1, save)
+
+    def struck():
+        with gate:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(1)
+
+    work.forever(1, struck)
+
+
+def logging_lock():
+    """A handler of logging waits; the loop logs."""
+    work = Work()
+    handler = logging.StreamHandler()
+    logging.getLogger().addHandler(handler)
+    taker = threading.Thread(target=lambda: (handler.acquire(), time.sleep(1e6)), daemon=True)
+
+    def say():
+        taker.start()
+        time.sleep(0.2)
+        logging.warning("loss is %s", 1.0)
+
+    work.forever(2, say)
+
+
+def destructor():
+    """An object's __del__ flushes to a service that does not answer."""
+    work = Work()
+
+    class Writer:
+        def __del__(self):
+            into, _out = os.pipe()
+            os.read(into, 1)
+
+    def drop():
+        writer = Writer()
+        del writer
+
+    work.forever(0, drop)
+
+
+def collector_callback():
+    """A callback of the garbage collector waits."""
+    work = Work()
+
+    def struck():
+        gate = threading.Lock()
+        gate.acquire()
+        gc.callbacks.append(lambda phase, info: gate.acquire())  # place: collector
+        gc.collect()
+
+    work.forever(1, struck)
+
+
+def import_of_plugin():
+    """A plugin that is imported late waits for its device while it is imported."""
+    work = Work()
+    with open("plugin_of_device.py", "w") as file:
+        file.write("import threading\n\n\ndef open_device():\n    threading.Event().wait()\n\n\n")
+        file.write("open_device()\n")
+    sys.path.insert(0, os.getcwd())
+    work.forever(2, lambda: importlib.import_module("plugin_of_device"))
+
+
+def name_service():
+    """A name server that does not answer (a UDP socket as the resolver's)."""
+    work = Work()
+
+    def resolve():
+        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        silent.bind(("127.0.0.1", 0))
+        asking.sendto(b"who is wandb", silent.getsockname())
+        asking.recvfrom(512)
+
+    work.forever(0, resolve)
+
+
+def subprocess_pipe():
+    """A child writes more than the pipe takes while its parent waits for its end."""
+    work = Work()
+
+    def run():
+        child = subprocess.Popen(["head", "-c", "10000000", "/dev/zero"], stdout=subprocess.PIPE)
+        child.wait()
+
+    work.forever(1, run)
+
+
+def file_lock():
+    """A lock file in the cache folder that a dead preprocessing left; polled as filelock does."""
+    work = Work()
+    path = f"cache{work.rank}.lock"
+    holder = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def take():
+        asks = os.open(path, os.O_RDWR | os.O_CREAT)
+        while True:
+            try:
+                fcntl.flock(asks, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                time.sleep(0.05)
+
+    work.forever(1, take)
+
+
+def full_queue():
+    """A queue to a process that writes samples; nobody reads it any more."""
+    work = Work()
+    box = multiprocessing.Queue(4)
+
+    def put():
+        for _ in range(10):
+            box.put(b"x" * 100_000)
+
+    work.forever(0, put)
+
+
+def sleep_in_c():
+    """A sleep of C through ctypes, without the interpreter's lock."""
+    work = Work()
+    work.forever(2, lambda: ctypes.CDLL(None).pause())  # place: pause
+
+
+def swallowed_exception():
+    """A step that fails is logged and left out on one rank, for ever."""
+    work = Work()
+    while True:
+        try:
+            if work.number >= AT and work.rank == 1:
+                if not getattr(work, "told", False):
+                    work.told = True
+                    mark()
+                raise KeyError("label")
+            work.step()
+        except KeyError:
+            time.sleep(0.2)
+
+
+def eternal_retry():
+    """A download is tried again and again, with pauses that grow."""
+    work = Work()
+
+    def fetch():
+        pause = 0.1
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", 9), timeout=1)
+                return
+            except OSError:
+                time.sleep(pause)
+                pause = min(2 * pause, 30)
+
+    work.forever(0, fetch)
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    globals()[sys.argv[1]]()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
