@@ -51,6 +51,13 @@ METRICS = (
         "print it in the training loop",
     ),
     Metric(
+        "coordinates",
+        "",
+        "the place of the rank in the grid of parallel groups: pp1 dp0 tp3",
+        "DeviceMesh, the descriptions of torch's groups, Megatron's and DeepSpeed's globals",
+        "mesh.get_coordinate() in the program",
+    ),
+    Metric(
         "step_ms",
         "ms",
         "time from one iteration's end to the next; - while nothing ends",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.text import clean
@@ -147,16 +148,21 @@ class Comparison:
     great: bool = False
 
 
-def compared(measure: Measure, history: JobHistory, until_unix_ns: int) -> Comparison:
+def compared(
+    measure: Measure, history: JobHistory, until_unix_ns: int, last_run: float | None = None
+) -> Comparison:
     """Now against the start and against the last ten minutes: `12 % slower than at 14:02`.
 
-    Empty while there is nothing to compare, or where nothing has changed; that the throughput has
-    not is said.
+    `last_run`: by how much the job trains faster than the last run of its name, as a part of that
+    run's speed (`against_last_run`); told with the throughput. Empty while there is nothing to
+    compare, or where nothing has changed; that the throughput has not is said.
     """
     now = history.now(measure.field, until_unix_ns)
     start = history.at_start(measure.field, until_unix_ns)
     lately = history.lately(measure.field, until_unix_ns)
-    if now is None or (start is None and lately is None):
+    if measure is not THROUGHPUT:
+        last_run = None
+    if now is None or (start is None and lately is None and last_run is None):
         return Comparison()
     found = []
     if start is not None:
@@ -164,11 +170,18 @@ def compared(measure: Measure, history: JobHistory, until_unix_ns: int) -> Compa
     if lately is not None and (start is None or lately.unix_ns > start.unix_ns + APART_NS):
         found.append((lately, "than in the last 10 min"))
     changes = [(_change(measure, now, then), when) for then, when in found]
-    texts = tuple(f"{text} {when}" for (text, _), when in changes if text)
+    texts = [f"{text} {when}" for (text, _), when in changes if text]
+    worst = min((change for (_, change), _ in changes), default=0.0)
+    if last_run is not None and abs(last_run) >= LEAST_CHANGE:
+        side = "above" if last_run > 0 else "below"
+        # What it has lost most against is told first.
+        at = 0 if last_run < worst else len(texts)
+        texts.insert(at, f"{_percent(last_run)} {side} the last run")
+        worst = min(worst, last_run)
     if not texts and measure is THROUGHPUT:
-        return Comparison((f"as at {units.minute(found[0][0].unix_ns, until_unix_ns)}",))
-    worst = min(change for (_, change), _ in changes)
-    return Comparison(texts, measure is THROUGHPUT and worst <= -GREAT_CHANGE)
+        same = f"at {units.minute(found[0][0].unix_ns, until_unix_ns)}" if found else "the last run"
+        return Comparison((f"as {same}",))
+    return Comparison(tuple(texts), measure is THROUGHPUT and worst <= -GREAT_CHANGE)
 
 
 def _change(measure: Measure, now: float, then: Then) -> tuple[str, float]:
@@ -180,8 +193,22 @@ def _change(measure: Measure, now: float, then: Then) -> tuple[str, float]:
     change = (now - then.value) / then.value if then.value > 0 else 0.0
     if abs(change) < LEAST_CHANGE:
         return "", change
-    percent = min(abs(change) * 100, 999)
-    return f"{percent:.0f} % {measure.more if change > 0 else measure.less}", change
+    return f"{_percent(change)} {measure.more if change > 0 else measure.less}", change
+
+
+def _percent(change: float) -> str:
+    return f"{min(abs(change) * 100, 999):.0f} %"
+
+
+def against_last_run(snapshot: Snapshot) -> float | None:
+    """By how much the job trains faster than the last run of its name did at its end, as a part of
+    that speed; the median of the ranks. None while one of the speeds is not known."""
+    last = snapshot.last_run
+    if last is None or last.per_s <= 0:
+        return None
+    paces = [rank.progress.pace for rank in snapshot.ranks if rank.progress.pace is not None]
+    now = [pace.now.per_s for pace in paces if pace.now.unit == last.unit]
+    return median(now) / last.per_s - 1 if now else None
 
 
 def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:

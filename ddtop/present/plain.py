@@ -13,6 +13,7 @@ from ddtop.present.table.columns import (
     absent,
     cell_text,
     host_width,
+    place_width,
     rank_table,
 )
 from ddtop.present.table.layout import Table
@@ -25,8 +26,14 @@ from ddtop.words.ranks import rank_list
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
     """The main screen once, as plain lines of at most `width` columns; every rank, culprits
     first."""
-    shape = rank_table(width, snapshot.world_size, host_width(snapshot), absent(snapshot))
-    context = CellContext(snapshot.time_unix_ns, glyphs)
+    shape = rank_table(
+        width,
+        snapshot.world_size,
+        host_width(snapshot),
+        absent(snapshot),
+        place_width(snapshot),
+    )
+    context = CellContext(snapshot.time_unix_ns, glyphs, snapshot.axes)
     lines = [plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs)]
     lines.append(glyphs.rule * min(shape.total, width))
     lines.append(plain(shape.titles()))

@@ -13,7 +13,7 @@ FAULTS = {
     "sleep": {"not-in-collective"},
     "worker": {"loader-stuck"},
     "raise": {"rank-crashed"},
-    "skip": {"collective-mismatch", "deadlock", "unmatched-p2p"},
+    "skip": {"collective-mismatch", "wait-cycle", "unmatched-p2p"},
 }
 """What rank 1 does wrong (`programs/fault.py`), and the kinds that name it.
 

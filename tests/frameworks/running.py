@@ -148,7 +148,7 @@ def faulty(case: Case, fault: str) -> tuple[str, str]:
 
 def is_right(finding: dict[str, Any], fault: str) -> bool:
     """Whether this finding names rank 1 and its fault."""
-    ranks = [0, 1] if finding["kind"] in ("collective-mismatch", "deadlock") else [1]
+    ranks = [0, 1] if finding["kind"] in ("collective-mismatch", "wait-cycle") else [1]
     return finding["kind"] in FAULTS[fault] and finding["ranks"] == ranks
 
 

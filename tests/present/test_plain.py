@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.state.facts import Axis, RankFacts, State
 from ddtop.present.findings.banner import Contact, banner_lines
 from ddtop.present.glyphs import ASCII
 from ddtop.present.plain import diagnose_text, status_text
-from ddtop.present.table.columns import OF_GPUS, rank_table
+from ddtop.present.table.columns import absent, rank_table
+from ddtop.present.table.order import by_column
 from ddtop.present.text import cell_width, line_width, plain
+from ddtop.wire.progress import TrainingProgress
 from tests.ui import builders
 from tests.ui.changed import replace
 
@@ -104,12 +106,38 @@ def test_forty_columns_still_tell_who_and_where():
 
 
 def test_wide_terminals_show_host_phases_memory_and_pid():
-    titles = [column.key for column in rank_table(120, 8, 7, OF_GPUS).fields]
+    unknown = absent(builders.healthy())
+    titles = [column.key for column in rank_table(120, 8, 7, unknown).fields]
 
     assert titles == [
         "rank", "state", "host", "iteration", "step", "now", "for", "comm",
         "phases", "loader", "cpu", "rss", "pid", "heard",
     ]  # fmt: skip
+
+
+def test_a_job_with_parallel_groups_and_a_trainer_shows_each_ranks_place_and_progress():
+    snapshot, axes = builders.healthy(4), (Axis("pp", 2), Axis("tp", 2))
+    training = TrainingProgress("hf-trainer", step=120, total_steps=1000, phase="train")
+    saving = TrainingProgress("hf-trainer", step=120, total_steps=1000, phase="checkpoint")
+    ranks = tuple(
+        replace(
+            rank,
+            comm={"coordinates": (("pp", rank.rank // 2, 2), ("tp", rank.rank % 2, 2))},
+            progress={"training": training if rank.rank else saving},
+        )
+        for rank in snapshot.ranks
+    )
+    known = replace(snapshot, ranks=ranks, axes=axes, progress=training)
+
+    lines = lines_of(status_text(known, builders.calm(known), 150))
+
+    assert "PLACE" in lines[-5]
+    assert "PROGRESS" in lines[-5]
+    assert "pp0 tp0" in lines[-4]
+    assert "12% checkpoint" in lines[-4]
+    assert "pp1 tp1" in lines[-1]
+    assert "12% train" in lines[-1]
+    assert by_column(known, "place", descending=True) == [3, 2, 1, 0]
 
 
 def test_wide_characters_in_a_host_name_keep_the_columns_in_line():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.state.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.table.bars import bar, hollow, phases
@@ -15,7 +15,7 @@ from ddtop.present.text import cell_width, clean
 from ddtop.words import units
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
-HOST_MOST = 16
+HOST_MOST, PLACE_MOST = 16, 20
 NUMBER = 5
 """Columns of a number beside a bar."""
 WAITS = "wait"
@@ -45,7 +45,9 @@ COLUMNS = (
     _number("rank", "RANK", 4, "rank", descending=False),
     _text("state", "STATE", 11, "state"),
     _text("host", "HOST", 6, "host"),
+    _text("place", "PLACE", 5, "coordinates"),
     _number("iteration", "ITER", 6, "iteration", descending=False),
+    _text("progress", "PROGRESS", 14, "progress"),
     _number("step", "STEP ms", 7, "step_ms"),
     _text("now", "NOW", NOW_LEAST, "now"),
     _number("for", "FOR", 4, "now_age_s"),
@@ -68,7 +70,7 @@ FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
 ALWAYS = ("rank", "state", "now")
 _FIRST = ("for", "comm")
 _THEN = ("iteration", "heard", "step", "gpu", "vram", "cpu", "loader")
-_WIDE = ("host", "power", "phases", "rss", "nccl", "pid")
+_WIDE = ("host", "place", "power", "phases", "progress", "rss", "nccl", "pid")
 _GROWTH = (
     ("now", 28),
     ("iteration", 7),
@@ -82,9 +84,14 @@ OF_GPUS = frozenset({"gpu", "vram", "power", "nccl"})
 
 
 def rank_table(
-    width: int, world_size: int = 0, host_width: int = 0, hidden: Collection[str] = ()
+    width: int,
+    world_size: int = 0,
+    host_width: int = 0,
+    hidden: Collection[str] = (),
+    place_width: int = 0,
 ) -> Table[Column]:
-    """The columns for a table of that width. `hidden`: keys of columns that are not wanted.
+    """The columns for a table of that width. `hidden`: keys of columns that are not wanted;
+    `place_width`: 0 where no rank has a place in a grid.
 
     Widths depend on the size of the job and on nothing that changes from tick to tick. Columns come
     in tiers, because NOW grows between them: `table_for` knows no such order.
@@ -92,7 +99,9 @@ def rank_table(
     widths = {column.key: column.width for column in COLUMNS}
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
     widths["host"] = min(max(host_width, 4), HOST_MOST)
+    widths["place"] = min(max(place_width, widths["place"]), PLACE_MOST)
     chosen = set(ALWAYS)
+    hidden = {*hidden} if place_width else {*hidden, "place"}
     room = width - sum(widths[key] for key in ALWAYS) - len(ALWAYS) + 1
     # What a rank does is worth more than a further number: NOW grows before the next columns come.
     for now, keys in ((NOW_LEAST, _FIRST), (NOW_USEFUL, _THEN), (NOW_WANTED, _WIDE)):
@@ -124,8 +133,13 @@ def _grown(
 
 
 def absent(snapshot: Snapshot | None) -> frozenset[str]:
-    """The columns about which this job has nothing to say: those of GPUs where no host has any."""
-    return frozenset() if snapshot is not None and snapshot.devices else OF_GPUS
+    """The columns about which this job has nothing to say: those of GPUs where no host has any,
+    the place where no group has a meaning, the progress where nobody counts it."""
+    if snapshot is None:
+        return OF_GPUS | {"place", "progress"}
+    missing = frozenset() if snapshot.devices else OF_GPUS
+    missing |= frozenset() if snapshot.axes else {"place"}
+    return missing | (frozenset() if snapshot.progress is not None else {"progress"})
 
 
 def host_width(snapshot: Snapshot) -> int:
@@ -136,13 +150,20 @@ def host_width(snapshot: Snapshot) -> int:
     )
 
 
+def place_width(snapshot: Snapshot) -> int:
+    """Columns of the longest place in the grid."""
+    sizes = [cell_width(clean(axis.name)) + len(str(axis.size - 1)) for axis in snapshot.axes]
+    return sum(sizes) + max(len(sizes) - 1, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class CellContext:
-    """What a cell needs besides its rank: the time of the snapshot and the characters that may be
-    used."""
+    """What a cell needs besides its rank: the time of the snapshot, the characters that may be
+    used, and the dimensions of the grid of ranks."""
 
     time_unix_ns: int
     glyphs: Glyphs = UNICODE
+    axes: tuple[Axis, ...] = ()
 
 
 def state_text(state: State, glyphs: Glyphs = UNICODE) -> str:
@@ -154,23 +175,45 @@ def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> st
     """What stands in one cell; it may be too long where the layout could not know."""
     if key in _PLAIN:
         return _PLAIN[key](rank) or units.NOT_MEASURED
-    if key == "state":
-        return state_text(rank.state, context.glyphs)
+    if key in _WITH_CONTEXT:
+        return _WITH_CONTEXT[key](rank, context) or units.NOT_MEASURED
     if key == "iteration":
         return units.narrow_count(rank.progress.iteration, width)
-    if key == "for":
-        return units.age(now_age_s(rank, context.time_unix_ns))
     if key == "phases":
         return phases(rank.reported.activity_ratios, width) or units.NOT_MEASURED
     return _DRAWN[key](rank, context, width) if key in _DRAWN else units.NOT_MEASURED
 
 
+def _place(rank: RankFacts, context: CellContext) -> str:
+    """`pp1 dp0 tp3`."""
+    known = {name: place for name, place, _ in rank.comm.coordinates}
+    return " ".join(
+        f"{clean(axis.name)}{known[axis.name]}" for axis in context.axes if axis.name in known
+    )
+
+
+def _progress(rank: RankFacts) -> str:
+    """`12% checkpoint`; the phase alone where nobody knows how many steps there will be."""
+    training = rank.progress.training
+    if training is None:
+        return ""
+    step, total = training.step, training.total_steps
+    done = f"{min(step / total, 1.0):.0%}" if step is not None and total else ""
+    return " ".join(text for text in (done, clean(training.phase or "")) if text)
+
+
+_WITH_CONTEXT: dict[str, Callable[[RankFacts, CellContext], str]] = {
+    "state": lambda rank, context: state_text(rank.state, context.glyphs),
+    "for": lambda rank, context: units.age(now_age_s(rank, context.time_unix_ns)),
+    "place": _place,
+}
 _PLAIN: dict[str, Callable[[RankFacts], str]] = {
     "rank": lambda rank: str(rank.rank),
     "host": lambda rank: clean(rank.host or ""),
     "step": lambda rank: units.milliseconds(rank.progress.step_now_ms),
     "now": now_text,
     "comm": lambda rank: units.percent(rank.comm.wait_ratio),
+    "progress": _progress,
     "cpu": lambda rank: units.cores(rank.process.cpu_ratio),
     "rss": lambda rank: units.size(rank.process.rss_bytes),
     "nccl": lambda rank: rank.nccl or "",

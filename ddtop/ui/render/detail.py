@@ -25,7 +25,7 @@ from ddtop.ui.render.page import Page
 from ddtop.ui.render.time_breakdown import time_lines
 from ddtop.viewer.history import Memory
 from ddtop.viewer.thresholds import chosen
-from ddtop.wire.progress import Expectation, TrainingProgress
+from ddtop.wire.progress import Expectation, Speed, TrainingProgress
 from ddtop.wire.records import Collective, Place
 from ddtop.words import units
 from ddtop.words.exits import exit_text
@@ -71,7 +71,7 @@ def detail_lines(
     _title(page, snapshot, rank)
     _series(page, rank, memory)
     _progress(page, snapshot, rank)
-    _pace(page, rank)
+    _pace(page, rank, snapshot.last_run)
     _place(page, snapshot, rank)
     time_lines(page, rank)
     _collectives(page, snapshot, rank)
@@ -193,13 +193,21 @@ def _expected(snapshot: Snapshot, region: Expectation) -> str:
     return f"'{region.name}', for {since}; up to {units.duration(limit_s)}"
 
 
-def _pace(page: Page, rank: RankFacts) -> None:
+def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
     """How fast it trains, beside what it was."""
     pace = rank.progress.pace
     if pace is None:
         return
-    known = (("ten minutes ago", pace.before), ("at its start", pace.start))
-    then = [f"{number_text(one.per_s)} {when}" for when, one in known if one is not None]
+    known = (
+        ("ten minutes ago", pace.before),
+        ("at its start", pace.start),
+        ("in the last run", last_run),
+    )
+    then = [
+        f"{number_text(one.per_s)} {when}"
+        for when, one in known
+        if one and one.unit == pace.now.unit
+    ]
     now = f"{number_text(pace.now.per_s)} {pace.now.unit}/s of training"
     page.item("speed", "; ".join([now, *then]))
 

@@ -12,6 +12,7 @@ from ddtop.present.job_strip import (
     THROUGHPUT,
     Comparison,
     Measure,
+    against_last_run,
     compared,
     job_facts,
     measured,
@@ -64,7 +65,8 @@ class JobFacts:
         """Now against before; not while a finding says what is wrong."""
         if self.quiet:
             return Comparison()
-        return compared(measure, self.history, self.until_unix_ns)
+        last_run = against_last_run(self.snapshot) if measure is THROUGHPUT else None
+        return compared(measure, self.history, self.until_unix_ns, last_run)
 
 
 def strip_lines(facts: JobFacts, width: int, height: int, glyphs: Glyphs) -> list[Line]:

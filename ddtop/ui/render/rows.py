@@ -13,10 +13,11 @@ from ddtop.present.text import Line, Span, fit
 from ddtop.ui.render.palette import Palette
 from ddtop.ui.render.strips import strip_of
 from ddtop.viewer.thresholds import chosen
+from ddtop.wire.progress import TRAIN
 from ddtop.words.units import NOT_MEASURED
 
 _TOLD_BY_STATE = frozenset({"state", "now", "for"})
-_QUIET = frozenset({"host", "phases", "pid", "heard", "nccl"})
+_QUIET = frozenset({"host", "place", "phases", "pid", "heard", "nccl"})
 _BARS = frozenset({"loader", "gpu", "vram", "power"})
 _ALARMS = {"gpu": ("lost",), "nccl": ("err",)}
 _NUMBERED = frozenset({"gpu", "vram", "power"})
@@ -65,7 +66,9 @@ def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
         return state
     if old and key not in _NEVER_OLD:
         return "warning" if key == "heard" and late else "old"
-    return "dim" if key in _QUIET else ""
+    # A rank that does something else than training is to be seen.
+    quiet = key in _QUIET or (key == "progress" and text.endswith(TRAIN))
+    return "dim" if quiet else ""
 
 
 def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selected: bool) -> Strip:

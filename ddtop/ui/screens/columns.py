@@ -9,18 +9,25 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.metrics import METRICS
-from ddtop.present.table.columns import ALWAYS, COLUMNS, absent
+from ddtop.present.table.columns import ALWAYS, COLUMNS, OF_GPUS, absent
 from ddtop.present.text import Line, clip_line, fit
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
 
 CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
-NO_ROOM, NO_GPU = "no room", "no GPU"
+NO_ROOM, NO_GPU, NOT_KNOWN = "no room", "no GPU", "unknown"
 _TEXT = (
     "RANK, STATE and NOW are always there. What a width has no room for goes first where it is told"
     " elsewhere too."
 )
+
+
+def _why(key: str, missing: Collection[str]) -> str:
+    """Why the table does not show a column that is wanted."""
+    if key not in missing:
+        return NO_ROOM
+    return NO_GPU if key in OF_GPUS else NOT_KNOWN
 
 
 class ColumnsScreen(PageScreen):
@@ -58,13 +65,7 @@ class ColumnsScreen(PageScreen):
         for at, column in enumerate(CHOICES):
             on = column.key not in self.session.setup.hidden
             name = f"[{'x' if on else ' '}] {fit(column.title, 9)}"
-            why = (
-                ""
-                if not on or column.key in shown
-                else NO_GPU
-                if column.key in missing
-                else NO_ROOM
-            )
+            why = "" if not on or column.key in shown else _why(column.key, missing)
             line = (
                 (name, "picked" if at == self.cursor else ""),
                 (f" {why:<{len(NO_ROOM)}} ", ""),

@@ -16,7 +16,14 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddtop.model.state.facts import Snapshot
-from ddtop.present.table.columns import CellContext, Column, absent, host_width, rank_table
+from ddtop.present.table.columns import (
+    CellContext,
+    Column,
+    absent,
+    host_width,
+    place_width,
+    rank_table,
+)
 from ddtop.present.table.layout import Table
 from ddtop.present.text import Line
 from ddtop.ui.render.rows import alarming, row_line, title_line
@@ -47,9 +54,13 @@ class RankTable(CursorList):
     @property
     def shape(self) -> Table[Column]:
         """The columns that there is room for."""
-        world = self._snapshot.world_size if self._snapshot else 0
+        snapshot = self._snapshot
         return rank_table(
-            self.size.width, world, self._hosts[1], self.hidden | absent(self._snapshot)
+            self.size.width,
+            snapshot.world_size if snapshot else 0,
+            self._hosts[1],
+            self.hidden | absent(snapshot),
+            place_width(snapshot) if snapshot else 0,
         )
 
     def show(
@@ -74,7 +85,7 @@ class RankTable(CursorList):
         if self._snapshot is None or not isinstance(number, int):
             return ListRow(())
         rank = self._snapshot.rank(number)
-        context = CellContext(self._snapshot.time_unix_ns, self._paint.glyphs)
+        context = CellContext(self._snapshot.time_unix_ns, self._paint.glyphs, self._snapshot.axes)
         line = row_line(rank, self.shape, context, number in self.tagged, self._old)
         return ListRow(line, alarming(rank, self._culprits), number == self.cursor_key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from socket import socket
 
 import torch
 from fault import at, loader
@@ -72,7 +73,10 @@ def notebook():
     from accelerate import notebook_launcher
 
     os.environ["ACCELERATE_USE_CPU"] = "yes"
-    notebook_launcher(accelerate, num_processes=2, use_port="0")
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    notebook_launcher(accelerate, num_processes=2, use_port=str(port))
 
 
 def deepspeed():

@@ -9,6 +9,7 @@ from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.text import line_width, plain
 from ddtop.ui.render.events import rows_of
 from ddtop.ui.render.job_strip import JobFacts, area_row, strip_lines
+from ddtop.wire.progress import Pace, Speed
 from tests.ui import builders, gpus, lived
 from tests.ui.changed import replace
 
@@ -89,3 +90,21 @@ def test_an_area_is_as_high_as_its_value_and_a_gap_is_no_zero():
 def test_a_job_without_a_number_has_a_head_and_no_lines():
     nothing = JobFacts(builders.starting_up()[0], lived.JobHistory())
     assert len(strip_lines(nothing, 80, 8, UNICODE)) == 1
+
+
+def test_the_throughput_is_told_against_the_last_run_of_that_name():
+    now = Speed("steps", 4.5, 4.4, 4.6, 225.0)
+    before = Speed("steps", 7.5, 7.4, 7.6, 133.0)
+    snapshot = builders.healthy()
+    ranks = tuple(
+        replace(rank, progress=replace(rank.progress, pace=Pace(now))) for rank in snapshot.ranks
+    )
+
+    def told(last_run):
+        changed = replace(snapshot, ranks=ranks, last_run=last_run)
+        return "\n".join(texts(strip_lines(facts(changed), 200, 10, UNICODE)))
+
+    assert "40 % below the last run" in told(before)
+    assert "the last run" not in told(None)
+    # Samples and steps cannot be compared.
+    assert "the last run" not in told(replace(before, unit="samples"))
