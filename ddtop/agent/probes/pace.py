@@ -68,12 +68,18 @@ class Paces:
         piece.ns += now - last[0]
         piece.steps += iteration - last[2]
         piece.loader_ns += max(loader_ns - last[3], 0)
-        piece.samples += _grown(last[4], samples)
-        piece.tokens += _grown(last[5], tokens)
+        more, more_tokens = _grown(last[4], samples), _grown(last[5], tokens)
+        piece.samples += more
+        piece.tokens += more_tokens
         piece.looks += 1
         piece.waits += waits
         limits = self._limits
-        if piece.ns >= limits.pace_piece_ns and piece.steps >= limits.pace_piece_steps:
+        if piece.ns < limits.pace_piece_ns or piece.steps < limits.pace_piece_steps:
+            return
+        # A program may count its samples every fifty steps only. A piece that ends anywhere between
+        # two counts would have one too many or too few.
+        counted = bool(more or more_tokens) or not (piece.samples or piece.tokens)
+        if counted or piece.ns >= 2 * limits.pace_piece_ns:
             piece.ended, self._piece = now, Piece()
             self._close(piece)
 

@@ -39,46 +39,50 @@ def probe(rank: Rank) -> ProgressProbe:
 
 
 class Speed:
-    """The growth per second of some counts over the last `keep_ns`."""
+    """The growth per second of some counts over the last `keep_ns`.
+
+    Each count has the times of its own changes: one that the program tells every fifty steps must
+    not be divided by the time since the last step.
+    """
 
     def __init__(self, keep_ns: int, silent_ns: int, every_ns: int = 0) -> None:
         self._keep_ns, self._silent_ns, self._every_ns = keep_ns, silent_ns, every_ns
-        self._points: deque[tuple[int, tuple[float | None, ...]]] = deque()
+        self._points: dict[int, deque[tuple[int, float]]] = {}
 
     def clear(self) -> None:
         """What comes now has nothing to do with what was."""
         self._points.clear()
 
     def add(self, now: int, counts: tuple[float | None, ...]) -> None:
-        """The counts at `now` (monotonic ns); counts that have not moved are not remembered."""
-        points = self._points
-        if points:
-            before = points[-1]
-            if any(_less(new, old) for new, old in zip(counts, before[1], strict=True)):
-                points.clear()
-            elif counts == before[1] or now - before[0] < self._every_ns:
-                return
-        points.append((now, counts))
-        while len(points) > 2 and now - points[1][0] > self._keep_ns:
-            points.popleft()
+        """The counts at `now` (monotonic ns); a count that has not moved is not remembered."""
+        known = self._points
+        if any(_less(new, known.get(which)) for which, new in enumerate(counts)):
+            known.clear()
+        for which, new in enumerate(counts):
+            if new is None:
+                continue
+            points = known.setdefault(which, deque())
+            if points and (new == points[-1][1] or now - points[-1][0] < self._every_ns):
+                continue
+            points.append((now, new))
+            while len(points) > 2 and now - points[1][0] > self._keep_ns:
+                points.popleft()
 
     def per_s(self, now: int, which: int) -> float | None:
         """None until it has grown once; falls while it stands."""
-        points = self._points
-        if len(points) < 2:
+        points = self._points.get(which)
+        if points is None or len(points) < 2:
             return None
         (began, first), (ended, last) = points[0], points[-1]
-        a, b = first[which], last[which]
-        if a is None or b is None:
-            return None
         usual_ns = (ended - began) / (len(points) - 1)
         if now - ended > max(self._silent_ns, 3 * usual_ns):
             ended = now
-        return (b - a) / ((ended - began) / SECOND_NS)
+        return (last - first) / ((ended - began) / SECOND_NS)
 
 
-def _less(new: float | None, old: float | None) -> bool:
-    return new is None or old is None if (new is None) != (old is None) else (new or 0) < (old or 0)
+def _less(new: float | None, points: deque[tuple[int, float]] | None) -> bool:
+    """The count is gone, or smaller than it was."""
+    return points is not None and len(points) > 0 and (new is None or new < points[-1][1])
 
 
 class ProgressProbe(Probe):

@@ -86,3 +86,30 @@ def test_a_long_step_makes_a_longer_piece():
     found = Training().runs(30, per_s=1 / 20)
 
     assert found.now.step_ms == pytest.approx(20_000, rel=0.01)
+
+
+def test_samples_that_are_counted_every_fifty_steps_make_no_noise():
+    """As the manual shows it: `ddtop.progress(samples=...)` now and then."""
+    paces, now, step = Paces(LIMITS), 0, 0.0
+    for _ in range(8 * 120):
+        now += SECOND // 2
+        step += 3.1 / 2
+        paces.add(now, 2, int(step), 0, False, True, int(step) // 50 * 50 * 8.0, None)
+    found = paces.pace(0)
+
+    assert found.now.unit == "samples"
+    assert found.now.per_s == pytest.approx(3.1 * 8, rel=0.03)
+    assert found.now.most_per_s - found.now.least_per_s < 0.06 * found.now.per_s
+
+
+def test_a_program_that_counts_no_samples_any_more_does_not_hold_the_pieces_up():
+    training = Training()
+    training.runs(6, tokens=1000)
+    for _ in range(120 * 6):
+        training.now += SECOND // 2
+        training.steps += 5
+        training.paces.add(
+            training.now, 2, int(training.steps), 0, False, True, None, training.tokens
+        )
+
+    assert training.paces.pace(0).now.unit == "steps"

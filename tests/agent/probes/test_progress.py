@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.probes.progress import ProgressProbe
+from ddtop.agent.probes.progress import ProgressProbe, Speed
 from ddtop.agent.progress_notes import (
     BAR,
     ENGINE,
@@ -141,3 +141,15 @@ def test_the_end_of_the_last_phase_is_reported(clock):
 
     assert (before.source, before.phase, before.step) == ("torch", "checkpoint", None)
     assert (after.phase, after.since_unix_ns) == (None, None)
+
+
+def test_a_count_that_is_told_every_fifty_steps_has_the_speed_of_its_own_changes():
+    speed, rates = Speed(LIMITS.speed_window_ns, LIMITS.speed_silent_ns), []
+    for half_second in range(240):
+        steps = int(half_second * 3.1 / 2)
+        speed.add(half_second * 500_000_000, (steps, steps // 20 * 160.0, None))
+        if half_second > 120:
+            rates.append(speed.per_s(half_second * 500_000_000, 1))
+
+    assert rates == pytest.approx([3.1 * 8] * len(rates), rel=0.04)
+    assert speed.per_s(120_000_000_000, 2) is None
