@@ -226,6 +226,19 @@ def test_the_architecture_is_read_in_ten_minutes():
     assert [line for line in lines if len(line) > COLUMNS_MAX] == []
 
 
+def test_each_trip_through_the_code_has_at_most_twelve_stations():
+    """Each station begins with its file."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    trips = {
+        head: re.findall(r"^\d+\. `(ddtop/[\w/]+\.py)`", body, re.MULTILINE)
+        for head, body in re.findall(r"^## (The trip of .+|From .+)\n([^#]+)", text, re.MULTILINE)
+    }
+
+    assert len(trips) == 4
+    assert {head: len(files) for head, files in trips.items() if not 5 < len(files) <= 12} == {}
+    assert [one for files in trips.values() for one in files if not (ROOT / one).is_file()] == []
+
+
 def test_a_decision_page_of_an_unknown_room_is_refused(tmp_path: Path):
     (tmp_path / "001-a.md").write_text("# 001. A\n\nRoom: attic\n")
 
