@@ -30,7 +30,8 @@ or have words in them.
 # Of names in lower case with underscores. A name that has one of these is a secret's, whatever else
 # stands in it.
 _STRONG = re.compile(
-    r"secret|passw|passphrase|passcode|credential|pwd|(?:api|access|private|signing|encryption|account|license)_?key"
+    r"secret|passw|passphrase|passcode|credential|pwd|(?:api|access|private|signing|encryption"
+    r"|account|license)_?key"
     r"|(?:auth|access)_?token|bearer|authorization|x_amz_(?:credential|signature|security)"
 )
 _STRONG_WORDS = frozenset(("auth", "oauth", "authkey", "cookie", "jwt"))
@@ -62,12 +63,18 @@ CHANGES_RATIO, WORDS_RATIO = 0.35, 0.4
 CamelCase three; and fewer than one letter in ten is part of four or more lower-case ones."""
 
 _SHAPES = (
-    r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}|AIza[\w-]{30,100}|GOCSPX-[\w-]{20,100}|ya29\.[\w-]{20,2000}|1//0[\w-]{20,200}"
-    r"|(?:hf|api_org)_[A-Za-z0-9]{16,100}|gh[pousr]_[A-Za-z0-9]{16,300}|github_pat_\w{16,300}|gl(?:pat|ptt|dt|rt|cbt|ft)-[\w.-]{16,300}"
-    r"|(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-)?[A-Za-z0-9_-]{16,300}|xox[a-z]-[\w-]{10,300}|xapp-[\w-]{10,300}"
-    r"|(?:npm|nvapi|gsk|pplx|lin_api|ntn|r8|dop_v1|doo_v1|shpat|shpss|rubygems|hvs|hvb|wandb_v1|tfp|glc|sbp|PMAK|key|whsec|pul|sntrys)"
-    r"[-_.](?=[\w-]{0,300}[0-9])[A-Za-z0-9_=-]{24,300}|pypi-[\w-]{40,300}|dapi[0-9a-f]{32}(?:-\d)?|SG\.[\w-]{16,100}\.[\w-]{16,100}"
-    r"|sq0(?:atp|csp)-[\w-]{20,100}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}|ATATT3[\w=-]{20,300}|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,100}"
+    r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}|AIza[\w-]{30,100}|GOCSPX-[\w-]{20,100}"
+    r"|ya29\.[\w-]{20,2000}|1//0[\w-]{20,200}"
+    r"|(?:hf|api_org)_[A-Za-z0-9]{16,100}|gh[pousr]_[A-Za-z0-9]{16,300}|github_pat_\w{16,300}"
+    r"|gl(?:pat|ptt|dt|rt|cbt|ft)-[\w.-]{16,300}"
+    r"|(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-)?[A-Za-z0-9_-]{16,300}"
+    r"|xox[a-z]-[\w-]{10,300}|xapp-[\w-]{10,300}"
+    r"|(?:npm|nvapi|gsk|pplx|lin_api|ntn|r8|dop_v1|doo_v1|shpat|shpss|rubygems|hvs|hvb|wandb_v1"
+    r"|tfp|glc|sbp|PMAK|key|whsec|pul|sntrys)"
+    r"[-_.](?=[\w-]{0,300}[0-9])[A-Za-z0-9_=-]{24,300}|pypi-[\w-]{40,300}"
+    r"|dapi[0-9a-f]{32}(?:-\d)?|SG\.[\w-]{16,100}\.[\w-]{16,100}"
+    r"|sq0(?:atp|csp)-[\w-]{20,100}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}|ATATT3[\w=-]{20,300}"
+    r"|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,100}"
     r"|eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{4,2000}|\d{8,10}:AA[\w-]{33}"
 )
 STRONG, WEAK = 2, 1
@@ -239,7 +246,8 @@ def _shaped() -> tuple[_Rule, ...]:
         (
             compiled(
                 r"\b([A-Za-z][A-Za-z0-9+.-]{0,20}://)(?!\(redacted\)@)"
-                r"(?:[^\s/@:\"']{0,200}:(?!\d{1,5}/)[^\s\"'@]{1,500}@(?:[^\s/\"'@]{1,200}@)?|[^\s/\"']{1,500}@)"
+                r"(?:[^\s/@:\"']{0,200}:(?!\d{1,5}/)[^\s\"'@]{1,500}@(?:[^\s/\"'@]{1,200}@)?"
+                r"|[^\s/\"']{1,500}@)"
             ),
             r"\1" + HIDDEN + "@",
         ),
@@ -251,7 +259,8 @@ def _shaped() -> tuple[_Rule, ...]:
         ),
         (
             compiled(
-                r"(?i)([?&](?:sig|signature|code|key|x-amz-[a-z-]{1,40})=)(?!\(redacted\))[^&\s\"']{1,2000}"
+                r"(?i)([?&](?:sig|signature|code|key"
+                r"|x-amz-[a-z-]{1,40})=)(?!\(redacted\))[^&\s\"']{1,2000}"
             ),
             r"\1" + HIDDEN,
         ),
@@ -263,7 +272,8 @@ def _shaped() -> tuple[_Rule, ...]:
 def _bare_runs() -> re.Pattern[str]:
     """What nothing names and no prefix tells: long, and, as `_bare` judges, drawn by chance."""
     return re.compile(
-        r"(?<![\w./~$%@:+-])[A-Za-z0-9_+/-]{20,4000}={0,2}(?![\w.])|(?<=[:@$%])[A-Za-z0-9_+-]{20,4000}={0,2}(?![\w./])"
+        r"(?<![\w./~$%@:+-])[A-Za-z0-9_+/-]{20,4000}={0,2}(?![\w.])"
+        r"|(?<=[:@$%])[A-Za-z0-9_+-]{20,4000}={0,2}(?![\w./])"
     )
 
 

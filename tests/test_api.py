@@ -5,29 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 import ddtop
-from ddtop import registry
 from ddtop.api import Event, JobNotFoundError
 from tests.cli.commands import finished, write_ended
-from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+from tests.relay.stage import listed_job
 
 
 @pytest.fixture
 def stage(home):
-    found = Stage(home)
-    found.rank()
-    found.heard(found.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    yield found
-    if found.thread.is_alive():
-        found.close()
+    with listed_job(home) as found:
+        yield found
 
 
 def test_three_lines_follow_a_job(stage):

@@ -18,10 +18,12 @@ service `torch-0` makes TORCH_0_SERVICE_HOST and others."""
 # How the ranks find each other, on which hosts they are and who started them: the relay of each
 # host decides from these whether there are other hosts.
 _FIRST = re.compile(
-    f"^({'|'.join(one.sent for one in launchers() if one.sent)}|DDTOP_HUB|(NCCL|GLOO|TP)_SOCKET_IFNAME)$"  # noqa: E501
+    f"^({'|'.join(one.sent for one in launchers() if one.sent)}"
+    "|DDTOP_HUB|(NCCL|GLOO|TP)_SOCKET_IFNAME)$"
 )
 _OTHERS = re.compile(
-    r"^(MASTER_|LOCAL_|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|HIP_|ROCR_|HSA_|NVIDIA_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
+    r"^(MASTER_|LOCAL_|GROUP_|ROLE_|TORCH|NCCL_|GLOO_|TP_SOCKET|OMP_|MKL_|KMP_|CUDA_|HIP_|ROCR_"
+    r"|HSA_|NVIDIA_|PYTHON(HASHSEED|UNBUFFERED|OPTIMIZE)"
     r"|CONDA_DEFAULT_ENV$|VIRTUAL_ENV|TOKENIZERS_PARALLELISM$|TMPDIR$)"
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,10 @@ from ddtop.cli.interpreter import advice
 from ddtop.cli.job_list import table
 from ddtop.present.text import clean
 from ddtop.words.units import duration
+
+if TYPE_CHECKING:
+    from ddtop.link.viewer_side import ViewerLink
+    from ddtop.viewer.follower import Follower
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
@@ -55,6 +60,29 @@ def find(
     from ddtop.cli.routing import from_here
 
     return from_here(entry, asked_by)
+
+
+def join_to_act(
+    name: str | None, asked_by: str, nothing: str
+) -> tuple[registry.JobEntry, Follower, ViewerLink]:
+    """The live job of this name, joined with the rights to act on it. The caller closes the link.
+
+    `nothing`: what an error says was not done.
+
+    Raises:
+        CommandError: 2 and 3 as `find`; 3 also where its relay is not reached.
+    """
+    from ddtop.viewer.follower import UnreachableError, join
+
+    entry = find(name, asked_by=asked_by)
+    if not entry.reachable(time.time_ns()):
+        raise CommandError(
+            f"ddtop: {entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
+        )
+    try:
+        return entry, *join(entry, controller=True)
+    except UnreachableError as error:
+        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
 
 def _ended_last() -> registry.JobEntry | None:

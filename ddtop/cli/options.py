@@ -100,6 +100,11 @@ def SCHEDULER(command: _Command) -> _Command:  # noqa: N802  # beside the other 
     return command
 
 
+def OTHER_HOST(command: _Command) -> _Command:  # noqa: N802  # as above
+    """The options by which a job is followed that another host or a scheduler knows."""
+    return SSH(REMOTE(HUB(SCHEDULER(command))))
+
+
 def scheduler_given() -> tuple[str, str] | None:
     """The option and its value, None if none of them is given."""
     context = click.get_current_context(silent=True)

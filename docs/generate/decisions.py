@@ -66,8 +66,9 @@ def page(folder: Path) -> str:
         "",
         "# Decisions",
         "",
-        "Why ddtop is as it is: one page for each decision, grouped by room. A page has a context, the decision,",  # noqa: E501
-        "what was rejected, the consequence and the measurement. A section is missing where nothing was recorded.",  # noqa: E501
+        "Why ddtop is as it is: one page for each decision, grouped by room. A page has a context,",
+        "the decision, what was rejected, the consequence and the measurement. A section that is",
+        "not there was not recorded.",
         "",
         "To add one, copy a page, take the next free number, and run `python -m docs.generate`.",
         "",

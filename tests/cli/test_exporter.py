@@ -22,7 +22,7 @@ from ddtop.cli.errors import CommandError
 from ddtop.cli.exporter import JobSeries, newest
 from ddtop.viewer.fleet import FleetJob
 from tests.cli.commands import ddtop
-from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+from tests.relay.stage import DEADLINE_S, listed_job
 
 pytest.importorskip("prometheus_client")
 PASSWORD = "correct horse"
@@ -66,16 +66,8 @@ def exporting():
 
 @pytest.fixture
 def stage(home):
-    found = Stage(home)
-    found.rank()
-    found.heard(found.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    yield found
-    if found.thread.is_alive():
-        found.close()
+    with listed_job(home) as found:
+        yield found
 
 
 def get(port, path="/metrics", *, tls=None, user=None, accept=None, method="GET"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -95,3 +96,18 @@ def is_a(cls):
 def sees_ranks(record):
     """The relay watches the rank's process by now."""
     return isinstance(record, HostState) and bool(record.processes)
+
+
+@contextlib.contextmanager
+def listed_job(home):
+    """A stage with one rank, once its job is in the list of jobs."""
+    found = Stage(home)
+    found.rank()
+    found.heard(found.viewer(), sees_ranks)
+    end = time.monotonic() + DEADLINE_S
+    while not registry.read_entries():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    yield found
+    if found.thread.is_alive():
+        found.close()

@@ -9,21 +9,13 @@ import pytest
 
 from ddtop import registry
 from ddtop.viewer.fleet import Fleet, Target, following, own_jobs
-from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+from tests.relay.stage import DEADLINE_S, Stage, listed_job
 
 
 @pytest.fixture
 def stage(home):
-    found = Stage(home)
-    found.rank()
-    found.heard(found.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    yield found
-    if found.thread.is_alive():
-        found.close()
+    with listed_job(home) as found:
+        yield found
 
 
 def word(entry, snapshot, verdict, before):

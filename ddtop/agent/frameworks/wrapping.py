@@ -22,19 +22,18 @@ def as_phase(owner: Any, name: str, phase: str, by: str) -> None:
     Raises:
         AttributeError: this version of the framework has no such function.
     """
-    original = _unwrapped(owner, name)
-    if original is None:
-        return
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        begun = progress_notes.enter(phase, by)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            progress_notes.leave(begun)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            begun = progress_notes.enter(phase, by)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                progress_notes.leave(begun)
 
-    _replace(owner, name, wrapper)
+        return wrapper
+
+    _wrap(owner, name, around)
 
 
 def noting(owner: Any, name: str, note: Callable[..., object], part: str) -> None:
@@ -45,16 +44,15 @@ def noting(owner: Any, name: str, note: Callable[..., object], part: str) -> Non
     Raises:
         AttributeError: this version of the framework has no such function.
     """
-    original = _unwrapped(owner, name)
-    if original is None:
-        return
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        guard.run(part, lambda: note(*args, **kwargs))
-        return original(*args, **kwargs)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            guard.run(part, lambda: note(*args, **kwargs))
+            return original(*args, **kwargs)
 
-    _replace(owner, name, wrapper)
+        return wrapper
+
+    _wrap(owner, name, around)
 
 
 def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], part: str) -> None:
@@ -63,19 +61,18 @@ def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], pa
     Raises:
         AttributeError: this version of the framework has no such method.
     """
-    original = _unwrapped(owner, name)
-    if original is None:
-        return
 
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        guard.run(part, note, self, True)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            guard.run(part, note, self, False)
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            guard.run(part, note, self, True)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                guard.run(part, note, self, False)
 
-    _replace(owner, name, wrapper)
+        return wrapper
+
+    _wrap(owner, name, around)
 
 
 def number(value: Any) -> float | None:
@@ -93,12 +90,13 @@ LOSSES = ("loss", "train_loss", "train/loss", "loss_step", "train_loss_step", "t
 RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 
 
-def _unwrapped(owner: Any, name: str) -> Callable[..., Any] | None:
-    """The function to be wrapped; None if that has been done."""
+def _wrap(
+    owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Put `around(original)` in the place of `owner.name`, unless that has been done."""
     original: Callable[..., Any] = getattr(owner, name)
-    return None if hasattr(original, _WRAPPED) else original
-
-
-def _replace(owner: Any, name: str, wrapper: Any) -> None:
+    if hasattr(original, _WRAPPED):
+        return
+    wrapper = functools.update_wrapper(around(original), original)
     setattr(wrapper, _WRAPPED, True)
     setattr(owner, name, wrapper)

@@ -21,7 +21,8 @@ _LEAST = 16
 """A container of so many values is more than a shape or a switch."""
 _FUNCTIONS = 40
 _BY_RANK = re.compile(
-    r"\A(environ|getenv|get_(\w+_)?rank|(local_|global_)?process_index|randn|randn_like|standard_normal)\Z"
+    r"\A(environ|getenv|get_(\w+_)?rank|(local_|global_)?process_index|randn|randn_like"
+    r"|standard_normal)\Z"
 )
 """What gives each rank samples of its own: it asks which it is, or makes them up."""
 _LIBRARIES = ("torch", "numpy", "datasets", "torchvision")

@@ -12,12 +12,9 @@ import click
 from ddtop import registry
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.options import (
-    HUB,
     JOB,
+    OTHER_HOST,
     READONLY,
-    REMOTE,
-    SCHEDULER,
-    SSH,
     WAIT,
     hub_without_job,
     only_one_route,
@@ -33,10 +30,7 @@ from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
 @click.option(
     "--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712"
 )
-@SSH
-@REMOTE
-@HUB
-@SCHEDULER
+@OTHER_HOST
 def command(
     job: str | None,
     wait_s: float,

@@ -10,12 +10,9 @@ import click
 from ddtop.cli.errors import exit_code
 from ddtop.cli.options import (
     AS_JSON,
-    HUB,
     JOB,
+    OTHER_HOST,
     PID,
-    REMOTE,
-    SCHEDULER,
-    SSH,
     WAIT,
     flags,
     pids_alone,
@@ -36,10 +33,7 @@ from ddtop.cli.options import (
     help="How many seconds to look.",
 )
 @PID
-@SSH
-@REMOTE
-@HUB
-@SCHEDULER
+@OTHER_HOST
 def command(
     job: str | None,
     wait_s: float,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
@@ -36,10 +35,9 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     Raises:
         CommandError: 2, no such kind, ranks or time; 3, no contact, or the relay refuses.
     """
-    from ddtop.cli.find_job import find
+    from ddtop.cli.find_job import join_to_act
     from ddtop.cli.ranks import parse_ranks
     from ddtop.diagnosis.explain import PAGES, nearest
-    from ddtop.viewer.follower import UnreachableError, join
     from ddtop.words.ranks import rank_list
 
     if kind is None and ranks is None:
@@ -53,15 +51,7 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     if 0 < for_s < 1:
         raise CommandError("ddtop: --for takes whole seconds, at least one", USAGE)
     numbers = rank_list(parse_ranks(ranks)) if ranks is not None else ""
-    entry = find(name, asked_by="mute")
-    if not entry.reachable(time.time_ns()):
-        raise CommandError(
-            f"ddtop: {entry.job} has ended or its relay is gone: nothing was muted", UNREACHABLE
-        )
-    try:
-        follower, link = join(entry, controller=True)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    _, follower, link = join_to_act(name, "mute", "nothing was muted")
     try:
         answered = follower.ask_mute(link, kind or "", numbers, int(for_s), because or "")
     finally:

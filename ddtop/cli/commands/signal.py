@@ -48,20 +48,11 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
     Raises:
         CommandError: 2, no such ranks or signal, or no terminal to ask at; 3, no contact.
     """
-    from ddtop.cli.find_job import find
+    from ddtop.cli.find_job import join_to_act
     from ddtop.cli.ranks import check_ranks, parse_ranks
-    from ddtop.viewer.follower import UnreachableError, join
 
     numbers, what = parse_ranks(ranks), parse_signal(signal_text)
-    entry = find(name, asked_by="signal")
-    if not entry.reachable(time.time_ns()):
-        raise CommandError(
-            f"ddtop: {entry.job} has ended or its relay is gone: no signal was sent", UNREACHABLE
-        )
-    try:
-        follower, link = join(entry, controller=True)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    entry, follower, link = join_to_act(name, "signal", "no signal was sent")
     try:
         snapshot, _ = follower.look()
         check_ranks(numbers, snapshot)

@@ -15,12 +15,9 @@ from ddtop.cli import completion
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.options import (
     AS_JSON,
-    HUB,
     JOB,
     NO_SOURCE,
-    REMOTE,
-    SCHEDULER,
-    SSH,
+    OTHER_HOST,
     WAIT,
     flags,
     only_one_route,
@@ -82,10 +79,7 @@ class Wanted:
     "pids",
     help="Processes that were started without DDTOP, through py-spy: 4711,4712",
 )
-@SSH
-@REMOTE
-@HUB
-@SCHEDULER
+@OTHER_HOST
 def command(
     job: str | None,
     wait_s: float,

@@ -8,12 +8,9 @@ import click
 
 from ddtop.cli.options import (
     AS_JSON,
-    HUB,
     JOB,
+    OTHER_HOST,
     PID,
-    REMOTE,
-    SCHEDULER,
-    SSH,
     WAIT,
     flags,
     pids_alone,
@@ -26,10 +23,7 @@ from ddtop.cli.options import (
 @WAIT
 @AS_JSON
 @PID
-@SSH
-@REMOTE
-@HUB
-@SCHEDULER
+@OTHER_HOST
 def command(
     job: str | None,
     wait_s: float,

@@ -16,7 +16,8 @@ from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
 
 LINES_MAX, COMMUNICATORS_MAX, RANKS_MAX, PROBLEMS_MAX, TEXT_MAX = 20_000, 64, 4096, 16, 200
 _ROW = re.compile(
-    r"^\s*(\d{1,9})\s+(\d{1,9})\s+\d{1,9}\s+[\d-]{1,20}\s+(\d{1,9})\s+\d{1,9}\s+([A-Z]+)\s+([A-Z,]+)\s*$"
+    r"^\s*(\d{1,9})\s+(\d{1,9})\s+\d{1,9}\s+[\d-]{1,20}\s+(\d{1,9})\s+\d{1,9}\s+([A-Z]+)"
+    r"\s+([A-Z,]+)\s*$"
 )
 """Group, communicators in it, nodes, ranks per node, ranks per communicator, ranks in the group,
 status, errors."""
