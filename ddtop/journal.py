@@ -386,13 +386,3 @@ def _tried(path: Path) -> tuple[BinaryIO | None, str]:
         return _opened(path), ""
     except JournalError as error:
         return None, str(error)
-
-
-def read_journal(path: Path) -> JournalFrames:
-    """All whole frames of both halves, in memory; a `Reader` holds one frame at a time.
-
-    Raises:
-        JournalError: neither half is a journal.
-    """
-    reader = Reader(path)
-    return JournalFrames(tuple(reader), reader.damage)

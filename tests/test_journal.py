@@ -16,6 +16,12 @@ from ddtop import journal
 FRAMES = (b"first", b"2", b"third frame, a longer one", bytes(range(256)))
 
 
+def read_journal(path):
+    """All whole frames of both halves."""
+    reader = journal.Reader(path)
+    return journal.JournalFrames(tuple(reader), reader.damage)
+
+
 def bytes_of(tmp_path, frames=FRAMES):
     path = tmp_path / "job.last"
     journal.write(path, frames)
@@ -142,7 +148,7 @@ def test_what_is_no_file_is_refused_and_does_not_block(tmp_path, what):
     elif what == "loop":
         path.symlink_to(path)
 
-    for reading in (journal.read, journal.read_journal):
+    for reading in (journal.read, read_journal):
         with pytest.raises(journal.JournalError, match=r"is not a file|cannot read"):
             reading(path)
 
@@ -194,7 +200,7 @@ def test_a_black_box_keeps_to_its_budget_and_loses_only_the_oldest(tmp_path):
         assert on_disk(path) <= 64 << 10
     box.close()
 
-    reading = journal.read_journal(path)
+    reading = read_journal(path)
 
     kept = [frame for frame in reading.frames if frame not in FACTS]
     assert reading.damage is None
@@ -212,7 +218,7 @@ def test_what_was_carried_over_is_read_once(tmp_path):
 
     assert journal.older_half(path).exists()
     assert list(journal.read(path).frames[:2]) == list(FACTS)
-    assert sorted(journal.read_journal(path).frames) == sorted([*FACTS, *numbered(100)])
+    assert sorted(read_journal(path).frames) == sorted([*FACTS, *numbered(100)])
 
 
 @pytest.mark.parametrize("lost", ["newer", "older"])
@@ -224,7 +230,7 @@ def test_one_half_alone_is_read(tmp_path, lost):
     box.close()
     (path if lost == "newer" else journal.older_half(path)).unlink()
 
-    reading = journal.read_journal(path)
+    reading = read_journal(path)
 
     kept = [frame for frame in reading.frames if frame not in FACTS]
     assert reading.damage is None
@@ -239,7 +245,7 @@ def test_a_world_whose_facts_are_larger_than_the_box_does_not_burst_it(tmp_path)
     box.close()
 
     assert on_disk(path) <= 64 << 10
-    assert journal.read_journal(path).frames[-1] == numbered(1, first=51_999)[0]
+    assert read_journal(path).frames[-1] == numbered(1, first=51_999)[0]
 
 
 def test_a_box_that_is_opened_again_goes_on_behind_the_last_whole_frame(tmp_path):
@@ -254,7 +260,7 @@ def test_a_box_that_is_opened_again_goes_on_behind_the_last_whole_frame(tmp_path
     second.append(numbered(2, first=10))
     second.close()
 
-    assert journal.read_journal(path) == journal.JournalFrames(
+    assert read_journal(path) == journal.JournalFrames(
         (*FACTS, *numbered(2), *numbered(2, first=10)), None
     )
 
@@ -271,7 +277,7 @@ def test_a_file_that_cannot_be_continued_is_put_aside(tmp_path, content):
     box.append(numbered(2))
     box.close()
 
-    reading = journal.read_journal(path)
+    reading = read_journal(path)
 
     assert journal.older_half(path).read_bytes() == content
     assert reading.frames == (*FACTS, *numbered(2))
@@ -307,19 +313,19 @@ def test_a_disk_that_is_full_costs_the_frames_that_did_not_fit_and_no_others(tmp
     box.append(numbered(1, first=200))
     box.close()
 
-    assert journal.read_journal(path) == journal.JournalFrames(
+    assert read_journal(path) == journal.JournalFrames(
         (*FACTS, *numbered(2), *numbered(1, first=200)), None
     )
 
 
 def test_nothing_to_read_at_all_is_said_of_the_newer_half(tmp_path):
     with pytest.raises(journal.JournalError, match=r"cannot read .*x\.journal: No such file"):
-        journal.read_journal(tmp_path / "x.journal")
+        read_journal(tmp_path / "x.journal")
     journal.older_half(tmp_path / "x.journal").write_bytes(b"ddtop journal 7\n")
     with pytest.raises(
         journal.JournalError, match=r"x\.journal\.1 is 'ddtop journal 7', this ddtop reads 1"
     ):
-        journal.read_journal(tmp_path / "x.journal")
+        read_journal(tmp_path / "x.journal")
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +347,7 @@ def test_both_halves_cut_at_every_byte_all_whole_frames_before_are_read(halves, 
         ends = [len(journal.HEAD) + end for end in bounds(frames)]
         for size in range(len(data) - 1, -1, -1):
             os.truncate(tmp_path / name, size)
-            reading = journal.read_journal(tmp_path / "x.journal")
+            reading = read_journal(tmp_path / "x.journal")
             whole = sum(1 for end in ends if end <= size)
             expected = (*older[:whole], *newer) if name.endswith(".1") else (*older, *newer[:whole])
             assert list(reading.frames) == list(dict.fromkeys(expected))
@@ -363,7 +369,7 @@ def test_a_flipped_bit_anywhere_costs_only_the_rest_of_its_half_and_is_named(
     content[at] ^= 1 << data.draw(st.integers(0, 7))
     (folder / f"x{suffix}").write_bytes(content)
 
-    reading = journal.read_journal(folder / "x.journal")
+    reading = read_journal(folder / "x.journal")
 
     frames = older if suffix == ".journal.1" else newer
     before = (
@@ -383,4 +389,4 @@ def test_random_bytes_behind_the_head_raise_nothing(tmp_path_factory, newer, old
     (folder / "x.journal").write_bytes(journal.HEAD + newer)
     (folder / "x.journal.1").write_bytes(journal.HEAD + older)
 
-    journal.read_journal(folder / "x.journal")
+    read_journal(folder / "x.journal")

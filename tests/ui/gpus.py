@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddtop.model.gpus.devices import first_devices
+from ddtop.model.gpus.devices import devices_of, take
+from ddtop.model.state.gpu_memory import JobGpus
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import TORCH, Device, Own
 from ddtop.policy import POLICY
@@ -77,9 +78,11 @@ def on_gpus(
         )
         owns = {rank.rank: Own(gpu, TORCH) for rank, gpu in zip(mine, gpus, strict=True)}
         hosts.append(host)
+        seen = JobGpus()
+        take(seen, host, owns, 0, POLICY)
         devices += [
             replace(one, power_mean_watts=188.2) if waits and waits_on(one, waits) else one
-            for one in first_devices(host, owns, POLICY)
+            for one in devices_of(seen, POLICY)[""]
         ]
         for rank in mine:
             assert rank.hello is not None

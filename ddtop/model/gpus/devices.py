@@ -83,13 +83,6 @@ def _devices_of_one(
     return found
 
 
-def first_devices(host: HostState, owns: Mapping[int, Own], policy: Policy) -> tuple[Device, ...]:
-    """The GPUs of one host after its first report."""
-    gpus = JobGpus()
-    take(gpus, host, owns, 0, policy)
-    return devices_of(gpus, policy)[""]
-
-
 def _device(
     report: GpuReport, gpu: Gpu, mine: Sequence[int], one: GpuMemory, policy: Policy
 ) -> Device:

@@ -104,8 +104,6 @@ class GpuLate:
     power_watts: float
     #: Power of the GPUs that wait.
     others_watts: float
-    #: ... as a share of the most that they have drawn.
-    others_peak_ratio: float | None
     sm_mhz: float
     others_mhz: float
     #: Seconds over which the rest is measured.

@@ -296,18 +296,12 @@ def _late_of(group: Group, split: _Split, policy: Policy) -> GpuLate:
         fmean([fmean(one.watts) for one in late]),
         median([fmean(one.watts) for one in others]),
     )
-    peaks = [
-        fmean(one.watts) / one.device.power_peak_watts
-        for one in others
-        if one.device.power_peak_watts
-    ]
     return GpuLate(
         group=group.name,
         ranks=tuple(sorted(one.rank for one in late)),
         waiters=tuple(sorted(one.rank for one in others)),
         power_watts=watts,
         others_watts=theirs,
-        others_peak_ratio=median(peaks) if peaks else None,
         sm_mhz=median([fmean(one.mhz) for one in late]),
         others_mhz=median([fmean(one.mhz) for one in others]),
         seconds=SPANS * policy.gpu_mean_s,

@@ -133,12 +133,10 @@ class TitleRow(Widget):
         super().__init__(id=name)
         self._paint = paint
         self._table = table
-        self._sort_key = ""
         self._line: Line = ()
 
     def show(self, sort_key: str) -> None:
         """Draw the titles of the table's columns."""
-        self._sort_key = sort_key
         line = title_line(self._table.shape, sort_key)
         if line != self._line:
             self._line = line
