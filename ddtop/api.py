@@ -26,7 +26,7 @@ from ddtop.viewer.live import LiveSource
 QUEUE_MAX = 4096
 """Events that wait for a program that is busy with one; the oldest go first."""
 OVER_S = 30.0
-"""A run that is over by its job file, and whose end nobody has told by then, has no end to tell."""
+"""If a run is over by its job file for this time and no end was reported, none will be."""
 LEAVE_S = 5.0
 
 
@@ -65,7 +65,7 @@ def watch(job: str | None = None) -> Iterator[Event]:
 
     Raises:
         JobNotFoundError: no such job, or several could be meant.
-        ContactLostError: the relay is gone for good and has not told how the job ended.
+        ContactLostError: the relay is gone for good and has not reported how the job ended.
         ddtop.registry.RegistryError: the state folder or the key cannot be read.
     """
     try:

@@ -20,7 +20,7 @@ from typing import TypeVar
 from ddtop import private
 
 KEY_BYTES_MIN = 16
-"""Who records a handshake can try secrets at home, as many as he likes: a short one would be
+"""A person who records a handshake can try any number of secrets offline: a short one would be
 found.
 """
 

@@ -1,4 +1,4 @@
-"""What /proc tells about any process.
+"""What /proc says about any process.
 
 The agent asks about its workers, the relay about its ranks, and commands about any process.
 """
@@ -83,7 +83,7 @@ SAMPLERS = ("py-spy",)
 def own_letter(pid: int, letter: str) -> str:
     """The state letter, but `S` in place of `t` while py-spy holds the process: no debugger does.
 
-    The state right before cannot be told; CPU time and I/O tell whether the process works.
+    The state right before is not known; CPU time and I/O show whether the process works.
     Check: `grep TracerPid /proc/PID/status`.
     """
     if letter != "t":
@@ -108,7 +108,7 @@ def parent_of(pid: int) -> int | None:
 def wchan(pid: int | str) -> str | None:
     """The function of the kernel in which the main thread sleeps; with "PID/task/TID" that thread.
 
-    None if it runs, or where the kernel does not tell. Source: /proc/PID/wchan.
+    None if it runs, or where the kernel does not say. Source: /proc/PID/wchan.
     """
     try:
         text = Path(f"/proc/{pid}/wchan").read_text()

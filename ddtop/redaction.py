@@ -54,7 +54,7 @@ _ABOUT = ("_path", "_file", "_dir", "_type", "_mode", "_timeout")
 _NOT_SECRET = re.compile(
     r"(?i)(?:\(redacted\)?|true|false|none|null|yes|no|on|off|auto|str|int|bytes|bool|\*+|\.\.\.)?"
 )
-"""What stands in a secret's place and tells nothing."""
+"""What stands in a secret's place and reveals nothing."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[a-z]{4,}")
 _CHANGE = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
@@ -270,7 +270,7 @@ def _shaped() -> tuple[_Rule, ...]:
 
 @functools.cache
 def _bare_runs() -> re.Pattern[str]:
-    """What nothing names and no prefix tells: long, and, as `_bare` judges, drawn by chance."""
+    """A secret without a name or prefix: it is long and, as `_bare` judges, random."""
     return re.compile(
         r"(?<![\w./~$%@:+-])[A-Za-z0-9_+/-]{20,4000}={0,2}(?![\w.])"
         r"|(?<=[:@$%])[A-Za-z0-9_+-]{20,4000}={0,2}(?![\w./])"

@@ -259,7 +259,7 @@ def at_port(job: str, host: str, port: int) -> JobEntry:
     there, and nowhere else.
     """
     now = time.time_ns()
-    # Whoever listens there says its name, and names become names of files.
+    # The name comes from the process that listens there, and names become names of files.
     job = clean_job_name(job)
     return JobEntry(
         SCHEMA, job, f"at-{host}-{port}", host, ELSEWHERE, 0, 0, host, port, "", "", 0, 0, now, now

@@ -1,4 +1,4 @@
-"""The command lines of the processes above a rank: a launcher there says what it was told."""
+"""The command lines of the processes above a rank: a launcher there has its options in it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The name of a job of several hosts: each host makes it from what all of them were told.
+"""The name of a job of several hosts: each host makes it from what all of them were given.
 
 No host can ask another yet. The shared folder, the port at which the hub is looked for, and the
-viewers know a job by this name. The id of a batch job is not told to all: what ssh or pdsh starts
-on the other nodes has none, and each `srun -N1` is a step of its own. So that id counts where srun
-says that one step has several nodes. Otherwise the address where the ranks meet goes first: all of
-them must know it.
+viewers know a job by this name. Not every process knows the id of the batch job: those that ssh or
+pdsh starts on other nodes do not, and each `srun -N1` is a step of its own. So that id counts where
+srun says that one step has several nodes. Otherwise the address where the ranks meet goes first:
+all of them must know it.
 """
 
 from __future__ import annotations

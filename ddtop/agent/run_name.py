@@ -38,7 +38,7 @@ def launcher_tree(script: str, pid: int) -> str:
 def name_run(
     who: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None = None
 ) -> tuple[str, str, str | None]:
-    """(job, run, complaint). The complaint tells the user why a wanted name could not be used.
+    """(job, run, complaint). The complaint says why a wanted name could not be used.
 
     `endpoint` is HOST:PORT where this rank was told to meet the others, if not by its environment.
 
@@ -201,6 +201,6 @@ def _lives(member: _Member) -> bool:
 
 
 def script_path() -> str:
-    """The program's own file, `-` where the command line does not tell."""
+    """The program's own file, `-` where the command line does not name it."""
     has_file = bool(sys.argv) and sys.argv[0] not in ("", "-c", "-m")
     return os.path.abspath(sys.argv[0]) if has_file else "-"

@@ -1,7 +1,7 @@
 """The agent's one thread: samples the probes four times a second, sends a record twice a second.
 
-Theory of operation. The program's threads only write words to the state page and notes. This
-thread reads them, reads torch's own counters and the frames of the rank's thread, and gives a
+Theory of operation. The program's threads write words to the state page and leave notes, no more.
+This thread reads them, reads torch's own counters and the frames of the rank's thread, and gives a
 frame to a socket that never blocks. A tick holds `Rank.tick`. A fork and destroy_process_group wait
 for it, so that no child copies a tick under way and no destructor of a group runs here. In a forked
 child everything is dropped, and its copies of our descriptors are closed.

@@ -37,7 +37,7 @@ SUMMARIES: Mapping[str, str] = {
     "jobs": "Live and ended jobs of this user.",
     "key": "The secret from which all keys are derived.",
     "mcp": "Tools for a language model: read-only, over stdin and stdout.",
-    "mute": "A finding that is known is not told for a while: ddtop mute JOB straggler --for 10m",
+    "mute": "Silence a known finding for a while: ddtop mute JOB straggler --for 10m",
     "replay": "The dashboard on a journal, at any moment: [ ] { } go back and forth in time.",
     "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
     "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddtop.present.hosts.jobs import Health
 
 ANSWER_S = 3.5
-"""A relay that does not answer is said not to be heard before this."""
+"""After this time a relay that does not answer counts as not heard."""
 
 
 def digest(
@@ -53,7 +53,8 @@ def health_now(job: FleetJob[Health]) -> Health:
 
 
 def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
-    """How each of these jobs is doing, or did when it ended: all live ones are asked at once."""
+    """The health of each of these jobs, or its health when it ended. Live ones are asked in
+    parallel."""
     from ddtop.cli.look import health
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.present.hosts.jobs import Health

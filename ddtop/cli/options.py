@@ -94,7 +94,7 @@ _SCHEDULERS = (
 
 
 def SCHEDULER(command: _Command) -> _Command:  # noqa: N802  # beside the other options
-    """The options that name a scheduler's job; `scheduler_given` tells which was typed."""
+    """The options that name a scheduler's job; `scheduler_given` says which was typed."""
     for option in reversed(_SCHEDULERS):
         command = option(command)
     return command

@@ -1,6 +1,6 @@
 """`--pid` of `attach`, `status`, `diagnose` and `stacks`: processes started without ddtop.
 
-py-spy reads their stacks, /proc tells the rest, and the same rules judge as for any job.
+py-spy reads their stacks, /proc has the rest, and the same rules judge as for any job.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def pids_in(entry: registry.JobEntry) -> str | None:
 def with_health(
     health: Callable[[registry.JobEntry], Health],
 ) -> Callable[[registry.JobEntry], Health]:
-    """The health of each entry of a list; such a job has none before somebody looks at it."""
+    """The health of each entry of a list. A job without a relay has none until somebody looks."""
     from ddtop.present.hosts.jobs import Health
 
     def asked(entry: registry.JobEntry) -> Health:

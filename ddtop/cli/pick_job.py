@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def several_live() -> bool:
     """True if more than one job could be meant.
 
-    False also if the jobs cannot be read. Whoever looks for one then reports why.
+    False also if the jobs cannot be read. The command that looks for one then reports why.
     """
     try:
         registry.find_job(None, time.time_ns())

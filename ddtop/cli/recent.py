@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddtop.viewer.replay import Recording
 
 BACK_S = 900.0
-"""The timeline tells of the last minutes; exits are told of the whole run."""
+"""The timeline covers the last minutes; exits are listed of the whole run."""
 LOOKS_MAX, LOOKS_S = 180, 6.0
 """Moments of the past that are looked at, and how long that may take.
 

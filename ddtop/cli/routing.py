@@ -27,7 +27,7 @@ CONNECT_S = 1.5
 ADDRESSES_MAX = 2
 """Addresses of one name that are tried: one for IPv4 and one for IPv6, each for `CONNECT_S`."""
 WITH_SSH = ("status", "diagnose", "stacks")
-"""Commands that have `--ssh`. `attach` has it too, but goes there without being told."""
+"""Commands that have `--ssh`. `attach` has it too, but goes there by itself."""
 
 
 @dataclass(frozen=True, slots=True)

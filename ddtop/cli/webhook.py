@@ -24,10 +24,10 @@ from ddtop.cli.errors import USAGE, CommandError
 
 GENERIC, SLACK, ALERTMANAGER = SHAPES = ("generic", "slack", "alertmanager")
 QUEUE_MAX = 32
-"""Events that wait. A job with more to say than a server takes says the same again and again."""
+"""Events that wait. A job that fills this repeats itself."""
 TRIES = 5
 TRY_S = 10.0
-"""A try as a whole, also where the server sends a byte now and then."""
+"""For a whole try, also if the server sends a byte now and then."""
 BACKOFF_S, BACKOFF_MOST_S = 1.0, 30.0
 LEAVE_S = 15.0
 """The end of the job is an event too; it gets this time."""
@@ -37,7 +37,7 @@ _ANSWERED_BYTES = 1024
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is not followed: the event and its token would go to whoever is named there."""
+    """A redirect is not followed: the event and its token would go to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         """None: the answer stays the answer."""

@@ -16,7 +16,7 @@ LAYERS, FEATURES, STEP_S = 24, 32, 0.002
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(LAYERS)))

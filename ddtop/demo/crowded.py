@@ -16,7 +16,7 @@ FEATURES, BATCH = 512, 1024
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

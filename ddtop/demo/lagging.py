@@ -53,7 +53,7 @@ class Network(nn.Module):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--culprit", type=int, default=1)
     options = parser.parse_args()

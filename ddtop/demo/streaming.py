@@ -40,7 +40,7 @@ class Records(IterableDataset[torch.Tensor]):  # type: ignore[misc]  # torch is 
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--culprit", type=int, default=2)
     options = parser.parse_args()

@@ -92,7 +92,7 @@ def misbehave(fault: str, rank: int, culprit: int) -> None:
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fault", choices=FAULTS, default="healthy")
     parser.add_argument("--culprit", type=int, default=2)

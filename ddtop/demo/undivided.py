@@ -18,7 +18,7 @@ SAMPLES, FEATURES, BATCH, STEP_S = 512, 32, 8, 0.03
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--sampler", action="store_true", help="with a DistributedSampler, and without set_epoch"

@@ -15,7 +15,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.policy import Policy
 
 PLACES_MOST = 4
-"""Ranks of a finding whose places are told."""
+"""Ranks of a finding whose places are shown."""
 
 
 def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:

@@ -77,8 +77,8 @@ class Verdict:
         return self.findings[0].summary if self.findings else self.calm
 
     def when_unheard(self, why: str | None, seconds: float | None) -> Verdict:
-        """The same, as it is known while the relay is not heard: nothing is well, and what stood is
-        said to be of then.
+        """The same while the relay is not heard: health is unknown, and the findings are those that
+        stood then.
         """
         if self.health == UNKNOWN and self.unheard == why:
             return replace(self, unheard_s=seconds)

@@ -1,8 +1,8 @@
 """What stood when a job ended: somebody ended it because of that, most often.
 
 Problem: a job hangs for an hour. Then its time limit or a person ends it, or kills one of its
-ranks, and the launcher ends the others. Who looks in the morning reads "cancelled, nothing to
-fix", or "rank 1 was killed by SIGKILL". What we do: a cancellation tells the critical findings
+ranks, and the launcher ends the others. In the morning a person reads "cancelled, nothing to fix",
+or "rank 1 was killed by SIGKILL". What we do: a cancellation tells the critical findings
 that stood until then, with their evidence and advice. Before any other end, the hang that stood is
 listed as a finding of its own: it is the earlier cause.
 """

@@ -42,7 +42,7 @@ def waits_clause(
         what += ", by its stack" if len(first.waiters) == 1 else ", by their stacks"
     it = it or verb(ranks, "it", "them")
     if not here:
-        # All members have entered that collective, or nothing tells who is behind in it.
+        # All members have entered that collective, or it is not known who is behind in it.
         every: tuple[Wait | PeerWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
         here = {wait.rank for wait in every if wait.rank in held and _is_in(wait, first)}
     here = here or set(held)

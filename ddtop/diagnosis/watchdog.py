@@ -69,7 +69,7 @@ def watchdog_line(ranks: Collection[RankFacts], since_unix_ns: int, now_unix_ns:
     """Who ends the wait and when, or that nothing will.
 
     None for other backends, and where the timeout is not known. `since_unix_ns`: counted from here
-    where the recorder does not tell when a collective was made.
+    where the recorder does not say when a collective was made.
     """
     for rank in ranks:
         hello = rank.hello
@@ -91,7 +91,7 @@ def _nothing_ends(settings: Settings) -> str | None:
         return None
     variable = f"TORCH_NCCL_ASYNC_ERROR_HANDLING={settings.handling or 0}"
     if settings.second:
-        # CleanUpOnly aborts the communicator, and whoever waits gets an error.
+        # CleanUpOnly aborts the communicator, and the ranks that wait get an error.
         return None if settings.handling == "2" else f"nothing ends this wait: {variable}"
     if not settings.monitors:
         return f"nothing ends this wait: {variable}, and TORCH_NCCL_ENABLE_MONITORING=0"

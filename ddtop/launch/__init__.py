@@ -130,7 +130,7 @@ def in_batch_job(environ: Mapping[str, str]) -> bool:
 
 
 def chosen_name(environ: Mapping[str, str]) -> str | None:
-    """The name that the user told the launcher."""
+    """The name that the user gave to the launcher."""
     return next((name for one in launchers() if (name := one.chosen_name(environ))), None)
 
 
@@ -173,7 +173,7 @@ def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def node_options(environ: Mapping[str, str], ancestors: Ancestors) -> NodeOptions:
-    """What the nearest torchrun above was told: by its options, else by PET_*, as Kubeflow does."""
+    """The nodes of the nearest torchrun above: by its options, else by PET_*, as Kubeflow does."""
     from ddtop.launch.command_line import is_launcher, launcher_options
     from ddtop.launch.start import NodeOptions
 

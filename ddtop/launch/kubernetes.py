@@ -22,7 +22,7 @@ class Kubernetes(Launcher):
     sent = r"KUBERNETES_SERVICE_(HOST|PORT)|JOB_NAME|JOB_COMPLETION_INDEX|POD_NAME"
 
     def job_id(self, environ: Mapping[str, str]) -> str | None:
-        """JOB_NAME: Kubernetes tells a container no job's name, but people set this one."""
+        """JOB_NAME: Kubernetes gives a container no name of its job, but people set this one."""
         return environ.get("JOB_NAME") or None if _IN_A_POD in environ else None
 
 

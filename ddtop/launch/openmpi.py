@@ -52,7 +52,7 @@ class OpenMpi(Launcher):
         return LauncherStart(f"pmix-{namespace}", pid if is_named else namespace)
 
     def started_from(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """`22;tcp://10.1.2.3,192.168.0.1:5555`: Open MPI up to 4 tells its own addresses."""
+        """`22;tcp://10.1.2.3,192.168.0.1:5555`: Open MPI up to 4 gives its own addresses."""
         uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
         if not uri:
             return ()

@@ -1,4 +1,4 @@
-"""One start of a launcher, and what torchrun was told about its nodes."""
+"""One start of a launcher, and the nodes that torchrun was given."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ class RankListener:
 def _listening(path: Path, kind: int) -> socket.socket:
     found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # Whoever made it is gone: the caller holds the lock of this run.
+        # The relay that made it is gone: the caller holds the lock of this run.
         path.unlink(missing_ok=True)
         found.bind(os.fspath(path))
         path.chmod(0o600)

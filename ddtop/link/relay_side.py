@@ -119,7 +119,7 @@ class RelayLink:
         self._listeners.close_all_but(self.port)
 
     def leaf(self) -> LeafLink:
-        """The ends towards a hub; what comes in there is told by `wait` as HUB."""
+        """The ends towards a hub; `wait` reports what comes in there as HUB."""
         return LeafLink(self._context, self._secret, self._register_hub, self._unregister_hub)
 
     def _register_hub(self, socket: zmq.Socket[bytes]) -> None:
@@ -131,7 +131,7 @@ class RelayLink:
         self._poller.unregister(socket)
 
     def watch(self, descriptor: int) -> None:
-        """Let `wait` tell when this descriptor (a pidfd) becomes readable."""
+        """Let `wait` report when this descriptor (a pidfd) becomes readable."""
         self._poller.register(descriptor, zmq.POLLIN)
 
     def unwatch(self, descriptor: int) -> None:

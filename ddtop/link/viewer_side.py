@@ -115,7 +115,7 @@ class ViewerLinks:
     """Many links in one thread, for a loop that follows many jobs. Each has a name.
 
     They share one context, because each context has threads of its own. The queues of libzmq have
-    no limit here: whoever follows many jobs is now and then busy for a second with one of them, and
+    no limit here: a viewer of many jobs is now and then busy for a second with one of them, and
     libzmq 4.3.5 may abort the process when a queue that was full is read again (its issue 3937).
     The caller takes out what is there in each turn, and bounds what it keeps. Not thread-safe.
     """

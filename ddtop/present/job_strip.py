@@ -32,7 +32,7 @@ class Measure:
     """One number of a job.
 
     `top`: the largest value that it can have, None where that is not known. `share`: a part of a
-    whole, whose changes are told in points. `more`, `less`: words for a change upwards and
+    whole, whose changes are given in points. `more`, `less`: words for a change upwards and
     downwards.
     """
 
@@ -141,7 +141,7 @@ def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a number is against before, in words, the most telling first; `great`: it wants
+    """How a number is against before, in words, the most important first; `great`: it wants
     attention."""
 
     texts: tuple[str, ...] = ()

@@ -367,7 +367,7 @@ KEYS: Mapping[str, Keys] = {
         "gpus[].lost": ("bool", "it no longer answers"),
         "gpus[].processes": (
             "array of object or null",
-            "who holds it; null: the driver does not tell",
+            "who holds it; null: the driver does not say",
         ),
         "gpus[].processes[].pid": ("int", "the process"),
         "gpus[].processes[].local": ("bool", "it is visible from here; false in another container"),

@@ -27,9 +27,10 @@ from ddtop.wire.frames import Envelope
 from ddtop.wire.records import AnyRecord, Command, Hello, Mute, Order, Reply, Stacks
 
 RANKS_TEXT, TEXT = 40, 300
-MUTES_MAX, MUTE_S_MAX = 16, 7 * 86400
-"""A person mutes what is known; whoever wants silence for ever does not need a watcher."""
 """Characters of a list of ranks, and of an answer, that an audit line has."""
+MUTES_MAX, MUTE_S_MAX = 16, 7 * 86400
+"""Mutes of one job, and how long one may last. A person mutes a finding that is known. Silence for
+ever needs no watcher."""
 
 
 class Outlet(Protocol):
@@ -288,7 +289,7 @@ class RelayRequests:
             self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
 
     def unanswered(self, stacks: Stacks) -> None:
-        """Tell everyone that a process gives no stacks, and why."""
+        """Report to all viewers that a process gives no stacks, and why."""
         self._outlet.publish_about(stacks, stacks.of_rank, stacks.pid)
 
     def _publish(self, stacks: Stacks, of: Hello, latest: bool) -> None:

@@ -280,7 +280,7 @@ class Server:
         if not self._ranks:
             self._all_gone_at = time.monotonic()
         self._due["roster"] = time.monotonic()
-        # The next look tells at once who is left.
+        # The next look shows at once who is left.
         self._due["host"] = min(self._due["host"], time.monotonic() + 0.1)
 
     def _note_exit(self, record: Exit, own: bool) -> None:

@@ -77,7 +77,7 @@ class SimulatedFleet:
         return (WORLD, str(1 + local), str(1 + LOCAL_SIZE + host)) if self.grouped else (WORLD,)
 
     def reported_groups(self, rank: int) -> tuple[Group, ...]:
-        """Those that this rank tells of."""
+        """Those that this rank reports."""
         host, local = divmod(rank, LOCAL_SIZE)
         every = self.spread_by_rank
         _, data, tensor = self.groups_of(rank) if self.grouped else (WORLD, "", "")

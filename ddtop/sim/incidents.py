@@ -60,7 +60,7 @@ STANDS = frozenset(
 )
 """While one of these lasts, no rank makes a step."""
 OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
-"""While one of these lasts, nothing of the rank's host is told."""
+"""While one of these lasts, nothing of the rank's host is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class Era:
 
     @property
     def silent_host(self) -> int | None:
-        """The host of which nothing is told meanwhile."""
+        """The host that is not heard meanwhile."""
         return self.rank // LOCAL_SIZE if self.kind in OF_HOSTS and self.rank is not None else None
 
     def steps_at(self, at_s: float) -> float:

@@ -333,7 +333,7 @@ class SimulatedJob:
         yield self._host(attempt, era.silent_host, at_s, common)
 
     def _as_told(self, found: Iterator[bytes]) -> Iterator[bytes]:
-        """The frames as their hosts tell them, each on its own clock."""
+        """The frames as their hosts send them, each on its own clock."""
         if not self._offsets_ns:
             yield from found
             return

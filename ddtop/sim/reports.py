@@ -108,7 +108,7 @@ class Moment:
             return self._starting(course, phase, joined_s)
         if course.role in TRAINING:
             return self._training(rank, course, later_s)
-        # Who is stopped or gone said last what it did before.
+        # A rank that is stopped or gone reported last what it did before.
         tell = {
             WAITS: self._waiting,
             LOADS: self._loading,
@@ -354,7 +354,7 @@ class Moment:
             agent_cpu_ns=int(course.reported_s * AGENT_RATIO * SECOND_NS),
         )
 
-    # -- what all of them tell
+    # -- what all of them report
 
     def _loader(self, rank: int, course: Course, batches: int, fill: float) -> Loader:
         """`fill`: batches that lie ready at most; all of them where they are not asked for."""

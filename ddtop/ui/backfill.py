@@ -16,10 +16,9 @@ from ddtop.viewer.job_history import JobHistory
 LOOKS_MAX = 240
 STEP_MIN_NS = 1_000_000_000
 TAKES_S = 10.0
-"""With hundreds of ranks a look costs a tenth of a second: what is not found by then is left
-out."""
+"""The time that this may take. With hundreds of ranks a look costs a tenth of a second."""
 REST_PART = 1.0
-"""So much of each look's time the thread rests after it: the screen wants the interpreter too."""
+"""After each look the thread rests for this share of its time: the screen needs the GIL too."""
 
 Recall = Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
 

@@ -42,7 +42,7 @@ class Session:
     """The state of a viewer.
 
     `shown` is what the screens draw. While `frozen` it is held; the source is asked all the same,
-    so that the feed and the sparklines go on. Who travels in time lets go of what is frozen.
+    so that the feed and the sparklines go on. Travelling in time ends the freeze.
     """
 
     def __init__(

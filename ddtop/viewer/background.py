@@ -18,8 +18,8 @@ async def aside(
 ) -> Result:
     """What `function` returns, or raises, in a thread of its own.
 
-    Whoever quits meanwhile does not wait for it: a thread of the loop's pool would be joined when
-    the loop is closed, this one is not.
+    Quitting does not wait for it: a thread of the loop's pool would be joined when the loop is
+    closed, this one is not.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()

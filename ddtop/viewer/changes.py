@@ -1,8 +1,7 @@
 """From looks at a job to what changed between them: the events of `ddtop watch`.
 
-`Judge` decides what stands; here only the difference is told. What the relay says after it was not
-heard for a while is taken in with care: its ranks report again one by one, and a finding that is
-missing meanwhile is not over.
+`Judge` decides what stands; here only the difference is reported. After a relay was not heard for a
+while, its ranks report again one by one: a finding that is missing meanwhile is not over.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Changes:
         self._settled_unix_ns = 0
 
     def take(self, look: Look) -> list[Change]:
-        """The changes that this look shows, in the order in which they are told."""
+        """The changes that this look shows, in the order in which they are reported."""
         snapshot = look.snapshot
         if snapshot is None:
             return []

@@ -276,7 +276,8 @@ class Engine:
         # taken in.
         snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
         self._tape.notice(follower.judge.found)
-        # Who attaches after the end has not seen what stood before; the relay has sent it.
+        # A viewer that attaches after the end has not seen what stood before; the relay has sent
+        # it.
         verdict = self._tape.with_what_stood(snapshot, verdict)
         snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
         tape = self._tape

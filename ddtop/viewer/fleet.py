@@ -59,7 +59,7 @@ class Target:
 
     @property
     def key(self) -> Key:
-        """What tells it from all others: name, run and host."""
+        """What identifies it: name, run and host."""
         return self.entry.job, self.entry.run, self.entry.sender
 
 

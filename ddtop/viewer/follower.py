@@ -453,7 +453,7 @@ def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot,
 
 
 def with_what_stood(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-    """The verdict on a job that is over, with what stood until then; any other as it is.
+    """The verdict on a job that is over, with what stood until then; any other unchanged.
 
     Only the journal knows that. Reading it takes a second for 20 MiB.
     """

@@ -144,7 +144,7 @@ class ReplaySource:
         except JournalError as error:
             self._problem = str(error)
         finally:
-            # Who quits must not wait until all of it has been read: the thread asks.
+            # Quitting does not wait until all of it has been read: the thread looks at this.
             self._left = True
 
     def _progress(self, ratio: float) -> None:

@@ -207,7 +207,7 @@ class Tape:
         return snapshot, self.with_what_stood(snapshot, verdict)
 
     def with_what_stood(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-        """The verdict on a job that is over, with what stood until then; any other as it is."""
+        """The verdict on a job that is over, with what stood until then; any other unchanged."""
         end_unix_ns = began_to_end_unix_ns(verdict.findings, snapshot)
         if end_unix_ns is None or not is_over(snapshot):
             return verdict

@@ -111,7 +111,7 @@ P2P_CALLS = _TORCH_P2P | MPI_SENDS | MPI_RECEIVES
 """Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and
 receives."""
 WAITING_CALLS = P2P_CALLS | set(GROUP_MAKERS) | (frozenset(MPI_CALLS[1:]) - {"Finalize"})
-"""Whoever is in one of these waits for something, though it may not be known for whom."""
+"""A rank in one of these calls waits, though it may not be known for which rank."""
 
 
 def same_call(name: str) -> str:

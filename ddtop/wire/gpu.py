@@ -172,7 +172,7 @@ class Communicator(msgspec.Struct, frozen=True, array_like=True):
 class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The answer of NCCL's status service, or why there is none (`why`).
 
-    `took_ms`: how long it took; `same_ms`: for how long it has told the same of all communicators.
+    `took_ms`: how long it took; `same_ms`: for how long it has said the same of all communicators.
     """
 
     communicators: tuple[Communicator, ...] = ()

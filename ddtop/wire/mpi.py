@@ -32,8 +32,8 @@ COMM_UID, COMM_ENQUEUED, COMM_DONE, COMM_LAST = range(4)
 blocking one returned."""
 
 NONE, ANY, SEQ_MARK = -1, -2, -3
-"""No such peer, any peer or tag, whatever the MPI library's own constants are; and in the place of
-a part's tag: the part is a collective, and what stands before is its number."""
+"""No peer, any peer, any tag: the same for all MPI libraries. In the place of a part's tag: the
+part is a collective, and the word before is its number."""
 WORLD_UID = 1
 _READS_MAX = 4
 

@@ -144,7 +144,7 @@ class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of a process that is no rank and runs beside the ranks, or has started them
     (`launcher`).
 
-    `code`, `signal`: from its pidfd, None where the kernel did not tell. `exception`: what it left
+    `code`, `signal`: from its pidfd, None where the kernel did not say. `exception`: what it left
     in its file. `unix_ns`: when it raised, else when the relay saw that it was gone, up to a second
     later.
     """
@@ -335,7 +335,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True):
 
     `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the living
     children. `switches`: how often the main thread went to sleep of its own accord.
-    `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not tell.
+    `agent_age_ms`: since the agent was last heard. `wchan` is None where the kernel does not say.
     `syscall`: the system call in which the main thread sleeps ("read", "futex"), None while it runs
     or where it cannot be read. `file`: what the descriptor of that call is ("/data/a.tar", "stdin",
     "socket", "pipe"); `remote`: the peer of that socket ("10.0.0.7:443"). `frozen`: its cgroup is

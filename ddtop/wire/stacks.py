@@ -21,7 +21,7 @@ class StackFrame(msgspec.Struct, frozen=True, array_like=True):
 class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
     """One thread, innermost frame first.
 
-    `name` is None where the source does not tell (faulthandler before 3.14).
+    `name` is None where the source does not say (faulthandler before 3.14).
 
     `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
     which is the main thread unless another one trains. `gil`: it holds the GIL, where the source

@@ -1,7 +1,7 @@
 """Moves the times inside a record by some ns: from one clock to another.
 
-The names of the fields tell which are times (`unix_ns`, `..._unix_ns`). That is worked out once per
-type. A record without times is passed on as it is.
+The names of the fields say which are times (`unix_ns`, `..._unix_ns`). That is worked out once per
+type. A record without times is passed on unchanged.
 """
 
 from __future__ import annotations

@@ -69,9 +69,8 @@ def collective_text(op: str | None, seq: int | None, group: str | None = None) -
 def call_text(call: str, peer: int | None, within: str | None = None, tag: str = "") -> str:
     """A call for single ranks: `recv from rank 0`, `send to rank 1`, `Wait for Irecv from rank 0`.
 
-    `peer` None: the call names no rank. `within`: the call that waits for this one. `tag` follows
-    the peer as it is.
-    """
+    `peer` None: the call names no rank. `within`: the call that waits for this one. `tag` stands
+    behind the peer unchanged."""
     text = call
     if peer is not None:
         text += f" {'from' if call in RECEIVES else 'to'} rank {peer}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ddtop.model.gpus.devices import devices_of, take
-from ddtop.model.state.gpu_memory import JobGpus
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.gpu_facts import TORCH, Device, Own
+from ddtop.model.state.gpu_memory import JobGpus
 from ddtop.policy import POLICY
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
 from ddtop.wire.records import Group, GroupProgress, HostState

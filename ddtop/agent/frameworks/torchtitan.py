@@ -2,10 +2,9 @@
 
 Source: its `Trainer` (0.2, torchtitan/train.py, later torchtitan/trainer.py): `step`,
 `ntokens_seen` of this rank, and `training.steps` of its configuration. `torchrun -m
-torchtitan.train` has the trainer as a global of `__main__`; a later `main` lets `Trainer.train` be
+torchtitan.train` has the trainer as a global of `__main__`. In later releases, `Trainer.train` is
 noted. The loss is an argument of `MetricsProcessor.log`, a float, every `log_freq` steps. Phases:
-`Validator.validate`, and torch's own checkpoint functions. Check: its log.
-"""
+`Validator.validate`, and torch's own checkpoint functions. Check: its log."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class TitanSource(ObjectSource):
         self.loss = number(global_avg_loss)
 
     def read(self) -> Reading | None:
-        """Also of a trainer that is a global of the program."""
+        """Register the source, also for a trainer that is a global of the program."""
         if self._object is None:
             trainer = getattr(sys.modules.get("__main__"), "trainer", None)
             if hasattr(trainer, "train_step") and hasattr(trainer, "step"):

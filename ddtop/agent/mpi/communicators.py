@@ -1,9 +1,8 @@
 """One name for a communicator on all its members, without a message.
 
-Handles are local and are used again. But all members made the communicator by the same collective
-call of the same parent. The name of the parent, the number of that call and the world rank of the
-new communicator's first member are the same on all of them.
-"""
+Handles are local, and MPI uses them again. But all members made the communicator by the same
+collective call of the same parent. The name of the parent, the number of that call and the world
+rank of the new communicator's first member are the same on all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from ddtop.wire.rank_runs import packed
 from ddtop.wire.records import Group
 
 SCRATCH_AT = 7
-"""A word that nobody reads: what has no place in the table is counted there."""
+"""A word that nobody reads. Communicators without a place in the table count there."""
 TRAFFIC_KEYS_MAX = 256
 MEMBERS_TOLD_BY_ALL = 512
 TOLD_AT_ONCE = 8
@@ -81,7 +80,7 @@ class Communicators:
         self._told = 0
 
     def groups(self) -> tuple[Group, ...]:
-        """What the others are told of them."""
+        """What is reported of them."""
         return tuple(comm.group for comm in list(self.by_handle.values()) if comm.group is not None)
 
     def add_world(self) -> None:
@@ -133,7 +132,7 @@ class Communicators:
             self.by_handle[handle] = Comm(0, -1, members, None)
             return
         index = self._free.pop()
-        # Thousands of ranks would each tell the same thousands.
+        # Otherwise each of thousands of ranks would report the same thousands.
         tells = len(members) <= MEMBERS_TOLD_BY_ALL or self._rank in members[:2]
         group = packed(Group(layout.group_name(uid), text, members if tells else (), self._backend))
         self.by_handle[handle] = Comm(uid, index, members, group)

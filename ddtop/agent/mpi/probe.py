@@ -45,7 +45,7 @@ class MpiProbe(Communication):
         return self._lines.communicators.untold
 
     def sample(self, tick: Tick) -> None:
-        """Read the page; tell the rows below which threads are in a call."""
+        """Read the page; let the rows below know which threads are in a call."""
         now, unix_ns = tick.now, time.time_ns()
         self.groups = self._lines.communicators.groups()
         state = layout.read_mpi(self._part, unix_ns, unix_ns - now)

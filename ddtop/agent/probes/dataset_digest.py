@@ -1,4 +1,4 @@
-"""What a dataset holds, as far as its attributes and its code tell.
+"""What a dataset holds, as far as its attributes and its code show.
 
 Source: the dataset's `__dict__` and the names in its code. It decides whether two ranks can be said
 to read the same data. Caveat: `__getitem__` may read a disk, so it is never called. Check: print
@@ -67,7 +67,7 @@ def numbers(value: Any, most: int = _NUMBERS) -> list[Any]:
         if value.device.type != "cpu" or not value.is_contiguous():
             return []
         found: list[Any] = value.detach().view(-1)[_scattered(value.numel(), most)].tolist()
-    except Exception:  # noqa: BLE001 - empty, or of objects: its shape is all that is told
+    except Exception:  # noqa: BLE001 - empty, or of objects: only its shape is known
         return []
     return found
 
@@ -167,7 +167,7 @@ def _makers(one: Any, deep: int) -> Iterator[Any]:
 
 
 def _named(function: FunctionType, owner: type) -> Iterator[tuple[str, Any]]:
-    """What the names in its code stand for, as far as nothing has to run for it."""
+    """What the names in its code stand for, where no code has to run to find out."""
     for code in _with_inner(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:

@@ -92,7 +92,7 @@ class _Place:
         self.code, self.offset, self.name, self.count = code, offset, name, 0
 
     def key(self) -> _Key:
-        """What tells it from others, also on other ranks."""
+        """What identifies it, also on other ranks."""
         ends = ((end, line) for _, end, line in self.code.co_lines() if line is not None)
         line = next((line for end, line in ends if self.offset < end), self.code.co_firstlineno)
         return self.name, self.code.co_filename, self.code.co_qualname, line  # type: ignore[attr-defined, unused-ignore]

@@ -122,7 +122,7 @@ class GroupWatch:
         number.
 
         That they are alike says that nothing is open; that they differ, only that something is.
-        What it is, the entries tell.
+        The entries say what it is.
         """
         waited = None
         if (enqueued, completed) != self.last:

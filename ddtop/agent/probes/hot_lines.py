@@ -12,7 +12,7 @@ from ddtop.agent.stacks.frames import ThreadLook
 from ddtop.wire.samples import Spot
 
 KEPT, TOLD = 120, 8
-"""Looks that are remembered (half a minute), and lines that are told of them."""
+"""Looks that are remembered (half a minute), and lines that are reported of them."""
 
 _Key = tuple[str, str, int, "str | None"]
 

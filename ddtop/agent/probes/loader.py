@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 WAITED_KEPT = 40
-"""Looks over which it is added up for which loader the rank waits: 20 s."""
+"""Looks (20 s) whose waits are added up for each loader."""
 OWED_KEPT, OWED_LEAST = 20, 8
-"""Looks at the worker that must deliver: at two a second the last ten seconds of waiting."""
+"""Looks (10 s of waiting) at which worker must deliver, and how many of them are enough."""
 
 
 @dataclass(slots=True)
 class _Queue:
     """The iterator's own numbers. `owing`: pid of the worker that must deliver the next batch.
 
-    Never changed after it was made; `frozen` would cost 1 us a report.
+    It is never changed; `frozen` would cost 1 us a report.
     """
 
     workers: int = 0
@@ -272,5 +272,5 @@ def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
     helpless = [
         pid for pid in pids if pid is not None and workers.worker(pid).letter in workers.HELPLESS
     ]
-    # Who has just been woken has not taken it yet either: the one that cannot is meant.
+    # A worker that was just woken has not taken it yet either: look for one that cannot.
     return next(iter([*helpless, *late]), None)

@@ -26,7 +26,7 @@ def probe(rank: Rank) -> PeerCallsProbe:
 
 
 class PeerCallsProbe(Communication):
-    """Tells the rows below it that such a call is open: its sequence number is no collective."""
+    """Marks that such a call is open, for the rows below: its sequence number is no collective."""
 
     name = "peer calls"
 

@@ -29,7 +29,7 @@ TRACEBACK_MOST, TRACEBACK_OUTER = 24, 6
 characters they take 3 KB, once."""
 
 _DEPTH_MAX = 200
-"""Frames looked at from the inside; beyond it a deep recursion costs more than it tells."""
+"""Frames looked at from the inside; beyond it a deep recursion costs more than it shows."""
 
 _USER, _LIBRARY = "its own", "a library"
 """Kinds of files; a third kind is the package of a training framework."""

@@ -57,7 +57,7 @@ def _own_name(line: TorchrunLine) -> list[Line]:
             return [Line(NOTE, "host name", text)]
         fix = f"give {name} the address of its network in /etc/hosts, or set GLOO_SOCKET_IFNAME"
         text = f"{name} resolves to {found[0]}: ranks here tell other nodes to connect there"
-        # The all_reduce tells whether this job can live with it.
+        # The all_reduce shows whether this job works with it.
         return [Line(NOTE, "host name", text, fix)]
     return [Line(GOOD, "host name", f"{name} resolves to {', '.join(found[:3])}")]
 

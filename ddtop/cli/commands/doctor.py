@@ -196,7 +196,7 @@ def _frameworks(python: str = sys.executable) -> Line:
     off = [f"{name} ({text})" for mark, name, text in found if mark == "off"]
     if off:
         text = f"step and phase are not read of {'; '.join(off)}"
-        return NOTE, "frameworks", f"{text}: ddtop.step() and ddtop.phase() tell them"
+        return NOTE, "frameworks", f"{text}: ddtop.step() and ddtop.phase() report them"
     read = ", ".join(f"{name} {version}".strip() for _, name, version in found)
     what = read or "tqdm, torch and ddtop.step()"
     return GOOD, "frameworks", f"step and phase are read of {what}"

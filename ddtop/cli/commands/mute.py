@@ -1,4 +1,4 @@
-"""`ddtop mute`: a finding that is known is not told for a while."""
+"""`ddtop mute`: a known finding is silent for a while."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ddtop.cli.output import printable
 @click.argument("kind", required=False)
 @click.option("--rank", "ranks", help="Findings that blame only these ranks: 0,3-5.")
 @click.option("--for", "for_s", type=SECONDS, required=True, help="How long: 10m; 0s ends it.")
-@click.option("--because", help="Why; whoever looks at the job reads it.")
+@click.option("--because", help="Why; all who look at the job read it.")
 def command(
     job: str, kind: str | None, ranks: str | None, for_s: float, because: str | None
 ) -> None:
-    """A finding that is known is not told for a while: ddtop mute JOB straggler --for 10m
+    """Silence a known finding for a while: ddtop mute JOB straggler --for 10m
 
     It is left out of the findings, of health and of events, for all who look at the job, and shown
     as muted. It ends by itself. Exit code 2: no such kind or ranks, 3: no contact, or refused.

@@ -38,7 +38,7 @@ SLICE_S = 0.05
 WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
 """DataLoader workers answer one by one after their rank. After so long without one, none comes."""
 PATIENCE_S = 1.0
-"""After so long a user at a terminal is told what is waited for."""
+"""After this time a user at a terminal reads what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ PAGES = (
         meaning=(
             "One action ended all ranks: Ctrl-C, scancel, a time limit, preemption. Nothing is"
             " wrong with the program, unless something critical stood in the {cancelled_because_s}"
-            " before: then the finding tells it behind `Until then`. Before any other end a hang"
+            " before: then the finding has it behind `Until then`. Before any other end a hang"
             " that stood is listed as a finding of its own, which begins with `until`."
         ),
         found=(

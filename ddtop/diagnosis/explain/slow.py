@@ -85,7 +85,7 @@ PAGES = (
             "Data: see input-bound. One rank: see straggler. Clocks: see gpu-throttled.",
             "Other jobs on the same hosts, disks or network since then?\nddtop jobs; top",
             (
-                "The samples have become longer (a curriculum): tell ddtop the tokens,"
+                "The samples have become longer (a curriculum): report the tokens to ddtop,"
                 " ddtop.progress(tokens=...), and it compares those."
             ),
         ),

@@ -102,9 +102,7 @@ _OF_SIGNALS = {
     11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
 }
 _PASSED_ON = 128
-"""Whoever has started a process that a signal ended passes that on with an exit code of so much and
-the signal's number.
-"""
+"""A launcher whose process was ended by a signal exits with this number plus the signal's."""
 
 
 def _may_be_cancelled(first: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:

@@ -393,7 +393,7 @@ def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
 def _stranger(
     joining: Joining, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]
 ) -> Finding:
-    # Who looks for the store at a port that rank 0 could not get finds that stranger.
+    # Rank 0 could not get the port: ranks that look for the store there find a stranger.
     there = {store_of(rank) for rank in taken}
     found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there} | {
         rank.rank for rank, _ in strange

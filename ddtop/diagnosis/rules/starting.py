@@ -371,7 +371,7 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
 
 def unseen_hosts(snapshot: Snapshot) -> str | None:
     """Why ranks may live on hosts that do not report here. None where the job has one host, as far
-    as its variables tell.
+    as its variables say.
     """
     hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     hosts = {hello.host for hello in hellos}

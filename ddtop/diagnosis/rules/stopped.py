@@ -63,8 +63,8 @@ def rule(context: Context) -> list[Finding]:
 def _waiting(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
     """The ranks in a collective that a stopped rank holds up.
 
-    A collective that all members have entered needs all of them. Who waits for others only, waits
-    for another reason.
+    A collective that all members have entered needs all of them. A rank that waits only for others
+    waits for another reason.
     """
     held_up = waiters_of(blame for blame in snapshot.blames if blame.root in stopped)
     return [

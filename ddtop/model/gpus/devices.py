@@ -142,7 +142,7 @@ def _power_is_work(gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> b
 
 
 def _waits(load: Load, gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> bool | None:
-    """It is busy all the time and draws little power for that; None where that cannot be told."""
+    """It is busy all the time and draws little power for that; None where it is not known."""
     util, power, peak = load.util_ratio, load.power_watts, load.peak_watts
     if util is None or power is None or peak is None:
         return None

@@ -11,7 +11,7 @@ from ddtop.wire.records import Hello
 
 
 def own_gpu(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own | None:
-    """The rank's GPU among those of its host; None where nothing tells."""
+    """The rank's GPU among those of its host; None where it is not known."""
     if cuda is not None:
         uuid = bare(cuda.uuid) if cuda.uuid is not None else None
         for gpu in gpus:
@@ -73,7 +73,7 @@ def by_environment(hello: Hello, gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | None:
-    """The GPUs that a program with this environment sees, in its order; None: cannot be told.
+    """The GPUs that a program with this environment sees, in its order; None: not known.
 
     CUDA numbers the fastest GPU first and NVML numbers by PCI address. Numbers mean the same only
     where all GPUs are alike, or where CUDA_DEVICE_ORDER is PCI_BUS_ID.

@@ -66,7 +66,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     power_mean_watts: float | None = None
     #: The largest mean power of a span.
     power_peak_watts: float | None = None
-    #: It is busy and draws little power for that; None while that cannot be told.
+    #: It is busy and draws little power for that; None while that is not known.
     waits: bool | None = None
     #: Allocations of torch that did not fit at once, within the spans that are kept.
     refused_lately: int = 0
@@ -74,7 +74,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     foreign_new: tuple[int, ...] = ()
     #: The last spans, oldest first.
     spans: tuple[Span, ...] = ()
-    #: In the last report it drew more power than any GPU that waits; None: cannot be told.
+    #: In the last report it drew more power than any GPU that waits; None: not known.
     computes: bool | None = None
 
 

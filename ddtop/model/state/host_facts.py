@@ -15,7 +15,7 @@ class HostSeen:
     host: str
     #: What its relay is in the job: `HUB`, `LEAF` or `ALONE`.
     role: str
-    #: What its clock is off the hub's. None: not measured, its times are used as they are.
+    #: By how much its clock differs from the hub's. None: not measured, its times stay unchanged.
     offset_ns: int | None
     #: How far `offset_ns` may be wrong.
     error_ns: int | None

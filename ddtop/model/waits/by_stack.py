@@ -70,7 +70,7 @@ def _is_waiting(facts: RankFields, look: OutsideLook, now: int, policy: Policy) 
 def _may_take_part(look: OutsideLook, since_unix_ns: int) -> bool:
     """Whether it may be in the same calls as those that wait, or in calls of a group of its own.
 
-    A rank in such a call for a moment only: the next look tells more.
+    A rank that is in such a call only for a moment: the next look decides.
     """
     left = (look.communicated_unix_ns or 0) > since_unix_ns
     return look.waits or look.kind == UNCLEAR or left

@@ -77,7 +77,7 @@ def header_line(
     """Job, ranks, hosts, backend; at the right the iteration, the speed or how long there is no
     progress, and the time.
 
-    What has no room is left out, the least telling first; the job's name is cut at last.
+    What has no room is left out, the least important first; the job's name is cut at last.
     """
     everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
     job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)

@@ -38,7 +38,7 @@ SAME_NS = 2_000_000_000
 TOGETHER_NS = 10_000_000_000
 """Ranks that come so soon one after the other have come together."""
 FOLD_FROM = 4
-"""From more ranks on that end in the same way at the same look, one entry tells of all."""
+"""From more ranks on that end in the same way at the same look, one entry stands for all."""
 _DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
 _LASTED = re.compile(rf",? for {_DURATION.pattern}")
 
@@ -297,8 +297,8 @@ class Timeline:
         if came:
             ranks = tuple(rank for rank, _ in came)
             started = max(started for _, started in came) or snapshot.time_unix_ns
-            # Who was there before anybody looked came with his process; later nobody came before
-            # the look without him.
+            # A rank that was there at the first look came when its process started. A later one
+            # came after the look that did not have it.
             last = self._last
             there = last is None or (
                 last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0)
@@ -364,7 +364,7 @@ def _with_words(
 
 
 def _fuller(known: Finding | None, finding: Finding) -> Finding:
-    """The one that tells more: a finding that is about to clear loses victims and causes."""
+    """The one that says more: a finding that is about to clear loses victims and causes."""
     if known is None:
         return finding
     if known.severity != finding.severity:

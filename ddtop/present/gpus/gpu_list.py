@@ -35,7 +35,7 @@ def is_free(gpu: Gpu, policy: Policy) -> bool:
 
 
 def gpus_json(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> dict[str, Any]:
-    """All GPUs with who holds them, null for what the driver does not tell."""
+    """All GPUs with who holds them, null for what the driver does not say."""
     return {
         "schema": GPUS_SCHEMA,
         "driver": driver,
@@ -135,7 +135,7 @@ def _held(gpu: Gpu, policy: Policy) -> list[str]:
         return ["free"]
     if gpu.mig:
         return ["divided (MIG)"]
-    return ["nobody that can be seen" if gpu.processes is not None else "the driver does not tell"]
+    return ["nobody that can be seen" if gpu.processes is not None else "the driver does not say"]
 
 
 def _cells(gpu: Gpu, held: str) -> dict[str, Span]:

@@ -52,7 +52,7 @@ class Listed:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from all others."""
+        """What identifies it among all jobs."""
         return self.entry.job, self.entry.run
 
 

@@ -121,7 +121,7 @@ def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) ->
     for why, those in reasons.items():
         ranks = [one.rank for one in those if one.rank >= 0]
         who = ranks_text(ranks, 6) or f"pid {', '.join(str(one.pid) for one in those[:6])}"
-        # A reason tells of one: its process is gone.
+        # A reason says why there is none: its process is gone.
         who = f"each of {who}" if len(those) > 1 else who
         for number, text in enumerate(wrap(clean(f"{who} did not answer: {why}"), width - 2)):
             yield ((f"{' ' if number else glyphs.warning} {text}", "warning"),)

@@ -272,7 +272,7 @@ def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
     if not loader.capacity:
         return str(loader.depth)
     text = f"{loader.depth}/{loader.capacity}"
-    # An empty bar cannot be told from an empty cell.
+    # An empty bar looks like an empty cell.
     if loader.depth == 0:
         return text
     room = width - len(text) - 1

@@ -21,7 +21,7 @@ AT_FAULT = 16
 
 @dataclass(frozen=True, slots=True)
 class StateClass:
-    """What the map tells of a rank: the state whose glyph it has, the word, and the name of a
+    """What the map shows of a rank: the state whose glyph it has, the word, and the name of a
     style."""
 
     state: State

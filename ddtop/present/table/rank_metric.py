@@ -20,7 +20,7 @@ SPREAD = 0.2
 """The least range of the levels, as a part of the largest value: less than that is noise."""
 HOLD = 0.25
 """A value keeps its level until it is so far beyond its end, in parts of a level: a map that
-flickers tells nothing, and each change is drawn."""
+flickers says nothing, and each change is drawn."""
 
 
 @dataclass(frozen=True, slots=True)

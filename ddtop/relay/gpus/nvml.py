@@ -368,7 +368,7 @@ class Nvml:
 
 
 def text(value: Any) -> str:
-    """What a call tells in words: bytes in older releases of the Python module."""
+    """The text that a call returns: bytes in older releases of the Python module."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 

@@ -81,7 +81,7 @@ def _asked(address: str, until: float, whole: bool) -> tuple[str, bool]:
             lines.until = until
             data, as_json = _talk(lines, whole)
             return data.decode(errors="replace"), as_json
-    raise TimeoutError("whoever listens there does not answer")
+    raise TimeoutError("the process that listens there does not answer")
 
 
 def _ms(began: float) -> int:

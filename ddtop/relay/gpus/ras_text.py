@@ -57,7 +57,7 @@ class _Rank:
 
 @dataclass
 class _Entry:
-    """A communicator of which something is told.
+    """A communicator that the text describes.
 
     `values`: (launches, by how many ranks) of each operation.
     """

@@ -246,7 +246,7 @@ class Xids:
 def _registered(nv: Any, events: Any) -> dict[int, str]:
     """UUID by handle of the GPUs whose Xids will come.
 
-    After one a GPU may not tell its name any more.
+    After one a GPU may no longer give its name.
     """
     found = {}
     for index in range(nv.nvmlDeviceGetCount()):
@@ -299,7 +299,7 @@ def _is_there(pid: int) -> bool:
 
 
 def in_own_pid_namespace() -> bool:
-    """Whether this process counts pids for itself, as in a container: NVML tells the host's."""
+    """Whether this process counts pids for itself, as in a container: NVML has the host's."""
     try:
         return os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE
     except OSError:
@@ -309,7 +309,7 @@ def in_own_pid_namespace() -> bool:
 def _has_device(pid: int) -> bool:
     """A pid of the host may by chance be one of here too.
 
-    Whoever uses a GPU has its device file open.
+    A process that uses a GPU has its device file open.
     """
     try:
         return any(

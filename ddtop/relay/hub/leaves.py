@@ -45,7 +45,7 @@ FRAMES_PER_S, FRAMES_PER_RANK_S = 100.0, 20.0
 """An agent says about two frames a second, its relay one for the host; ten times that is no honest
 rate."""
 BURST_S = 30.0
-"""So many seconds' worth may come at once: a leaf that was away tells everything again."""
+"""So many seconds' worth may come at once: a leaf that was away sends everything again."""
 FLOOD_SAID_S = 60.0
 RANK_MAX = 1 << 17
 HOSTS_TOLD = 64
@@ -191,7 +191,7 @@ class Hub:
         kind, pid = envelope.kind, envelope.pid
         if kind in STATES:
             return True
-        # A leaf that was away for a moment tells all facts again. Who lives is still to be learned
+        # A leaf that was away for a moment sends all facts again. Who lives is still to be learned
         # from them.
         new = not self._history.has(envelope, data)
         if kind == "Hello":
@@ -267,7 +267,7 @@ class Hub:
             if leaf.instance != word.instance or len(leaf.others) > PLACES_MAX:
                 self._settle(leaf, peer)
             if leaf.instance != word.instance:
-                # Whoever followed a relay that was killed says anew who lives.
+                # This relay replaces one that was killed: it reports anew which ranks live.
                 self._ranks -= len(leaf.pids)
                 leaf.pids.clear()
             leaf.instance, leaf.peer, leaf.heard, leaf.connected, leaf.over = (
@@ -359,7 +359,7 @@ class Hub:
         )
 
     def complaint(self, now: float) -> str | None:
-        """Who says more than its ranks can have to say."""
+        """Which leaves send more than their ranks can have to report; None: no leaf does."""
         flooding = [leaf for leaf in self._leaves.values() if now - leaf.flooded_at < FLOOD_SAID_S]
         if not flooding:
             return None

@@ -23,11 +23,11 @@ from ddtop.wire.rendezvous import is_loopback, store_address
 
 PORTS = 8
 PORT_FIRST, PORT_SPAN = 20480, 8192
-"""Below what Linux gives to outgoing connections (32768 on), Kubernetes to services (30000 on), and
-torch's own 29400 and 29500."""
+"""Below the ports of outgoing connections on Linux (32768 on), of services in Kubernetes (30000
+on), and torch's own 29400 and 29500."""
 GRACE_S = 3.0
-"""Ranks that somebody starts one by one from shells say nothing of hosts: where not all have come
-to this one after so long, there are others."""
+"""Ranks that a person starts from shells do not know the hosts. If some have not come to this host
+after this time, there are others."""
 HOSTS_MAX = 6
 NAME_MAX = 255
 _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")

@@ -95,7 +95,7 @@ class Uplink:
         self._lost_unix_ns: int | None = None
         self._dropped = 0
 
-    # -- what the relay tells
+    # -- what the relay sends
 
     def set_topology(self, where: Topology, greeting: tuple[str, ...]) -> None:
         """Where to look, and what to say of ourselves: job, run, world size, master, host."""

@@ -1,6 +1,6 @@
 """Where candidates are that make no progress: py-spy reads their stacks, without pausing them.
 
-A candidate has no agent that could tell. It is read only after it has slept from one look to the
+A candidate has no agent that could report. It is read only after it has slept from one look to the
 next without waking, and once for each such sleep.
 """
 

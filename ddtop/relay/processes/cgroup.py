@@ -98,7 +98,7 @@ def throttled_ns(stat: Path | None) -> int | None:
 
 
 def quota_cores(stat: Path | None) -> float | None:
-    """How many cores' time the group may use; None without a limit."""
+    """The CPU limit of the group in cores; None without a limit."""
     if stat is None:
         return None
     try:
@@ -136,8 +136,7 @@ def memory(folder: Path | None) -> tuple[int | None, int | None]:
 
 
 def pids_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
-    """The group whose limit of threads is nearest to being reached: the process's own, or one
-    above it.
+    """The group that is nearest to its limit of threads: the process's own, or one above it.
 
     None if there is no limit.
     """

@@ -38,7 +38,7 @@ def verdict(
 ) -> tuple[bool | None, str | None]:
     """(the OOM killer ended this process, the log's line) of a process that died of SIGKILL.
 
-    None if nothing can tell.
+    None if it is not known.
 
     `kills`: what the log says of the last minutes, None where it cannot be read.
     """

@@ -162,7 +162,7 @@ class Ranks:
     def look_due_s(self) -> float:
         """When `look_for_ends` wants to be called next, monotonic s.
 
-        Infinity where pidfds tell all ends.
+        Infinity where pidfds report all ends.
         """
         without = len(self.watched) - len(self._pids_of)
         if not without and not self._unseen and not self._replaced:

@@ -148,7 +148,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
     asleep = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
     sleep = kernel_wait.sleeping_in(pid, tid) if asleep else kernel_wait.Sleep()
     if asleep and not watched.was_asleep:
-        # Who freezes a process may have moved it into another group for that.
+        # To freeze it, somebody may have moved it into another group.
         watched.freezer = cgroup.freezer(pid)
     watched.was_asleep = asleep
     watched.last_state, watched.last_wchan = letter, sleeps_in

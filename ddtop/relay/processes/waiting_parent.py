@@ -1,14 +1,12 @@
 """A parent that waits for "any child" and has none but relays: it would wait until this one ends.
 
 Problem: a relay is nobody's child on purpose, so the kernel gives it to the nearest subreaper. In a
-container that is the program with pid 1. A launcher that loops on `os.wait()` until there are no
-more children then waits for the relay.
-What does not work: a process in between that stays. It would be a copy of the rank, and `exec`
-makes it visible to `wait` again.
-What we do: look once a second whether a parent waits like that, and end if one does. A living agent
-starts another relay, which ends again if it is in the way again.
-What remains uncertain: if /proc does not say in which call a process sleeps, nothing is done.
-"""
+container that is the process with pid 1. A launcher that loops on `os.wait()` until there are no
+more children then waits for the relay. What does not work: a process in between that stays. It
+would be a copy of the rank, and `exec` makes it visible to `wait` again. What we do: look once a
+second whether a parent waits like that, and end if one does. A living agent starts another relay,
+which ends again if it is in the way again. What remains uncertain: if /proc does not say in which
+call a process sleeps, nothing is done."""
 
 from __future__ import annotations
 

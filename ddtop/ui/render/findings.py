@@ -1,4 +1,4 @@
-"""Why: the findings, one of them opened with all that speaks for it."""
+"""Why: the findings, one of them opened with all its evidence."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def finding_lines(
 
 
 def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
-    """Who comes after the fact finds it here."""
+    """What ended before a person looked: they find it here."""
     entries = timeline.entries if timeline is not None else ()
     found = [
         entry

@@ -116,7 +116,7 @@ _TOPICS: dict[str, tuple[str, Items]] = {
         (
             "What happened, the newest last: findings that began and were over, ranks that came and"
             " ended, restarts, stacks. It follows the end until you move up; End follows again."
-            " Enter tells the story of one."
+            " Enter shows one in full."
         ),
         (("STOOD", "how long a finding stood, or stands"),),
     ),

@@ -171,5 +171,5 @@ def _bar(free: int | None, total: int | None, width: int, glyphs: Glyphs) -> Spa
     text = f"{units.size(used)}/{units.size(total)}"
     room = width - cell_width(text) - 1
     style = "warning" if used / total >= 0.9 else ""
-    # A bar of less than four cells tells less than the numbers beside it.
+    # A bar of less than four cells says less than the numbers beside it.
     return (f"{bar(used / total, room, glyphs)} {text}", style) if room >= 4 else (text, style)

@@ -100,7 +100,7 @@ def _progress_line(facts: JobFacts, progress: Sequence[str], width: int, glyphs:
 
 
 def _value(facts: JobFacts, measure: Measure) -> str:
-    # A mean over the last seconds would tell of a speed that a job has lost.
+    # A mean over the last seconds would show a speed that the job no longer has.
     still = facts.snapshot.still_since_unix_ns is not None
     told = facts.history.last if still else facts.history.now
     value = told(measure.field, facts.until_unix_ns)
@@ -135,7 +135,7 @@ def _note(facts: JobFacts, measure: Measure, room: int) -> Span:
 
 
 def one_line(facts: JobFacts, found: Sequence[Measure], width: int, glyphs: Glyphs) -> Line:
-    """All of it in one line; what is told last is left out first."""
+    """All of it in one line; the last parts are left out first."""
     parts: list[Line] = []
     for measure in found:
         label = _SHORT.get(measure.key, measure.label)

@@ -2,9 +2,8 @@
 
 Every style states its foreground: a terminal's own default may be the opposite of the theme's
 background. Text has a contrast of 4.5 at least, also under the cursor, and the colours of states
-are told apart with each kind of colour blindness: tests compute both. They lie near those of the
-256-colour cube, so that they survive an ssh session without truecolor nearly unchanged.
-"""
+are told apart with each kind of colour blindness: tests compute both. They are near those of the
+256-colour cube, so they look the same in an ssh session without truecolor."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ THEMES = (DARK, LIGHT, ANSI, MONO)
 
 
 def theme_after(name: str) -> str:
-    """The next one, around the end."""
+    """The next one; after the last one the first."""
     return THEMES[(THEMES.index(name) + 1) % len(THEMES)]
 
 
@@ -100,11 +99,11 @@ def _coloured(
 
 
 _FEW_LEVELS = ("", "cyan", "cyan", "yellow", "yellow")
-"""The five levels of a map where there are only sixteen colours; their signs tell the rest."""
+"""The five levels of a map where there are only sixteen colours; their signs show the rest."""
 
 
 def _attributes(name: str, colours: dict[str, str]) -> Palette:
-    """For terminals that bring their own colours, or none: attributes tell the most of it."""
+    """For terminals that bring their own colours, or none: attributes show most of it."""
 
     def style(
         colour: str = "", bold: bool = False, dim: bool = False, underline: bool = False

@@ -19,7 +19,7 @@ _SPOT_LEAST_RATIO = 0.02
 
 
 def time_lines(page: Page, rank: RankFacts) -> None:
-    """Add the section; nothing where nothing was sampled."""
+    """Add the section, if there are samples."""
     shares = rank.reported.activity_ratios
     if not any(shares) and not rank.reported.spots and rank.late is None:
         return

@@ -15,7 +15,7 @@ from ddtop.ui.stack_request import AskedStacks
 from ddtop.ui.widgets.key_bar import Key
 
 POLL_S = 0.1
-"""Answers are shown this soon; between two looks of the app five times as long could pass."""
+"""Answers are shown this soon. The app itself may look only every half second."""
 
 
 class StacksScreen(PageScreen):
@@ -68,7 +68,7 @@ class StacksScreen(PageScreen):
         self.show_facts()
 
     def action_ask_again(self) -> None:
-        """Ask the same ranks once more; all, if nobody had been asked here."""
+        """Ask the same ranks again, or all if none were asked here."""
         self._ask(self.asked.ranks or ())
 
     def action_ask_all(self) -> None:

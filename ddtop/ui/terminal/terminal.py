@@ -209,7 +209,7 @@ class TerminalApp(App[None]):
         self.exit()
 
     def _look_for_terminal(self) -> None:
-        """Who ignores SIGHUP (nohup) would otherwise read the end of a closed terminal for ever."""
+        """Under nohup, without SIGHUP, it would read the end of a closed terminal for ever."""
         if self.ended_by is None and not _has_terminal():
             self._leave(signal.SIGHUP)
 

@@ -59,7 +59,7 @@ class HostsView(ListingView):
                 line = gpu_line(
                     device, width, glyphs, host.waits(device), part_of(host.devices, gpu)
                 )
-                # What was told so long ago is not what is.
+                # A report that is so old says nothing of now.
                 return (
                     line
                     if (host.age_s or 0.0) <= chosen().host_report_old_s
@@ -91,7 +91,7 @@ class HostsView(ListingView):
         return not before.time_unix_ns <= snapshot.time_unix_ns < before.time_unix_ns + SECOND_NS
 
     def _note_relays(self, now_unix_ns: int) -> None:
-        """A relay tells the CPU that it has used since its start; a share needs two reports."""
+        """A relay reports the CPU time since its start; a share needs two reports."""
         for facts in self._found:
             host, age_s = facts.state, facts.age_s
             if host is None or age_s is None:

@@ -174,7 +174,7 @@ class CursorList(ScrollView, can_focus=True):
             return
         last = len(self._keys) - 1
         self._cursor = min(max(index, 0), last)
-        # Who goes back to the newest row wants to see the next one too.
+        # At the newest row the list follows: the next one is to be seen too.
         self._touched = not (self._at_end and self._cursor == last)
         self.cursor_key = self._keys[self._cursor]
         self._keep_visible()

@@ -36,9 +36,8 @@ class Surface:
     def note_wait(self) -> None:
         """Some rank waits without a break: NCCL's status service may be asked.
 
-        The room of that service knows when it must not be, such as an old release while a rank is
-        gone.
-        """
+        `relay.gpus.ras` knows when it must not be asked, such as an old release while a rank is
+        gone."""
         self._ras.saw(time.monotonic())
 
     def look(

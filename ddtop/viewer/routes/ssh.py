@@ -86,7 +86,7 @@ class SshTarget:
         return f"--ssh {self.name}"
 
     def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
-        """All of them: the name of that host for itself tells nothing more."""
+        """All of them: the name of that host for itself adds nothing."""
         return list(jobs)
 
     def command(

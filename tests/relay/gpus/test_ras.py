@@ -125,7 +125,7 @@ def test_where_all_are_stopped_it_is_said(service, monkeypatch):
     monkeypatch.setattr(ras, "GREETING_S", 0.05)
     one = service(*[(None, None)] * ras.TRIES)
 
-    assert "whoever listens there does not answer" in (ask(one.address).why or "")
+    assert "the process that listens there does not answer" in (ask(one.address).why or "")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Kubernetes:
     name, option = "Kubernetes", "--k8s"
 
     def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """The pod of rank 0, as far as labels tell."""
+        """The pod of rank 0, as far as labels say."""
         namespace, slash, name = job.partition("/")
         if not slash or not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
             raise WrongNameError(f"{job!r} is not NAMESPACE/JOB, as default/train")
