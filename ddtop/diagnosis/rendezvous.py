@@ -73,14 +73,13 @@ class Joining:
         return calls[0] if calls else INIT
 
     def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """The victims without these ranks."""
+        """All that wait, without these ranks."""
         return tuple(sorted(set(self.victims) - set(ranks)))
 
 
 def joining_of(snapshot: Snapshot) -> Joining | None:
-    """None once a rank has communicated, while no rank is inside, and where a rank failed for a
-    reason of its own.
-    """
+    """None if a rank has communicated, if no rank is inside, or if a rank failed for a reason of
+    its own."""
     if any(_communicated(rank) for rank in snapshot.ranks):
         return None
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
@@ -154,7 +153,7 @@ def could_not_connect(rank: RankFacts) -> bool:
 
 
 def entered_unix_ns(rank: RankFacts) -> int | None:
-    """When it entered init_process_group, in which it is."""
+    """When it entered init_process_group; it is still inside."""
     since = rank.process.report.init_since_unix_ns if rank.process.report is not None else None
     return next(
         (call.since_unix_ns for call in rank.comm.open_calls if call.name in INIT_CALLS), since

@@ -56,7 +56,7 @@ class Slurm(Launcher):
         return LauncherStart(f"slurm-{step}", step, True)
 
     def start_across_nodes(self, environ: Mapping[str, str]) -> str | None:
-        """`JOB.STEP` of a step on several nodes, which may run one torchrun on each."""
+        """`JOB.STEP` of a step on several nodes; it may run one torchrun on each."""
         return step_name(environ) if nodes_of_step(environ) > 1 else None
 
     def nodes_of_world(self, environ: Mapping[str, str], world_size: int | None) -> int | None:
@@ -104,9 +104,8 @@ def nodes_of_step(environ: Mapping[str, str]) -> int:
 def step_numbers_ranks(environ: Mapping[str, str]) -> bool:
     """Whether each task of this step is a rank.
 
-    It is one where no other launcher has numbered the ranks, or where a script has copied the
-    numbers of srun. One torchrun on each node below srun has other numbers.
-    """
+    It is, if no other launcher has numbered the ranks, or if a script has copied the numbers of
+    srun. One torchrun on each node below srun has other numbers."""
     if not {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"} <= environ.keys():
         return False
     if "RANK" not in environ:

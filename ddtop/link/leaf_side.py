@@ -15,11 +15,11 @@ from ddtop.link.keys import SERVER, derive
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 QUEUE_MESSAGES = 16
-"""Batches on their way: what else waits is where newer states replace older ones."""
+"""Batches on their way. More would wait where newer states cannot replace older ones."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 6000
 RECONNECT_MS, RECONNECT_MAX_MS = 200, 2000
 CONNECT_MS = 3000
-"""Where packets get lost TCP would try for two minutes with longer and longer pauses."""
+"""If packets get lost, TCP alone would try for two minutes with longer and longer pauses."""
 PLACES_MAX = 24
 NOW, NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain numbers: pyzmq's own way to send several parts puts flags together anew for each (1.6 us a
@@ -43,7 +43,7 @@ class LeafLink:
 
     Used by the relay's thread only.
 
-    `register(socket)` and `unregister(socket)` are told what to poll for.
+    `register(socket)` and `unregister(socket)` change what is polled.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LeafLink:
         return tuple(self._sockets)
 
     def keep_only(self, places: Iterable[str]) -> None:
-        """Be connected to these places and no others; those that cannot be are left out."""
+        """Connect to these addresses and to no others; an address that fails is left out."""
         wanted = list(dict.fromkeys(places))[:PLACES_MAX]
         for place in [place for place in self._sockets if place not in wanted]:
             self._close(place)
@@ -135,6 +135,6 @@ class LeafLink:
             yield place, data
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close them; what is queued gets so long to leave."""
+        """Close them; queued messages have this time to leave."""
         for place in list(self._sockets):
             self._close(place, linger_ms)

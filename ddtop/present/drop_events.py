@@ -12,7 +12,7 @@ from ddtop.wire.records import HostState
 from ddtop.words import units
 
 APART_NS = 60_000_000_000
-"""What comes again after a minute of peace is another entry; a viewer with a wrong key tries again
+"""After a minute without losses the next one is another entry. A viewer with a wrong key tries
 every two seconds."""
 REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
 
@@ -45,7 +45,7 @@ class Losses:
         self._began_unix_ns: int | None = None
 
     def take(self, snapshot: Snapshot) -> Iterator[Loss]:
-        """What has grown since the last look; at the first one, all that was ever counted."""
+        """The losses since the last look; at the first look, all that were ever counted."""
         now = snapshot.time_unix_ns
         self._began_unix_ns = self._began_unix_ns or now
         for number, host in enumerate(snapshot.hosts):
@@ -69,8 +69,8 @@ class Losses:
                 yield _loss((name, kind), known)
 
     def follow(self, earlier: Losses) -> Iterator[Loss]:
-        """What is left of the first look's sums where an earlier one has told of a part; no `text`
-        where it has told of all."""
+        """The first look's sums without what an earlier entry has; no `text` if that has all of
+        them."""
         for of, known in self._first.items():
             before = earlier._seen.get(of)
             if before is None or before.now > known.now:

@@ -25,7 +25,7 @@ class GridRow:
 
 
 def grid_rows(snapshot: Snapshot) -> tuple[GridRow, ...]:
-    """The grid from the outermost dimension on; ranks that have not reported a place are in none.
+    """The grid from the outermost dimension on. It leaves out ranks that have not reported a place.
 
     With a single dimension there is one row.
     """

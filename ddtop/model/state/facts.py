@@ -350,7 +350,7 @@ class RankFields(msgspec.Struct, gc=False):
 
     @property
     def spinning(self) -> bool:
-        """It waits in MPI and uses a core for that, as MPI libraries do."""
+        """It waits in MPI. MPI libraries use a core for that."""
         waits = self.comm.mpi is not None and bool(self.comm.mpi.calls)
         return waits and not self.gone and (self.process.cpu_ratio or 0.0) > 0.5
 

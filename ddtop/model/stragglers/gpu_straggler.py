@@ -1,7 +1,7 @@
 """Whose GPU is a straggler on NCCL: it computes while the others are busy at little power.
 
-On NCCL the host runs ahead of its GPU. Where every rank waits for its GPU at each step
-(`loss.item()`), all hosts move together, and a slow GPU shows in no arrival time. It shows in the
+On NCCL the host runs ahead of its GPU. If every rank waits for its GPU at each step
+(`loss.item()`), all hosts move together, and no arrival time shows the slow GPU. It shows in the
 power that the GPUs draw: an NCCL kernel that waits keeps a GPU as busy as one that computes, at a
 fraction of the power.
 
@@ -239,16 +239,15 @@ def _by_clock(members: Sequence[_Gpu], now_unix_ns: int, policy: Policy) -> _Spl
 
 
 def _most(values: Sequence[float], policy: Policy) -> float:
-    """The largest value; of many a few are left out."""
+    """The largest value. Of many values the few largest are left out."""
     return sorted(values)[round(policy.gpu_wait_most_ratio * (len(values) - 1))]
 
 
 def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
     """Whether they do the same work.
 
-    Equal GPUs, the same steps over all spans, and most of what they exchange they exchange with
-    each other.
-    """
+    They have equal GPUs, make the same steps over all spans, and communicate mostly with each
+    other."""
     policy, now = work.policy, work.now_unix_ns
     if len({one.kind for one in members}) > 1:
         return False

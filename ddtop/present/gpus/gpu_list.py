@@ -24,8 +24,7 @@ FIELDS = (
 
 
 def is_free(gpu: Gpu, policy: Policy) -> bool:
-    """Nobody computes on it, and its memory is there; a GPU that is divided (MIG) is taken by its
-    parts."""
+    """No process computes on it and its memory is free. A divided GPU (MIG) counts by its parts."""
     if gpu.lost or gpu.mig or gpu.prohibited or gpu.used_bytes is None or not gpu.total_bytes:
         return False
     if gpu.exclusive and gpu.processes:
@@ -35,7 +34,7 @@ def is_free(gpu: Gpu, policy: Policy) -> bool:
 
 
 def gpus_json(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> dict[str, Any]:
-    """All GPUs with who holds them, null for what the driver does not say."""
+    """All GPUs with their processes, null for what the driver does not say."""
     return {
         "schema": GPUS_SCHEMA,
         "driver": driver,

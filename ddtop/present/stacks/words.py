@@ -1,4 +1,4 @@
-"""Frames, ranks and paths of stacks as a line has them."""
+"""Frames, ranks and paths of stacks, as a line shows them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
 USER_HEAD, USER_TAIL = 2, 6
-"""Of a deep path the first steps tell which program, the last ones where it is; between them only
-their number is said."""
+"""Of a deep path the first frames identify the program, the last ones the place. Of those in
+between only the number is shown."""
 RANGES_MAX = 6
 LIBRARIES_MAX = 2
 
@@ -29,7 +29,7 @@ def frame_text(frame: Frame) -> str:
 
 
 def frame_style(frame: Frame) -> str:
-    """Code that people have not written themselves steps back."""
+    """Code of libraries is dim."""
     return "" if frame.user else "dim"
 
 
@@ -53,7 +53,7 @@ def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
 
 
 def threads_each(one: StackClass) -> str:
-    """How many threads these are, where it is more than one a process."""
+    """How many threads these are, if it is more than one in each process."""
     # Of ranks on several hosts two may have the same pid.
     processes = {(member.rank, member.pid) for member in one.members}
     return f", {len(one.members)} threads" if len(one.members) > len(processes) else ""
@@ -130,8 +130,8 @@ def frame_lines(one: StackClass, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def path_lines(steps: Sequence[Span], width: int, glyphs: Glyphs, lead: str = "") -> list[Line]:
-    """The steps one behind the other, broken between them; `lead` stands before the first, further
-    lines hang under it."""
+    """The steps in a line, which wraps between two of them. `lead` stands before the first; further
+    lines are indented."""
     lines: list[Line] = []
     line: list[Span] = [(lead, "dim")] if lead else []
     begun = len(line)

@@ -14,7 +14,7 @@ from ddtop.model.state.facts import Snapshot, State
 from ddtop.present.glyphs import UNICODE, Glyphs
 
 SETTLE_NS = 5_000_000_000
-"""Looks further apart than this are not compared."""
+"""Two looks are compared if they are no further apart."""
 AT_FAULT = 16
 """Added to the code of a rank that a critical finding blames."""
 
@@ -44,7 +44,7 @@ CLASSES = (
     StateClass(State.KILLED, "killed", "gone"),
     StateClass(State.CULPRIT, "culprit", "culprit"),
 )
-"""By code, from the calmest to the worst."""
+"""The class of each code, from healthy to the worst."""
 (
     FINISHED,
     HEALTHY,
@@ -86,8 +86,8 @@ def class_of(code: int) -> StateClass:
 
 
 def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
-    """The sign of a code's class: the glyph of its state; who has finished in good order has one of
-    his own."""
+    """The sign of a code's class: the glyph of its state. A rank that has finished in order has a
+    glyph of its own."""
     found = class_of(code)
     return glyphs.finished if found.word == CLASSES[FINISHED].word else glyphs.states[found.state]
 
@@ -147,8 +147,8 @@ def _settled(code: int, before: int, shown: int) -> int:
 
 
 def counts(codes: bytes) -> list[tuple[int, int]]:
-    """How many ranks each class has that there are any of, the worst first; those at fault are
-    counted with their class."""
+    """How many ranks each class has, the worst first; empty classes are left out. Ranks at fault
+    count in their class."""
     found = []
     for code in range(len(CLASSES) - 1, -1, -1):
         number = codes.count(code) + codes.count(code + AT_FAULT)

@@ -35,7 +35,7 @@ _XID_EVENTS, _TIMEOUT, _NO_EVENTS = 0x8, 10, (3, 13)
 """nvml.h: nvmlEventTypeXidCriticalError; NVML_ERROR_TIMEOUT; not supported, not found."""
 KNOWN_MAX = 512
 COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
-"""Program and script: what follows may be a secret, and of a stranger."""
+"""Program and script. What follows may be a secret of another user."""
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The kernel's own number for the namespace that it starts with."""
@@ -189,7 +189,7 @@ class Xids:
         self._thread: threading.Thread | None = None
 
     def listen(self, nv: Any) -> None:
-        """Begin to listen, or go on after a session has ended.
+        """Begin to listen, or continue after a session has ended.
 
         A driver without events never reports any.
         """
@@ -266,7 +266,7 @@ def _address(handle: Any) -> int:
 
 
 def described(pid: int, own_namespace: bool = False) -> GpuProcess:
-    """Whose process that is, as far as this user may know.
+    """The owner of that process, if this user can see it.
 
     `own_namespace`: NVML's pids are those of another namespace.
     """
@@ -307,7 +307,7 @@ def in_own_pid_namespace() -> bool:
 
 
 def _has_device(pid: int) -> bool:
-    """A pid of the host may by chance be one of here too.
+    """A pid of the host may by chance exist here too.
 
     A process that uses a GPU has its device file open.
     """

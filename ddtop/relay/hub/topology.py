@@ -38,10 +38,9 @@ class Topology:
     """What the ranks of one host know of the others.
 
     `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size`,
-    `master` (HOST:PORT where the ranks meet) are None and empty where nobody says. `wanted`: host
-    and port of DDTOP_HUB. `hosts`: where the hub may be, likeliest first. `ports`: where it may
-    listen. `complaint`: what is wrong with DDTOP_HUB.
-    """
+    `master` (HOST:PORT where the ranks meet) are None and empty where they are not known. `wanted`:
+    host and port of DDTOP_HUB. `hosts`: where the hub may be, likeliest first. `ports`: where it
+    may listen. `complaint`: what is wrong with DDTOP_HUB."""
 
     spans: bool | None = None
     is_hub: bool = False

@@ -113,7 +113,7 @@ def quota_cores(stat: Path | None) -> float | None:
 
 
 def memory_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
-    """Where the memory limit of the group is."""
+    """The folder with the memory limit of the group."""
     found = _file(pid, "memory", "memory.limit_in_bytes", "memory.max", root, proc)
     return found.parent if found is not None else None
 
