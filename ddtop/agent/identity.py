@@ -95,8 +95,8 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
 
 def _is_helper(argv: Sequence[str], module: str, script: str) -> bool:
     # Workers that multiprocessing or a compiler starts for itself. A spawned process of the user
-    # is a candidate: that costs it an import hook and nothing else.
-    text = " ".join(argv[1:4])
-    if "multiprocessing.resource_tracker" in text or "multiprocessing.forkserver" in text:
+    # is a candidate: that costs it an import hook and nothing else. So is the fork server: its
+    # children are copies of it, and have the import hook only if it has.
+    if "multiprocessing.resource_tracker" in " ".join(argv[1:4]):
         return True
     return "compile_worker" in script or "compile_worker" in module

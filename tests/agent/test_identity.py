@@ -54,7 +54,7 @@ def role(line, environ=()):
         ("python -m ddtop jobs", IGNORED),
         ("python -m ddtop.relay --job x --run y", IGNORED),
         ("python -c from multiprocessing.resource_tracker import main;main(5)", IGNORED),
-        ("python -c from multiprocessing.forkserver import main;", IGNORED),
+        ("python -c from multiprocessing.forkserver import main;", CANDIDATE),
         ("python /env/lib/torch/_inductor/compile_worker/__main__.py --workers=4", IGNORED),
         ("python -m torch._inductor.compile_worker", IGNORED),
         (
