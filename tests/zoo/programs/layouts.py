@@ -348,7 +348,7 @@ def fine_tensor_parallel():
     """Healthy."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     net = parallelize_module(Block(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    loop(net, steps=200)
+    loop(net, steps=120)
 
 
 def fine_checkpoints():
@@ -364,7 +364,7 @@ def fine_checkpoints():
             else:
                 dcp.save(state, checkpoint_id=os.path.abspath(f"ckpt{step}"))
 
-    loop(net, act, 180)
+    loop(net, act, 130)
 
 
 def fine_pipeline():
@@ -401,7 +401,7 @@ def fine_branches():
         def forward(self, x):
             return self.left(x) if dist.get_rank() == 0 else self.right(x)
 
-    loop(DistributedDataParallel(Either(), find_unused_parameters=True), steps=200)
+    loop(DistributedDataParallel(Either(), find_unused_parameters=True), steps=120)
 
 
 def fine_evaluation():
@@ -417,7 +417,7 @@ def fine_evaluation():
             found = [None] * dist.get_world_size()
             dist.all_gather_object(found, {"accuracy": 0.5})
 
-    loop(net, act, 160)
+    loop(net, act, 110)
 
 
 def main():

@@ -26,7 +26,7 @@ CASES = {
         "launcher": "own",
     },
     "symbolic-link": {
-        "story": "Rank 1 was started by a symbolic link, and stands.",
+        "story": "Rank 2 was started by a symbolic link; rank 1 stands.",
         "expected": ["not-in-collective 1"],
         "place": "member",
         "launcher": "own",
@@ -38,7 +38,7 @@ CASES = {
         "launcher": "own",
     },
     "other-name": {
-        "story": "Two ranks run a copy with another name; rank 1 stands.",
+        "story": "Rank 2 runs a copy with another name; rank 1 stands.",
         "expected": ["not-in-collective 1"],
         "place": "member",
         "launcher": "own",
@@ -65,7 +65,7 @@ def member(shape):
     dist.init_process_group("gloo")
     rank, values = dist.get_rank(), torch.zeros(50)
     healthy = shape in ("fine_checkouts", "fine_neighbours")
-    for step in range(200 if healthy else 100_000):
+    for step in range(120 if healthy else 100_000):
         dist.all_reduce(values)
         time.sleep(0.03)
         if step == 70 and rank == 1 and not healthy:
@@ -104,7 +104,8 @@ def copies(name=None):
     found = []
     for folder in ("alice", "bob"):
         os.makedirs(folder, exist_ok=True)
-        target = os.path.abspath(f"{folder}/{name if name and folder == 'bob' else 'train.py'}")
+        called = name if name and folder == "bob" else os.path.basename(__file__)
+        target = os.path.abspath(f"{folder}/{called}")
         shutil.copy(__file__, target)
         found.append(target)
     return found
@@ -124,21 +125,22 @@ def two_folders(shape):
 def symbolic_link(shape):
     one, _ = copies()
     os.symlink(one, "bob/current.py")
-    paths = (one, os.path.abspath("bob/current.py"), one)
-    return launch(shape, [[sys.executable, path] for path in paths], ["alice", "bob", "alice"])
+    paths = (one, one, os.path.abspath("bob/current.py"))
+    return launch(shape, [[sys.executable, path] for path in paths], ["alice", "alice", "bob"])
 
 
 def as_module(shape):
     copies()
-    as_file, as_name = [sys.executable, "train.py"], [sys.executable, "-m", "train"]
+    called = os.path.basename(__file__)
+    as_file, as_name = [sys.executable, called], [sys.executable, "-m", called[:-3]]
     return launch(shape, [as_file, as_name, as_name], ["alice", "bob", "alice"])
 
 
 def other_name(shape):
     """The second node runs a copy with another name."""
     one, other = copies("train_v2.py")
-    commands = [[sys.executable, path] for path in (one, other, other)]
-    return launch(shape, commands, ["alice", "bob", "bob"])
+    commands = [[sys.executable, path] for path in (one, one, other)]
+    return launch(shape, commands, ["alice", "alice", "bob"])
 
 
 def fine_checkouts(shape):

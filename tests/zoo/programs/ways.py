@@ -348,7 +348,7 @@ def fine_coroutine():
 
     async def run():
         server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
-        while work.number < 200:
+        while work.number < 120:
             await asyncio.to_thread(work.step)
         server.close()
 
@@ -358,7 +358,7 @@ def fine_coroutine():
 def fine_thread():
     """Healthy: the training runs in a thread, the main thread joins it."""
     work = Work()
-    thread = threading.Thread(target=lambda: [work.step() for _ in range(200)])
+    thread = threading.Thread(target=lambda: [work.step() for _ in range(120)])
     thread.start()
     thread.join()
 
@@ -367,7 +367,7 @@ def long_collection():
     """Healthy: a full garbage collection of a second on each rank, not at the same time."""
     work = Work()
     kept = [[number] for number in range(1_500_000)]
-    while work.number < 200:
+    while work.number < 120:
         work.step()
         if work.number % 60 == 20 * work.rank:
             gc.collect()
@@ -377,9 +377,9 @@ def long_collection():
 def many_retries():
     """Healthy: one rank fails to reach a service for four seconds, then goes on."""
     work = Work()
-    while work.number < 200:
+    while work.number < 120:
         work.step()
-        if work.number == 80 and work.rank == 0:
+        if work.number == 60 and work.rank == 0:
             for _ in range(8):
                 with contextlib.suppress(OSError):
                     socket.create_connection(("127.0.0.1", 9), timeout=1)
@@ -389,14 +389,14 @@ def many_retries():
 def imports_much():
     """Healthy: one rank imports many modules in the middle of the run."""
     work = Work()
-    for number in range(60):
+    for number in range(30):
         with open(f"generated_{work.rank}_{number}.py", "w") as file:
-            file.write("\n".join(f"v{line} = [{line}] * 3" for line in range(6000)))
+            file.write("\n".join(f"v{line} = [{line}] * 3" for line in range(3000)))
     sys.path.insert(0, os.getcwd())
-    while work.number < 160:
+    while work.number < 100:
         work.step()
-        if work.number == 80 and work.rank == 1:
-            for number in range(60):
+        if work.number == 60 and work.rank == 1:
+            for number in range(30):
                 importlib.import_module(f"generated_1_{number}")
 
 

@@ -58,7 +58,7 @@ def _hub_instead(entry: registry.JobEntry) -> registry.JobEntry | None:
     """
     with contextlib.suppress(RegistryError, registry.UnknownJobError):
         found = registry.find_job(entry.job, time.time_ns())
-        if (found.address, found.port) != (entry.address, entry.port):
+        if found.role == "hub" and (found.address, found.port) != (entry.address, entry.port):
             return found
     return None
 
