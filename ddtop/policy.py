@@ -274,6 +274,9 @@ class Policy:
     oversubscribed_threads_ratio: float = 0.2
     """... and the main threads wait for a CPU for this share of the time. Below it, too many
     threads cost little."""
+    oversubscribed_threads_own_ratio: float = 0.2
+    """... and the ranks get this share of the CPUs at least. Where others have nearly all, each
+    thread that wakes for a moment is ready for long, so ready threads are no measure."""
     foreign_cores: float = 0.5
     """Cores that other processes use of CPUs that are all in use. From here on that is reported
     beside what the job itself does."""

@@ -87,8 +87,12 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
 def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
     """Whether far more of their own threads are ready to run than there are CPUs.
 
-    Other processes can make them wait, but cannot make them more.
+    Other processes can make them wait, but cannot make them more, unless these take nearly all CPU
+    time.
     """
+    used = sum(rank.process.cpu_ratio or 0.0 for rank in ranks)
+    if used < policy.oversubscribed_threads_own_ratio * _cpus(host, ranks):
+        return False
     wanted = sum(
         (rank.process.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks
     )

@@ -164,6 +164,16 @@ def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():
     assert job.ever() == []
 
 
+def test_threads_that_wake_for_moments_where_others_have_nearly_all_cpus_are_not_too_many():
+    """Three ranks of one thread each among sixty processes: even the threads of gloo wait."""
+    job = FakeJob(3)
+    for rank in job.ranks:
+        rank.cores = 0.08
+    loaded(job, 40, run_delay_ns=0.93, threads_delay_ns=2.5)
+
+    assert job.ever() == []
+
+
 def test_threads_that_wait_while_the_main_thread_hardly_does_cost_little():
     """Readers of a cache that spin in the background at the lowest priority."""
     job = FakeJob(2)

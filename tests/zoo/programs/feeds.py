@@ -250,7 +250,7 @@ def uneven_samples():
 
     class Uneven(Rows):
         def __getitem__(self, index):
-            time.sleep(0.2 if index % 50 == 0 else 0.002)
+            time.sleep(0.2 if index % 49 == 0 else 0.002)
             return torch.full((16,), float(index % 7))
 
     Engine(1).fit(loader(Uneven(None), num_workers=2), 250)
