@@ -135,7 +135,7 @@ def receives_in_c(rank):
 def naps_in_c(rank):
     """Healthy: a call of two seconds that keeps the lock, each time on another rank."""
     values = torch.ones(64)
-    for step in range(240):
+    for step in range(160):
         dist.all_reduce(values)
         time.sleep(0.03)
         if step % 40 == 39 and rank == step // 40 % dist.get_world_size():
@@ -146,7 +146,7 @@ def must_not_be_woken(rank):
     """Healthy: rank 0 sleeps in C for four seconds; a signal would make its call fail."""
     values = torch.ones(64)
     free = ctypes.CDLL(None, use_errno=True)
-    for step in range(240):
+    for step in range(160):
         dist.all_reduce(values)
         time.sleep(0.03)
         if step % 60 == 59:

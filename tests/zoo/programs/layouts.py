@@ -348,23 +348,23 @@ def fine_tensor_parallel():
     """Healthy."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     net = parallelize_module(Block(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    loop(net, steps=120)
+    loop(net, steps=70)
 
 
 def fine_checkpoints():
-    """Healthy: a distributed checkpoint every forty steps, the last one in the background."""
+    """Healthy: a distributed checkpoint every twenty-five steps, the last one in the background."""
     net = DistributedDataParallel(Block())
     side = dist.new_group(backend="gloo")
 
     def act(step):
-        if step % 40 == 39:
+        if step % 25 == 24:
             state = {"net": net.module.state_dict()}
-            if step == 119:
+            if step == 74:
                 dcp.async_save(state, checkpoint_id=os.path.abspath("last"), process_group=side)
             else:
                 dcp.save(state, checkpoint_id=os.path.abspath(f"ckpt{step}"))
 
-    loop(net, act, 130)
+    loop(net, act, 80)
 
 
 def fine_pipeline():
@@ -401,7 +401,7 @@ def fine_branches():
         def forward(self, x):
             return self.left(x) if dist.get_rank() == 0 else self.right(x)
 
-    loop(DistributedDataParallel(Either(), find_unused_parameters=True), steps=120)
+    loop(DistributedDataParallel(Either(), find_unused_parameters=True), steps=70)
 
 
 def fine_evaluation():
@@ -409,7 +409,7 @@ def fine_evaluation():
     net = DistributedDataParallel(Block())
 
     def act(step):
-        if step % 50 == 49:
+        if step % 35 == 34:
             until = time.monotonic() + 1.0 + dist.get_rank()
             with torch.no_grad():
                 while time.monotonic() < until:
@@ -417,7 +417,7 @@ def fine_evaluation():
             found = [None] * dist.get_world_size()
             dist.all_gather_object(found, {"accuracy": 0.5})
 
-    loop(net, act, 110)
+    loop(net, act, 80)
 
 
 def main():

@@ -155,7 +155,7 @@ def wide_limits():
     """Healthy: limits that leave twice what is used."""
     to_the_brim(resource.RLIMIT_AS, "VmSize", 0.4)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
-    for _ in range(200):
+    for _ in range(140):
         os.open("/dev/null", os.O_RDONLY)
     train(300)
 

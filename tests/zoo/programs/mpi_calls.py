@@ -360,7 +360,7 @@ def passive_window():
     data = np.zeros(1, dtype="i8")
     window = MPI.Win.Create(data if RANK == 0 else None, comm=WORLD)
     one, got = np.ones(1, dtype="i8"), np.zeros(1, dtype="i8")
-    for _ in steps(200):
+    for _ in steps(150):
         window.Lock(0)
         window.Fetch_and_op(one, got, 0, 0, MPI.SUM)
         window.Unlock(0)

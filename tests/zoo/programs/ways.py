@@ -348,7 +348,7 @@ def fine_coroutine():
 
     async def run():
         server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
-        while work.number < 120:
+        while work.number < 100:
             await asyncio.to_thread(work.step)
         server.close()
 
@@ -358,7 +358,7 @@ def fine_coroutine():
 def fine_thread():
     """Healthy: the training runs in a thread, the main thread joins it."""
     work = Work()
-    thread = threading.Thread(target=lambda: [work.step() for _ in range(120)])
+    thread = threading.Thread(target=lambda: [work.step() for _ in range(100)])
     thread.start()
     thread.join()
 
@@ -367,7 +367,7 @@ def long_collection():
     """Healthy: a full garbage collection of a second on each rank, not at the same time."""
     work = Work()
     kept = [[number] for number in range(1_500_000)]
-    while work.number < 120:
+    while work.number < 100:
         work.step()
         if work.number % 60 == 20 * work.rank:
             gc.collect()
@@ -377,7 +377,7 @@ def long_collection():
 def many_retries():
     """Healthy: one rank fails to reach a service for four seconds, then goes on."""
     work = Work()
-    while work.number < 120:
+    while work.number < 100:
         work.step()
         if work.number == 60 and work.rank == 0:
             for _ in range(8):
