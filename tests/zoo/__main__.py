@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--shuffle-names", type=int, default=None, metavar="SEED", help=text)
     text = "beside N processes that compute without end; all limits double"
     add("--under-load", type=int, default=0, metavar="N", help=text)
+    text = "factor on all limits, where the machine does something else too"
+    add("--patience", type=float, default=1.0, metavar="X", help=text)
     add("--repeat", type=int, default=1, metavar="N", help="so many times each")
     add("--json", type=Path, metavar="FILE", help="write all outcomes there")
     text = "write each outcome there at once, and do not run again what it has"
@@ -50,6 +53,8 @@ def main() -> int:
     """Print the table; 1 if a bar is not met."""
     parser = _parser()
     given = parser.parse_args()
+    # What was started is ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name in [name for name in os.environ if name.startswith("DDTOP")]:
         del os.environ[name]
     every = all_cases()
@@ -58,7 +63,7 @@ def main() -> int:
         print(report.listed(cases))
         return 0
     tools = [TOOLS[name] for name in _chosen(given.tool, list(TOOLS), "tool", parser)]
-    options = Options(given.shuffle_names, given.under_load, given.launcher)
+    options = Options(given.shuffle_names, given.under_load, given.launcher, given.patience)
     out = {case.name: why for case in cases if (why := left_out(case, options))}
     cases = [case for case in cases if case.name not in out]
     head = table.machine()

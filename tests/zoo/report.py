@@ -97,7 +97,7 @@ def comparison(outcomes: Sequence[Outcome], tools: Sequence[Tool]) -> list[tuple
 
 def _cells(mine: Sequence[Outcome]) -> Iterator[str]:
     faults = [one for one in mine if not one.healthy]
-    healthy = [one for one in mine if one.healthy]
+    healthy = [one for one in mine if one.healthy and not one.unable]
     placed = [one for one in faults if one.has_place]
     yield _of(sum(one.kind_s is not None for one in faults), faults)
     yield _of(sum(one.named_s is not None for one in faults), faults)

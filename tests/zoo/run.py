@@ -17,7 +17,7 @@ from tests.benchmarks.stage import Stage, StageError
 from tests.zoo.case import Case
 from tests.zoo.judge import AFTER_S, Outcome, begun, ended, take, watched_s
 from tests.zoo.place import Places
-from tests.zoo.start import last_words, may_start, start
+from tests.zoo.start import last_words, may_start
 from tests.zoo.tool import Job, JobError, Tool
 
 HEALTHY_S = 45.0
@@ -59,7 +59,7 @@ def run(case: Case, tool: Tool, options: Options = Options()) -> Outcome:
     outcome = begun(case, tool.name, options.slower)
     outcome.options = asdict(options)
     outcome.date = time.strftime("%Y-%m-%d %H:%M")
-    outcome.unable = tool.missing() or ("" if case.healthy else tool.unable(case))
+    outcome.unable = tool.missing() or tool.unable(case)
     if not outcome.unable:
         with Stage("verdict") as stage:
             try:
@@ -71,8 +71,7 @@ def run(case: Case, tool: Tool, options: Options = Options()) -> Outcome:
 
 
 def _watch(stage: Stage, case: Case, tool: Tool, options: Options, outcome: Outcome) -> None:
-    more = tool.environment(stage)
-    started = start(stage, case, options.seed, options.launcher, more)
+    started = tool.start(stage, case, options.seed, options.launcher)
     places = Places(case, started.program, started.renamed)
     outcome.has_place = bool(places)
     job = Job(stage, case, started.program, options.slower)

@@ -60,22 +60,28 @@ def start(
     Raises:
         StageError: this launcher is not installed.
     """
-    program, words = case.program, [case.shape, *case.arguments]
-    renamed: Callable[[str], str] = str
-    if seed is not None:
-        shapes = {one.shape for one in cases_of(program)}
-        copy = Renamed(program, shapes, seed, stage.home)
-        program, words, renamed = copy.path, [copy.name(word) for word in words], copy.name
+    started, words = prepare(stage, case, case.program, seed)
+    program = started.program
     launcher = launcher or case.launcher
     environment = dict(case.environment) | dict(more)
     if launcher == PLAIN:
         stage.ranks(program, case.world, False, *words, **environment)
-        return Started(program, renamed)
+        return started
     command = [*_command(launcher, case), str(program), *words]
     if launcher in (MPIRUN, SPAWN):
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     stage.start(command, stage.environment(False, **environment), stage.output(0))
-    return Started(program, renamed)
+    return started
+
+
+def prepare(stage: Stage, case: Case, program: Path, seed: int | None) -> tuple[Started, list[str]]:
+    """The program that will run, and its arguments. `program` may be a changed copy."""
+    words = [case.shape, *case.arguments]
+    if seed is None:
+        return Started(program, str), words
+    shapes = {one.shape for one in cases_of(case.program)}
+    copy = Renamed(program, shapes, seed, stage.home)
+    return Started(copy.path, copy.name), [copy.name(word) for word in words]
 
 
 def _command(launcher: str, case: Case) -> list[str]:

@@ -82,9 +82,10 @@ def test_what_goes_wrong_with_the_run_itself_is_told_and_not_raised(monkeypatch)
     def start(*_, **__):
         raise StageError("mpirun is not installed")
 
-    monkeypatch.setattr(runner, "start", start)
+    tool = Ddtop()
+    monkeypatch.setattr(tool, "start", start)
 
-    found = runner.run(all_cases()["own-lock"], Ddtop(), Options())
+    found = runner.run(all_cases()["own-lock"], tool, Options())
 
     assert found.trouble == "mpirun is not installed"
     assert not found.right

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from tests.benchmarks.stage import Stage
 from tests.zoo.case import Case
-from tests.zoo.start import fault_began, last_words
+from tests.zoo.start import Started, fault_began, last_words
 
 BEGIN_S = 120.0
 """How long a fault may take to begin, also where the machine does much else."""
@@ -70,9 +70,9 @@ class Job:
         return all(process.poll() is not None for process in self.stage.processes)
 
     def fault_is_late(self, now_unix_ns: int) -> bool:
-        """Whether a fault should have begun by now."""
+        """Whether a fault should have begun by now, or the job has ended without one."""
         looked_s = (now_unix_ns - self.began_unix_ns) / 1e9
-        return self.fault_unix_ns is None and looked_s > BEGIN_S * self.slower
+        return self.fault_unix_ns is None and (self.over or looked_s > BEGIN_S * self.slower)
 
     def wait_for_fault(self) -> int:
         """When the fault began, unix ns.
@@ -102,8 +102,8 @@ class Tool(Protocol):
     def unable(self, case: Case) -> str:
         """Why it cannot say anything about such a case; empty if it can."""
 
-    def environment(self, stage: Stage) -> Mapping[str, str]:
-        """Variables that the job is started with."""
+    def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
+        """Start the job with what the tool needs in it; see `tests.zoo.start.start`."""
 
     def looks(self, job: Job) -> Iterator[Look]:
         """What it says, until it has nothing more to say. The runner may stop earlier.

@@ -26,7 +26,7 @@ def asked(job: Job, ask: Callable[[], Look]) -> Iterator[Look]:
     """One look after the fault; of a healthy job two, or as many as it lives for."""
     if not job.case.healthy:
         fault = job.wait_for_fault()
-        time.sleep(max(0.0, AFTER_FAULT_S * job.slower - (time.time_ns() - fault) / 1e9))
+        time.sleep(max(0.0, AFTER_FAULT_S - (time.time_ns() - fault) / 1e9))
         yield ask()
         return
     for seconds in HEALTHY_LOOKS_S:

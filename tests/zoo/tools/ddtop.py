@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Finding
@@ -14,6 +14,7 @@ from tests.benchmarks.stage import Stage
 from tests.benchmarks.viewer import follow
 from tests.zoo.case import Case
 from tests.zoo.judge import watched_s
+from tests.zoo.start import Started, start
 from tests.zoo.tool import BEGIN_S, Claim, Job, Look
 
 HEALTHY_S = 60.0
@@ -34,9 +35,9 @@ class Ddtop:
         """It tries everything."""
         return ""
 
-    def environment(self, stage: Stage) -> Mapping[str, str]:
-        """What `ddtop` wants in the environment of a rank."""
-        return {"DDTOP": "1", "DDTOP_SIGNAL": "on"}
+    def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
+        """With what `ddtop` wants in the environment of a rank."""
+        return start(stage, case, seed, launcher, {"DDTOP": "1", "DDTOP_SIGNAL": "on"})
 
     def looks(self, job: Job) -> Iterator[Look]:
         """The findings that stand, twice a second."""

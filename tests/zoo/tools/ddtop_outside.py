@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tests.benchmarks.stage import Stage
 from tests.zoo.case import PLAIN, Case
+from tests.zoo.start import Started, start
 from tests.zoo.tool import Claim, Job, JobError, Look
 from tests.zoo.tools.asked import OVER, Tracers, asked, lives, processes
 
@@ -43,9 +44,9 @@ class DdtopOutside:
         # torchrun and the parent of spawned ranks end the others.
         return OVER if kinds & {"rank-crashed", "rank-killed"} and case.launcher != PLAIN else ""
 
-    def environment(self, stage: Stage) -> Mapping[str, str]:
-        """Nothing."""
-        return {}
+    def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
+        """As it is."""
+        return start(stage, case, seed, launcher)
 
     def looks(self, job: Job) -> Iterator[Look]:
         """One `ddtop diagnose`."""

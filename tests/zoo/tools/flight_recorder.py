@@ -28,6 +28,7 @@ from typing import Any
 
 from tests.benchmarks.stage import Stage
 from tests.zoo.case import Case
+from tests.zoo.start import Started, start
 from tests.zoo.tool import Claim, Job, Look
 from tests.zoo.tools.asked import OVER, asked, processes
 
@@ -111,13 +112,14 @@ class FlightRecorder:
         kinds = {kind for kind, _ in case.expected}
         return "" if not kinds or kinds & KINDS else "a recorder of collectives does not show it"
 
-    def environment(self, stage: Stage) -> Mapping[str, str]:
-        """The recorder is on by default on gloo in torch 2.13; a larger one costs nothing here."""
-        return {
+    def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
+        """With torch's server in each rank."""
+        more = {
             "TORCH_FR_BUFFER_SIZE": ENTRIES,
             "ZOO_RECORDER": str(stage.home),
             "PYTHONPATH": str(SERVER),
         }
+        return start(stage, case, seed, launcher, more)
 
     def looks(self, job: Job) -> Iterator[Look]:
         """One analysis."""

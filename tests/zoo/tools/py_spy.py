@@ -28,6 +28,7 @@ from typing import Any
 
 from tests.benchmarks.stage import Stage
 from tests.zoo.case import Case
+from tests.zoo.start import Started, start
 from tests.zoo.tool import Claim, Job, Look
 from tests.zoo.tools.asked import OVER, Tracers, asked, lives, ranks_of, state
 
@@ -129,9 +130,9 @@ class PySpy:
         kinds = {kind for kind, _ in case.expected}
         return "" if not kinds or kinds & KINDS else "a stack does not show it"
 
-    def environment(self, stage: Stage) -> Mapping[str, str]:
-        """Nothing."""
-        return {}
+    def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
+        """As it is."""
+        return start(stage, case, seed, launcher)
 
     def looks(self, job: Job) -> Iterator[Look]:
         """One reading of two rounds of dumps."""

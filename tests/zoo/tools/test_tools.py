@@ -14,6 +14,7 @@ from tests.zoo.tools import TOOLS, ddtop, ddtop_outside
 from tests.zoo.tools.asked import Tracers, lives, state
 from tests.zoo.tools.flight_recorder import claims
 from tests.zoo.tools.py_spy import Seen, Stack, conclusion, stack
+from tests.zoo.tools.traceml import instrumented, read
 
 C10D = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 MISSING = """\
@@ -178,6 +179,42 @@ def test_the_main_thread_is_read_of_py_spys_json():
 
     assert stack([other, main]).place == "load (train.py:7)"
     assert stack([]).frames == ()
+
+
+# -- TraceML
+
+LOOP = """import torch
+for batch in loader:
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def diagnosis(kind, severity="crit", ranks=()):
+    """The part of TraceML's summary that is read."""
+    found = {"kind": kind, "status": kind, "severity": severity, "summary": "why", "ranks": ranks}
+    return read({"step_time": {"diagnosis": found}})
+
+
+def test_traceml_is_put_around_the_step():
+    text = instrumented(LOOP)
+
+    assert text is not None
+    lines = text.splitlines()
+    assert lines[1] == "__import__('traceml_ai').init(mode='auto')"
+    assert lines[3] == "    with __import__('traceml_ai').trace_step(model):"
+    assert lines[-1] == "        optimizer.step()"
+    assert instrumented("import torch\nloss.backward()\n") is None
+
+
+def test_traceml_names_slow_ranks_and_nothing_else():
+    (claim,) = diagnosis("COMPUTE_STRAGGLER", ranks=[2]).claims
+
+    assert (claim.ranks, claim.severity) == ((2,), "critical")
+    assert claim.kinds == {"straggler"}
+    assert diagnosis("COMPUTE_BOUND", "info").claims == ()
+    assert diagnosis("NO_DATA", "info").unable == "NO_DATA: why"
 
 
 # -- processes
