@@ -161,8 +161,9 @@ def _dumps(stage: Stage) -> dict[int, dict[str, Any]]:
     for path in sorted(stage.home.glob("recorder*.sock")):
         rank = int(path.stem.removeprefix("recorder"))
         try:
-            found[rank] = json.loads(_fetch(path))
-            found[rank]["pg_config"] = json.loads(path.with_suffix(".groups").read_text())
+            dump = json.loads(_fetch(path))
+            dump["pg_config"] = json.loads(path.with_suffix(".groups").read_text())
+            found[rank] = dump
         except (OSError, ValueError, http.client.HTTPException):
             continue
     return found

@@ -7,7 +7,8 @@ The rule is what a person does who knows distributed training and nothing of thi
 2. A process that is stopped (`T` in ps) is the culprit.
 3. If a rank's process is gone while others are there, it is the culprit.
 4. A rank is in communication if a frame of its stack is in torch.distributed, in the backward of
-   DDP, or in mpi4py. If some are and some are not, those that are not are the culprits.
+   DDP, or in mpi4py, or the innermost is in DDP itself, which broadcasts buffers there. If some are
+   and some are not, those that are not are the culprits.
 5. If all are, ranks are put together that stand at the same line of the program. The smallest class
    are the culprits; if two are equally small, py-spy does not tell.
 
@@ -38,9 +39,13 @@ OTHER_CALL = frozenset({"collective-mismatch", "wait-cycle", "unmatched-p2p"})
 GONE = frozenset({"rank-crashed", "rank-killed", "left-early"})
 """What the rule may mean by "not in a collective", "in another one" and "gone"."""
 KINDS = ELSEWHERE | OTHER_CALL | GONE | {"rank-stopped"}
-_LIBRARIES = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives")
-_BACKWARD = "torch/autograd/graph.py"
-_MPI = "mpi4py"
+_LIBRARIES = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives",
+    "torch/autograd/graph.py",
+    "mpi4py",
+)
+_DDP = "torch/nn/parallel/distributed.py"
 _NOT_THE_PROGRAM = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>")
 
 
@@ -54,7 +59,8 @@ class Stack:
     def communicates(self) -> bool:
         """Rule 4."""
         files = [file for _, file, _ in self.frames]
-        return any(_MPI in file or _BACKWARD in file or _any(file, _LIBRARIES) for file in files)
+        inner = bool(files) and _DDP in files[0]
+        return inner or any(_any(file, _LIBRARIES) for file in files)
 
     @property
     def place(self) -> str:
