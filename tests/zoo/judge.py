@@ -99,7 +99,8 @@ def said_text(said: Said) -> str:
 def begun(case: Case, tool: str, slower: float) -> Outcome:
     """The outcome of a run that has just begun."""
     expected = [said_text(one) for one in case.expected]
-    return Outcome(case.name, tool, case.healthy, expected, case.within_s, slower=slower)
+    has_place = bool(case.place)
+    return Outcome(case.name, tool, case.healthy, expected, case.within_s, has_place, slower=slower)
 
 
 def watched_s(case: Case) -> float:

@@ -17,7 +17,7 @@ class Places:
     """The places of a case in the program that runs.
 
     Args:
-        case: its `place` names functions and marked lines.
+        case: its `place` names functions, marked lines and other files.
         running: the program, or its renamed copy.
         renamed: the name in the copy of a name in the program.
 
@@ -32,7 +32,8 @@ class Places:
         self._lines: set[int] = set()
         self._names: set[str] = set()
         original, copy = ast.parse(case.program.read_text()), ast.parse(running.read_text())
-        for place in case.place:
+        self._files = {place for place in case.place if place.endswith(".py")}
+        for place in (one for one in case.place if one not in self._files):
             if place.startswith("@"):
                 self._lines |= _marked(case, place[1:], original, copy)
                 continue
@@ -45,12 +46,12 @@ class Places:
                 self._lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._lines or self._files)
 
     def named_in(self, text: str) -> bool:
         """Whether the text has a line of the place as `file:line`, or says "in FUNCTION"."""
         for file, line in _FILE_LINE.findall(text):
-            if file == self._file and int(line) in self._lines:
+            if file in self._files or (file == self._file and int(line) in self._lines):
                 return True
         return any(re.search(rf"\bin {re.escape(name)}\b", text) for name in self._names)
 

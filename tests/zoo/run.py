@@ -73,7 +73,6 @@ def run(case: Case, tool: Tool, options: Options = Options()) -> Outcome:
 def _watch(stage: Stage, case: Case, tool: Tool, options: Options, outcome: Outcome) -> None:
     started = tool.start(stage, case, options.seed, options.launcher)
     places = Places(case, started.program, started.renamed)
-    outcome.has_place = bool(places)
     job = Job(stage, case, started.program, options.slower)
     first: int | None = None
     early = []

@@ -40,7 +40,6 @@ def judged(tmp_path, values, *looks):
     program.write_text(PROGRAM)
     case = read_case("it-waits", program, values)
     places, outcome = Places(case, program), begun(case, "a tool", 1.0)
-    outcome.has_place = bool(places)
     for at, *claims in looks:
         take(outcome, case, places, Look(int((100 + at) * S), tuple(claims)), 100 * S)
     ended(outcome, case)
@@ -142,6 +141,8 @@ def test_an_outcome_goes_through_a_file(tmp_path):
         ("@loop", "at f.py:5", True),
         ("@loop", "at f.py:6", False),
         (["mark", "waits"], "at f.py:10", True),
+        ("plugin.py", "in load (plugin.py:3)", True),
+        ("plugin.py", "at f.py:5", False),
     ],
 )
 def test_a_place_is_a_function_or_a_marked_line(tmp_path, place, text, named):

@@ -44,7 +44,7 @@ CASES = {
     "import-of-plugin": {
         "story": "Rank 2 imports a plugin late, which waits for its device.",
         "expected": ["not-in-collective 2"],
-        "place": "open_device",
+        "place": "plugin_of_device.py",
     },
     "name-service": {
         "story": "A name server does not answer rank 0.",

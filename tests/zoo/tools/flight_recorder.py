@@ -7,7 +7,8 @@ the members of the groups, without which the analyser fails; they are given to i
 than a user gets. It assumes that nothing moves; so the recorder is read twice, two seconds apart,
 and the analyser is asked only if a rank has made no progress between.
 
-The reading: the first report of each group counts. "missing ranks" are ranks that did not join.
+The reading: the first report of each group counts, and of several groups all ranks that are named,
+which may be a cycle. "missing ranks" are ranks that did not join.
 "Culprit rank" are ranks in another call; where more than half of a group are called culprits it is
 the others, as the analyser's own comment says that it compares with the first rank.
 """
@@ -61,7 +62,12 @@ def claims(text: str) -> list[Claim]:
             continue
         if (claim := _claim(block)) is not None:
             found[group] = claim
-    return list(found.values())
+    if len(found) < 2:
+        return list(found.values())
+    kinds = frozenset().union(*(one.kinds for one in found.values())) | {"wait-cycle"}
+    ranks = {rank for one in found.values() for rank in one.ranks}
+    text = "; ".join(one.text for one in found.values())
+    return [Claim(kinds, tuple(sorted(ranks)), "critical", text)]
 
 
 def _claim(block: str) -> Claim | None:

@@ -100,6 +100,15 @@ def test_only_the_first_report_of_a_group_counts():
     assert claim.ranks == (1, 3)
 
 
+def test_of_several_groups_all_ranks_that_are_named_may_be_a_cycle():
+    other = MISSING.replace("0:default_pg", "5:undefined").replace("{1, 3}", "{0}")
+
+    (claim,) = claims(MISSING + "\n" + other)
+
+    assert claim.ranks == (0, 1, 3)
+    assert "wait-cycle" in claim.kinds
+
+
 def test_a_culprit_is_a_rank_in_another_call_and_most_of_a_group_cannot_be_culprits():
     (one,) = claims(ERRORS % (TYPE % 2))
     (others,) = claims(ERRORS % f"{TYPE % 1}, {TYPE % 2}")
