@@ -42,6 +42,8 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     left = f", {ranks_text(finished)} finished" if finished else ""
     left += f", {ranks_text(lost)} gone" if lost else ""
     left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
+    if total == 1 and snapshot.ranks[0].reported.phase == "starting":
+        left += ", no process group is seen"
     if snapshot.moving:
         return _moving(snapshot, total - len(unseen), left)
     return (_unheard(snapshot) or _quiet(snapshot, policy)) + left

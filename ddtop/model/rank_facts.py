@@ -301,9 +301,15 @@ def _state(
         return State.JOINING if in_mpi_init and entered else State.SILENT
     if state.open_calls and any(call.name in INIT_CALLS for call in state.open_calls):
         return State.JOINING
-    if state.phase == "starting":
+    if state.phase == "starting" and not _trains_alone(memory, state):
         return State.STARTING
     return State.WAITING if waited_s > policy.waiting_s else State.RUNNING
+
+
+def _trains_alone(memory: RankMemory, state: RankState) -> bool:
+    """A job of one rank makes steps without a process group of torch: a single process, or a
+    replica of torchft, whose groups torch does not list. With more ranks it may be a warm-up."""
+    return memory.hello is not None and memory.hello.world_size == 1 and bool(state.iteration)
 
 
 def _worker_stacks(memory: RankMemory, stacks: Stacks) -> tuple[Stacks, ...]:

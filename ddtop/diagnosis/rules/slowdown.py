@@ -4,6 +4,7 @@ and has done so for two minutes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from ddtop.policy import Policy
 from ddtop.wire.progress import Speed
 from ddtop.words.progress import number
 from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import file_line
 
 
 class _Compared(NamedTuple):
@@ -147,7 +149,22 @@ def _cause(snapshot: Snapshot, found: _Compared, policy: Policy) -> _Cause:
         return _Cause(text, _some(crowded, snapshot))
     if median(_waits_more(found)) >= policy.slowdown_wait_ratio:
         return _Cause("all ranks spend more of their time in collectives")
-    return _Cause("a step takes longer on all ranks, and no source says why")
+    return _Cause(_in_own_code(found, median(longer)))
+
+
+def _in_own_code(found: _Compared, more_ms: float) -> str:
+    """Where the ranks are most often, if neither data nor collectives take longer."""
+    places = Counter(
+        f"{spot.function} ({file_line(spot)})"
+        for rank in found.ranks
+        if (spot := max(rank.reported.spots, key=lambda one: one.samples, default=None)) is not None
+    )
+    if not places or more_ms <= 0:
+        return "a step takes longer on all ranks, and no source says why"
+    return (
+        f"a step takes {number(more_ms)} ms longer on all ranks, in neither data nor collectives;"
+        f" they are most often in {places.most_common(1)[0][0]}"
+    )
 
 
 def _not_waiting(found: _Compared, policy: Policy) -> list[int]:

@@ -10,6 +10,7 @@ import pytest
 from ddtop.diagnosis.rules.slowdown import _is_apart
 from ddtop.policy import POLICY
 from ddtop.wire.progress import Pace, Speed
+from ddtop.wire.samples import Spot
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns
 
@@ -123,3 +124,18 @@ def test_random_noise_of_a_healthy_job_does_not_trigger_it():
     alarms = sum(_is_apart(noisy(), noisy(), POLICY) for _ in range(10_000))
 
     assert alarms < 20
+
+
+def test_where_the_ranks_own_code_takes_longer_its_line_is_named():
+    pace = Pace(speed(6.0), speed(10.0), since_unix_ns=unix_ns(2))
+    job = FakeJob(2)
+    for rank in job.ranks:
+        rank.says["pace"] = pace
+        rank.says["spots"] = (Spot("augment", "/home/ada/data.py", 22, 50),)
+        rank.says["spots_samples"] = 60
+    job.trains(12)
+
+    assert (
+        "a step takes 66.7 ms longer on all ranks, in neither data nor collectives; they are most"
+        " often in augment (data.py:22)" in job.finding().summary
+    )

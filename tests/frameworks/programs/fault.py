@@ -86,4 +86,4 @@ def loader(number: int, divided: bool = False) -> DataLoader:
     """Batches of 4 rows from one worker. `divided`: each rank has rows of its own."""
     rows = Rows(number)
     sampler = DistributedSampler(rows, shuffle=False) if divided else None
-    return DataLoader(rows, batch_size=4, sampler=sampler, num_workers=1)
+    return DataLoader(rows, batch_size=4, sampler=sampler, num_workers=1, persistent_workers=True)
