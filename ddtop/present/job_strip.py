@@ -212,8 +212,8 @@ def against_last_run(snapshot: Snapshot) -> float | None:
 
 
 def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
-    """What a job has come to, the most wanted first: time since its start, since its last step,
-    and what the program says of its progress."""
+    """What a job has come to, the most wanted first: time since its start, and since its last
+    step."""
     now = snapshot.time_unix_ns
     found = []
     if snapshot.first_hello_unix_ns is not None and snapshot.live:
@@ -224,7 +224,7 @@ def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
     if stepped is not None and snapshot.live and snapshot.still_since_unix_ns is None:
         ago = (now - stepped) / units.SECOND_NS
         found.append(f"last step {units.duration(int(ago)) if ago >= 2 else '< 2 s'} ago")
-    return (*found, *progress_facts(snapshot))
+    return tuple(found)
 
 
 def _calm(seconds: float) -> float:

@@ -33,6 +33,9 @@ CHARTS_FROM = 110
 CHART_COLUMNS = 56
 CHART_ROWS_MOST = 5
 EVENTS_LEAST, EVENTS_MOST = 3, 8
+_DROPPED = (" samples/s", " tokens/s", " left", "lr ", "epoch ")
+"""What leaves the line of progress first where it is too long: speeds have lines of their own, and
+the time left stands there as the time of the end."""
 _LABEL, _VALUE, _SCALE, _NOTE = 11, 10, 14, 26
 _EVENTS: Span = ("last events", "dim")
 _SHORT = {"throughput": "", "step": "step", "step_most": "max", "comm": "comm", "loader": "loader"}
@@ -96,7 +99,12 @@ def _head(facts: JobFacts, width: int, glyphs: Glyphs) -> Line:
 
 def _progress_line(facts: JobFacts, progress: Sequence[str], width: int, glyphs: Glyphs) -> Line:
     label: Span = (fit("progress", _LABEL) + " ", "dim")
-    return clip_line((label, ("  ".join(progress), facts.style(""))), width, glyphs.ellipsis)
+    found = list(progress)
+    for end in _DROPPED:
+        if cell_width("  ".join(found)) <= width - _LABEL - 1:
+            break
+        found = [one for one in found if not one.endswith(end) and not one.startswith(end)]
+    return clip_line((label, ("  ".join(found), facts.style(""))), width, glyphs.ellipsis)
 
 
 def _value(facts: JobFacts, measure: Measure) -> str:

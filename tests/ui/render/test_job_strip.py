@@ -9,7 +9,7 @@ from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.text import line_width, plain
 from ddtop.ui.render.events import rows_of
 from ddtop.ui.render.job_strip import JobFacts, area_row, strip_lines
-from ddtop.wire.progress import Pace, Speed
+from ddtop.wire.progress import Pace, Speed, TrainingProgress
 from tests.ui import builders, gpus, lived
 from tests.ui.changed import replace
 
@@ -108,3 +108,23 @@ def test_the_throughput_is_told_against_the_last_run_of_that_name():
     assert "the last run" not in told(None)
     # Samples and steps cannot be compared.
     assert "the last run" not in told(replace(before, unit="samples"))
+
+
+def test_in_eighty_columns_the_progress_still_says_the_loss_and_the_end_and_says_it_once():
+    told = TrainingProgress(
+        "hf-trainer",
+        step=270,
+        total_steps=100_000,
+        epoch=4.2,
+        total_epochs=1563,
+        phase="validate",
+        samples_per_s=56.9,
+        loss=4.16,
+        eta_s=17_160.0,
+    )
+    lines = texts(strip_lines(facts(replace(builders.healthy(), progress=told)), 80, 10, UNICODE))
+
+    assert "samples/s" not in lines[1]
+    assert "step 270 of 100,000  validating  loss 4.16  done at" in lines[1]
+    assert "started 3 min ago" in lines[0]
+    assert sum("loss 4.16" in line for line in lines) == 1
