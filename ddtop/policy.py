@@ -25,6 +25,10 @@ class Policy:
     healthy_wait_factor: float = 3.0
     """... and this many times the longest wait that ended well lately, because a job that validates
     after each epoch has such waits."""
+    working_habit_factor: float = 1.5
+    """... or this many times the second longest pause of those that wait, at most
+    `working_critical_s`. A job that validates every 500 steps has such a pause each time, and the
+    waits are remembered for 100 steps only."""
     working_critical_s: float = 60.0
     """A rank that works while others wait is a warning until then. Endless loops are hangs."""
     working_critical_factor: float = 5.0

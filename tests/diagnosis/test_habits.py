@@ -83,3 +83,56 @@ def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other
         job.passes(3)
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
+
+
+def validated(job, seconds):
+    """Rank 0 validates so long while the others wait; then the job trains for a minute."""
+    job.ranks[0].works_at("validate")
+    job.others_wait(0)
+    job.passes(seconds)
+    job.ranks[0].passes_through()
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(60)
+
+
+def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_between():
+    """Every 500 steps rank 0 validates for 8 s. The waits are remembered for 100 steps, so each
+    validation was a warning.
+    """
+    job = FakeJob(3)
+    job.trains(30)
+    for _ in range(2):
+        validated(job, 8.0)
+    first = job.ever()
+    before = job.now
+    validated(job, 10.0)
+
+    assert first == [("warning", "not-in-collective", (0,))]
+    assert not any(verdict.findings for verdict in job.verdicts(joined_s=before - 5.0))
+
+
+def test_work_that_takes_longer_than_the_usual_validations_is_a_warning_all_the_same():
+    job = FakeJob(3)
+    job.trains(30)
+    for _ in range(2):
+        validated(job, 8.0)
+    job.ranks[0].works_at("validate")
+    job.others_wait(0)
+    job.passes(11)
+    before = job.kinds()
+    job.passes(3)
+
+    assert (before, job.kinds()) == ([], [("warning", "not-in-collective", (0,))])
+
+
+def test_long_pauses_do_not_make_an_endless_loop_usual():
+    job = FakeJob(3)
+    job.trains(30)
+    for _ in range(2):
+        validated(job, 55.0)
+    job.ranks[0].works_at("retry")
+    job.others_wait(0)
+    job.passes(62)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]

@@ -29,11 +29,12 @@ PAGES = (
             (
                 "No progress: critical after {still_limit_s}; a warning up to {still_habit_factor}"
                 " times a wait that has happened twice. At work ({cpu_working_ratio} of a core, or"
-                " I/O): after {working_limit_s} or {healthy_wait_factor} times the longest wait"
-                " that ended well, a warning up to {working_critical_s}, or"
-                " {working_critical_factor} times that wait, at most {timeout_critical_ratio} of"
-                " the timeout. A checkpoint, validation or compilation: up to"
-                " {phase_overdue_factor} times its usual length, {phase_still_limit_s} without CPU."
+                " I/O): after {working_limit_s}, {healthy_wait_factor} times the longest wait that"
+                " ended well or {working_habit_factor} times one that came twice; a warning up to"
+                " {working_critical_s} or {working_critical_factor} times that wait, at most"
+                " {timeout_critical_ratio} of the timeout. Checkpoint, validation, compilation: up"
+                " to {phase_overdue_factor} times its usual length, {phase_still_limit_s} without"
+                " CPU."
             ),
         ),
         steps=(

@@ -130,13 +130,14 @@ class _Kind:
 
     waiters: tuple[int, ...]
     healthy_ms: float
+    pause_s: float
     since_unix_ns: int
     direct: Wait | None
     single: PeerWait | None
 
     def blame(self, root: int, facts: RankFields | None, now_unix_ns: int, policy: Policy) -> Blame:
         condition = condition_of(facts, now_unix_ns, policy)
-        limit_s = limit_of(condition, self.healthy_ms, policy)
+        limit_s = limit_of(condition, self.healthy_ms, self.pause_s, policy)
         due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, condition)
         if self.direct is not None:
             group, seq, op = self.direct.group, self.direct.seq, self.direct.op
@@ -164,9 +165,10 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
     direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
     single = min((wait for _, wait in here if isinstance(wait, PeerWait)), key=_since, default=None)
     healthy_ms = max((ranks[rank].comm.healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
-    return _Kind(
-        tuple(sorted(who)), healthy_ms, min(_since(wait) for _, wait in here), direct, single
-    )
+    # All of them have paused for so long twice.
+    pause_s = min((ranks[rank].progress.usual_pause_s or 0.0 for rank in who), default=0.0)
+    since_unix_ns = min(_since(wait) for _, wait in here)
+    return _Kind(tuple(sorted(who)), healthy_ms, pause_s, since_unix_ns, direct, single)
 
 
 def _since(wait: AnyWait) -> int:
@@ -275,10 +277,11 @@ def condition_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> 
     return WORKING if facts.process.working else STILL
 
 
-def limit_of(condition: str, healthy_ms: float, policy: Policy) -> float:
+def limit_of(condition: str, healthy_ms: float, pause_s: float, policy: Policy) -> float:
     """How long waiting for such a rank is normal, seconds.
 
-    `healthy_ms`: the longest wait of the waiters that ended well lately.
+    `healthy_ms`: the longest wait of the waiters that ended well lately. `pause_s`: the second
+    longest pause that all of them have made since they were first heard.
     """
     if condition == GONE:
         return policy.gone_limit_s
@@ -286,4 +289,5 @@ def limit_of(condition: str, healthy_ms: float, policy: Policy) -> float:
         return policy.stopped_limit_s
     if condition in (STILL, LOST):
         return policy.still_limit_s
-    return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000)
+    habit_s = min(policy.working_habit_factor * pause_s, policy.working_critical_s)
+    return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000, habit_s)

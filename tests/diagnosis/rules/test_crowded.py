@@ -174,6 +174,16 @@ def test_threads_that_wake_for_moments_where_others_have_nearly_all_cpus_are_not
     assert job.ever() == []
 
 
+def test_many_ranks_that_nearly_always_sleep_are_not_crowded_by_themselves():
+    """24 light ranks of MPI on two cores: each wake-up waits for other processes."""
+    job = FakeJob(24)
+    for rank in job.ranks:
+        rank.cores = 0.005
+    loaded(job, 40, run_delay_ns=0.4, threads_delay_ns=0.2, cpus="0-1", cpus_count=2)
+
+    assert job.ever() == []
+
+
 def test_threads_that_wait_while_the_main_thread_hardly_does_cost_little():
     """Readers of a cache that spin in the background at the lowest priority."""
     job = FakeJob(2)
