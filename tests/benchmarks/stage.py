@@ -185,7 +185,7 @@ class Stage:
             time.sleep(0.05)
         return found
 
-    def entry(self, reporting: int) -> registry.JobEntry:
+    def entry(self, reporting: int, seconds: float = APPEAR_S) -> registry.JobEntry:
         """The job's entry as soon as that many ranks have reported.
 
         Raises:
@@ -197,7 +197,7 @@ class Stage:
             return found[0] if found else None
 
         return self.wait_for(
-            f"job with {reporting} ranks: is ddtop installed in {sys.executable}?", ready
+            f"job with {reporting} ranks: is ddtop installed in {sys.executable}?", ready, seconds
         )
 
     def tails(self) -> str:
