@@ -1,0 +1,90 @@
+"""Memory, descriptors and threads of a process over time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tests.benchmarks import table
+from tests.benchmarks.procfs import memory_mib
+
+SETTLED = 0.25
+"""What grows in the first quarter is caches and history filling up."""
+LOOKS_MIN = 12
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a process had at a moment; memory is what it shares with nobody."""
+
+    at_s: float
+    private_mib: float
+    descriptors: int
+    threads: int
+
+
+@dataclass
+class Life:
+    """One process over time."""
+
+    what: str
+    uses: list[Use] = field(default_factory=list)
+
+    def look(self, pid: int, now_s: float) -> None:
+        """Note what it has now, if it is still there."""
+        with contextlib.suppress(OSError, KeyError):
+            folder = Path(f"/proc/{pid}")
+            self.uses.append(
+                Use(
+                    now_s,
+                    memory_mib(pid)["private"],
+                    len(os.listdir(folder / "fd")),
+                    len(os.listdir(folder / "task")),
+                )
+            )
+
+    def settled(self) -> tuple[list[Use], list[Use]] | None:
+        """Looks after the first quarter, and the last ones but the very last, in which it may be
+        ending; None where it was not there long enough.
+        """
+        if len(self.uses) < LOOKS_MIN:
+            return None
+        begin = int(len(self.uses) * SETTLED)
+        few = max(len(self.uses) // 8, 3)
+        return self.uses[begin : begin + few], self.uses[-1 - few : -1]
+
+
+def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> list[table.Row]:
+    """The most that one of these processes has grown after its first quarter: the median of some
+    looks, because an allocator breathes.
+    """
+    mib, descriptors, threads, series = [], [], [], []
+    for life in lives:
+        ends = life.settled()
+        if ends is None:
+            continue
+        first, last = ends
+        mib.append(_grown([one.private_mib for one in first], [one.private_mib for one in last]))
+        descriptors.append(
+            _grown([one.descriptors for one in first], [one.descriptors for one in last])
+        )
+        threads.append(_grown([one.threads for one in first], [one.threads for one in last]))
+        some = life.uses[:: max(1, len(life.uses) // SHOWN)]
+        series.append(f"{life.what}: {', '.join(f'{one.private_mib:.1f}' for one in some)} MiB")
+    if not mib:
+        why = "it was not there long enough"
+        return [table.missing(f"{what}: grown", why, f"<= {limit_mib:g} MiB")]
+    detail = "\n".join(series)
+    return [
+        table.limited(f"{what}: private memory grown", max(mib), limit_mib, "MiB", detail, 2),
+        table.limited(f"{what}: descriptors grown", max(descriptors), limit_count, "", digits=0),
+        table.limited(f"{what}: threads grown", max(threads), limit_count, "", digits=0),
+    ]
+
+
+def _grown(first: list[float] | list[int], last: list[float] | list[int]) -> float:
+    return median(last) - median(first)
