@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-UNREACHABLE = 3
+UNREACHABLE, INTERRUPTED = 3, 130
 OF_THE_VIEWER = ("click", "textual", "rich")
 
 
@@ -18,6 +18,9 @@ def main() -> None:
         from ddtop.cli import main as command
 
         command()
+    except KeyboardInterrupt:
+        # Ctrl-C while the command is still imported; later click answers it in the same way.
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in OF_THE_VIEWER:
             raise

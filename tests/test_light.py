@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 
 import pytest
+
+from ddtop.__main__ import main
 
 WITHOUT = """
 import importlib, pkgutil, sys
@@ -58,3 +61,18 @@ def test_what_another_package_misses_is_not_taken_for_the_viewer():
 
     assert "ddtop[viewer]" not in ended.stderr
     assert "msgspec" in ended.stderr
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(monkeypatch):
+    """A viewer that was told to end in its first half second wrote a page of import frames."""
+
+    class Slow(types.ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "ddtop.cli", Slow("ddtop.cli"))
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 130

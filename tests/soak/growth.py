@@ -6,7 +6,6 @@ import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 from tests.benchmarks import table
 from tests.benchmarks.procfs import memory_mib
@@ -48,19 +47,19 @@ class Life:
             )
 
     def settled(self) -> tuple[list[Use], list[Use]] | None:
-        """Looks after the first quarter, and the last ones but the very last, in which it may be
-        ending; None where it was not there long enough.
+        """Looks of the second quarter and of the last, without the very last one, in which it may
+        be ending; None where it was not there long enough.
         """
         if len(self.uses) < LOOKS_MIN:
             return None
         begin = int(len(self.uses) * SETTLED)
-        few = max(len(self.uses) // 8, 3)
+        few = max(len(self.uses) // 4, 3)
         return self.uses[begin : begin + few], self.uses[-1 - few : -1]
 
 
 def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> list[table.Row]:
-    """The most that one of these processes has grown after its first quarter: the median of some
-    looks, because an allocator breathes.
+    """The most that one of these processes has grown after its first quarter: from peak to peak,
+    because an allocator gives a part back and takes it again.
     """
     mib, descriptors, threads, series = [], [], [], []
     for life in lives:
@@ -87,4 +86,4 @@ def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> li
 
 
 def _grown(first: list[float] | list[int], last: list[float] | list[int]) -> float:
-    return median(last) - median(first)
+    return max(last) - max(first)

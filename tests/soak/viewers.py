@@ -71,11 +71,17 @@ class Viewer:
     def problem(self) -> str | None:
         """What is wrong with its end, None where nothing is."""
         code = self.process.returncode
+        if self.told == signal.SIGINT and self.while_python_started():
+            return None
         if code not in self.wanted():
             return f"{self.what}: exit code {code}; it wrote {self.end_of_text()}"
         if b"Traceback" in self.drawn:
             return f"{self.what}: a traceback: {self.end_of_text()}"
         return None
+
+    def while_python_started(self) -> bool:
+        """Whether Ctrl-C came before the first line of ddtop ran: Python prints that traceback."""
+        return b"KeyboardInterrupt" in self.drawn and b"/ddtop/" not in self.drawn
 
     def end_of_text(self) -> str:
         """The last lines that it wrote."""
