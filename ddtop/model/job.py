@@ -275,6 +275,7 @@ class Job(JobMemory):
             # A rank that does not know the members must not hide them from ranks that do.
             if known is None or memory.generation > since or len(group.ranks) >= len(known.ranks):
                 self.groups[group.name], self.groups_of[group.name] = group, memory.generation
+                self.sorted_groups = None
 
     def _on_host(self, envelope: Envelope, host: HostState) -> None:
         known = self.hosts.get(envelope.sender)

@@ -105,6 +105,7 @@ def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
     if not stays:
         # Otherwise a host that was faster may have reported the groups already.
         job.groups.clear()
+        job.sorted_groups = None
 
 
 def _started_with(job: JobMemory, memory: RankMemory) -> RankMemory | None:

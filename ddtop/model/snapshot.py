@@ -49,7 +49,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     by_relay = devices_of(job.gpus, job.policy)
     facts = _fields_of_all(job, seen, by_relay, now_unix_ns)
     world_size = _without_lost(facts, job.world_size)
-    groups = tuple(sorted(job.groups.values(), key=lambda group: group.name))
+    groups = job.groups_by_name()
     waits = _judge_waits(facts, groups, now_unix_ns, job.policy)
     balances = straggler.mark_late(job, facts, now_unix_ns, job.policy)
     devices = records.all_devices(by_relay) if by_relay else ()

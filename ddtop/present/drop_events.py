@@ -49,6 +49,8 @@ class Losses:
         now = snapshot.time_unix_ns
         self._began_unix_ns = self._began_unix_ns or now
         for number, host in enumerate(snapshot.hosts):
+            if not _counts_anything(host):
+                continue
             name = snapshot.seen[number].sender if number < len(snapshot.seen) else host.host
             for kind, count in _counts(host):
                 known = self._seen.get((name, kind))
@@ -83,6 +85,13 @@ class Losses:
 
 def _loss(of: tuple[str, str], count: _Count) -> Loss:
     return Loss(of, count.since_unix_ns, f"{count.host}: {_words(of[1], count.now - count.base)}")
+
+
+def _counts_anything(host: HostState) -> bool:
+    """False for most hosts: 1,250 are asked at each look."""
+    if host.refused or host.garbled or host.dropped:
+        return True
+    return host.hub is not None and bool(host.hub.dropped)
 
 
 def _counts(host: HostState) -> tuple[tuple[str, int], ...]:

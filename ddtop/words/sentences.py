@@ -114,9 +114,21 @@ class GroupNames(Mapping[str, str]):
         return len(self._groups)
 
 
-def names_of_groups(groups: Iterable[Group]) -> GroupNames:
-    """The names of these groups."""
-    return GroupNames(groups)
+_newest: tuple[tuple[Group, ...], GroupNames] | None = None
+"""The groups that were asked for last, and their names. One value, because two threads ask."""
+
+
+def names_of_groups(groups: tuple[Group, ...]) -> GroupNames:
+    """The names of these groups.
+
+    A screen asks for those of its snapshot with each key, and to count the descriptions of 1,250
+    groups takes a millisecond. So the newest are kept.
+    """
+    global _newest
+    newest = _newest
+    if newest is None or newest[0] is not groups:
+        newest = _newest = (groups, GroupNames(groups))
+    return newest[1]
 
 
 def group_name(group: Group) -> str:

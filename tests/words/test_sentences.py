@@ -212,3 +212,14 @@ def test_a_hook_is_named_with_its_class_and_its_framework(more, function, short,
 
     assert function_text(at) == function
     assert (framework_text(at), framework_text(at, whole=True)) == (short, whole)
+
+
+def test_the_names_of_the_newest_groups_are_kept_and_those_of_others_are_their_own():
+    first = (Group("1", "tp 1", (0, 1)),)
+    second = (Group("1", "dp 1", (0, 1)),)
+
+    names = names_of_groups(first)
+
+    assert names_of_groups(first) is names
+    assert names_of_groups(second) == {"1": "dp 1"}
+    assert names_of_groups(first) == {"1": "tp 1"}

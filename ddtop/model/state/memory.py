@@ -183,6 +183,8 @@ class JobMemory:
         self.ranks: dict[int, RankMemory] = {}
         self.ranks_of: dict[str, set[int]] = {}
         self.groups: dict[str, Group] = {}
+        #: The same by name; None: they have changed since they were sorted.
+        self.sorted_groups: tuple[Group, ...] | None = None
         #: The generation of the rank that reported each group.
         self.groups_of: dict[str, int] = {}
         #: The grid of ranks; None: coordinates have changed since it was worked out.
@@ -231,6 +233,12 @@ class JobMemory:
         before = self.ranks.pop(rank, None)
         if before is not None:
             self.ranks_of[before.sender].discard(rank)
+
+    def groups_by_name(self) -> tuple[Group, ...]:
+        """All groups. The same tuple, until one of them changes."""
+        if self.sorted_groups is None:
+            self.sorted_groups = tuple(sorted(self.groups.values(), key=lambda one: one.name))
+        return self.sorted_groups
 
     def widen(self, hello: Hello) -> None:
         """The world is as large as the largest report of it."""
