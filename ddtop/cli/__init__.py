@@ -108,7 +108,7 @@ EXAMPLES = (
     "--sim",
     "ranks",
     metavar="N",
-    help="The dashboard on N simulated ranks, 1 to 65536, of a job that has a fault.",
+    help="The dashboard on N simulated ranks, 1 to 131072, of a job that has a fault.",
 )
 @click.option(
     "--scenario",

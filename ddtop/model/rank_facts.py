@@ -61,7 +61,7 @@ def fields_of(
         State.RUNNING,
         memory.hello,
         _reported(state, memory, counters, waits, policy),
-        _progress(state, memory, now, policy),
+        _progress(state, memory, outside, now, policy),
         comm,
         _loader(memory, now, policy),
         process,
@@ -127,7 +127,7 @@ def _agent(
     young = outside.looks_s < policy.first_look_s
     return AgentFacts(
         heard_unix_ns=heard or None,
-        report_age_s=max(0.0, (now - heard) / 1e9),
+        report_age_s=max(0.0, (outside.known_until(heard, now) - heard) / 1e9),
         sender=host_of(memory.sender),
         unheard=unheard,
         unlooked=working is None and memory.exit is None and (unheard or young),
@@ -138,11 +138,14 @@ def _agent(
     )
 
 
-def _progress(state: RankState, memory: RankMemory, now: int, policy: Policy) -> ProgressFacts:
+def _progress(
+    state: RankState, memory: RankMemory, outside: Outside, now: int, policy: Policy
+) -> ProgressFacts:
     old_ms = max(policy.step_old_s * 1e3, 3 * (state.step_ms or 0.0))
     last = state.progress_unix_ns
+    until = outside.known_until(memory.state_unix_ns, now)
     return ProgressFacts(
-        stale=last is not None and now - last > old_ms * 1e6,
+        stale=last is not None and until - last > old_ms * 1e6,
         iteration=_iteration(state, memory),
         iteration_source=state.iteration_source,
         step_ms=state.step_ms,

@@ -230,6 +230,10 @@ def _moves(rank: RankFacts, now: int, policy: Policy) -> bool:
     progress = rank.progress.last_unix_ns
     if progress is None:
         return False
+    heard, silent_s = rank.agent.heard_unix_ns, rank.agent.report_age_s
+    if heard is not None and silent_s is not None:
+        # Its next report is not due before then.
+        now = min(now, heard + int(silent_s * 1e9))
     age_s = (now - progress) / 1e9
     return age_s <= policy.moving_s or age_s <= 3 * (rank.progress.step_ms or 0.0) / 1000
 

@@ -9,12 +9,12 @@ from ddtop.wire.frames import Envelope
 HISTORY_BYTES = 12 << 20
 """About 25 minutes of 8 ranks, and two seconds of 10,000: of so many a late viewer gets the latest
 of each and little more. With Python's own share it keeps the relay below 60 MiB."""
-LATEST_MAX, LATEST_HUB_MAX = 4096, 5 * 16_384
-"""Latest frames kept: a flood of invented ranks must not grow the relay. A hub has those of 16,384
+LATEST_MAX, LATEST_HUB_MAX = 4096, 5 << 17
+"""Latest frames kept: a flood of invented ranks must not grow the relay. A hub has those of 131,072
 ranks."""
 FACTS = ("Hello", "Groups", "Exit", "Stacks")
-LATEST_BYTES = 256 << 20
-"""... and none grows it by large ones. The honest frames of 16,384 ranks are about 100 MiB."""
+LATEST_BYTES = 1 << 30
+"""... and none grows it by large ones. The honest frames of 131,072 ranks are about 600 MiB."""
 
 _Key = tuple[str, str, "int | None", "int | None"]
 

@@ -9,7 +9,7 @@ from random import Random
 from ddtop.wire.rank_runs import packed
 from ddtop.wire.records import Group, Hello
 
-WORLD_MAX = 65_536
+WORLD_MAX = 1 << 17
 LOCAL_SIZE = 8
 GROUPED_FROM = 16
 """From this world size on there are tensor-parallel groups (the ranks of a host) and

@@ -21,6 +21,7 @@ from ddtop.sim.progress import Course, course_of
 from ddtop.sim.reports import Moment
 from ddtop.sim.stacks import answers_of
 from ddtop.wire import frames
+from ddtop.wire.pace import host_period_s, rank_period_s
 from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
 from ddtop.wire.times import moved
 
@@ -32,6 +33,8 @@ do.
 SLOT_S = SLOT_NS / SECOND_NS
 OFTEN_TO = 1024
 """Up to so many ranks report twice a second, as agents do; of more each once."""
+STUCK_AFTER_S = 1.0
+"""So long after something has come to a stand agents say that they are stuck."""
 DUMPED_AFTER_S = 4.0
 """Relays ask everyone for stacks by themselves so long after something has come to a stand."""
 OOM_GROWTH_S = 25.0
@@ -65,14 +68,15 @@ class SimulatedJob:
         script.check(scenario.incidents, world_size)
         self._seed, self._scenario, self.began_unix_ns = seed, scenario, began_unix_ns
         often = reports_per_s == 2 if reports_per_s else world_size <= OFTEN_TO
-        self._turns = 5 if often else 10
+        self._turns = 5 if often else 10 * round(rank_period_s(world_size))
         self._in_flight = often
         self._offsets_ns = _offsets_ns(self.fleet, scenario.skew_s, seed)
         self._attempts: dict[int, _Attempt] = {}
+        host_turns = 10 * round(host_period_s(world_size))
         self._in_turn: list[list[int]] = [[] for _ in range(self._turns)]
-        self._hosts_in_turn: list[list[int]] = [[] for _ in range(10)]
+        self._hosts_in_turn: list[list[int]] = [[] for _ in range(host_turns)]
         for host in range(self.fleet.hosts):
-            self._hosts_in_turn[(host + 3) % 10].append(host)
+            self._hosts_in_turn[(host + 3) % host_turns].append(host)
             for rank in self.fleet.ranks_of(host):
                 self._in_turn[(rank if self.fleet.spread_by_rank else host) % self._turns].append(
                     rank
@@ -94,7 +98,8 @@ class SimulatedJob:
 
     def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
         """What a viewer gets that joins at this moment: who the ranks are, what those that are
-        silent said last, and so much history."""
+        silent said last, and so much history, at least the last report of each."""
+        history_s = max(history_s, self._turns * SLOT_S)
         yield from self._as_told(self._before(at_unix_ns, history_s))
         attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
         begin_s = max(at_s - history_s, attempt.eras[0].begin_s)
@@ -141,7 +146,7 @@ class SimulatedJob:
             yield from self._arrivals(attempt, at_s, end_s)
         moment = self._moment(attempt, era, at_s)
         common = _Courses(attempt, at_s)
-        for rank in self._in_turn[slot % self._turns]:
+        for rank in self._reporting(slot, at_s - era.begin_s):
             course = common.of(rank)
             unheard = course.role in (STOPPED, GONE) or rank // LOCAL_SIZE == era.silent_host
             if unheard or at_s < attempt.born_s(rank):
@@ -153,7 +158,7 @@ class SimulatedJob:
             yield self._seal(
                 record, attempt, rank, at_s + later_s, key, script.PACES[course.role].wait_ratio
             )
-        for host in self._hosts_in_turn[slot % 10]:
+        for host in self._hosts_in_turn[slot % len(self._hosts_in_turn)]:
             if host != era.silent_host:
                 yield self._host(attempt, host, at_s, common)
         if (
@@ -166,6 +171,17 @@ class SimulatedJob:
             yield from self._lateness(attempt, era, at_s)
         if era.kind in script.STANDS and at_s < era.begin_s + DUMPED_AFTER_S <= end_s:
             yield from self._automatic(attempt, era, at_s)
+
+    def _reporting(self, slot: int, since_s: float) -> Iterator[int]:
+        """The ranks that report in this slot, `since_s` after something has changed for all.
+
+        Where most reports are left out, all ranks report once when they have got stuck or go on.
+        """
+        if self._turns > 10 and STUCK_AFTER_S <= since_s < STUCK_AFTER_S + 1.0:
+            for turn in range(slot % 10, self._turns, 10):
+                yield from self._in_turn[turn]
+            return
+        yield from self._in_turn[slot % self._turns]
 
     def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> Moment:
         began, base = attempt.began_unix_ns, attempt.base_step

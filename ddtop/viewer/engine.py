@@ -36,6 +36,8 @@ QUEUE_BYTES_MAX = 48 << 20
 LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
 LOOK_SHARE = 0.15
 """Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every three seconds."""
+LOOK_SHARE_MOST = 0.5
+"""... but where a look takes longer than that allows, as at 100,000 ranks."""
 WAVERS_S = STEP_NS / 1e9
 """Something has been found that does not stand yet: the second opinion is wanted as soon as it
 counts."""
@@ -296,11 +298,8 @@ class Engine:
         # complete on the screen.
         self._hand_over(Reply, Stacks)
         cost_s = time.thread_time() - worked
-        period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S)
-        if follower.judge.wavers:
-            period_s = min(period_s, max(WAVERS_S, 2 * cost_s))
         self._due_first = began + 2 * cost_s
-        self._due = began + period_s
+        self._due = began + period_of_looks_s(cost_s, follower.judge.wavers)
         if began > self._counted_from:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began
@@ -345,6 +344,16 @@ class Engine:
             wanted, Look(*self._tape.at(at), travelled=True, past=Past(self._tape, at))
         )
         self._on_news(())
+
+
+def period_of_looks_s(cost_s: float, wavers: bool) -> float:
+    """Seconds from one look to the next, where a look takes `cost_s` of CPU.
+
+    `wavers`: a finding waits for its second opinion.
+    """
+    most_s = max(LOOK_MOST_S, cost_s / LOOK_SHARE_MOST)
+    period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), most_s)
+    return min(period_s, max(WAVERS_S, cost_s / LOOK_SHARE_MOST)) if wavers else period_s
 
 
 def _resident_bytes() -> int:

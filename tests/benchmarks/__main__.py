@@ -101,6 +101,15 @@ def _dashboard(options: argparse.Namespace) -> Iterator[Row]:
     yield from dashboard.measure(seconds, 20 if options.quick else 60, gpus=options.gpus)
 
 
+def _scale(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import scale
+
+    if options.quick:
+        yield from scale.measure(10, (128, 1024))
+    else:
+        yield from scale.measure(20)
+
+
 def _exporter(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import exporter
 
@@ -144,6 +153,7 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "journal": ("the journal's CPU in the relay", False, _journal),
     "views": ("attach, status, jobs", False, _views),
     "dashboard": ("the dashboard at 8, 1,024 and 10,000 ranks", False, _dashboard),
+    "scale": ("hub and viewer at 1,024, 10,000 and 100,000 ranks", False, _scale),
     "exporter": ("a scrape of 10,000 ranks, and of 200 jobs", False, _exporter),
     "dumps": ("stacks of all ranks", False, _dumps),
     "latency": ("from a fault to its name", True, _latency),

@@ -59,16 +59,16 @@ async def received(link: SimLink) -> list[AnyRecord]:
 # -- the command
 
 
-@pytest.mark.parametrize("text", ["1", "64", "65536", "65,536", "4_096"])
+@pytest.mark.parametrize("text", ["1", "64", "131072", "131,072", "4_096"])
 def test_a_number_of_ranks_may_be_written_with_separators(text: str) -> None:
     assert ranks_of(text) == int(text.replace(",", "").replace("_", ""))
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "65537", "-3", "x", "", "1e3", "٣", "9" * 5000, "00000000199999"]
+    "text", ["0", "131073", "-3", "x", "", "1e3", "٣", "9" * 5000, "00000000199999"]
 )
 def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(CommandError, match="from 1 to 65,536") as error:
+    with pytest.raises(CommandError, match="from 1 to 131,072") as error:
         ranks_of(text)
     assert error.value.code == 2
 
@@ -76,7 +76,7 @@ def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--sim", "0"), "from 1 to 65,536"),
+        (("--sim", "0"), "from 1 to 131,072"),
         (
             ("--sim", "8", "--scenario", "nonsense"),
             "there is no scenario 'nonsense'",

@@ -215,8 +215,8 @@ def test_a_hook_is_named_with_its_class_and_its_framework(more, function, short,
 
 
 def test_the_names_of_the_newest_groups_are_kept_and_those_of_others_are_their_own():
-    first = (Group("1", "tp 1", (0, 1)),)
-    second = (Group("1", "dp 1", (0, 1)),)
+    first = (Group("1", "tp 1", (0, 1), "gloo"),)
+    second = (Group("1", "dp 1", (0, 1), "gloo"),)
 
     names = names_of_groups(first)
 

@@ -18,6 +18,7 @@ from ddtop.model.state.memory import JobMemory, RankMemory
 from ddtop.policy import Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.hosts import ALONE, HUB, LEAF
+from ddtop.wire.pace import rank_period_s
 from ddtop.wire.records import HostState, RankState
 
 UNANSWERED_MAX = 4
@@ -213,6 +214,13 @@ class Outside:
     returned_unix_ns: int | None
     #: For how long its relay has been heard.
     looks_s: float
+    #: By so much the reports of its ranks come further apart than a second, in a very large world.
+    apart_ns: int = 0
+
+    def known_until(self, heard: int, now: int) -> int:
+        """Until when (unix ns) what a rank reported at `heard` tells how it is: its next report is
+        due then."""
+        return max(heard, now - self.apart_ns)
 
     @property
     def lost(self) -> bool:
@@ -228,7 +236,7 @@ class Outside:
             max(memory.state_unix_ns, memory.hello_unix_ns),
             policy.report_silent_s * 1e9,
         )
-        if now - heard <= silent_ns:
+        if self.known_until(heard, now) - heard <= silent_ns:
             return False
         returned = self.returned_unix_ns
         # It may have been silent before: that is known again some seconds after its host is back.
@@ -240,9 +248,11 @@ class Outside:
 def outside_of(job: JobMemory, seen: dict[str, HostSeen], now: int) -> dict[str, Outside]:
     """How the host is heard, for all hosts that have ranks."""
     found = {}
+    apart_ns = int((rank_period_s(job.world_size) - 1.0) * 1e9)
     for sender in job.ranks_of:
         first = job.stated_first.get(sender, job.firsts.get(sender, now))
-        found[sender] = Outside(seen.get(sender), job.returned.get(sender), (now - first) / 1e9)
+        looks_s = (now - first) / 1e9
+        found[sender] = Outside(seen.get(sender), job.returned.get(sender), looks_s, apart_ns)
     return found
 
 

@@ -21,7 +21,8 @@ from ddtop.relay.hub.uplink import LOST_S, VERSION
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
-LEAVES_MAX, RANKS_MAX = 4096, 16_384
+LEAVES_MAX, RANKS_MAX = 1 << 14, 1 << 17
+"""16,384 hosts of eight ranks."""
 GONE_S = 60.0
 """After so long a host that is cut off has no ranks left, as far as the end of the job goes: a
 relay that was killed is back within ten seconds, a network after less than a minute, and torch's

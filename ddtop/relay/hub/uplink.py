@@ -16,7 +16,8 @@ from typing import Protocol
 
 from ddtop.relay.hub.clock import HubClock
 from ddtop.relay.hub.discovery import HubPlaces, HubSearch
-from ddtop.relay.hub.outbox import URGENT, Outbox
+from ddtop.relay.hub.outbox import STATES, URGENT, Outbox
+from ddtop.relay.hub.pace import ReportPace
 from ddtop.relay.hub.topology import Topology
 from ddtop.wire import frames
 from ddtop.wire.hosts import LEAF, HostClock, HubLink
@@ -88,6 +89,7 @@ class Uplink:
         self._answers: dict[str, str] = {}
         self._place: str | None = None
         self._outbox = Outbox(facts)
+        self._pace = ReportPace()
         self._clock = HubClock()
         self._heard = self._seek_at = self._ask_at = self._beat_at = self._flush_at = 0.0
         self._beats = 0
@@ -111,6 +113,9 @@ class Uplink:
         """Have a frame of ours sent, within a moment."""
         if self.state != ENLISTED:
             self._dropped += self.hub_run is not None
+            return
+        world = self._where.world_size or 0
+        if envelope.kind in STATES and not self._pace.admits(envelope, world, time.monotonic()):
             return
         self._outbox.put(envelope, data)
         if envelope.kind in URGENT:
@@ -294,6 +299,7 @@ class Uplink:
         self._answers = {}
         self._ends.keep_only((place,))
         self._beats, self._beat_at, self._flush_at = 0, now, now
+        self._pace.forget()
         self._outbox.begin(self._everything())
 
     def close(self, living: int) -> None:

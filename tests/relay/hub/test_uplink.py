@@ -295,3 +295,21 @@ def test_the_hub_is_told_at_once_that_the_ranks_are_gone(stage):
     beat = frames.open_record(frames.open_envelope(stage.ends.sent[0][1]))
 
     assert beat.arguments[1:] == ("0", "over")
+
+
+def test_in_a_world_of_100000_ranks_reports_between_two_turns_are_left_out(stage):
+    large = Topology(True, hosts=("node0",), ports=(1, 2), world_size=100_000)
+    stage.link.set_topology(large, GREETING)
+    stage.finds()
+    stage.enlists()
+    stage.passes(1.0)
+    stage.told()
+
+    for iteration in range(3):
+        data = seal(RankState("running", iteration=iteration), rank=3)
+        stage.link.put(frames.open_envelope(data), data)
+        stage.passes(1.5)
+
+    # The test takes no time, so at most one turn of six seconds ends within it.
+    assert 1 <= [kind for _, kind in stage.told()].count("RankState") <= 2
+    assert stage.link.hub_link().dropped == 0

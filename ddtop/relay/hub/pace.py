@@ -1,0 +1,44 @@
+"""Which reports of a leaf its hub is sent: in a very large world not all (`wire.pace`).
+
+A report in which a rank has just got stuck, or goes on, is always sent. So whoever waits for others
+is known at once, and who is healthy is told in turn.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ddtop.wire.frames import Envelope
+from ddtop.wire.pace import host_period_s, rank_period_s
+
+_Source = tuple["int | None", "int | None"]
+
+
+class ReportPace:
+    """Chooses the reports of one host that are sent. Times are monotonic seconds.
+
+    The turns of ranks and hosts begin at different moments, because all leaves come to the hub at
+    the same moment.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[_Source, tuple[int, str | None]] = {}
+
+    def admits(self, envelope: Envelope, world_size: int, now: float) -> bool:
+        """Whether this report of a rank or host is sent. False: the next one says it all, and comes
+        within a second."""
+        of_rank = envelope.kind == "RankState"
+        period_s = rank_period_s(world_size) if of_rank else host_period_s(world_size)
+        if period_s <= 1.0:
+            return True
+        source = (envelope.rank, envelope.pid)
+        shift = zlib.crc32(f"{envelope.sender}/{envelope.rank}".encode()) / 2**32
+        state = (int(now / period_s + shift), envelope.stuck_key)
+        if self._sent.get(source) == state:
+            return False
+        self._sent[source] = state
+        return True
+
+    def forget(self) -> None:
+        """Another hub, which knows nothing of what was sent; also ranks that have gone."""
+        self._sent.clear()
