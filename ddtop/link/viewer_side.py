@@ -199,15 +199,19 @@ class AsyncViewerLink:
         while (left := until - time.monotonic()) > 0:
             if not await self._socket.poll(int(left * 1000) + 1):
                 return
-            for _ in range(HEAP_FRAMES):
+            taken = 0
+            while taken < HEAP_FRAMES:
                 try:
                     data = self._now.recv(zmq.NOBLOCK)
                 except zmq.Again:
                     break
+                taken += 1
                 self._counted += 1
                 yield data
-            # Also where all is there already the loop has to get its turn.
-            await asyncio.sleep(GATHER_S if self._is_flood() else 0)
+            # Also where all is there already the loop has to get its turn. Where more is there,
+            # nothing has to gather: the past of 10,000 ranks took 1.4 s of such pauses.
+            gathers = self._is_flood() and taken < HEAP_FRAMES
+            await asyncio.sleep(GATHER_S if gathers else 0)
 
     def _is_flood(self) -> bool:
         now = time.monotonic()

@@ -197,7 +197,7 @@ class Engine:
                 self._go_back()
                 if self._is_due():
                     self._look()
-                if self._per_s > MANY_PER_S and not self._stop:
+                if self._per_s > MANY_PER_S and not self._queue and not self._stop:
                     time.sleep(NAP_S)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the loop says it and ends
             self.failure = error

@@ -1,0 +1,64 @@
+"""How a viewer takes frames off its socket: many at a time, without pauses where more is there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import zmq
+
+from ddtop.link import viewer_side
+from ddtop.link.viewer_side import FLOOD_PER_S, GATHER_S, HEAP_FRAMES, AsyncViewerLink
+
+
+class Sockets:
+    """What libzmq has ready: so many frames each time that more come."""
+
+    def __init__(self, *comes: int) -> None:
+        self._comes, self._ready = list(comes), 0
+
+    async def poll(self, _: int) -> bool:
+        if not self._ready and self._comes:
+            self._ready = self._comes.pop(0)
+        return bool(self._ready)
+
+    def recv(self, _: int) -> bytes:
+        if not self._ready:
+            raise zmq.Again
+        self._ready -= 1
+        return b"frame"
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """The pauses that are made, which take no time here."""
+    made = []
+
+    async def sleep(seconds):
+        made.append(seconds)
+
+    monkeypatch.setattr(viewer_side.asyncio, "sleep", sleep)
+    return made
+
+
+def received(*comes):
+    """How many frames come out of a link that has been flooded before."""
+    link = object.__new__(AsyncViewerLink)
+    link._socket = link._now = Sockets(*comes)
+    link._counted, link._counted_from, link._per_s = 0, float("inf"), 10 * FLOOD_PER_S
+
+    async def count():
+        return sum([1 async for _ in link.receive(5.0)])
+
+    return asyncio.run(count())
+
+
+def test_a_past_that_is_there_is_read_without_pauses(pauses):
+    assert received(10 * HEAP_FRAMES) == 10 * HEAP_FRAMES
+    # Nothing is left after the tenth heap, and the link has not seen that yet.
+    assert pauses == [0] * 10
+
+
+def test_of_a_flood_what_comes_is_left_to_gather(pauses):
+    assert received(30, 40, 50) == 120
+    assert pauses == [GATHER_S] * 3
