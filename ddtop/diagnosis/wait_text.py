@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ddtop.model.state.facts import Blame, PeerWait
 from ddtop.wire.calls import RECEIVES
 from ddtop.wire.records import Group
@@ -24,7 +22,7 @@ def peer_text(wait: PeerWait) -> str:
     return call_text(wait.call, wait.peer, wait.within, tag)
 
 
-def waited_text(blame: Blame, groups: Iterable[Group]) -> str:
+def waited_text(blame: Blame, groups: tuple[Group, ...]) -> str:
     """What the waiters of a blamed rank wait in: a collective of a group, or a call for single
     ranks.
     """

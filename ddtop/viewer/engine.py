@@ -38,6 +38,8 @@ LOOK_SHARE = 0.15
 """Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every three seconds."""
 LOOK_SHARE_MOST = 0.5
 """... but where a look takes longer than that allows, as at 100,000 ranks."""
+SLOW_LOOK_S, LOOK_SHARE_SLOW = 1.0, 0.8
+"""Where a look takes so long, this for the two or three looks until a finding appears or clears."""
 WAVERS_S = STEP_NS / 1e9
 """Something has been found that does not stand yet: the second opinion is wanted as soon as it
 counts."""
@@ -132,6 +134,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._current: Follower | None = None
         self._heard = self._due = self._due_first = 0.0
+        self._began = self._cost_s = 0.0
         self._wanted: int | None = None
         self._taken, self._counted_from, self._per_s = 0, time.monotonic(), 0.0
         self._before: tuple[float, tuple[int, int, int]] | None = None
@@ -235,10 +238,18 @@ class Engine:
         if follower.live and follower is not self._current:
             self._current, self._due = follower, 0.0
             self._on_news(())
+        if follower.stuck_unix_ns is not None:
+            self._plan_for_stuck(follower, follower.stuck_unix_ns)
         self._hand_over(Reply)
         if self._answers:
             # These are stacks: the user who asked wants to see them now, not at the next look.
             self._due = min(self._due, self._due_first)
+
+    def _plan_for_stuck(self, follower: Follower, stuck_unix_ns: int) -> None:
+        """Look when the hang that may have begun can be named, not in the midst of a period."""
+        since_s = (follower.now_unix_ns() - stuck_unix_ns) / 1e9
+        wanted = time.monotonic() - since_s + follower.stuck_look_s
+        self._due = due_for_stuck_s(self._due, self._began, self._cost_s, wanted)
 
     def _is_full(self, taken_bytes: int, wanted_bytes: int) -> bool:
         """Whether the memory that there may be is used up, `wanted_bytes` more included; asked each
@@ -298,6 +309,7 @@ class Engine:
         # complete on the screen.
         self._hand_over(Reply, Stacks)
         cost_s = time.thread_time() - worked
+        self._began, self._cost_s = began, cost_s
         self._due_first = began + 2 * cost_s
         self._due = began + period_of_looks_s(cost_s, follower.judge.wavers)
         if began > self._counted_from:
@@ -353,7 +365,19 @@ def period_of_looks_s(cost_s: float, wavers: bool) -> float:
     """
     most_s = max(LOOK_MOST_S, cost_s / LOOK_SHARE_MOST)
     period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), most_s)
-    return min(period_s, max(WAVERS_S, cost_s / LOOK_SHARE_MOST)) if wavers else period_s
+    share = LOOK_SHARE_SLOW if cost_s >= SLOW_LOOK_S else LOOK_SHARE_MOST
+    return min(period_s, max(WAVERS_S, cost_s / share)) if wavers else period_s
+
+
+def due_for_stuck_s(due: float, began: float, cost_s: float, wanted: float) -> float:
+    """When the next look is due, where a hang can be named from `wanted` on.
+
+    `due`: when it would be due else; `began` and `cost_s`: of the last look. A look that would
+    last beyond `wanted` waits for it, and a later one comes then. All in seconds of one clock.
+    """
+    if due + cost_s <= wanted:
+        return due
+    return max(wanted, began + cost_s / LOOK_SHARE_SLOW)
 
 
 def _resident_bytes() -> int:

@@ -38,6 +38,8 @@ LOOK_S = 0.5
 NEWEST_FROM = 4096
 """Of more ranks only the newest report of each is taken in, right before a look. Looks at so many
 are seconds apart: taking in every report would cost three times what the looks need."""
+STUCK_SAID_S = 0.5
+"""Agents say that a rank is stuck this long after it began to wait, and later."""
 _REPORTS = ("RankState", "HostState")
 _Source = tuple[str, str, "int | None", "int | None"]
 """Kind, sender, rank and pid of a report: a newer one replaces an older one of the same."""
@@ -88,6 +90,9 @@ class Follower:
         """When the last frame came in, of whatever kind."""
         self.newest_only = False
         """Of a large job, take in only the newest report of each rank and host, before a look."""
+        self.stuck_unix_ns: int | None = None
+        """When a rank of a large job was first heard to be stuck, until a look that could name why
+        (`stuck_look_s` later)."""
         self._waiting: dict[_Source, frames.Envelope] = {}
         self._stuck: dict[_Source, str | None] = {}
         self._clock = clock
@@ -127,6 +132,8 @@ class Follower:
         key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
         if envelope.stuck_key != self._stuck.get(key):
             self._stuck[key] = envelope.stuck_key
+            if envelope.stuck_key is not None and self.stuck_unix_ns is None:
+                self.stuck_unix_ns = self.now_unix_ns()
             before = self._waiting.pop(key, None)
             if before is not None:
                 self._take(before)
@@ -225,8 +232,16 @@ class Follower:
         ):
             self.compares = False
             self.job.last_run = last_run_speed(self.job.name, self.job.run)
-        snapshot = self.job.snapshot(self.now_unix_ns() if at_unix_ns is None else at_unix_ns)
-        return self.judge.look(snapshot)
+        at = self.now_unix_ns() if at_unix_ns is None else at_unix_ns
+        if self.stuck_unix_ns is not None and at >= self.stuck_unix_ns + self.stuck_look_s * 1e9:
+            self.stuck_unix_ns = None
+        return self.judge.look(self.job.snapshot(at))
+
+    @property
+    def stuck_look_s(self) -> float:
+        """So long after a rank was heard to be stuck a hang has its name. Its agent has waited for
+        a second by then, before it said so."""
+        return self.job.policy.still_limit_s - STUCK_SAID_S
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from ddtop import registry
 from ddtop.relay.server import Server
 from ddtop.sim.incidents import NOT_IN_COLLECTIVE, Incident, Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
-from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, period_of_looks_s
+from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, due_for_stuck_s, period_of_looks_s
 from ddtop.viewer.follower import Follower
 from ddtop.wire import frames
 from ddtop.wire.records import Command
@@ -85,17 +85,21 @@ def viewer(ranks: int, hangs: bool, seconds: int) -> Measured:
     follower.live = True
     joining(follower.look, replay.now)
     named: float | None = None
-    due = replay.now
+    began = due = cost_s = 0.0
     for found in replay.slots():
         _taken(follower, found, taking)
-        if replay.now < due:
+        now = (replay.now - replay.begin) / SECOND_NS
+        if follower.stuck_unix_ns is not None:
+            heard = (follower.stuck_unix_ns - replay.begin) / SECOND_NS
+            due = due_for_stuck_s(due, began, cost_s, heard + follower.stuck_look_s)
+        if now < due:
             continue
         before = looking.seconds
         _, verdict = looking(follower.look, replay.now)
-        cost_s = looking.seconds - before
-        due = replay.now + int(period_of_looks_s(cost_s, follower.judge.wavers) * SECOND_NS)
+        began, cost_s = now, looking.seconds - before
+        due = began + period_of_looks_s(cost_s, follower.judge.wavers)
         if named is None and any(one.severity == "critical" for one in verdict.findings):
-            named = (replay.now - replay.begin) / SECOND_NS - FAULT_S + cost_s
+            named = now - FAULT_S + cost_s
     return {
         "join_s": joining.seconds,
         "join_mib": size / 2**20,

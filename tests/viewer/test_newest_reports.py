@@ -33,7 +33,7 @@ class Viewer:
         self.follower.take(frames.seal(Reply("live"), sender="r", unix_ns=self.now, mono_ns=0))
         for data in job.joining(self.now):
             self.follower.take(data)
-        self.said = []
+        self.job, self.said = job, []
 
     def hears(self, now, data):
         self.now = now

@@ -1,0 +1,74 @@
+"""When a viewer looks: seldom where a look costs much, and in time where a hang may have begun."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.viewer import follower as feed
+from ddtop.viewer.engine import (
+    LOOK_LEAST_S,
+    LOOK_MOST_S,
+    due_for_stuck_s,
+    period_of_looks_s,
+)
+from ddtop.wire import frames
+from ddtop.wire.records import RankState
+from tests.viewer.test_newest_reports import Viewer, simulated
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "period_s"), [(0.001, LOOK_LEAST_S), (0.15, 1.0), (0.5, LOOK_MOST_S), (4.0, 8.0)]
+)
+def test_looks_take_15_percent_of_a_core_and_half_of_one_where_that_is_too_little(cost_s, period_s):
+    assert period_of_looks_s(cost_s, wavers=False) == pytest.approx(period_s)
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "period_s"), [(0.001, 0.25), (0.2, 0.5), (0.5, 1.0), (4.0, 5.0)]
+)
+def test_a_second_opinion_comes_sooner(cost_s, period_s):
+    assert period_of_looks_s(cost_s, wavers=True) == pytest.approx(period_s)
+
+
+@pytest.mark.parametrize(
+    ("due", "wanted", "planned"),
+    [
+        (3.0, 9.0, 3.0),  # It is over before.
+        (7.0, 9.0, 9.0),  # It would last beyond: a rank would be named one look later.
+        (15.0, 9.0, 9.0),
+        (15.0, 2.0, 5.0),  # Not before the last look is over, and a little time for others.
+    ],
+)
+def test_a_look_is_made_when_a_hang_can_be_named(due, wanted, planned):
+    assert due_for_stuck_s(due, 0.0, 4.0, wanted) == pytest.approx(planned)
+
+
+def test_a_stuck_rank_is_remembered_until_a_look_that_could_name_why(monkeypatch):
+    monkeypatch.setattr(feed, "NEWEST_FROM", 8)
+    viewer = Viewer(simulated(), newest_only=True)
+    for data in viewer.job.frames(viewer.now, viewer.now + 10**9):
+        viewer.follower.take(data)
+    assert viewer.follower.stuck_unix_ns is None
+    envelope = next(
+        one
+        for one in map(frames.open_envelope, viewer.job.frames(viewer.now, viewer.now + 10**9))
+        if one.rank == 20
+    )
+    stuck = frames.seal(
+        RankState("running"),
+        sender=envelope.sender,
+        unix_ns=envelope.unix_ns + 10**9,
+        mono_ns=0,
+        rank=20,
+        pid=envelope.pid,
+        stuck_key="all_reduce 7",
+    )
+
+    viewer.follower.take(stuck)
+    began = viewer.follower.stuck_unix_ns
+    viewer.follower.look(viewer.now + 2 * 10**9)
+
+    assert began == viewer.follower.stuck_unix_ns == viewer.now
+    wanted = viewer.now + int(viewer.follower.stuck_look_s * 1e9)
+    viewer.follower.look(wanted)
+    assert viewer.follower.stuck_unix_ns is None
