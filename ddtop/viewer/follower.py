@@ -38,8 +38,9 @@ LOOK_S = 0.5
 NEWEST_FROM = 4096
 """Of more ranks only the newest report of each is taken in, right before a look. Looks at so many
 are seconds apart: taking in every report would cost three times what the looks need."""
-STUCK_SAID_S = 0.5
-"""Agents say that a rank is stuck this long after it began to wait, and later."""
+STUCK_LATE_S = 0.25
+"""A look that is meant to name a hang comes this long after its limit, so that nothing is missed by
+a hair."""
 _REPORTS = ("RankState", "HostState")
 _Source = tuple[str, str, "int | None", "int | None"]
 """Kind, sender, rank and pid of a report: a newer one replaces an older one of the same."""
@@ -239,9 +240,8 @@ class Follower:
 
     @property
     def stuck_look_s(self) -> float:
-        """So long after a rank was heard to be stuck a hang has its name. Its agent has waited for
-        a second by then, before it said so."""
-        return self.job.policy.still_limit_s - STUCK_SAID_S
+        """So long after a rank was heard to be stuck a hang has its name."""
+        return self.job.policy.still_limit_s + STUCK_LATE_S
 
 
 @functools.cache

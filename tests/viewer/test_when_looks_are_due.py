@@ -13,7 +13,7 @@ from ddtop.viewer.engine import (
 )
 from ddtop.wire import frames
 from ddtop.wire.records import RankState
-from tests.viewer.test_newest_reports import Viewer, simulated
+from tests.viewer.simulated import Viewer, simulated
 
 
 @pytest.mark.parametrize(
