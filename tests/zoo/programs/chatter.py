@@ -50,7 +50,7 @@ CASES = {
         "within_s": 60,
     },
     "helpers-compute": {
-        "story": "Each rank keeps six child processes that compute without end.",
+        "story": "Each rank keeps four child processes that compute without end.",
         "expected": ["cpu-oversubscribed 0,1"],
         "world": 2,
         "within_s": 60,
@@ -82,7 +82,7 @@ def loop(net, after_backward, steps=100_000, pause=0.0):
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
     rows = torch.ones(4, 16)
     for step in range(steps):
-        if step == 20 and dist.get_rank() == 0:
+        if step == 5 and dist.get_rank() == 0:
             mark()
         optimizer.zero_grad()
         net(rows).mean().backward()
@@ -169,9 +169,9 @@ def many_threads():
 
 
 def helpers_compute():
-    """Each rank keeps six child processes that decode samples without end."""
+    """Each rank keeps four child processes that decode samples without end."""
     code = "while True: sum(range(10000))"
-    helpers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
+    helpers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     loop(layers(2), work_in_threads)
     for helper in helpers:
         helper.kill()
