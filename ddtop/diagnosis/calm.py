@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.activity import doing, where
+from ddtop.diagnosis.phase import phase_clause, phase_of
 from ddtop.diagnosis.wait_text import waited_text
 from ddtop.model.state.ending import failed
 from ddtop.model.state.facts import Snapshot, State
@@ -125,7 +126,20 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     ending = f", and none waits for another in a collective{_stand(snapshot, policy)}"
     if waiting:
         ending = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
+    elif (phase := _phase_of_all(snapshot)) is not None:
+        ending = f"; {phase}"
     return f"quiet: no rank has moved{since}{ending}"
+
+
+def _phase_of_all(snapshot: Snapshot) -> str | None:
+    """`ranks 0,1 are saving a checkpoint (train.py:40), 12 s; usually 45 s`, if all of them are in
+    such a phase."""
+    alive = [rank for rank in snapshot.ranks if not rank.gone]
+    if not alive or any(phase_of(rank) is None for rank in alive):
+        return None
+    numbers = [rank.rank for rank in alive]
+    clause = phase_clause(alive[0], snapshot.time_unix_ns)
+    return f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} {clause}"
 
 
 def _rpc(snapshot: Snapshot) -> str | None:
