@@ -67,11 +67,9 @@ def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> li
         if ends is None:
             continue
         first, last = ends
-        mib.append(_grown([one.private_mib for one in first], [one.private_mib for one in last]))
-        descriptors.append(
-            _grown([one.descriptors for one in first], [one.descriptors for one in last])
-        )
-        threads.append(_grown([one.threads for one in first], [one.threads for one in last]))
+        mib.append(max(use.private_mib for use in last) - max(use.private_mib for use in first))
+        descriptors.append(_floor(last, "descriptors") - _floor(first, "descriptors"))
+        threads.append(_floor(last, "threads") - _floor(first, "threads"))
         some = life.uses[:: max(1, len(life.uses) // SHOWN)]
         series.append(f"{life.what}: {', '.join(f'{one.private_mib:.1f}' for one in some)} MiB")
     if not mib:
@@ -85,5 +83,6 @@ def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> li
     ]
 
 
-def _grown(first: list[float] | list[int], last: list[float] | list[int]) -> float:
-    return max(last) - max(first)
+def _floor(uses: list[Use], name: str) -> int:
+    """The least of some looks: a viewer comes and goes, what leaks is there in each look."""
+    return min(getattr(use, name) for use in uses)

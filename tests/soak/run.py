@@ -185,7 +185,7 @@ class Soak:
             rows.append(
                 table.limited(f"{life.what}: private memory", most, RELAY_MIB, "MiB", digits=1)
             )
-        if len(self.relays) > 1:
+        if len(self.relays) > 1 and self.options.minutes >= LONG_MIN:
             what = f"{self.relays[-1].what}, never killed"
             rows += growth.rows(what, [self.relays[-1]], HISTORY_MIB, RELAY_COUNT)
         limit_mib = RANK_MIB if self.options.minutes >= LONG_MIN else RANK_SHORT_MIB
