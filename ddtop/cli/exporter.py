@@ -5,13 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import platform
-import pwd
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -28,17 +26,13 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.process_collector import ProcessCollector
 
 import ddtop
-from ddtop import registry
+from ddtop.cli.digests import JobSeries
 from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.host_jobs import HostFleet
 from ddtop.cli.output import printable
 from ddtop.cli.web_config import WebConfig
-from ddtop.diagnosis.finding import Verdict
 from ddtop.metrics import FAMILIES, Family
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.series import Sample, series_of
 from ddtop.viewer.fleet import Fleet, FleetJob
-from ddtop.viewer.tally import Tally, tally_of
-from ddtop.viewer.thresholds import chosen
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -52,32 +46,6 @@ CONNECTIONS_MAX = 32
 """Prometheus uses one; more than this is a mistake or an attack, and is closed at once."""
 FIRST_LOOK_S = 3.0
 _PAGE = b"<html><title>ddtop</title><body><a href=/metrics>metrics</a></body></html>\n"
-
-
-@dataclass(frozen=True, slots=True)
-class JobSeries:
-    """What is kept of one look at a job."""
-
-    tally: Tally
-    samples: tuple[Sample, ...]
-
-
-def digest(
-    entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, before: JobSeries | None
-) -> JobSeries:
-    """The series of one job, made on the thread of the fleet: a scrape only reads them."""
-    tally = tally_of(snapshot, before.tally if before is not None else None, chosen())
-    about = {"script": os.path.basename(entry.script), "host": entry.host, "user": _user()}
-    if entry.sender != registry.ELSEWHERE:
-        about["started_unix_ns"] = str(entry.started_unix_ns)
-    return JobSeries(tally, series_of(snapshot, verdict, tally, about, len(verdict.muted)))
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 class Collector:
@@ -293,7 +261,10 @@ class TextFile:
 
 
 def serve(
-    fleet: Fleet[JobSeries], server: Server | None, file: TextFile | None, scheme: str
+    fleet: Fleet[JobSeries] | HostFleet[JobSeries],
+    server: Server | None,
+    file: TextFile | None,
+    scheme: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     stop = threading.Event()

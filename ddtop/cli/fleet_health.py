@@ -4,42 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddtop import registry
+from ddtop.cli import host_jobs
+from ddtop.cli.digests import HEALTH, health_digest
 from ddtop.viewer.fleet import Fleet, FleetJob, Target, following, own_jobs
 
 if TYPE_CHECKING:
-    from ddtop.diagnosis.finding import Verdict
-    from ddtop.model.state.facts import Snapshot
     from ddtop.present.hosts.jobs import Health
 
 ANSWER_S = 3.5
 """After this time a relay that does not answer counts as not heard."""
 
 
-def digest(
-    _entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, _before: Health | None
-) -> Health:
-    """What is kept of a look."""
-    from ddtop.present.hosts.jobs import health_of
+@contextlib.contextmanager
+def others() -> Iterator[host_jobs.OtherUsers[Health] | None]:
+    """The live jobs of the other users of this host, while the block runs; None but for root."""
+    if not host_jobs.is_root():
+        yield None
+        return
+    found = host_jobs.OtherUsers(HEALTH, host_jobs.health_in)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.close()
 
-    return health_of(verdict, snapshot)
+
+class Followed:
+    """How each live job is doing, by name and run; called from any thread."""
+
+    def __init__(self, fleet: Fleet[Health], others: host_jobs.OtherUsers[Health] | None) -> None:
+        self._fleet, self._others = fleet, others
+
+    def __call__(self) -> Mapping[tuple[str, str], Health]:
+        """What is known now."""
+        jobs = [*self._fleet.jobs(), *(self._others.jobs() if self._others else ())]
+        return {(one.entry.job, one.entry.run): health_now(one) for one in known(jobs)}
+
+    def entries(self) -> list[registry.JobEntry]:
+        """The jobs of other users."""
+        return [one.entry for one in self._others.jobs()] if self._others is not None else []
 
 
 @contextlib.contextmanager
-def followed() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
-    """A function that says how each live job is doing, by name and run, while the block runs."""
+def followed() -> Iterator[Followed]:
+    """The live jobs are followed while the block runs."""
     fleet: Fleet[Health]
-    with following(own_jobs, digest) as fleet:
-        yield lambda: {(one.entry.job, one.entry.run): health_now(one) for one in known(fleet)}
+    with following(own_jobs, health_digest) as fleet, others() as found:
+        yield Followed(fleet, found)
 
 
-def known(fleet: Fleet[Health]) -> Iterable[FleetJob[Health]]:
+def known(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
     """The jobs of which something is known by now."""
-    return [one for one in fleet.jobs() if one.value is not None or one.contact is not None]
+    return [one for one in jobs if one.settled or one.contact is not None]
 
 
 def health_now(job: FleetJob[Health]) -> Health:
@@ -47,9 +68,18 @@ def health_now(job: FleetJob[Health]) -> Health:
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.present.hosts.jobs import Health
 
+    if job.contact is None and job.looks and not job.settled and _is_ok(job.value):
+        # The first looks at a job that hangs find nothing.
+        return Health(UNKNOWN, sentence="not known yet: it is being looked at", age_s=job.age_s)
     if job.contact is not None or job.value is None:
         return Health(UNKNOWN, sentence=job.contact, age_s=job.age_s if job.looks else None)
     return replace(job.value, age_s=job.age_s)
+
+
+def _is_ok(value: Health | None) -> bool:
+    from ddtop.diagnosis.finding import OK
+
+    return value is not None and value.word == OK
 
 
 def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
@@ -64,7 +94,11 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     found: dict[registry.JobEntry, Health] = {}
     if living:
         targets = [Target(one, secret) for secret in [registry.secret()] for one in living]
-        with following(lambda: targets, digest) as fleet:
-            found = {one.entry: health_now(one) for one in fleet.wait(ANSWER_S)}
+        with following(lambda: targets, health_digest) as fleet:
+            jobs = fleet.wait(ANSWER_S)
+            if any(one.looks and not one.settled and one.contact is None for one in jobs):
+                # On a busy host.
+                jobs = fleet.wait(ANSWER_S)
+            found = {one.entry: health_now(one) for one in jobs}
     asked = {id(one) for one in living}
     return [found.get(one, Health(UNKNOWN)) if id(one) in asked else health(one) for one in entries]

@@ -6,14 +6,22 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import click
+
 from ddtop import registry
-from ddtop.cli.fleet_health import healths
+from ddtop.cli.digests import own_user
+from ddtop.cli.fleet_health import health_now, healths, others
+from ddtop.cli.host_jobs import user_of
 from ddtop.wire.hosts import ALONE
 
 if TYPE_CHECKING:
     from ddtop.present.glyphs import Glyphs
     from ddtop.present.hosts.jobs import Health, Listed
 
+    Rows = list[tuple[Listed, Health]]
+
+OTHERS_S = 10.0
+"""For each other user a process is started, and looks at the jobs. It takes 2 s."""
 NAME_SHOWN = 40
 """Characters of a job's name in the table: a unique prefix is enough to attach."""
 
@@ -49,35 +57,64 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 def table_with_health(entries: list[registry.JobEntry], width: int, glyphs: Glyphs) -> list[str]:
     """The same with how each job is doing now: a row a job, at most so many columns wide."""
     from ddtop.present.hosts import jobs
+
+    rows, problems = _with_others(jobs.listed(entries, time.time_ns()))
+    return [*rows_as_table(rows, width, glyphs), *problems]
+
+
+def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
+    """One line a job below the titles, at most so many columns wide."""
+    from ddtop.present.hosts import jobs
     from ddtop.present.text import plain
 
     now = time.time_ns()
-    rows = jobs.listed(entries, now)
-    found = healths(one.entry for one in rows)
-    shown = jobs.columns(rows, width)
+    shown = jobs.columns([one for one, _ in rows], width)
     lines = [shown.titles()]
-    lines += [
-        jobs.row(one, shown, health, now, glyphs) for one, health in zip(rows, found, strict=True)
-    ]
+    lines += [jobs.row(one, shown, health, now, glyphs) for one, health in rows]
     return [plain(line).rstrip() for line in lines]
+
+
+def _with_others(own: list[Listed]) -> tuple[Rows, list[str]]:
+    """These jobs with their health; for root those of the other users of this host behind the live
+    ones. Also whose jobs are not known, a sentence each.
+    """
+    from ddtop.present.hosts.jobs import Listed
+
+    with others() as elsewhere:
+        rows = list(zip(own, healths(one.entry for one in own), strict=True))
+        if elsewhere is None:
+            return rows, []
+        known = elsewhere.wait(OTHERS_S)
+        problems = elsewhere.problems
+    theirs = [
+        (Listed(one.entry, True, one.entry.reporting, (one.entry.host,)), health_now(one))
+        for one in known
+    ]
+    live = sum(one.live for one in own)
+    return [*rows[:live], *theirs, *rows[live:]], problems
 
 
 def jobs_json(parts: bool = False) -> dict[str, object]:
     """The schema `ddtop.jobs/1`: one object a job. `parts`: one object a host of a job."""
+    rows, problems = _with_others(_listed(registry.read_entries(), parts, time.time_ns()))
+    for problem in problems:
+        click.echo(problem, err=True)
+    return json_of(rows)
+
+
+def json_of(rows: Rows) -> dict[str, object]:
+    """The schema `ddtop.jobs/1` of these jobs."""
     from ddtop.present.hosts.jobs import JOBS_SCHEMA
 
-    rows = _listed(registry.read_entries(), parts, time.time_ns())
-    found = healths(one.entry for one in rows)
-    return {
-        "schema": JOBS_SCHEMA,
-        "jobs": [_job(one, health) for one, health in zip(rows, found, strict=True)],
-    }
+    return {"schema": JOBS_SCHEMA, "jobs": [_job(one, health) for one, health in rows]}
 
 
 def _job(one: Listed, health: Health) -> dict[str, object]:
     live = one.live
+    user, name = user_of(one.entry.job)
     return {
-        "job": one.entry.job,
+        "job": name,
+        "user": user or own_user(),
         "live": live,
         "world_size": health.world_size or one.entry.world_size,
         "reporting": (one.reporting if health.reporting is None else health.reporting)

@@ -60,7 +60,8 @@ def picker(
     def pick() -> registry.JobEntry | None:
         app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))
         if of_this_host:
-            with followed() as found.followed:
+            with followed() as known:
+                found.followed, found.more = known, known.entries
                 app.run()
         else:
             app.run()

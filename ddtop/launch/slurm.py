@@ -30,9 +30,16 @@ class Slurm(Launcher):
     sent = (
         r"SLURM_(JOB_ID|JOB_NUM_NODES|JOB_NODELIST|STEP_ID|STEP_NUM_NODES|STEP_NUM_TASKS"
         r"|STEP_NODELIST|STEP_TASKS_PER_NODE|PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST"
-        r"|LAUNCH_NODE_IPADDR|HET_JOB_ID|ARRAY_JOB_ID|ARRAY_TASK_ID)|SLURMD_NODENAME"
+        r"|LAUNCH_NODE_IPADDR|RESTART_COUNT|HET_JOB_ID|ARRAY_JOB_ID|ARRAY_TASK_ID)|SLURMD_NODENAME"
     )
     prefixes = ("SLURM_",)
+
+    def restarts(self, environ: Mapping[str, str]) -> int | None:
+        """SLURM_RESTART_COUNT: a job that was requeued keeps its id and the numbers of its steps.
+
+        Source: sbatch(1). It is not set before the first requeue.
+        """
+        return number(environ, "SLURM_RESTART_COUNT") if step_numbers_ranks(environ) else None
 
     def numbers(self, environ: Mapping[str, str]) -> tuple[int, int, int | None] | None:
         """The numbers of a step. A batch script has SLURM_NTASKS, but no tasks yet."""

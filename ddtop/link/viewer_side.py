@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterator
 from typing import TypeVar
 
@@ -15,12 +16,15 @@ from zmq.utils.monitor import parse_monitor_message
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import place
 
-RECEIVE_QUEUE_FRAMES = 100_000
+QUEUE_BYTES_MAX, FRAME_COST_BYTES = 48 << 20, 128
+"""Bytes that wait in a link for its caller, and what Python adds to each frame."""
 PING_S = 2.0
 """How often a viewer says that it is there. The relay forgets it after five silent periods."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 HEAP_FRAMES = 500
 """Read in one turn of the event loop: 2 ms."""
+FILL_FRAMES = 20_000
+"""Moved out of a socket at once, at most: 100 ms."""
 NO_LIMIT = 0
 MOST_LINKS = 4096
 """Sockets of one context; libzmq allows 1023 unless it is told otherwise."""
@@ -34,11 +38,16 @@ def _connect(
     port: int,
     secret: bytes,
     controller: bool,
-    queue_frames: int = RECEIVE_QUEUE_FRAMES,
 ) -> _S:
+    """A socket of a viewer.
+
+    The queue of libzmq has no limit: libzmq 4.3.5 may abort the process when a queue that was full
+    is read again (its issue 3937), and a viewer is now and then busy for seconds. Whoever has the
+    socket takes out what is there in each turn, and bounds what it keeps.
+    """
     mine = derive(secret, CONTROLLER if controller else VIEWER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, queue_frames)
+    socket.setsockopt(zmq.RCVHWM, NO_LIMIT)
     socket.setsockopt(zmq.CURVE_SERVERKEY, derive(secret, SERVER).public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
@@ -75,6 +84,45 @@ def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
         context.destroy(linger=0)
 
 
+class FrameQueue:
+    """Frames that have come and that nobody has taken yet, at most so many bytes.
+
+    What comes while it is full is dropped and counted.
+    """
+
+    def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self.dropped = 0
+        self._bytes_max, self._bytes = bytes_max, 0
+        self._frames: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def put(self, data: bytes) -> None:
+        """Keep it, or drop it."""
+        if self._bytes >= self._bytes_max:
+            self.dropped += 1
+            return
+        self._frames.append(data)
+        self._bytes += len(data) + FRAME_COST_BYTES
+
+    def take(self) -> bytes:
+        """The oldest; there must be one."""
+        data = self._frames.popleft()
+        self._bytes -= len(data) + FRAME_COST_BYTES
+        return data
+
+    def fill(self, socket: zmq.Socket[bytes], frames_max: int) -> int:
+        """Move what is there out of the socket. Returns how many frames these were."""
+        for count in range(frames_max):
+            try:
+                data = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return count
+            self.put(data)
+        return frames_max
+
+
 class ViewerLink:
     """For a plain loop: `status`, `diagnose`, the demo without a terminal.
 
@@ -85,6 +133,7 @@ class ViewerLink:
         self._context = zmq.Context(io_threads=1)
         self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
         self._said = time.monotonic()
+        self.waiting = FrameQueue()
 
     @property
     def is_due(self) -> bool:
@@ -101,10 +150,15 @@ class ViewerLink:
 
     def receive(self, seconds: float) -> Iterator[bytes]:
         """The frames that come in during the next `seconds`."""
-        until = time.monotonic() + seconds
+        until, taken = time.monotonic() + seconds, 0
         while (left := until - time.monotonic()) > 0:
-            if self._socket.poll(int(left * 1000) + 1):
-                yield self._socket.recv()
+            if taken % HEAP_FRAMES == 0 or not self.waiting:
+                self.waiting.fill(self._socket, FILL_FRAMES)
+            if self.waiting:
+                taken += 1
+                yield self.waiting.take()
+            else:
+                self._socket.poll(int(left * 1000) + 1)
 
     def close(self) -> None:
         """Close at once."""
@@ -114,10 +168,8 @@ class ViewerLink:
 class ViewerLinks:
     """Many links in one thread, for a loop that follows many jobs. Each has a name.
 
-    They share one context, because each context has threads of its own. The queues of libzmq have
-    no limit here: a viewer of many jobs is now and then busy for a second with one of them, and
-    libzmq 4.3.5 may abort the process when a queue that was full is read again (its issue 3937).
-    The caller takes out what is there in each turn, and bounds what it keeps. Not thread-safe.
+    They share one context, because each context has threads of its own. The caller takes out what
+    is there in each turn, and bounds what it keeps. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -135,7 +187,7 @@ class ViewerLinks:
         """
         try:
             socket = self._context.socket(zmq.DEALER)
-            _connect(socket, address, port, secret, controller=False, queue_frames=NO_LIMIT)
+            _connect(socket, address, port, secret, controller=False)
         except zmq.ZMQError as error:
             raise OSError(error.errno, error.strerror) from None
         self._sockets[name] = socket
@@ -181,6 +233,9 @@ class AsyncViewerLink:
         self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
         self._now: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket)
         self._counted, self._counted_from, self._per_s = 0, time.monotonic(), 0.0
+        self.waiting = FrameQueue()
+        self._came = asyncio.Event()
+        self._filling: asyncio.Task[None] | None = None
 
     async def send(self, frame: bytes) -> None:
         """Queue a frame; dropped if the relay does not take it."""
@@ -192,26 +247,43 @@ class AsyncViewerLink:
     async def receive(self, seconds: float) -> AsyncIterator[bytes]:
         """The frames that come in during the next `seconds`; of thousands a second many at a time.
 
+        They are taken out of the socket by a task of its own: a caller that waits, such as a bridge
+        whose ssh is slow, does not let them pile up there.
+        """
+        if self._filling is None:
+            self._filling = asyncio.create_task(self._fill())
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            for _ in range(min(len(self.waiting), HEAP_FRAMES)):
+                yield self.waiting.take()
+            if self.waiting:
+                # Also where all is there already the loop has to get its turn.
+                await asyncio.sleep(0)
+                continue
+            if self._filling.done():
+                self._filling.result()
+            self._came.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._came.wait(), left)
+
+    async def _fill(self) -> None:
+        """Move frames into our own queue until cancelled.
+
         asyncio takes 0.1 ms for each frame that it is asked for, a whole core at 10,000 a second.
         So what is there is read without asking, and where much comes it is left to gather first.
         """
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if not await self._socket.poll(int(left * 1000) + 1):
-                return
-            taken = 0
-            while taken < HEAP_FRAMES:
-                try:
-                    data = self._now.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                taken += 1
-                self._counted += 1
-                yield data
-            # Also where all is there already the loop has to get its turn. Where more is there,
-            # nothing has to gather: the past of 10,000 ranks took 1.4 s of such pauses.
-            gathers = self._is_flood() and taken < HEAP_FRAMES
-            await asyncio.sleep(GATHER_S if gathers else 0)
+        try:
+            while True:
+                await self._socket.poll()
+                taken = self.waiting.fill(self._now, HEAP_FRAMES)
+                self._counted += taken
+                self._came.set()
+                # Also where all is there already the loop has to get its turn. Where more is there,
+                # nothing has to gather: the past of 10,000 ranks took 1.4 s of such pauses.
+                gathers = self._is_flood() and taken < HEAP_FRAMES
+                await asyncio.sleep(GATHER_S if gathers else 0)
+        finally:
+            self._came.set()
 
     def _is_flood(self) -> bool:
         now = time.monotonic()
@@ -222,4 +294,6 @@ class AsyncViewerLink:
 
     def close(self) -> None:
         """Close at once."""
+        if self._filling is not None:
+            self._filling.cancel()
         self._context.destroy(linger=0)

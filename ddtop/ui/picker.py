@@ -67,6 +67,8 @@ class JobSearch:
         followed: Followed | None = None,
     ) -> None:
         self.followed = followed
+        self.more: Callable[[], Sequence[registry.JobEntry]] | None = None
+        """Further jobs: root sees those of all users of the host."""
         self.jobs: list[Listed] = []
         self.problem: str | None = None
         self.health: dict[JobKey, Health] = {}
@@ -80,7 +82,8 @@ class JobSearch:
         """Read which jobs there are; what was known stays where that fails. Off the loop: a home
         may be slow."""
         try:
-            entries = await _in_thread(lambda: list(self._read()))
+            more = self.more
+            entries = await _in_thread(lambda: [*self._read(), *(more() if more else ())])
         except registry.RegistryError as error:
             self.problem = str(error)
             return

@@ -33,6 +33,8 @@ READ_S = 2.0
 """How often it is read which jobs there are."""
 LOOK_S, LOOK_MOST_S = 1.0, 2.5
 """Pauses between two looks at one job. The longer one keeps what is shown less than 3 s old."""
+SETTLED_LOOKS = 2
+"""The first look does not know yet how much CPU a rank uses: without that no rank is blamed."""
 SECOND_LOOK_S = 0.55
 """A finding needs two looks half a second apart. The second follows as soon as it counts."""
 LOOK_SHARE, JOB_SHARE = 0.4, 0.15
@@ -69,7 +71,8 @@ class FleetJob(Generic[T]):
 
     `value`: what `digest` made of the last look; None before the first one. `contact`: None while
     its relay is heard, else why not, one sentence. `age_s`: how old `value` is, seconds. `looks`:
-    how many looks there were.
+    how many looks there were. `settled`: there were enough of them for a first verdict; the first
+    looks at a job that hangs find nothing yet.
     """
 
     entry: registry.JobEntry
@@ -77,6 +80,7 @@ class FleetJob(Generic[T]):
     contact: str | None
     age_s: float
     looks: int
+    settled: bool = False
 
 
 class _Followed(Generic[T]):
@@ -91,6 +95,7 @@ class _Followed(Generic[T]):
         self.value: T | None = None
         self.looked = time.monotonic()
         self.looks = 0
+        self.settled = False
         self.due = 0.0
         self.cost_s = 0.0
         self.queue: deque[tuple[bytes, float]] = deque()
@@ -156,8 +161,8 @@ class Fleet(Generic[T]):
         # `age_s` was the moment of the look; here it becomes an age.
         return tuple(replace(one, age_s=max(now - one.age_s, 0.0)) for one in self._shown)
 
-    def wait(self, seconds: float, looks: int = 2) -> tuple[FleetJob[T], ...]:
-        """The jobs, as soon as each has been looked at so often or is not heard; at the latest
+    def wait(self, seconds: float) -> tuple[FleetJob[T], ...]:
+        """The jobs, as soon as the verdict on each is settled or it is not heard; at the latest
         after so many seconds.
         """
         until = time.monotonic() + seconds
@@ -167,7 +172,7 @@ class Fleet(Generic[T]):
             return self.failure is not None or (
                 read
                 and len(self._shown) == len(self._targets or ())
-                and all(one.looks >= looks or one.contact is not None for one in self._shown)
+                and all(one.settled or one.contact is not None for one in self._shown)
             )
 
         with self._changed:
@@ -230,7 +235,7 @@ class Fleet(Generic[T]):
     def _disconnect(self, one: _Followed[T]) -> None:
         if one.follower is not None and self._links is not None:
             self._links.close_one(one.target.key)
-        one.follower, one.again = None, 0.0
+        one.follower, one.again, one.settled = None, 0.0, False
         one.queue.clear()
         one.queue_bytes = 0
 
@@ -326,7 +331,9 @@ class Fleet(Generic[T]):
             one.looked = time.monotonic()
             one.cost_s = time.thread_time() - worked
             pause_s = max(LOOK_S, one.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
-            if follower.judge.wavers or one.looks < follower.judge.snapshots_needed:
+            wavers = follower.judge.wavers
+            one.settled = one.settled or (one.looks >= SETTLED_LOOKS and not wavers)
+            if wavers or not one.settled:
                 pause_s = max(SECOND_LOOK_S, 2 * one.cost_s)
             one.due = one.looked + min(pause_s, LOOK_MOST_S)
             facts = list(snapshot.ranks)
@@ -343,7 +350,7 @@ class Fleet(Generic[T]):
 
     def _show(self) -> None:
         self._shown = tuple(
-            FleetJob(one.target.entry, one.value, one.contact, one.looked, one.looks)
+            FleetJob(one.target.entry, one.value, one.contact, one.looked, one.looks, one.settled)
             for one in self._followed.values()
         )
         with self._changed:
@@ -352,7 +359,10 @@ class Fleet(Generic[T]):
 
 def closed(entry: registry.JobEntry) -> str | None:
     """Why the relay of this entry cannot be asked from here, one sentence; None if it may be."""
-    if not entry.reachable(time.time_ns()) and entry.sender != registry.ELSEWHERE:
+    if entry.sender == registry.ELSEWHERE:
+        # It is known by its port alone, and was asked there.
+        return None
+    if not entry.reachable(time.time_ns()):
         return why_silent(entry)
     address, _ = entry.endpoint()
     if not entry.is_here and is_loopback(address) and entry.host != os.uname().nodename:

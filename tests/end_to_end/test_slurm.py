@@ -41,6 +41,10 @@ def test_a_job_of_slurm_is_found_by_its_id_and_its_sleeping_rank_is_named(cluste
 
     worst = world.until(diagnosed, 60, "finding")
     table = world.ddtop("attach", "--slurm", job, *remote)
+    bare = cluster.says("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 600")
+    cluster.until(lambda: bare in cluster.says("squeue", "-h", "-t", "R", "-o", "%A"), "second job")
+    listed = json.loads(world.ddtop("jobs", "--slurm", "--json", *remote).stdout)["jobs"]
+    cluster.says("scancel", bare)
     pending = cluster.says("sbatch", "--parsable", "--hold", "--wrap", "true")
     waits = world.ddtop("status", "--slurm", pending)
     cluster.says("scancel", job)
@@ -52,7 +56,44 @@ def test_a_job_of_slurm_is_found_by_its_id_and_its_sleeping_rank_is_named(cluste
     assert worst["ranks"] == [1]
     assert table.returncode == 0
     assert f"{job}.0  2/2 ranks" in table.stdout
+    by_name = {one["job"]: one for one in listed}
+    assert set(by_name) == {bare, f"{job}.0"}
+    assert (by_name[f"{job}.0"]["health"], by_name[f"{job}.0"]["reporting"]) == ("critical", 2)
+    assert (by_name[bare]["health"], by_name[bare]["live"]) == ("unknown", True)
+    assert "DDTOP=1" in by_name[bare]["summary"]
     assert (waits.returncode, over.returncode, never.returncode) == (3, 3, 3)
     assert f"Slurm job {pending} has no nodes yet: PENDING (JobHeldUser)" in waits.stderr
     assert f"Slurm job {job} is over: CANCELLED" in over.stderr
     assert "there is no Slurm job 987654" in never.stderr
+
+
+def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(cluster, world):
+    program, port = str(PROGRAMS / "under_slurm.py"), slurm_cluster.free_ports(1)[0]
+    script = world.folder / "job.sh"
+    script.write_text(f"#!/bin/sh\nexec srun {sys.executable} {program} {port} well\n")
+    for name, value in (world.environment | {"DDTOP": "1", "GLOO_SOCKET_IFNAME": "lo"}).items():
+        cluster.environment[name] = value
+    nodes = ("-N", "2", "--ntasks-per-node=2", "-o", "/dev/null")
+    job = cluster.says("sbatch", "--parsable", "--requeue", *nodes, str(script))
+
+    def pids():
+        said = world.ddtop("status", f"{job}.0", "--json").stdout
+        found = {one["pid"] for one in json.loads(said)["ranks"]} if said else set()
+        return found if len(found) == 4 and None not in found else None
+
+    before = world.until(pids, 90, "four ranks")
+    cluster.says("scontrol", "requeue", job)
+    cluster.until(
+        lambda: cluster.says("squeue", "-h", "-o", "%T") == "PENDING", "job that waits again"
+    )
+    # Slurm lets two minutes pass before a job that was requeued.
+    cluster.says("scontrol", "update", f"JobId={job}", "StartTime=now")
+    world.until(lambda: before.isdisjoint(pids() or before), 90, "four ranks of the next attempt")
+    again = world.ddtop("report", f"{job}.0", "--no-source", "-o", "-").stdout
+    cluster.says("scancel", job)
+    end = world.until(lambda: world.diagnose()["ended"] and world.diagnose(), 60, "end")
+
+    assert "4 of 4 reporting, attempt 1" in again
+    assert "critical:" not in again
+    assert [one["kind"] for one in end["findings"]] == ["cancelled"]
+    assert end["ended"]["reason"] == "cancelled"

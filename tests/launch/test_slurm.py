@@ -36,6 +36,20 @@ def test_a_task_is_a_rank_where_nothing_else_numbered_it_or_a_script_copied_it(e
 
 
 @pytest.mark.parametrize(
+    ("environ", "restarts"),
+    [
+        (STEP, 0),
+        (STEP | {"SLURM_RESTART_COUNT": "2"}, 2),
+        (STEP_OF_TORCHRUNS | DEEPSPEED | {"SLURM_RESTART_COUNT": "2"}, 0),
+        (STEP | TORCHRUN | {"SLURM_RESTART_COUNT": "2", "TORCHELASTIC_RESTART_COUNT": "1"}, 1),
+    ],
+)
+def test_a_job_that_was_requeued_counts_its_lives_where_its_tasks_are_the_ranks(environ, restarts):
+    """Below a launcher each life is a run of its own, which begins at attempt 0."""
+    assert launch.restarts(environ) == restarts
+
+
+@pytest.mark.parametrize(
     ("environ", "world_size", "nodes"),
     [
         (STEP, 8, 2),

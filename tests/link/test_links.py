@@ -4,6 +4,7 @@ relay up.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -14,7 +15,7 @@ import zmq
 
 from ddtop.link.keys import SERVER, VIEWER, derive
 from ddtop.link.relay_side import PROCESS, VIEW, RelayLink
-from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
+from ddtop.link.viewer_side import AsyncViewerLink, FrameQueue, ViewerLink, admits
 from ddtop.wire.frames import FRAME_BYTES_MAX
 from tests.link.secrets import DEADLINE_S, SECRET
 
@@ -185,7 +186,7 @@ def test_a_viewer_that_is_gone_is_told_from_one_whose_queue_is_full(relay):
 
 def test_a_viewer_that_does_not_read_is_full_and_not_gone(home, monkeypatch):
     monkeypatch.setattr("ddtop.link.relay_side.VIEWER_QUEUE_FRAMES", 1)
-    monkeypatch.setattr("ddtop.link.viewer_side.RECEIVE_QUEUE_FRAMES", 1)
+    monkeypatch.setattr("ddtop.link.viewer_side.NO_LIMIT", 1)
     relay = RelayLink(home.runtime / "full.sock", SECRET, "127.0.0.1")
     viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
     try:
@@ -198,6 +199,78 @@ def test_a_viewer_that_does_not_read_is_full_and_not_gone(home, monkeypatch):
         relay.close()
 
     assert found == ([peer], [])
+
+
+FLOOD = 120_000
+"""More than any queue of libzmq is given elsewhere: one that was full may abort the process."""
+
+
+@pytest.fixture
+def flood():
+    """A relay's socket that sends so many frames to whoever asks, as fast as they go."""
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    keys = derive(SECRET, SERVER)
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+    def send():
+        peer, _ = socket.recv_multipart()
+        for number in range(FLOOD):
+            socket.send_multipart([peer, b"%d" % number])
+        return peer
+
+    with ThreadPoolExecutor(1) as pool:
+        yield port, pool.submit(send)
+    context.destroy(linger=0)
+
+
+def test_a_viewer_that_is_busy_while_much_comes_gets_it_in_order_and_lives(flood):
+    port, sent = flood
+    viewer = ViewerLink("127.0.0.1", port, SECRET)
+    try:
+        viewer.send(b"join")
+        sent.result(8 * DEADLINE_S)
+        frames = []
+        for data in viewer.receive(8 * DEADLINE_S):
+            frames.append(data)
+            if len(frames) == FLOOD:
+                break
+    finally:
+        viewer.close()
+
+    assert frames == [b"%d" % number for number in range(FLOOD)]
+
+
+def test_a_dashboard_that_does_not_take_frames_keeps_so_many_and_counts_the_others(flood):
+    """A bridge whose ssh is slow: what comes meanwhile must not pile up without end."""
+    port, sent = flood
+
+    async def feed():
+        link = AsyncViewerLink("127.0.0.1", port, SECRET)
+        link.waiting = FrameQueue(bytes_max=100_000)
+        try:
+            await link.send(b"join")
+            stream = link.receive(8 * DEADLINE_S)
+            first = await stream.__anext__()
+            end = time.monotonic() + 8 * DEADLINE_S
+            while not sent.done() or link.waiting.dropped < FLOOD / 2:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.02)
+            kept = len(link.waiting)
+            second = await stream.__anext__()
+            return first, second, kept, link.waiting.dropped
+        finally:
+            link.close()
+
+    first_frame, second, kept, dropped = asyncio.run(feed())
+
+    assert (first_frame, second) == (b"0", b"1")
+    assert 100 < kept < 1000
+    assert dropped > FLOOD / 2
 
 
 def test_a_frame_over_the_limit_ends_its_senders_connection(relay):

@@ -114,12 +114,19 @@ def outside_to(pids: str, readonly: bool) -> int:
 def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
     """The list of jobs, and the dashboard on each that is picked, until the user quits."""
     from ddtop.cli import outside_jobs
+    from ddtop.cli.host_jobs import user_of
 
     while (picked := pick()) is not None:
         pids = outside_jobs.pids_in(picked)
         if pids is not None:
             outside_to(pids, readonly)
             return 0
+        user, name = user_of(picked.job)
+        if user is not None:
+            # What its relay sends is read with that user's rights only.
+            raise CommandError(
+                f"ddtop: {name} is a job of {user}: sudo -u {user} ddtop attach {name}", USAGE
+            )
         if not show_job(picked, readonly, from_list=True):
             return 0
     return 0

@@ -30,7 +30,8 @@ LISTEN = "127.0.0.1:9477"
 def command(listen: str | None, folder: str | None, config: str | None, hub: str | None) -> None:
     """The live jobs as series for Prometheus.
 
-    Serves all jobs of this user until it is stopped. With --hub only the job whose relay listens
+    Serves all jobs of this user until it is stopped. For root these are the jobs of all users of
+    this host, and those of others are named USER/JOB. With --hub only the job whose relay listens
     there. Exit code 2: it cannot listen or write, 3: no contact with the hub.
     """
     exporter(listen, folder, config, hub)
@@ -49,6 +50,7 @@ def exporter(listen: str | None, folder: str | None, config: str | None, hub: st
         raise CommandError(
             f"ddtop: the exporter needs {error.name}: pip install 'ddtop[exporter]'", USAGE
         ) from None
+    from ddtop.cli import digests, host_jobs
     from ddtop.cli.fleet_targets import targets
     from ddtop.cli.web_config import web_config
     from ddtop.viewer.fleet import Fleet
@@ -57,7 +59,11 @@ def exporter(listen: str | None, folder: str | None, config: str | None, hub: st
         raise CommandError("ddtop: --web-config is for --listen, not for --textfile", USAGE)
     rules = web_config(config)
     host, port = address_of(LISTEN if listen is None else listen)
-    fleet = Fleet(targets(hub), serving.digest)
+    own = Fleet(targets(hub), digests.series_digest)
+    fleet: Fleet[digests.JobSeries] | host_jobs.HostFleet[digests.JobSeries] = own
+    if hub is None and host_jobs.is_root():
+        others = host_jobs.OtherUsers(digests.SERIES, host_jobs.series_in)
+        fleet = host_jobs.HostFleet(own, others)
     found = serving.registry_of(fleet.jobs)
     file = serving.TextFile(folder, found) if folder is not None else None
     server = None

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from ddtop.cli.options import AS_JSON
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.options import AS_JSON, REMOTE
 
 NAMED = 3
 """Files that are named in the note about job files that were not read."""
@@ -17,13 +18,33 @@ NAMED = 3
 @click.option(
     "--all", "parts", is_flag=True, help="A line for each host of a job that has several."
 )
-def command(as_json: bool, parts: bool) -> None:
+@click.option(
+    "--hub",
+    "hubs",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="The job whose relay listens there, in place of those of the state folder; may be given"
+    " several times.",
+)
+@click.option(
+    "--slurm",
+    is_flag=True,
+    help="All running Slurm jobs of yours, each asked on its own node.",
+)
+@REMOTE
+def command(
+    as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool, remote: str | None
+) -> None:
     """Live and ended jobs of this user.
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
     second, for how long no rank has made progress, and the sentence of its worst finding. Jobs that
-    run on this host and were not started with ddtop come last.
+    run on this host and were not started with ddtop come last. For root these are the live jobs of
+    all users of this host, too; those of others are named USER/JOB.
     """
+    if hubs or slurm:
+        elsewhere(hubs, slurm, parts, as_json, remote)
+        return
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, table, table_with_health
@@ -48,3 +69,30 @@ def command(as_json: bool, parts: bool) -> None:
             f"({names})",
             err=True,
         )
+
+
+def elsewhere(
+    hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool, remote: str | None
+) -> None:
+    """The jobs at these hubs, or those that Slurm knows.
+
+    Raises:
+        CommandError: 2, options that exclude each other, or no HOST:PORT; 3, no contact.
+    """
+    from ddtop.cli.job_list import json_of, rows_as_table
+    from ddtop.cli.output import glyphs, width
+
+    if (bool(hubs), slurm, parts).count(True) > 1:
+        raise CommandError("ddtop: --hub, --slurm and --all exclude each other", USAGE)
+    if slurm:
+        from ddtop.cli.slurm_jobs import slurm_jobs
+
+        rows, none = slurm_jobs(remote), "no Slurm job of yours runs"
+    else:
+        from ddtop.cli.hub_jobs import hub_jobs
+
+        rows, none = hub_jobs(hubs), "no job"
+    if as_json:
+        click.echo(json.dumps(json_of(rows) | {"outside": []}))
+        return
+    click.echo("\n".join(rows_as_table(rows, width(), glyphs())) if rows else none)

@@ -272,7 +272,11 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
 def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
     host = min(bad, key=_signalled_unix_ns).agent.sender
     there = [rank for rank in bad if rank.agent.sender == host]
-    times = sorted(_signalled_unix_ns(rank) for rank in (there if len(there) > 1 else bad))
+    if len(there) == 1 < len(bad):
+        # One rank a host. A launcher of another host does not send SIGTERM to its own rank: that
+        # fails by its connections first.
+        return True
+    times = sorted(_signalled_unix_ns(rank) for rank in there)
     return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
 
 

@@ -218,6 +218,8 @@ def _script(job: Listed) -> str:
 
 
 def _started(job: Listed, now_unix_ns: int) -> str:
+    if not job.entry.started_unix_ns:
+        return ""
     seconds = (now_unix_ns - job.entry.started_unix_ns) / units.SECOND_NS
     # One unit: a figure that changes every second draws the eye for nothing.
     for limit, size, unit in ((60, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):

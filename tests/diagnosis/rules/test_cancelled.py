@@ -74,6 +74,17 @@ def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s,
     assert [finding.kind for finding in job.verdict().findings] == [kind]
 
 
+def test_of_one_rank_a_host_a_signal_to_all_is_a_cancellation_however_late_it_comes():
+    """Slurm's daemons pass on scancel at their own pace, and no launcher ends a rank elsewhere."""
+    job = SpreadJob(3, hosts=3)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.4 * rank.number)
+    job.passes(4)
+
+    assert [finding.kind for finding in job.verdict().findings] == ["cancelled"]
+
+
 @pytest.mark.parametrize("code", [143, 130])
 def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(code):
     job = trained()

@@ -1,4 +1,7 @@
-"""A training whose ranks Slurm numbers. Rank 1 sleeps after a few steps, and the others wait."""
+"""A training whose ranks Slurm numbers. Rank 1 sleeps after a few steps, and the others wait.
+
+With a second word all ranks train.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def main() -> None:
     address = f"tcp://127.0.0.1:{sys.argv[1]}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
     for step in range(10**9):
-        if rank == 1 and step == 20:
+        if rank == 1 and step == 20 and len(sys.argv) == 2:
             time.sleep(3600)
         dist.all_reduce(torch.ones(8))
         time.sleep(0.02)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import time
+from dataclasses import dataclass
 
 from ddtop.viewer.routes.relay import NoContactError
 from ddtop.viewer.routes.schedulers.scheduler import (
@@ -24,6 +26,49 @@ _FORMAT = "%A|%i|%T|%r|%u|%N"
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING")
 _NOT_THERE = "Invalid job id"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job that runs: its id as it is typed, its name, its nodes as Slurm writes them, and since
+    when it runs (unix ns).
+    """
+
+    number: str
+    name: str
+    nodes: str
+    started_unix_ns: int
+
+
+def running(user: str) -> list[SlurmJob]:
+    """The running jobs of this user, the newest first.
+
+    Source: squeue with `%i|%M|%N|%j`; `%M` is the time that a job has used, D-HH:MM:SS.
+
+    Raises:
+        NoContactError: Slurm is not here, or does not answer.
+    """
+    code, out, err = asked(
+        "squeue", "--noheader", f"--user={user}", "--states=RUNNING", "--format=%i|%M|%N|%j"
+    )
+    if code:
+        raise NoContactError(f"squeue does not answer: {last_line(err)}")
+    rows = [row.split("|", 3) for row in out.splitlines() if row.count("|") >= 3]
+    now = time.time_ns()
+    found = [
+        SlurmJob(number, name.strip(), nodes, now - int(used_s(used) * 1e9))
+        for number, used, nodes, name in rows
+    ]
+    return sorted(found, key=lambda one: -one.started_unix_ns)
+
+
+def used_s(text: str) -> float:
+    """Seconds of Slurm's `D-HH:MM:SS`; 0 for anything else."""
+    days, dash, rest = text.strip().rpartition("-")
+    parts = [*([days] if dash else ["0"]), *["0"] * (2 - rest.count(":")), *rest.split(":")]
+    if len(parts) != 4 or not all(one.isascii() and one.isdigit() for one in parts):
+        return 0.0
+    return float(sum(int(one) * s for one, s in zip(parts, (86400, 3600, 60, 1), strict=True)))
 
 
 class Slurm:

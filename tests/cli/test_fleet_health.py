@@ -1,0 +1,35 @@
+"""What the list of jobs says of a job that is followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.cli.fleet_health import health_now, known
+from ddtop.present.hosts.jobs import Health
+from ddtop.viewer.fleet import FleetJob
+from tests.entries import entry
+
+
+def job(word, contact=None, settled=True):
+    return FleetJob(entry(), Health(word), contact, 0.5, 2, settled)
+
+
+@pytest.mark.parametrize(
+    ("word", "settled", "said"),
+    [
+        ("ok", False, "unknown"),
+        ("ok", True, "ok"),
+        ("critical", False, "critical"),
+        ("critical", True, "critical"),
+    ],
+)
+def test_a_job_is_ok_only_when_no_look_is_about_to_change_it(word, settled, said):
+    """The first looks at a job that hangs find nothing."""
+    assert health_now(job(word, settled=settled)).word == said
+    assert bool(known([job(word, settled=settled)])) is settled
+
+
+def test_a_job_whose_relay_is_not_heard_is_unknown_with_the_reason():
+    health = health_now(job("ok", "its relay is stopped"))
+
+    assert (health.word, health.sentence, health.age_s) == ("unknown", "its relay is stopped", 0.5)
