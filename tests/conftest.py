@@ -4,6 +4,7 @@ sockets.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,12 +12,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from jsonschema import Draft202012Validator
 
 from ddtop import folders
 from ddtop.policy import POLICY
+from ddtop.present.schemas import KEYS, json_schema
 from ddtop.viewer import thresholds
 from tests.runtime_folder import runtime_folder
 
@@ -35,6 +39,27 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ddtop")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def documents_are_valid() -> Iterator[None]:
+    """Whatever document of ddtop's a test reads is valid against its schema.
+
+    Tests read them with `json.loads`: the output of commands, bodies of webhooks, files.
+    """
+    validators = {name: Draft202012Validator(json_schema(name)) for name in KEYS}
+    loads = json.loads
+
+    def checked(*arguments: Any, **named: Any) -> Any:
+        found = loads(*arguments, **named)
+        validator = validators.get(str(found.get("schema"))) if isinstance(found, dict) else None
+        if validator is not None:
+            validator.validate(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json, "loads", checked)
+        yield
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from ddtop.metrics import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTRIB = ROOT / "contrib"
@@ -63,3 +67,73 @@ def test_the_task_prolog_leaves_what_a_job_has_chosen(given, said):
     )
 
     assert done.stdout == said
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_of_the_watcher_is_one_of_systemds(tmp_path):
+    """It also looks whether the command is there, below the home of the user."""
+    command = tmp_path / ".local/bin/ddtop"
+    command.parent.mkdir(parents=True)
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", CONTRIB / "systemd/ddtop-watch@.service"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def dashboard():
+    """The Grafana dashboard, and what its panels ask of Prometheus."""
+    found = json.loads((CONTRIB / "grafana/ddtop.json").read_text())
+    return found, [target["expr"] for panel in found["panels"] for target in panel["targets"]]
+
+
+def test_the_dashboard_asks_for_series_that_there_are_with_labels_that_they_have():
+    labels_of = {family.name: {"job", *family.labels} for family in FAMILIES}
+    _, asked = dashboard()
+    for expression in asked:
+        ((name, labels),) = re.findall(r"(ddtop_\w+)\{([^}]*)\}", expression)
+        names = re.findall(r"(\w+)=", labels) + re.findall(r" by \((\w+)\)", expression)
+
+        assert set(names) <= labels_of[name], expression
+
+
+def test_the_panels_of_the_dashboard_lie_beside_each_other_and_ask_a_source_that_it_has():
+    found, _ = dashboard()
+    variables = {one["name"] for one in found["templating"]["list"]}
+    taken = set()
+    for panel in found["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+
+        assert place["x"] + place["w"] <= 24
+        assert taken.isdisjoint(cells), panel["title"]
+        assert set(re.findall(r"\$\{?(\w+)", json.dumps(panel))) <= variables | {"__rate_interval"}
+        taken |= cells
+    assert len({panel["id"] for panel in found["panels"]}) == len(found["panels"])
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_can_read_what_the_dashboard_asks(tmp_path):
+    _, asked = dashboard()
+    rules = [
+        {"record": f"panel_{number}", "expr": expression.replace("$job", ".*")}
+        for number, expression in enumerate(asked)
+    ]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        ["promtool", "check", "rules", path], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(asked)} rules found" in done.stdout

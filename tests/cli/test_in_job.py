@@ -1,7 +1,9 @@
 """`--slurm`, `--k8s`, `--pbs` and `--lsf`, with the schedulers' programs replaced by doubles.
 
 Those of squeue and srun are what Slurm 22.05 printed. Those of `kubectl get pods`, `qstat -f -F
-json` and `bjobs -json` are written by hand, in the form that we know of them: none is a recording.
+json` and `bjobs -json` are written by hand, none is a recording. Keys, escapes, lists of hosts and
+messages of qstat and bjobs are as programs quote them that parse them for a living; how bjobs
+answers in JSON for a job that it does not know was found nowhere.
 """
 
 from __future__ import annotations
@@ -117,7 +119,8 @@ def test_the_job_of_another_user_is_not_entered(double, monkeypatch, option, pro
     [
         ("--slurm", "squeue", "", "slurm_load_jobs error: Invalid job id specified", "no Slurm"),
         ("--pbs", "qstat", "", "qstat: Unknown Job Id 7.pbs\n", "there is no PBS job 7"),
-        ("--pbs", "qstat", "", "qstat: 7.pbs Job has finished, use -x or -H", "job 7 is over"),
+        ("--pbs", "qstat", "", "qstat: 7.pbs Job has finished, use -x or -H to obtain historical "
+         "job information\n", "job 7 is over"),
         ("--lsf", "bjobs", "", "Job <7> is not found\n", "there is no LSF job 7"),
     ],
 )  # fmt: skip
@@ -146,6 +149,79 @@ def test_pbs_and_lsf_are_entered_by_ssh_to_the_first_node(double):
     assert (pbs.before[0], pbs.before[-1]) == ("ssh", "node3")
     assert lsf.before[-1] == "node5"
     assert pbs.words("bridge")[-1].startswith("sh -c '")
+
+
+PBS_JOB = r"""{
+    "timestamp":1681477460,
+    "pbs_version":"22.05.11",
+    "pbs_server":"calc0",
+    "Jobs":{
+        "1008.calc0":{
+            "Job_Name":"ntest",
+            "Job_Owner":"%s@calc0.example.com",
+            "resources_used":{"cpupercent":0,"ncpus":5,"walltime":"00:00:00"},
+            "job_state":"R",
+            "queue":"atom-sim",
+            "server":"calc0",
+            "Error_Path":"calc0:\/home\/qoot\/ntest.e1008",
+            "exec_host":"%s",
+            "exec_vnode":"(calc0:ncpus=1)+(calc0:ncpus=1)",
+            "Hold_Types":"n"
+        }
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "hosts", ["node1299\\/0*48", "node1299\\/10+node1299\\/11+node7\\/0", "node1299/0"]
+)
+def test_a_job_of_pbs_as_openpbs_prints_it(double, hosts):
+    called = double("qstat", PBS_JOB % (ME, hosts))
+
+    there = found("--pbs", "1008")
+
+    assert called.read_text() == "-f -F json 1008\n"
+    assert there.before[-1] == "node1299"
+
+
+LSF_JOB = """{
+  "COMMAND":"bjobs",
+  "JOBS":1,
+  "RECORDS":[
+    {
+      "JOBID":"58652",
+      "STAT":"%s",
+      "USER":"%s",
+      "EXEC_HOST":"%s",
+      "PEND_REASON":""
+    }
+  ]
+}
+"""
+
+
+@pytest.mark.parametrize("hosts", ["cn019:cn019", "2*cn019:cn020", "cn019"])
+def test_a_job_of_lsf_as_bjobs_prints_it(double, hosts):
+    called = double("bjobs", LSF_JOB % ("RUN", ME, hosts))
+
+    assert found("--lsf", "58652").before[-1] == "cn019"
+    assert called.read_text().startswith("-json -o jobid stat user exec_host pend_reason ")
+
+
+@pytest.mark.parametrize(
+    ("state", "hosts", "error", "text"),
+    [
+        ("PSUSP", "", NotYetError, "has no nodes yet: PSUSP"),
+        ("USUSP", "cn019", NoSuchJobError, "does not run: its state is USUSP"),
+        ("EXIT", "cn019", NoSuchJobError, "does not run: its state is EXIT"),
+    ],
+)
+def test_a_job_of_lsf_that_does_not_run_says_its_state(double, state, hosts, error, text):
+    double("bjobs", LSF_JOB % (state, ME, hosts))
+
+    with pytest.raises(error, match=text):
+        found("--lsf", "58652")
 
 
 def test_jobs_of_pbs_and_lsf_that_wait_have_no_nodes(double):

@@ -3,8 +3,8 @@
 PBS has no command that starts a program in a running job from outside. Its nodes let the owner of
 a job in by ssh.
 
-Never tried on a real PBS. To compare: the reference guide of OpenPBS, "Job Attributes", "Job
-States" and "qstat".
+Never tried on a real PBS; the form of its answers is that which other programs quote. To compare:
+the reference guide of OpenPBS, "Job Attributes", "Job States" and "qstat".
 """
 
 from __future__ import annotations
