@@ -408,12 +408,15 @@ class Policy:
     """A rank is `waiting` once a collective has been open for this time. There are four samples a
     second, so a younger one is the rhythm of the training."""
     stack_wait_s: float = 1.0
-    """Read from outside, a rank waits after so long without a break in one call for other ranks.
-    Two looks are a second apart."""
+    """Read from outside, a rank waits after so long in one call. Two looks are a second apart."""
     stack_apart_looks: int = 24
-    """Read from outside, a rank that runs takes part in no collective once so many looks in a row
-    have found it elsewhere: one that communicates for a fifth of its time is missed by all of them
-    once in 200 times."""
+    """... and one that runs takes part in no collective after so many looks elsewhere in a row."""
+    stack_late_looks: int = 24
+    """Read from outside, a straggler is named after so many looks at it, ..."""
+    stack_late_s: float = 4.0
+    """... over so long, and a third as many looks at each rank that waits for it."""
+    stack_late_ratio: float = 0.1
+    """It is in a call for others in this share of its looks at most."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so something is always open for a moment. Only what stays open
     is shown as a wait."""

@@ -121,7 +121,7 @@ def join_plain(
     run where both differ.
     """
     rank = who.rank if who.rank is not None else -1
-    key = f"{os.getcwd()}|{script_path()}|{environ.get(TREE, '')}"
+    key = f"{os.getcwd()}|{script_path()}|{_tree_of(environ)}"
     key = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     path = registry.runtime_dir() / "plain-runs.json"
     master = multi_host.endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
@@ -151,6 +151,20 @@ def join_plain(
         file.truncate()
         file.write(msgspec.json.encode(runs[-RUNS_MAX:]))
     return mine.members[0], mine.run
+
+
+def _tree_of(environ: Mapping[str, str]) -> str:
+    """What started this rank: the watched program above it, or the step of srun.
+
+    A task that becomes a rank when it joins a group has named a tree of its own before that, and
+    each task another one. Where the ranks meet in a file nothing else makes them one job.
+    """
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
+    if "SLURM_STEP_ID" in environ and tasks.isdigit() and int(tasks) > 1:
+        from ddtop.launch.slurm import step_name
+
+        return step_name(environ)
+    return environ.get(TREE, "")
 
 
 def place_of(environ: Mapping[str, str], endpoint: str | None = None) -> str:

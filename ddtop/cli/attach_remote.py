@@ -31,6 +31,10 @@ ASK_AGAIN_S = 1.0
 LOOK_S = 0.5
 
 
+class NoJobThereError(CommandError):
+    """No job of ddtop is there at all: what runs there was started without it."""
+
+
 def over_ssh(
     host_name: str, ddtop: str | None, name: str | None, wait_s: float, readonly: bool
 ) -> int:
@@ -205,6 +209,9 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
         try:
             entry = registry.choose_job([one.entry for one in jobs], name, time.time_ns())
         except registry.UnknownJobError as error:
+            if not jobs and name is None and time.monotonic() >= until:
+                none = unknown(name, error, f"{there.host.option} ")
+                raise NoJobThereError(str(none), UNREACHABLE) from None
             if error.ambiguous or time.monotonic() >= until:
                 raise unknown(name, error, f"{there.host.option} ") from None
             await asyncio.sleep(ASK_AGAIN_S)

@@ -6,10 +6,12 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from ddtop.cli.attach_remote import job_there, through
+import click
+
+from ddtop.cli.attach_remote import NoJobThereError, job_there, through
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.foreign_text import copied
-from ddtop.cli.output import width
+from ddtop.cli.output import printable, width
 from ddtop.viewer.routes.relay import NoContactError
 from ddtop.viewer.routes.schedulers.kubernetes import Kubernetes
 from ddtop.viewer.routes.schedulers.lsf import Lsf
@@ -22,10 +24,12 @@ from ddtop.viewer.routes.schedulers.scheduler import (
     WrongNameError,
 )
 from ddtop.viewer.routes.schedulers.slurm import Slurm
+from ddtop.words.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_FROM_OUTSIDE = ("diagnose", "status")
 SCHEDULERS: dict[str, Scheduler] = {
     one.option: one for one in (Slurm(), Kubernetes(), Pbs(), Lsf())
 }
@@ -48,7 +52,15 @@ def attach(
         CommandError: 2, no such name, or several jobs could be meant; 3, no contact, or no such
             job.
     """
-    return through(target(given, ddtop, wait_s), name, wait_s, readonly)
+    there = target(given, ddtop, wait_s)
+    try:
+        return through(there, name, wait_s, readonly)
+    except NoJobThereError as error:
+        hosts, said = _each(there, error)
+    from ddtop.cli import outside_hosts
+
+    click.echo(printable(said), err=True)
+    return outside_hosts.attach(hosts, " ".join(given), readonly)
 
 
 def run(
@@ -60,11 +72,21 @@ def run(
 ) -> int:
     """Run this command on a node of the scheduler's job. Returns its exit code.
 
+    Where nothing watches that job, `diagnose` and `status` look at it from outside, on each of its
+    nodes.
+
     Raises:
         CommandError: as `attach`.
     """
     there = target(given, ddtop, wait_s)
-    job = job_there(there, name, wait_s)
+    try:
+        job = job_there(there, name, wait_s)
+    except NoJobThereError as error:
+        if words[0] not in _FROM_OUTSIDE:
+            raise
+        hosts, said = _each(there, error)
+        click.echo(printable(said), err=True)
+        return _from_outside(hosts, words)
     process = subprocess.Popen(
         there.words(*words, "--", job, columns=width()),
         stdin=subprocess.DEVNULL,
@@ -72,6 +94,48 @@ def run(
         stderr=subprocess.PIPE,
     )
     return copied(process)
+
+
+def unwatched(
+    given: tuple[str, str], ddtop: str | None, name: str | None, wait_s: float
+) -> tuple[SchedulerTarget, ...]:
+    """The nodes of the scheduler's job where nothing watches it; empty where something does.
+
+    Raises:
+        CommandError: as `attach`.
+    """
+    there = target(given, ddtop, wait_s)
+    try:
+        job_there(there, name, wait_s)
+    except NoJobThereError as error:
+        hosts, said = _each(there, error)
+        click.echo(printable(said), err=True)
+        return hosts
+    return ()
+
+
+def _each(
+    there: SchedulerTarget, error: NoJobThereError
+) -> tuple[tuple[SchedulerTarget, ...], str]:
+    """The nodes of a job that nothing watches, and a sentence about it.
+
+    Raises:
+        NoJobThereError: `error`, where there is no way to each node.
+    """
+    if not there.each:
+        raise error
+    nodes = plural(len(there.each), "node")
+    return there.each, f"note: no ddtop runs in {there.name}: looking from outside, on {nodes}"
+
+
+def _from_outside(hosts: Sequence[SchedulerTarget], words: Sequence[str]) -> int:
+    from ddtop.cli import outside_hosts
+
+    as_json = "--json" in words
+    if words[0] == "status":
+        return outside_hosts.status(hosts, as_json)
+    seconds = next((word[6:] for word in words if word.startswith("--for=")), "2.0")
+    return outside_hosts.diagnose(hosts, as_json, float(seconds))
 
 
 def target(given: tuple[str, str], ddtop: str | None, wait_s: float) -> SchedulerTarget:

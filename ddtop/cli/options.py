@@ -68,6 +68,12 @@ PID = click.option(
     metavar="PIDS",
     help="Processes that were started without DDTOP, from outside: their launcher, or 4711,4712",
 )
+LOCALS = click.option(
+    "--locals",
+    "arguments",
+    is_flag=True,
+    help="With --pid: read the arguments of calls for other ranks too (group, src, dst, op).",
+)
 _GIVEN = "ddtop.scheduler"
 
 
@@ -146,6 +152,16 @@ def pids_alone(pids: str | None, job: str | None, host: str | None, hub: str | N
     if pids is not None and job is not None:
         raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
     return pids is not None
+
+
+def locals_with_pids(arguments: bool, pids: str | None) -> None:
+    """Refuse `--locals` without `--pid`.
+
+    Raises:
+        CommandError: 2, there is no `--pid`.
+    """
+    if arguments and pids is None:
+        raise CommandError("ddtop: --locals goes with --pid only", USAGE)
 
 
 def hub_without_job(hub: str | None, job: str | None) -> None:

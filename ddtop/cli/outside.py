@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import click
 
@@ -34,7 +35,7 @@ from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
 from ddtop.viewer.routes.outside_jobs import Target
 from ddtop.viewer.routes.outside_targets import Targets
-from ddtop.viewer.source import Look
+from ddtop.viewer.source import Look, Source
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire.records import Stacks
 
@@ -45,11 +46,11 @@ NATIVE_DEADLINE_S = 60.0
 POLL_S = 0.005
 STATUS_S, SEEN_S = 2.0, 0.25
 """Long enough to read the places of a few processes, and to confirm a finding."""
-ON_HOSTS_S = 7.0
-"""Nobody here knows before the end what the other hosts will say."""
 CERTAIN_S, SETTLED_S = 1.5, 2.0
 """A wait that is this much older than its limit has been judged, with one more look to be sure. No
 command waits longer than the limit and `SETTLED_S`."""
+RAS_S = 16.0
+"""Where a rank is silent NCCL answers after ten seconds, and on GPUs the stacks tell little."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -104,7 +105,7 @@ def _targets(pids: str) -> Targets:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
 
-def attach_to(pids: str, readonly: bool) -> int:
+def attach_to(pids: str, readonly: bool, arguments: bool = False) -> int:
     """The dashboard on these processes; without a terminal the status table after some seconds.
 
     Returns:
@@ -116,19 +117,19 @@ def attach_to(pids: str, readonly: bool) -> int:
     why = no_dashboard()
     if why is not None:
         explain_no_dashboard(why)
-        return status(pids, as_json=False)
+        return status(pids, as_json=False, arguments=arguments)
     found = _targets(pids)
     needed = rights.needed([one.pid for one in found.found], "attach", pids)
     if needed is not None:
         click.echo(printable(f"ddtop: {needed}"), err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
     name = _name(found, pids)
-    source = OutsideSource(found.found, name, notes, found.job)
+    source = OutsideSource(found.found, name, notes, found.job, arguments=arguments)
     dashboard.show(source, name, readonly=readonly)
     return 0
 
 
-def diagnose(pids: str, as_json: bool, seconds: float) -> int:
+def diagnose(pids: str, as_json: bool, seconds: float, arguments: bool = False) -> int:
     """The findings about these processes, after looking for `seconds`, or for as long as a wait is
     too young to be judged.
 
@@ -140,7 +141,7 @@ def diagnose(pids: str, as_json: bool, seconds: float) -> int:
     """
     from ddtop.present.as_json import diagnose_json
 
-    seen = see(pids, "diagnose", seconds)
+    seen = see(pids, "diagnose", seconds, arguments)
     if as_json:
         click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
     else:
@@ -150,7 +151,7 @@ def diagnose(pids: str, as_json: bool, seconds: float) -> int:
     return 1 if seen.verdict.health == CRITICAL else 0
 
 
-def status(pids: str, as_json: bool) -> int:
+def status(pids: str, as_json: bool, arguments: bool = False) -> int:
     """One snapshot of these processes as a table, or as JSON.
 
     Returns:
@@ -161,44 +162,12 @@ def status(pids: str, as_json: bool) -> int:
     """
     from ddtop.present.as_json import status_json
 
-    seen = see(pids, "status", STATUS_S)
+    seen = see(pids, "status", STATUS_S, arguments)
     if as_json:
         click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
     else:
         print_status(seen.snapshot, seen.verdict)
     return 0 if seen.needed is None else UNREACHABLE
-
-
-def on_hosts(hosts: str, remote: str | None, command: str, as_json: bool) -> int:
-    """`diagnose` or `status` of the job that these hosts run together. `hosts`: `node1,node2`.
-
-    Returns:
-        1 if a finding is critical and `command` is `diagnose`, else 0.
-
-    Raises:
-        CommandError: 2, no names of hosts; 3, no contact with any of them.
-    """
-    from ddtop.cli.over_ssh import host_called
-    from ddtop.present.as_json import diagnose_json, status_json
-    from ddtop.viewer.routes.outside_hosts import look_at
-    from ddtop.viewer.routes.relay import NoContactError
-    from ddtop.viewer.routes.ssh import SshTarget
-
-    targets = [SshTarget(host_called(one), remote) for one in hosts.split(",")]
-    try:
-        snapshot, verdict = asyncio.run(look_at(targets, ON_HOSTS_S))
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    for note in snapshot.notes:
-        click.echo(printable(f"note: {note}"), err=True)
-    if as_json:
-        made = diagnose_json if command == "diagnose" else status_json
-        click.echo(json.dumps(made(snapshot, verdict)))
-    elif command == "diagnose":
-        print_findings(snapshot, verdict)
-    else:
-        print_status(snapshot, verdict)
-    return 1 if command == "diagnose" and verdict.health == CRITICAL else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +181,11 @@ class Seen:
     needed: str | None
 
 
-def see(pids: str, command: str, seconds: float) -> Seen:
-    """Look at these processes, and say first what cannot be seen."""
+def see(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
+    """Look at these processes, and say first what cannot be seen.
+
+    `arguments`: read those of calls for other ranks, too.
+    """
     found = _targets(pids)
     needed = rights.needed([one.pid for one in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
@@ -221,8 +193,8 @@ def see(pids: str, command: str, seconds: float) -> Seen:
     for line in lines:
         click.echo(printable(line), err=True)
     name = _name(found, pids)
-    source = OutsideSource(found.found, name, (), found.job, eager=True)
-    look = asyncio.run(_watch(source, seconds))
+    source = OutsideSource(found.found, name, (), found.job, eager=True, arguments=arguments)
+    look = asyncio.run(watch(source, seconds))
     if needed is None and source.refused and len(source.refused) == len(found.found):
         needed = next(iter(source.refused.values()))
         click.echo(printable(f"ddtop: {needed}"), err=True)
@@ -234,16 +206,40 @@ def _name(found: Targets, pids: str) -> str:
     return found.job.name if found.job is not None else f"pid {pids}"
 
 
-async def _watch(source: OutsideSource, seconds: float) -> Look:
-    """Look for `seconds`, and on while a wait is too young to be judged. Returns the last look."""
+class Judged(Source, Protocol):
+    """A source of looks from outside."""
+
+    @property
+    def judged(self) -> bool:
+        """It has looked at each rank often enough for a verdict."""
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks at which more looks are needed."""
+
+    @property
+    def asks(self) -> bool:
+        """NCCL's status service has yet to answer."""
+
+
+async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look:
+    """Look for `seconds`, and on while a wait is too young to be judged. Returns the last look.
+
+    `patience_s`: so long at most the first looks at all ranks are waited for.
+    """
     running = asyncio.ensure_future(source.run())
     began = time.monotonic()
     while True:
         look = source.look()
         waited_s = time.monotonic() - began
-        if running.done() or waited_s >= max(seconds, chosen().still_limit_s + SETTLED_S):
+        limit_s = chosen().still_limit_s + SETTLED_S
+        if source.asks and not look.verdict.findings:
+            limit_s = RAS_S
+        late = waited_s >= max(seconds, limit_s) and (source.judged or waited_s >= patience_s)
+        if running.done() or late:
             break
-        if waited_s >= seconds and source.judged and _is_settled(look):
+        clear = look.verdict.findings or not (source.suspects or source.asks)
+        if waited_s >= seconds and source.judged and clear and _is_settled(look):
             break
         await asyncio.sleep(SEEN_S)
     running.cancel()

@@ -5,6 +5,7 @@ DataLoader.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
 from ddtop.diagnosis.kernel_wait import sleeps
@@ -52,6 +53,18 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
         text += f", {process.children} {verb(range(process.children), 'child', 'children')}"
     found = classify(rank, policy)
     return f"{text}, {found.text}" if found.source == CPU else text
+
+
+def call_lines(ranks: Sequence[RankFacts], lines_max: int = 4) -> list[str]:
+    """`rank 0's call: recv(src=2, tag=0)`: what `--locals` has read of ranks in a call for others.
+
+    Equal calls once.
+    """
+    calls: dict[str, int] = {}
+    for rank in ranks:
+        if rank.comm.outside is not None and rank.comm.outside.arguments:
+            calls.setdefault(rank.comm.outside.arguments, rank.rank)
+    return [f"rank {rank}'s call: {text}" for text, rank in list(calls.items())[:lines_max]]
 
 
 def place_line(rank: RankFacts) -> str | None:

@@ -41,6 +41,7 @@ from ddtop.diagnosis.rules import (
     starting,
     stopped,
     straggler,
+    straggler_by_stack,
     stuck,
     sync_bound,
     threads,
@@ -273,6 +274,12 @@ TABLE = (
         (Kind.STRAGGLER,),
         "the times at which the ranks arrive in collectives; power and clocks of their GPUs",
         unless=MOVES,
+    ),
+    RuleRow(
+        straggler_by_stack.rule,
+        (Kind.STRAGGLER,),
+        "how often each rank is found in a collective, of ranks that are read from outside",
+        unless=(*MOVES, waits_are_explained),
     ),
     RuleRow(
         input_bound.rule,

@@ -160,6 +160,10 @@ class Pipe:
             await self._more(until)
         return self._answers.popleft()
 
+    def answered(self) -> Message | None:
+        """The next message that is no frame, if it has come."""
+        return self._answers.popleft() if self._answers else None
+
     async def frames(self, seconds: float) -> AsyncIterator[bytes]:
         """The frames that come in during the next `seconds`.
 

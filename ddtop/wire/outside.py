@@ -20,6 +20,13 @@ class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
     `apart_looks`: how many looks in a row have found it in no such call. `quiet_since_unix_ns`:
     since when the threads that run gloo's collectives have run none, as far as was looked; None
     without such threads.
+
+    Of the last looks, a tenth of a second apart or more: `looks`, over `looks_s` seconds; of these
+    `call_looks` found it in a call for other ranks and `wait_looks` in a collective.
+    `one_wait_looks`: how many of these belong to one and the same wait, the longest.
+
+    `arguments`: the call with the arguments that say whom it is with, `recv(src=2)`; None where
+    nobody asked for variables (`--locals`).
     """
 
     kind: str | None = None
@@ -29,6 +36,12 @@ class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
     communicated_unix_ns: int | None = None
     apart_looks: int = 0
     quiet_since_unix_ns: int | None = None
+    looks: int = 0
+    looks_s: float = 0.0
+    call_looks: int = 0
+    wait_looks: int = 0
+    one_wait_looks: int = 0
+    arguments: str | None = None
 
     @property
     def waits(self) -> bool:

@@ -166,6 +166,23 @@ def test_two_processes_that_claim_one_rank_of_one_master_are_one_job(join):
     assert join(0, MASTER_PORT="29500") == join(0, MASTER_PORT="29500")
 
 
+def test_tasks_of_srun_that_copy_their_numbers_are_one_job_wherever_they_meet(join):
+    """They meet in a file: no port says that they belong together, and each is a tree of its own
+    by then.
+    """
+    step = {"SLURM_JOB_ID": "10", "SLURM_STEP_NUM_TASKS": "2", "RANK": "0"}
+    runs = [join(rank, SLURM_STEP_ID="0", **step, **{TREE: f"train-{rank}|"}) for rank in (0, 1)]
+    other = join(1, SLURM_STEP_ID="1", **step, **{TREE: "train-2|"})
+
+    assert runs[0] == runs[1]
+    assert other != runs[0]
+
+
+def test_trees_outside_of_srun_are_two_jobs(join):
+    """Two people's programs in one folder may both have a rank 0 and a rank 1."""
+    assert join(0, **{TREE: "a-1|"}) != join(1, **{TREE: "b-2|"})
+
+
 def test_another_folder_is_another_job(join, tmp_path):
     (tmp_path / "b").mkdir()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddtop.relay.processes import pyspy
 from tests import slurm_cluster
 from tests.end_to_end.conftest import PROGRAMS
 
@@ -97,3 +98,29 @@ def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(clu
     assert "critical:" not in again
     assert [one["kind"] for one in end["findings"]] == ["cancelled"]
     assert end["ended"]["reason"] == "cancelled"
+
+
+@pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed")
+def test_a_job_of_slurm_without_ddtop_is_looked_at_from_outside_on_each_node(cluster, world):
+    """Both nodes are this host: each bridge sees the tasks of its own node only."""
+    program, port = str(PROGRAMS / "under_slurm.py"), slurm_cluster.free_ports(1)[0]
+    training = ["srun", "-N", "2", sys.executable, program, str(port)]
+    world.start_command(training, ddtop=False, GLOO_SOCKET_IFNAME="lo")
+    cluster.until(cluster.running, "job that runs")
+    job = cluster.running()
+    remote = ("--remote", f"{sys.executable} -m ddtop")
+
+    def diagnosed():
+        said = world.ddtop("diagnose", "--slurm", job, *remote, "--json")
+        found = json.loads(said.stdout) if said.stdout else {"findings": []}
+        return next(((one, said) for one in found["findings"]), None)
+
+    worst, said = world.until(diagnosed, 90, "finding")
+    report = world.ddtop("report", "--slurm", job, *remote, "-o", "-")
+
+    assert (worst["kind"], worst["ranks"], worst["victims"]) == ("not-in-collective", [1], [0])
+    assert "by its stack" in worst["summary"]
+    assert said.returncode == 1
+    assert "looking from outside, on 2 nodes" in said.stderr
+    assert "under_slurm.py" in report.stdout
+    assert "rank 1 has been asleep in main" in " ".join(report.stdout.split())

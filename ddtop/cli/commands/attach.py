@@ -13,10 +13,12 @@ from ddtop import registry
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.options import (
     JOB,
+    LOCALS,
     OTHER_HOST,
     READONLY,
     WAIT,
     hub_without_job,
+    locals_with_pids,
     only_one_route,
     scheduler_given,
 )
@@ -30,25 +32,28 @@ from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
 @click.option(
     "--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712"
 )
+@LOCALS
 @OTHER_HOST
 def command(
     job: str | None,
     wait_s: float,
     readonly: bool,
     pids: str | None,
+    arguments: bool,
     host: str | None,
     remote: str | None,
     hub: str | None,
 ) -> None:
     """The dashboard on a live or ended job."""
     only_one_route(pids, host, hub)
+    locals_with_pids(arguments, pids)
     hub_without_job(hub, job)
     if pids is not None and job is not None:
         raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
     if pids is not None:
         from ddtop.cli.outside import attach_to
 
-        sys.exit(attach_to(pids, readonly))
+        sys.exit(attach_to(pids, readonly, arguments))
     given = scheduler_given()
     if given is not None:
         from ddtop.cli import in_job

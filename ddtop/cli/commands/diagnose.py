@@ -11,10 +11,12 @@ from ddtop.cli.errors import exit_code
 from ddtop.cli.options import (
     AS_JSON,
     JOB,
+    LOCALS,
     OTHER_HOST,
     PID,
     WAIT,
     flags,
+    locals_with_pids,
     pids_alone,
     run_there,
 )
@@ -33,6 +35,7 @@ from ddtop.cli.options import (
     help="How many seconds to look.",
 )
 @PID
+@LOCALS
 @OTHER_HOST
 def command(
     job: str | None,
@@ -40,6 +43,7 @@ def command(
     as_json: bool,
     seconds: float,
     pids: str | None,
+    arguments: bool,
     host: str | None,
     remote: str | None,
     hub: str | None,
@@ -49,13 +53,15 @@ def command(
     Exit code 0: nothing critical, 1: critical, 3: no contact, 4: unknown, the relay is not heard.
     """
     if host is not None and "," in host and job is None:
-        from ddtop.cli import outside
+        from ddtop.cli import outside_hosts
 
-        sys.exit(outside.on_hosts(host, remote, "diagnose", as_json))
+        hosts = outside_hosts.hosts_called(host, remote)
+        sys.exit(outside_hosts.diagnose(hosts, as_json, seconds))
+    locals_with_pids(arguments, pids)
     if pids_alone(pids, job, host, hub):
         from ddtop.cli import outside
 
-        sys.exit(outside.diagnose(pids or "", as_json, seconds))
+        sys.exit(outside.diagnose(pids or "", as_json, seconds, arguments))
     words = flags(wait=wait_s > 0, json=as_json)
     run_there(host, remote, hub, job, "diagnose", f"--for={seconds}", *words)
     sys.exit(diagnose(job, wait_s, as_json, seconds, hub))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import time
@@ -14,12 +16,26 @@ import click
 import ddtop
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.options import HUB, JOB, NO_SOURCE, PID, WAIT, pids_alone, run_there
+from ddtop.cli.options import (
+    HUB,
+    JOB,
+    LOCALS,
+    NO_SOURCE,
+    PID,
+    REMOTE,
+    SCHEDULER,
+    WAIT,
+    hub_without_job,
+    locals_with_pids,
+    pids_alone,
+    scheduler_given,
+)
 from ddtop.cli.output import WIDTH, printable
 from ddtop.cli.recent import happened, recording_of
 from ddtop.viewer.thresholds import chosen
 
 if TYPE_CHECKING:
+    from ddtop.cli.outside import Seen
     from ddtop.diagnosis.finding import Verdict
     from ddtop.link.viewer_side import ViewerLink
     from ddtop.model.state.facts import Snapshot
@@ -40,19 +56,28 @@ STDOUT = "-"
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
 @NO_SOURCE
 @PID
+@LOCALS
 @HUB
+@REMOTE
+@SCHEDULER
 def command(
     job: str | None,
     wait_s: float,
     output: str | None,
     no_source: bool,
     pids: str | None,
+    arguments: bool,
     hub: str | None,
+    remote: str | None,
 ) -> None:
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
+    locals_with_pids(arguments, pids)
     if pids_alone(pids, job, None, hub):
-        sys.exit(report_outside(pids or "", output, not no_source))
-    run_there(None, None, hub, job)
+        sys.exit(report_outside(pids or "", output, not no_source, arguments))
+    given = scheduler_given()
+    if given is not None:
+        sys.exit(report_in_job(given, remote, job, wait_s, output, not no_source))
+    hub_without_job(hub, job)
     sys.exit(report(job, wait_s, output, hub, not no_source))
 
 
@@ -77,7 +102,9 @@ def report(
     return _print(_material(_known(entry), recording, why, now, source), target, output)
 
 
-def report_outside(pids: str, output: str | None, source: bool = True) -> int:
+def report_outside(
+    pids: str, output: str | None, source: bool = True, arguments: bool = False
+) -> int:
     """The same about processes that were started without ddtop.
 
     Returns:
@@ -87,9 +114,42 @@ def report_outside(pids: str, output: str | None, source: bool = True) -> int:
         CommandError: 2, no process ids; 3, no such processes, or it cannot be written.
     """
     from ddtop.cli.outside import see
+
+    return _report_seen(see(pids, "report", OUTSIDE_S, arguments), output, source)
+
+
+def report_in_job(
+    given: tuple[str, str],
+    remote: str | None,
+    name: str | None,
+    wait_s: float,
+    output: str | None,
+    source: bool = True,
+) -> int:
+    """The same about a scheduler's job: written there, or here from looks at each of its nodes
+    where nothing watches it.
+
+    Raises:
+        CommandError: 2, no such name; 3, no contact, or it cannot be written.
+    """
+    from ddtop.cli import in_job, outside_hosts
+
+    hosts = in_job.unwatched(given, remote, name, wait_s)
+    if hosts:
+        return _report_seen(outside_hosts.see(hosts, OUTSIDE_S), output, source)
+    words = ["report", "-o", "-", *([] if source else ["--no-source"])]
+    if output == STDOUT:
+        return in_job.run(given, remote, name, wait_s, words)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = in_job.run(given, remote, name, wait_s, words)
+    target = _target(f"{given[0].strip('-')}-{name or given[1]}", time.time_ns(), output)
+    return _written(target, text.getvalue(), output is not None) if code == 0 else code
+
+
+def _report_seen(found: Seen, output: str | None, source: bool) -> int:
     from ddtop.viewer.routes.outside import OF_LOOKS
 
-    found = see(pids, "report", OUTSIDE_S)
     now = time.time_ns()
     target = _target(found.name, now, output)
     seen = "its processes from outside: /proc, and stacks by py-spy --nonblocking"
@@ -117,7 +177,11 @@ def _print(material: Material, target: Path, output: str | None) -> int:
     if output == STDOUT:
         click.echo(text, nl=False)
         return 0
-    size = _write(target, text, output is not None)
+    return _written(target, text, output is not None)
+
+
+def _written(target: Path, text: str, named: bool) -> int:
+    size = _write(target, text, named)
     click.echo(
         f"wrote {target} ({size / 1024:,.0f} KiB); "
         "text that looks like a secret is redacted: read it before you share it"

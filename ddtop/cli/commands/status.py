@@ -9,10 +9,12 @@ import click
 from ddtop.cli.options import (
     AS_JSON,
     JOB,
+    LOCALS,
     OTHER_HOST,
     PID,
     WAIT,
     flags,
+    locals_with_pids,
     pids_alone,
     run_there,
 )
@@ -23,12 +25,14 @@ from ddtop.cli.options import (
 @WAIT
 @AS_JSON
 @PID
+@LOCALS
 @OTHER_HOST
 def command(
     job: str | None,
     wait_s: float,
     as_json: bool,
     pids: str | None,
+    arguments: bool,
     host: str | None,
     remote: str | None,
     hub: str | None,
@@ -38,13 +42,15 @@ def command(
     Exit code 0; 3: no contact, 4: the relay is not heard, so the present state is unknown.
     """
     if host is not None and "," in host and job is None:
-        from ddtop.cli import outside
+        from ddtop.cli import outside_hosts
 
-        sys.exit(outside.on_hosts(host, remote, "status", as_json))
+        hosts = outside_hosts.hosts_called(host, remote)
+        sys.exit(outside_hosts.status(hosts, as_json))
+    locals_with_pids(arguments, pids)
     if pids_alone(pids, job, host, hub):
         from ddtop.cli import outside
 
-        sys.exit(outside.status(pids or "", as_json))
+        sys.exit(outside.status(pids or "", as_json, arguments))
     from ddtop.cli.find_job import find
     from ddtop.cli.look import status
 

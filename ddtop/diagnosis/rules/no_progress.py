@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import fresh_stacks, stack_line, where
 from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
+from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
@@ -160,6 +160,7 @@ def _evidence(
         last = max(rank.progress.iteration or 0 for rank in counted)
         lines.append(f"the last step was iteration {last:,}{usual}")
     if any(rank.comm.outside is not None for rank in still.alive):
+        lines += call_lines(list(still.alive))
         lines.append("by the stacks of the main threads, which have not moved on since")
     else:
         lines.append(

@@ -13,6 +13,7 @@ from ddtop.diagnosis.advice import NEW_GROUP_RULE, timeout_s, uneven_advice, wit
 from ddtop.diagnosis.comm_failures import reporters
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import (
+    call_lines,
     collecting_line,
     loader_line,
     place_line,
@@ -201,7 +202,7 @@ def _finding(
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and _only_around_it(lead, policy):
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
-    elif severity == WARNING and first.condition != STILL:
+    elif severity == WARNING and first.condition != STILL and _is_seen_to_work(lead, first):
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # One that moves by other signs than its CPU may well be asleep at this instant.
         asleep = lead.process.working is False and lead.reported.place is not None
@@ -239,6 +240,12 @@ def _replaced(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} become another program, {became},"
         f" by exec{last}"
     )
+
+
+def _is_seen_to_work(rank: RankFacts, blame: Blame) -> bool:
+    """Whether it may be said to work. After a look of seconds from outside only its CPU says so."""
+    by_stack = blame.peer_wait is not None and blame.peer_wait.by_stack
+    return not by_stack or rank.process.working is True
 
 
 def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
@@ -309,6 +316,7 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         spot = f"rank {waiter.rank} waits at {file_line(place)} {function_text(place)}"
         lines.append(spot + framework_text(place, whole=True))
     if any(blame.peer_wait is not None and blame.peer_wait.by_stack for blame in blames):
+        lines += call_lines([snapshot.rank(number) for number in blames[0].waiters])
         lines.append(BY_STACK)
     return tuple(line for line in lines if line is not None)
 

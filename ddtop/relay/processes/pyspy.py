@@ -9,6 +9,7 @@ target running. Older ones send a SIGSTOP that would stay; hence the version in 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ddtop.procfs import stat_fields
+from ddtop.redaction import redacted
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from ddtop.wire.truncation import fitting
 
@@ -25,10 +27,23 @@ OUTPUT_MAX_BYTES = 4 << 20
 """A hundred threads of a hundred frames are 2 MiB of its JSON."""
 THREADS_MAX, FRAMES_MAX = 256, 128
 TEXT_MAX = 1000
+ARGUMENTS = frozenset({
+    "async_op", "dst", "group", "group_dst", "group_name", "group_src", "op", "src", "tag",
+})  # fmt: skip
+"""Arguments of torch.distributed that say whom a call is with. Tensors and objects are none."""
+LOCALS_MAX, ARGUMENT_MAX, CALL_MAX = 64, 40, 200
+_COMMUNICATES = ("torch/distributed/distributed_c10d.py", "distributed/_functional_collectives.py")
+_OBJECT = re.compile(r"<[\w.]+ at (0x[0-9a-f]+)>")
 NOT_INSTALLED = "py-spy is not installed: pip install 'ddtop[native]'"
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CAP_SYS_PTRACE = 1 << 19
 _unreaped: list[subprocess.Popen[bytes]] = []
+
+
+class _Local(msgspec.Struct):
+    name: str
+    repr: str | None = None
+    arg: bool = False
 
 
 class _Frame(msgspec.Struct):
@@ -36,6 +51,7 @@ class _Frame(msgspec.Struct):
     filename: str = ""
     line: int = 0
     module: str | None = None
+    locals: list[_Local] | None = None
 
 
 class _Thread(msgspec.Struct):
@@ -53,12 +69,19 @@ class PySpy:
     there are none. A stopped process is always read that way, and stays stopped. `note` says, once
     the stacks are there, how they are less than what was asked for. The deadline is the caller's:
     poll until then, then `kill`. Not for several threads.
+
+    `arguments`: also fill in `call` (see `call_of`), for which py-spy reads all variables.
     """
 
-    def __init__(self, pid: int, native: bool = False, nonblocking: bool = False) -> None:
+    def __init__(
+        self, pid: int, native: bool = False, nonblocking: bool = False, arguments: bool = False
+    ) -> None:
         self.pid = pid
         self.note: str | None = None
+        self.call: str | None = None
         self._ways = _ways(pid, native, nonblocking)
+        if arguments:
+            self._ways.insert(0, ("--locals", *self._ways[0]))
         self._asked_native = native
         self._process: subprocess.Popen[bytes] | None = None
         self._output = self._errors = -1
@@ -130,6 +153,7 @@ class PySpy:
         way = self._ways.pop(0)
         if not isinstance(found, str):
             self._result, self.note = found, self._less(way)
+            self.call = call_of(output, self.pid) if "--locals" in way else None
             return
         if self._first_error is None:
             self._first_error = found
@@ -241,6 +265,39 @@ def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
     main = _main_of(found, pid)
     found.sort(key=lambda thread: thread is not main)
     return fitting(tuple(_stack(thread, thread is main) for thread in found[:THREADS_MAX]))
+
+
+def call_of(output: bytes, pid: int) -> str | None:
+    """The call of torch.distributed that the main thread is in, with those of its arguments that
+    say whom it is with: `broadcast(src=0, group=None)`. None where it is in none.
+
+    Of all variables that py-spy read only the arguments in `ARGUMENTS` are looked at.
+    """
+    try:
+        found = msgspec.json.decode(output, type=list[_Thread])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    main = _main_of(found, pid)
+    for frame in main.frames if main is not None else ():
+        if not frame.filename.endswith(_COMMUNICATES) or frame.name.startswith("_"):
+            continue
+        shown = [
+            text
+            for one in (frame.locals or ())[:LOCALS_MAX]
+            if one.arg and (text := _argument(one)) is not None
+        ]
+        return f"{frame.name[:TEXT_MAX]}({', '.join(shown)})"[:CALL_MAX]
+    return None
+
+
+def _argument(local: _Local) -> str | None:
+    if local.name not in ARGUMENTS or local.repr is None:
+        return None
+    text = redacted(local.repr)
+    if (found := _OBJECT.fullmatch(text)) is not None:
+        # Of an enumeration or an options object its address says nothing.
+        text = f"object {found[1]}" if "group" in local.name else ""
+    return f"{local.name}={text[:ARGUMENT_MAX]}" if text.isprintable() and text else None
 
 
 def explain(pid: int, errors: str) -> str:

@@ -25,6 +25,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
+from ddtop.model.stragglers import by_stack
 from ddtop.procfs import parent_of, switches
 from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.exits import is_gone
@@ -32,14 +33,14 @@ from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes import outside_loader
 from ddtop.viewer.routes.outside_frames import read
 from ddtop.viewer.routes.outside_host import Surface
-from ddtop.viewer.routes.outside_jobs import Departed, OutsideJob, Target
+from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, exit_of
 from ddtop.viewer.routes.outside_loader import Workers
 from ddtop.viewer.routes.outside_rank import Surroundings, Track, moment_of
 from ddtop.viewer.source import Dump, Look
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
 from ddtop.wire.outside import INIT
-from ddtop.wire.records import AnyRecord, Exit, Hello, OpenCall, RankState, Stacks
+from ddtop.wire.records import AnyRecord, Hello, OpenCall, RankState, Stacks
 from ddtop.wire.stacks import ThreadStack
 from ddtop.words.ranks import rank_list
 
@@ -49,9 +50,13 @@ EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
 CLOSER_S = 0.05
 """So soon a rank is looked at again that is in no call for others while others wait, until it is
 certain enough that it makes none."""
+SUSPECT_S, BESIDE_S = 0.12, 0.3
+"""So soon a rank is looked at again that may be a straggler, and those that may wait for it."""
 PLACE_SHARE, EAGER_SHARE = 5, 0.5
 """After a look by py-spy so many times its length nothing: it costs a fifth of a core at most, also
 with many processes."""
+EAGER_AT_ONCE = max(2, min(8, os.cpu_count() or 2))
+"""py-spy uses a core. On a busy host a single one waits for its turn at each look."""
 DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
 """For a dump that somebody asked for, and for a place."""
 PY_SPY = "py-spy"
@@ -84,7 +89,7 @@ class _Watched:
 
 @dataclass(frozen=True)
 class _Running:
-    """The py-spy at work. `request` None: it looks for a place; `worker`: of that worker.
+    """A py-spy at work. `request` None: it looks for a place; `worker`: of that worker.
     `switches`: of the thread, when the look began."""
 
     spy: PySpy
@@ -109,9 +114,12 @@ class OutsideSource:
         job: OutsideJob | None = None,
         eager: bool = False,
         on_record: Callable[[Envelope, AnyRecord], None] | None = None,
+        arguments: bool = False,
     ) -> None:
         """`job`: the job of which these are all the ranks of this host. `eager`: looks as often as
-        it can, for a verdict that somebody waits for. `on_record` gets each record, too."""
+        it can, for a verdict that somebody waits for. `on_record` gets each record, too.
+        `arguments`: reads the arguments of calls for other ranks."""
+        self._locals = arguments
         self._of, self._eager, self._on_record = job, eager, on_record
         self._departed = list(job.departed) if job is not None else []
         self._targets = [one for one in targets if not one.worker]
@@ -124,11 +132,12 @@ class OutsideSource:
         )
         self._sender = registry.host_identity()
         self._ranks: dict[int, _Watched] = {}
-        self._running: _Running | None = None
-        self._rest_until_s = 0.0
+        self._running: list[_Running] = []
+        self._resting_until_s: list[float] = []
         self._asked: deque[tuple[Target, str]] = deque()
         self._asked_workers: deque[tuple[Target, int]] = deque()
         self._dump: Dump | None = None
+        self._suspects: tuple[int, ...] = ()
         self._shown: tuple[Snapshot, Verdict] | None = None
         self._shown_mono_s = 0.0
         self._exits = 0
@@ -200,9 +209,9 @@ class OutsideSource:
 
     def close(self) -> None:
         """End what is at work, let go of the processes."""
-        if self._running is not None:
-            self._running.spy.kill()
-            self._running = None
+        for running in self._running:
+            running.spy.kill()
+        self._running.clear()
         self._surface.close()
         for one in self._ranks.values():
             if one.exits_order is None:
@@ -227,12 +236,20 @@ class OutsideSource:
                 )
             self._take(self._state_of(one, now_s, joins), one.target)
         self._surface.note_inside({one.target.pid: self._inside_since(one) for one in living})
-        if any(one.track.asleep and one.track.apart_looks == 0 for one in living):
-            self._surface.note_wait()
+        if any(self._stays_in_call(one) for one in living):
+            nccl = (one.target.pid for one in living if one.around.may_use_nccl)
+            self._surface.note_wait(frozenset(nccl))
         here = [one.process for one in living]
         for record in self._surface.look(here, tuple(found)):
             self._take(record)
         self._note_departed(living)
+
+    def _stays_in_call(self, one: _Watched) -> bool:
+        """Whether it has been in one call for others without a break. Waits for NCCL spin."""
+        look = one.track.look()
+        if look is None or look.kind in (None, INIT) or look.since_unix_ns is None:
+            return False
+        return time.time_ns() - look.since_unix_ns >= self._policy.ras_stuck_s * 1e9
 
     def _state_of(self, one: _Watched, now_s: float, joins: bool) -> RankState:
         track, known = one.track, one.track.reading
@@ -246,7 +263,7 @@ class OutsideSource:
         calls = () if inside is None else (OpenCall("init_process_group", inside),)
         loader = None
         if place is not None and place.waits_on == "DataLoader":
-            loader = outside_loader.loader_of(one.workers, track.since_unix_ns)
+            loader = outside_loader.loader_of(one.workers, track.there_since_unix_ns)
         return RankState(
             "starting" if joins and known.phase == "running" else known.phase,
             activity=known.activity if fresh else None,
@@ -327,7 +344,7 @@ class OutsideSource:
                 ),
                 target,
             )
-            self._take(_exit_of(one, self._exits), target)
+            self._take(exit_of(one, self._exits), target)
             self._exits += 1
 
     def _take(self, record: AnyRecord, of: Target | None = None) -> None:
@@ -372,45 +389,59 @@ class OutsideSource:
     # -- py-spy
 
     def _step(self, now_s: float) -> None:
-        """Go on with the py-spy at work, or begin the next."""
-        running = self._running
-        if running is not None:
-            if running.spy.poll() is None and now_s - running.began_mono_s < running.deadline_s:
-                return
-            running.spy.kill()
-            self._running = None
+        """Take what has ended of the py-spies at work, and begin others."""
+        for running in list(self._running):
             took_s = now_s - running.began_mono_s
+            if running.spy.poll() is None and took_s < running.deadline_s:
+                continue
+            running.spy.kill()
+            self._running.remove(running)
             share = EAGER_SHARE if self._eager else PLACE_SHARE
-            self._rest_until_s = now_s + share * took_s
+            self._resting_until_s.append(now_s + share * took_s)
             self._finish(running, now_s)
+        self._resting_until_s = [until for until in self._resting_until_s if now_s < until]
+        while len(self._running) < (EAGER_AT_ONCE if self._eager else 1):
+            if not self._begin_next(now_s):
+                return
+
+    def _begin_next(self, now_s: float) -> bool:
+        """Begin one more look; False where none is due."""
+        busy = len(self._running) + len(self._resting_until_s)
         if self._asked:
             target, request = self._asked.popleft()
             self._begin(target, request, now_s)
-        elif now_s < self._rest_until_s:
-            return
+        elif busy >= (EAGER_AT_ONCE if self._eager else 1):
+            return False
         elif self._asked_workers:
             target, pid = self._asked_workers.popleft()
             self._begin(target, None, now_s, pid)
         elif (due := self._due(now_s)) is not None:
             due.tried_mono_s = now_s
             self._begin(due.target, None, now_s)
+        else:
+            return False
+        return True
 
     def _begin(
         self, target: Target, request: str | None, now_s: float, worker: int | None = None
     ) -> None:
         pid = target.pid if worker is None else worker
         count = switches(_status_of(pid))
-        spy = PySpy(pid, nonblocking=request is None)
+        looks = request is None
+        spy = PySpy(pid, nonblocking=looks, arguments=looks and worker is None and self._locals)
         deadline_s = PLACE_DEADLINE_S if request is None else DEADLINE_S
-        self._running = _Running(
-            spy, target, target.rank, request, now_s, deadline_s, worker, count
+        self._running.append(
+            _Running(spy, target, target.rank, request, now_s, deadline_s, worker, count)
         )
 
     def _due(self, now_s: float) -> _Watched | None:
+        at_work = {one.rank for one in self._running if one.worker is None}
         waiting = [
             one
-            for one in self._ranks.values()
-            if one.exits_order is None and now_s - one.tried_mono_s >= self._pause_s(one)
+            for rank, one in self._ranks.items()
+            if one.exits_order is None
+            and rank not in at_work
+            and now_s - one.tried_mono_s >= self._pause_s(one)
         ]
         return min(waiting, key=lambda one: one.tried_mono_s, default=None)
 
@@ -419,9 +450,12 @@ class OutsideSource:
         if one.refused:
             return REFUSED_S
         look = one.track.look()
-        if look is not None and not look.asleep and look.apart_looks > 0:
-            return CLOSER_S if look.apart_looks < self._policy.stack_apart_looks else EAGER_PLACE_S
-        return EAGER_PLACE_S if self._eager else PLACE_S
+        runs_apart = look is not None and not look.asleep and look.apart_looks > 0
+        if runs_apart and look is not None and look.apart_looks < self._policy.stack_apart_looks:
+            return CLOSER_S
+        if self._suspects and self._eager:
+            return SUSPECT_S if one.target.rank in self._suspects else BESIDE_S
+        return EAGER_PLACE_S if runs_apart or self._eager else PLACE_S
 
     def _finish(self, running: _Running, now_s: float) -> None:
         watched = self._ranks.get(running.rank)
@@ -443,6 +477,7 @@ class OutsideSource:
             self._see_worker(watched, running, result)
         elif isinstance(result, tuple):
             watched.refused = None
+            watched.track.arguments = running.spy.call
             self._see(watched, result, running.switches, now_s)
         else:
             watched.refused = result
@@ -469,6 +504,13 @@ class OutsideSource:
         taken = time.time_ns()
         stacks = Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, threads)
         self.take_stacks(stacks, watched.target)
+        self._suspect()
+
+    def _suspect(self) -> None:
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        looks = {one.target.rank: one.track.look() for one in living}
+        found = by_stack.suspects_of(looks, self._policy)
+        self._suspects = found.ranks if found is not None else ()
 
     def _see_worker(
         self, watched: _Watched, running: _Running, result: tuple[ThreadStack, ...] | str | None
@@ -494,6 +536,16 @@ class OutsideSource:
         """Each rank that can be read was looked at twice, a second apart or more."""
         living = [one for one in self._ranks.values() if one.exits_order is None]
         return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that may be stragglers after the looks so far."""
+        return self._suspects
+
+    @property
+    def asks(self) -> bool:
+        """NCCL's status service has been asked, or is about to be, and has not answered yet."""
+        return self._surface.asks
 
     @property
     def refused(self) -> dict[int, str]:
@@ -534,19 +586,6 @@ OF_LOOKS = "outside-looks"
 
 def _status_of(pid: int) -> Path:
     return Path(f"/proc/{pid}/task/{pid}/status")
-
-
-def _exit_of(one: Departed, order: int) -> Exit:
-    """How a rank ended that nobody watched."""
-    code = signal_number = None
-    how = "unknown"
-    if one.exit_status is not None:
-        value, how = os.waitstatus_to_exitcode(one.exit_status), "zombie"
-        code, signal_number = (value, None) if value >= 0 else (None, -value)
-    elif one.by_torchrun:
-        # torchrun ends all ranks of the host as soon as one fails.
-        code, how = 0, "launcher"
-    return Exit(one.rank, one.pid or 0, code, signal_number, None, order, how)
 
 
 def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:

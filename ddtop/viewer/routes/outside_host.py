@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
 
 from ddtop.policy import Policy
 from ddtop.relay.gpus.ras import Ras
@@ -27,26 +30,36 @@ class Surface:
         self._gpus, self._ras = GpuReader(policy), Ras(policy)
         self._rendezvous = RendezvousWatch(policy)
         self._inside: Mapping[int, int | None] = {}
+        self._nccl: frozenset[int] = frozenset()
+        self._waits = self._answered = False
         self.host = self._probe.host
 
     def note_inside(self, inside: Mapping[int, int | None]) -> None:
         """Since when each rank is inside init_process_group (unix ns), by pid."""
         self._inside = inside
 
-    def note_wait(self) -> None:
+    def note_wait(self, nccl: frozenset[int]) -> None:
         """Some rank waits without a break: NCCL's status service may be asked.
 
-        `relay.gpus.ras` knows when it must not be asked, such as an old release while a rank is
-        gone."""
+        `nccl`: the pids of the ranks that may use NCCL. `relay.gpus.ras` knows when it must not
+        be asked, such as an old release while a rank is gone.
+        """
+        self._nccl, self._waits = nccl, bool(nccl)
         self._ras.saw(time.monotonic())
+
+    @property
+    def asks(self) -> bool:
+        """NCCL's status service is to be asked, and has not answered yet."""
+        return self._waits and not self._answered
 
     def look(
         self, here: Sequence[sample.Watched], states: tuple[ProcessState, ...]
     ) -> Iterator[CommStatus | HostState]:
         """The records of this moment."""
         now = time.monotonic_ns()
-        answer = self._ras.look(now / 1e9, here)
+        answer = self._ras.look(now / 1e9, self._on_nccl(here, now))
         if answer is not None:
+            self._answered = True
             yield CommStatus(answer)
         for one in here:
             since = self._inside.get(one.hello.pid)
@@ -64,6 +77,19 @@ class Surface:
             gpus=gpus,
             gpu_watch=gpu_watch,
         )
+
+    def _on_nccl(self, here: Sequence[sample.Watched], now_mono_ns: int) -> list[sample.Watched]:
+        """The ranks as the room of that service wants them: without an agent nobody says which
+        backend they have, and their silence means nothing."""
+        return [
+            replace(
+                one,
+                hello=msgspec.structs.replace(one.hello, backend="nccl"),
+                heard_mono_ns=now_mono_ns,
+            )
+            for one in here
+            if one.hello.pid in self._nccl
+        ]
 
     def close(self) -> None:
         """End what still reads."""

@@ -1,5 +1,5 @@
 """A job on several hosts that was started without ddtop: the same look on each host, through ssh
-and the bridge there, put together by rank.
+or the scheduler and the bridge there, put together by rank.
 
 Each host finds its part by itself: the pids differ, so nobody could name them.
 """
@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
@@ -19,11 +19,13 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.link.ssh_pipe import Pipe, PipeError
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
-from ddtop.viewer.routes.outside import JUDGED_BY, OutsideSource
+from ddtop.model.stragglers.by_stack import suspects_of
+from ddtop.viewer.routes.outside import EAGER_PLACE_S, JUDGED_BY, OF_LOOKS, OutsideSource
 from ddtop.viewer.routes.outside_jobs import OutsideJob, jobs_of
-from ddtop.viewer.routes.outside_processes import read
+from ddtop.viewer.routes.outside_processes import of_node, read
 from ddtop.viewer.routes.relay import NoContactError
-from ddtop.viewer.routes.ssh import ANSWER_S, SshTarget
+from ddtop.viewer.routes.ssh import GREETING_S, RemoteTarget
+from ddtop.viewer.source import Dump, Look
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.wire.bridge import AskOutside, BridgeFrame, Done, Message, Refused
@@ -31,6 +33,7 @@ from ddtop.wire.frames import Envelope
 from ddtop.wire.records import AnyRecord
 from ddtop.wire.times import moved
 
+NAME = "outside"
 SECONDS_MAX = 30.0
 LOOK_S, LATE_S = 0.5, 5.0
 
@@ -40,7 +43,7 @@ LOOK_S, LATE_S = 0.5, 5.0
 
 async def serve(asked: AskOutside, say: Callable[[Message], Awaitable[None]]) -> None:
     """Look at the only job of this host that was started without ddtop, and send the records."""
-    jobs = jobs_of(read(os.getuid()))
+    jobs = jobs_of(of_node(read(os.getuid()), os.environ))
     if len(jobs) != 1:
         names = ", ".join(f"{job.name} ({len(job.ranks)} ranks)" for job in jobs) or "none"
         await say(Refused(f"one job that was started without ddtop is looked for, there: {names}"))
@@ -87,72 +90,136 @@ def _source(job: OutsideJob, into: list[bytes]) -> OutsideSource:
 class Part:
     """What one host says. `why`: why it says nothing. `offset_ns`: added to its times."""
 
-    host: SshTarget
+    host: RemoteTarget
     pipe: Pipe | None = None
     done: bool = False
     why: str | None = None
     offset_ns: int | None = None
-    frames: int = field(default=0)
+    frames: int = 0
 
 
-async def look_at(hosts: Sequence[SshTarget], seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict of the job that these hosts run together, after looking so long.
+class OutsideHosts:
+    """Implements `viewer.source.Source` for a job on several hosts: each of them looks at its part,
+    and the records are put together by rank."""
 
-    Raises:
-        NoContactError: no host says anything.
-    """
-    policy = chosen()
-    job, judge = Job("outside", policy), Judge(policy)
-    parts = [Part(host) for host in hosts]
-    try:
-        await asyncio.gather(*(_begin(part, seconds) for part in parts))
-        until = time.monotonic() + seconds + LATE_S
-        verdict = judge.observe(job.snapshot(time.time_ns()))
-        while time.monotonic() < until and not all(part.done for part in parts):
-            for part in parts:
-                await _take(part, job)
-            verdict = judge.observe(job.snapshot(time.time_ns()))
-    finally:
-        for part in parts:
+    def __init__(self, hosts: Sequence[RemoteTarget]) -> None:
+        self._policy = chosen()
+        self._job, self._judge = Job(NAME, self._policy), Judge(self._policy)
+        self._parts = [Part(host) for host in hosts]
+        self._shown: tuple[Snapshot, Verdict] | None = None
+        self._shown_mono_s = 0.0
+        self._dump: Dump | None = None
+
+    def look(self) -> Look:
+        """What is true now."""
+        now = time.monotonic()
+        if self._shown is None or now - self._shown_mono_s >= LOOK_S / 2:
+            snapshot, verdict = self._judge.look(self._job.snapshot(time.time_ns()))
+            self._shown, self._shown_mono_s = (snapshot, self._said(verdict)), now
+        return Look(*self._shown, dump=self._dump)
+
+    def set_interval(self, seconds: float) -> None:
+        """Looks are cheap, so nothing has to change."""
+
+    def travel(self, at_unix_ns: int | None) -> None:
+        """Nothing is kept to travel in."""
+
+    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+        """Those of the last looks: nobody is paused for them."""
+        count = len(ranks or self._job.snapshot(time.time_ns()).ranks)
+        self._dump = Dump(OF_LOOKS, time.time_ns(), count, count)
+        return None
+
+    async def send_signal(self, rank: int, number: int) -> str:
+        """Only on the host itself."""
+        host = self._job.snapshot(time.time_ns()).rank(rank).host
+        return f"signal {number} was not sent: rank {rank} is on {host}, which is only looked at"
+
+    async def run(self) -> None:
+        """Look until cancelled, or until no host says anything any more."""
+        try:
+            await asyncio.gather(*(_follow(part, self._job) for part in self._parts))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the programs on the hosts."""
+        for part in self._parts:
             if part.pipe is not None:
                 part.pipe.close()
-    silent = [f"{part.host.name}: {part.why}" for part in parts if part.why is not None]
-    if len(silent) == len(parts):
-        raise NoContactError("; ".join(silent))
-    job.notes.extend(silent)
-    snapshot = job.snapshot(time.time_ns())
-    verdict = judge.observe(snapshot)
-    heard = ", ".join(part.host.name for part in parts if part.why is None)
-    calm = f"{JUDGED_BY}, on {heard}; no rank is paused"
-    health = verdict.health if verdict.findings else "unknown"
-    return snapshot, replace(verdict, calm=calm, health=health)
+
+    @property
+    def judged(self) -> bool:
+        """Each host has answered, and each of its ranks was looked at twice or has gone."""
+        if not all(part.frames or part.done for part in self._parts):
+            return False
+        living = [rank for rank in self._job.snapshot(time.time_ns()).ranks if not rank.gone]
+        looks = [rank.comm.outside for rank in living if rank.pid is not None]
+        return all(look is not None and look.looks_s >= EAGER_PLACE_S for look in looks)
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that may be stragglers after the looks so far."""
+        living = [rank for rank in self._job.snapshot(time.time_ns()).ranks if not rank.gone]
+        found = suspects_of({rank.rank: rank.comm.outside for rank in living}, self._policy)
+        return found.ranks if found is not None else ()
+
+    @property
+    def asks(self) -> bool:
+        """Only the host of rank 0 knows whether NCCL's status service is asked."""
+        return False
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Why hosts say nothing, one sentence each.
+
+        Raises:
+            NoContactError: none of them says anything.
+        """
+        found = [f"{part.host.name}: {part.why}" for part in self._parts if part.why is not None]
+        if len(found) == len(self._parts):
+            raise NoContactError("; ".join(found))
+        return tuple(found)
+
+    def _said(self, verdict: Verdict) -> Verdict:
+        heard = ", ".join(part.host.name for part in self._parts if part.frames)
+        calm = f"{JUDGED_BY}, on {heard or 'no host so far'}; no rank is paused"
+        health = verdict.health if verdict.findings else "unknown"
+        return replace(verdict, calm=calm, health=health)
 
 
-async def _begin(part: Part, seconds: float) -> None:
+async def _follow(part: Part, job: Job) -> None:
+    """Take in what one host says, until it has nothing more to say."""
     try:
         part.pipe = part.host.start(asks=False)
-        await part.pipe.greeted(ANSWER_S)
-        part.pipe.send(AskOutside(seconds))
-    except (PipeError, NoContactError) as error:
-        part.done, part.why = True, str(error)
+        await part.pipe.greeted(GREETING_S)
+        while not part.done:
+            part.pipe.send(AskOutside(SECONDS_MAX))
+            before = part.frames
+            await _take(part, part.pipe, job)
+            part.done = part.done or part.frames == before
+    except PipeError as error:
+        part.why = (
+            None if part.frames else part.host.why(error, part.pipe.words if part.pipe else [])
+        )
+    except NoContactError as error:
+        part.why = str(error)
+    part.done = True
 
 
-async def _take(part: Part, job: Job) -> None:
-    """Take in what this host has sent since."""
-    if part.pipe is None or part.done:
-        await asyncio.sleep(LOOK_S / 4)
-        return
-    try:
-        async for data in part.pipe.frames(LOOK_S / 4):
+async def _take(part: Part, pipe: Pipe, job: Job) -> None:
+    """Take in the records of one look of `SECONDS_MAX`."""
+    until = time.monotonic() + SECONDS_MAX + LATE_S
+    while time.monotonic() < until:
+        async for data in pipe.frames(LOOK_S / 4):
             part.frames += 1
             _apply(part, data, job)
-        answer = await part.pipe.answer(0.01)
-    except PipeError as error:
-        if str(error) != "no answer came":
-            part.done, part.why = True, None if part.frames else str(error)
-        return
-    part.done = isinstance(answer, (Done, Refused))
-    part.why = answer.text if isinstance(answer, Refused) else None
+        answer = pipe.answered()
+        if isinstance(answer, Refused):
+            part.done, part.why = True, None if part.frames else answer.text
+        if answer is not None:
+            return
+    raise PipeError("it has not answered for long")
 
 
 def _apply(part: Part, data: bytes, job: Job) -> None:

@@ -16,6 +16,7 @@ from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
 from ddtop.viewer.routes.outside_processes import HostProcesses, Process
+from ddtop.wire.records import Exit
 from ddtop.words.ranks import rank_list
 
 LEAST_SPAWNED = 2
@@ -76,6 +77,20 @@ class Departed:
     pid: int | None = None
     exit_status: int | None = None
     by_torchrun: bool = False
+
+
+def exit_of(one: Departed, order: int) -> Exit:
+    """Its end as a record, the `order`th of its job."""
+    """How a rank ended that nobody watched."""
+    code = signal_number = None
+    how = "unknown"
+    if one.exit_status is not None:
+        value, how = os.waitstatus_to_exitcode(one.exit_status), "zombie"
+        code, signal_number = (value, None) if value >= 0 else (None, -value)
+    elif one.by_torchrun:
+        # torchrun ends all ranks of the host as soon as one fails.
+        code, how = 0, "launcher"
+    return Exit(one.rank, one.pid or 0, code, signal_number, None, order, how)
 
 
 @dataclass(frozen=True, slots=True)

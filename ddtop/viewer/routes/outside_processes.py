@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddtop.procfs import stat_fields
@@ -87,6 +87,26 @@ def read(uid: int | None = None) -> HostProcesses:
         if one is not None and (not uid or one.owner == uid):
             found[one.pid] = one
     return HostProcesses(found, own_connections, has_agent)
+
+
+_OF_NODE = ("SLURM_JOB_ID", "SLURMD_NODENAME")
+
+
+def of_node(host: HostProcesses, environ: Mapping[str, str]) -> HostProcesses:
+    """Inside a step of Slurm: the processes of the same job on the same node, and those that Slurm
+    did not start. Outside of one: all of them.
+
+    Other jobs may share the node, and a host may be several nodes.
+    """
+    own = {name: environ[name] for name in _OF_NODE if name in environ}
+    return replace(
+        host,
+        processes={
+            pid: one
+            for pid, one in host.processes.items()
+            if all(one.environment.get(name, value) == value for name, value in own.items())
+        },
+    )
 
 
 def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:

@@ -4,18 +4,25 @@ thread, and what is read of its process but its stack."""
 from __future__ import annotations
 
 import os
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from ddtop.procfs import stat_fields, switches, wchan
 from ddtop.viewer.routes.outside_frames import Reading, Thread, user_frame
 from ddtop.viewer.routes.outside_sleep import asleep_since_unix_ns
-from ddtop.wire.outside import OutsideLook
+from ddtop.wire.outside import COLLECTIVE, INIT, OutsideLook
 from ddtop.wire.stacks import StackFrame
 
 LINE_BYTES_MAX = 1 << 20
 """A source file beyond this is generated: its lines say nothing."""
+POLLS_MAX = 1
+"""A DataLoader waits for a batch for five seconds, looks at its workers and waits again. One that
+gets a batch sleeps more often until it waits for the next."""
 _TORCH, _MPI, _CUDA = b"libtorch", b"mpi4py", b"libcuda.so"
+_NCCL = b"libnccl.so"
 _ASLEEP = "SD"
 _RUNS_WORKS = b"pt_gloo_runloop"
 """Name of the threads of torch's ProcessGroupGloo that run collectives."""
@@ -67,11 +74,51 @@ def _works(pid: int) -> int | None:
     return sum(found) if found else None
 
 
+LOOKS_KEPT, LOOKS_S, APART_S = 64, 60.0, 0.1
+"""Looks that are counted together: so many at most, so old at most, so far apart at least."""
+
+
+@dataclass
+class Counted:
+    """The last looks at one rank, as (unix ns, kind of its call, since when it is in it)."""
+
+    looks: deque[tuple[int, str | None, int]] = field(
+        default_factory=lambda: deque(maxlen=LOOKS_KEPT)
+    )
+
+    def take(self, unix_ns: int, kind: str | None, since_unix_ns: int) -> None:
+        """Count one look. The start of a job is not counted: everybody waits there."""
+        if kind == INIT:
+            self.looks.clear()
+            return
+        if self.looks and unix_ns - self.looks[-1][0] < APART_S * 1e9:
+            return
+        self.looks.append((unix_ns, kind, since_unix_ns))
+        while unix_ns - self.looks[0][0] > LOOKS_S * 1e9:
+            self.looks.popleft()
+
+    def into(self, look: OutsideLook) -> OutsideLook:
+        """The look with the numbers of all that are counted."""
+        if not self.looks:
+            return look
+        waits = Counter(since for _, kind, since in self.looks if kind == COLLECTIVE)
+        return msgspec.structs.replace(
+            look,
+            looks=len(self.looks),
+            looks_s=(self.looks[-1][0] - self.looks[0][0]) / 1e9,
+            call_looks=sum(kind is not None for _, kind, _ in self.looks),
+            wait_looks=waits.total(),
+            one_wait_looks=max(waits.values(), default=0),
+        )
+
+
 @dataclass
 class Track:
     """Whether a main thread moves on, over all looks at it. Pure: the looks are arguments.
 
-    `progress_unix_ns`: when it was last known to be somewhere else.
+    `progress_unix_ns`: when it was last known to be somewhere else. `there_since_unix_ns`: as
+    `since_unix_ns`, but a thread that went to sleep once more between two looks has stayed: a wait
+    with a timeout does that.
     """
 
     frames: tuple[StackFrame, ...] = ()
@@ -84,6 +131,9 @@ class Track:
     apart_looks: int = 0
     works: int | None = None
     quiet_since_unix_ns: int | None = None
+    there_since_unix_ns: int = 0
+    counted: Counted = field(default_factory=Counted)
+    arguments: str | None = None
 
     def take(
         self, frames: tuple[StackFrame, ...], reading: Reading, before: int | None, now: Moment
@@ -106,8 +156,11 @@ class Track:
             self.progress_unix_ns = since
         elif not ran:
             self.progress_unix_ns = min(self.progress_unix_ns, since)
+        stayed = same and not worked and (now.switches or 0) - (self.switches or 0) <= POLLS_MAX
+        self.there_since_unix_ns = min(self.there_since_unix_ns, since) if stayed else since
         self.frames, self.reading, self.switches = frames, reading, now.switches
         self.since_unix_ns, self.asleep = since, slept
+        self.counted.take(now.unix_ns, reading.kind, since)
         self.apart_looks = self.apart_looks + 1 if reading.kind is None and not worked else 0
 
     @property
@@ -129,7 +182,7 @@ class Track:
         """As a record; None before the first look."""
         if self.reading is None:
             return None
-        return OutsideLook(
+        found = OutsideLook(
             self.reading.kind,
             self.reading.call,
             self.since_unix_ns,
@@ -137,7 +190,9 @@ class Track:
             self.communicated_unix_ns,
             self.apart_looks,
             self.quiet_since_unix_ns,
+            arguments=self.arguments if self.reading.kind is not None else None,
         )
+        return self.counted.into(found)
 
 
 @dataclass
@@ -163,6 +218,11 @@ class Surroundings:
             _MPI in self.libraries,
             _CUDA in self.libraries,
         )
+
+    @property
+    def may_use_nccl(self) -> bool:
+        """NCCL is in the process, or a torch for GPUs, which may have it inside."""
+        return _NCCL in self.libraries or {_TORCH, _CUDA} <= self.libraries
 
     def _line(self, frame: StackFrame) -> str | None:
         if frame.file not in self._lines:
@@ -191,4 +251,4 @@ def _libraries(pid: int) -> frozenset[bytes]:
         text = Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
         return frozenset()
-    return frozenset(name for name in (_TORCH, _MPI, _CUDA) if name in text)
+    return frozenset(name for name in (_TORCH, _MPI, _CUDA, _NCCL) if name in text)

@@ -7,9 +7,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddtop.wire.outside import OutsideLook
 from ddtop.wire.records import CommStatus
 from tests.diagnosis.rules.nccl import nccl_job, service
-from tests.jobs import place, trained
+from tests.jobs import place, trained, unix_ns
 
 
 def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
@@ -118,3 +119,39 @@ def test_one_answer_or_even_launches_blame_nobody(more):
 def test_while_one_of_the_others_can_speak_it_is_believed():
     """Rank 3 trains on: a launch that it has put in is no wait."""
     assert not [one for one in condition(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]
+
+
+def from_outside(counts, stays_s=20.0):
+    """Ranks without agents: 0, 1 and 3 are at one line that synchronizes with the GPU, 2 sleeps."""
+    job = nccl_job()
+    job.trains(10)
+    since = unix_ns(job.now - stays_s)
+    for number in (0, 1, 3):
+        job.ranks[number].says["outside"] = OutsideLook(
+            "unclear", "a synchronization with the GPU", since, False
+        )
+    job.ranks[2].trains = False
+    job.ranks[2].stands_at("sleep")
+    job.ranks[2].says["outside"] = OutsideLook(None, None, since, True, apart_looks=9)
+    job.passes(1)
+    job.say(CommStatus(service("ok", "ok", "ok", "ok", counts=list(counts))))
+    job.passes(2)
+    return [one for one in job.verdict().findings if "NCCL says" in one.summary]
+
+
+def test_of_ranks_that_are_read_from_outside_one_answer_is_enough():
+    """Their stacks cannot tell a wait from work on the GPU, and they have not moved on."""
+    (finding,) = from_outside((812, 812, 811, 812))
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical",
+        "not-in-collective",
+        (2,),
+        (0, 1, 3),
+    )
+    assert "by their stacks these have not moved on for" in finding.summary
+
+
+@pytest.mark.parametrize(("counts", "stays_s"), [((812,) * 4, 20.0), ((812, 812, 811, 812), 0.5)])
+def test_ranks_that_move_on_or_have_launched_as_much_are_not_named(counts, stays_s):
+    assert from_outside(counts, stays_s) == []

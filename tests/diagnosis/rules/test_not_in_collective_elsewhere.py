@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.loader import Loader
+from ddtop.wire.outside import OutsideLook
 from ddtop.wire.records import Group, Groups, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
-from tests.jobs import FakeJob, trained, unix_ns
+from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.ranks import Standing
 
 
@@ -302,3 +303,21 @@ def test_a_rank_that_has_become_another_program_by_exec_has_left():
     )
     assert finding.advice.startswith("start that program as a child")
     assert not any(kind == "interpreter-frozen" for _, kind, _ in job.ever())
+
+
+def test_after_a_short_look_from_outside_nobody_is_said_to_work():
+    """A loop that polls sleeps between two looks, and its CPU time is not known yet."""
+    job = FakeJob(2)
+    waits = OutsideLook("collective", "all_reduce", unix_ns(job.now - 15), True)
+    polls = OutsideLook(None, None, unix_ns(job.now), False, apart_looks=30)
+    for rank, look in zip(job.ranks, (waits, polls), strict=True):
+        rank.says["outside"] = look
+        rank.trains = False
+    job.ranks[1].place = place("wait_for_licence", "/home/ada/train.py", 9)
+    job.passes(1.5)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
+    assert "work" not in finding.summary
+    assert "in wait_for_licence (train.py:9)" in finding.summary

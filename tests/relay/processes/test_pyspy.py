@@ -335,3 +335,78 @@ def test_where_two_threads_began_in_a_module_none_is_the_main_one():
     said = [{"frames": [{"name": "<module>", "filename": "a.py"}]}] * 2
 
     assert [one.main for one in pyspy.threads(json.dumps(said).encode(), 4800)] == [False, False]
+
+
+def dumped(*frames):
+    """py-spy's JSON of a main thread with these frames: (function, file, {name: text})."""
+    return json.dumps([
+        {
+            "thread_name": "MainThread",
+            "frames": [
+                {
+                    "name": name,
+                    "filename": file,
+                    "line": 7,
+                    "locals": [
+                        {"name": own, "repr": text, "arg": own != "secret"}
+                        for own, text in variables.items()
+                    ],
+                }
+                for name, file, variables in frames
+            ],
+        }
+    ]).encode()  # fmt: skip
+
+
+C10D = "/venv/torch/distributed/distributed_c10d.py"
+USER = "/home/ada/train.py"
+
+
+@pytest.mark.parametrize(
+    ("frames", "call"),
+    [
+        ([("recv", C10D, {"src": "2", "group": "None"})], "recv(src=2, group=None)"),
+        (
+            [
+                ("_get", C10D, {"group": "None"}),
+                ("broadcast", C10D, {"group": "<torch.ProcessGroup at 0x7ffb3e>", "src": "0"}),
+            ],
+            "broadcast(group=object 0x7ffb3e, src=0)",
+        ),
+        (
+            [("all_reduce", C10D, {"op": "<torch.RedOpType at 0x7f>", "tensor": '"hunter2"'})],
+            "all_reduce()",
+        ),
+        ([("recv", C10D, {"src": '"' + "x" * 400 + '"'})], 'recv(src="' + "x" * 39 + ")"),
+        ([("step", USER, {"group": "1", "src": '"hunter2"'})], None),
+        ([("barrier", C10D, {"secret": "1"}), ("step", USER, {})], "barrier()"),
+    ],
+)
+def test_of_variables_only_the_arguments_are_shown_that_say_whom_a_call_is_with(frames, call):
+    assert pyspy.call_of(dumped(*frames), 4711) == call
+
+
+def test_what_is_no_json_has_no_call():
+    assert pyspy.call_of(b"Error: ", 4711) is None
+
+
+@NEEDS_PY_SPY
+def test_arguments_are_read_without_pausing_the_process(tmp_path):
+    """The whole way, by a module that lies where torch's does."""
+    folder = tmp_path / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    module = folder / "distributed_c10d.py"
+    module.write_text(
+        "import time\ndef recv(tensor, src=None, group=None):\n    print(1, flush=True)\n"
+        "    time.sleep(60)\nrecv('hunter2', 3)\n"
+    )
+    with subprocess.Popen([sys.executable, str(module)], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        spy = PySpy(process.pid, nonblocking=True, arguments=True)
+        found = finished(spy)
+        process.kill()
+    if isinstance(found, str) and "no right to look" in found:
+        pytest.skip(found)
+
+    assert spy.call == "recv(src=3, group=None)"
+    assert "hunter2" not in str(found)

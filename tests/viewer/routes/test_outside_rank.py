@@ -11,7 +11,7 @@ import pytest
 from ddtop.viewer.routes.outside_frames import Reading
 from ddtop.viewer.routes.outside_rank import Moment, Surroundings, Track, moment_of
 from ddtop.viewer.routes.outside_sleep import asleep_since_unix_ns
-from ddtop.wire.outside import COLLECTIVE
+from ddtop.wire.outside import COLLECTIVE, INIT
 from ddtop.wire.stacks import StackFrame
 
 S = 1_000_000_000
@@ -43,6 +43,19 @@ def test_one_sleep_began_when_the_thread_ran_last():
         40 * S,
         True,
     )
+
+
+def test_a_wait_that_wakes_for_its_timeout_goes_on():
+    """A DataLoader polls every five seconds. Its wait began anew each time, and the verdict came
+    after ten seconds.
+    """
+    track = Track()
+    for at_s, switches in ((100, 7), (101, 8), (102, 8), (103, 9)):
+        track.take(LOAD, APART, switches, moment(at_s, switches))
+    polled = track.there_since_unix_ns
+    track.take(LOAD, APART, 14, moment(104, 14))
+
+    assert (polled, track.there_since_unix_ns) == (100 * S, 104 * S)
 
 
 def test_without_the_kernels_word_it_began_at_the_first_look():
@@ -123,3 +136,24 @@ def test_a_source_file_that_changed_after_the_start_says_nothing(tmp_path):
         assert Surroundings(process.pid).thread(frames, now).line is None
     finally:
         process.communicate()
+
+
+def test_looks_are_counted_a_tenth_of_a_second_apart_and_waits_by_their_beginning():
+    """A rank that runs is looked at more often for a while: that must not weigh more."""
+    track = Track()
+    for number in range(41):
+        in_call = number % 4 == 0
+        frames, reading = (REDUCE, IN_CALL) if in_call else (LOAD, APART)
+        at = Moment(100 * S + number * S // 20, "S", "futex_do_wait", 3 * number, None)
+        track.take(frames, reading, 3 * number, at)
+    look = track.look()
+
+    assert (look.looks, look.looks_s) == (21, 2.0)
+    assert (look.call_looks, look.wait_looks, look.one_wait_looks) == (11, 11, 1)
+
+
+def test_the_start_of_a_job_is_not_counted():
+    joining = Reading(None, INIT, "init_process_group", "collective", "joining")
+    look = tracked((REDUCE, IN_CALL, 7, moment(100, 7)), (REDUCE, joining, 9, moment(101, 9)))
+
+    assert look.looks == 0

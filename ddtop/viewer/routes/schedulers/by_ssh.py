@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddtop.viewer.routes.schedulers.scheduler import NoSuchJobError, SchedulerTarget
 from ddtop.viewer.routes.ssh import SshTarget
@@ -16,16 +17,24 @@ def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None)
         NoSuchJobError: the scheduler's answer is no name of a host.
         NoContactError: DDTOP_SSH cannot be read.
     """
-    host = hosts[0]
-    if host.startswith("-") or not host.isprintable() or " " in host:
-        raise NoSuchJobError(f"{name} runs on {host!r}, which is no name of a host")
-    return SshJobTarget(
-        f"{name} on {host}",
-        option,
-        tuple(SshTarget(host).command(asks=False)[:-1]),
-        frozenset(hosts),
-        ddtop=ddtop,
+    odd = next((one for one in hosts if not _is_host(one)), None)
+    if odd is not None:
+        raise NoSuchJobError(f"{name} runs on {odd!r}, which is no name of a host")
+    each = tuple(
+        SshJobTarget(
+            host,
+            option,
+            tuple(SshTarget(host).command(asks=False)[:-1]),
+            frozenset(hosts),
+            ddtop=ddtop,
+        )
+        for host in dict.fromkeys(hosts)
     )
+    return replace(each[0], name=f"{name} on {hosts[0]}", each=each)
+
+
+def _is_host(name: str) -> bool:
+    return name.isprintable() and not name.startswith("-") and " " not in name
 
 
 class SshJobTarget(SchedulerTarget):

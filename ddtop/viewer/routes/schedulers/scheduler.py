@@ -65,6 +65,8 @@ class SchedulerTarget:
     `name`: for sentences. `option`: as it is typed. `before`: the words before the program.
     `nodes`: all nodes of the job, empty if the state folder there is of this job alone.
     `job_name`: how ddtop's name of the job begins where the scheduler's own step is the job.
+    `each`: a target for each node, to look at a job that was started without ddtop; empty where the
+    scheduler has no way to each of them.
     """
 
     name: str
@@ -73,6 +75,7 @@ class SchedulerTarget:
     nodes: frozenset[str] = frozenset()
     job_name: str = ""
     ddtop: str | None = None
+    each: tuple[SchedulerTarget, ...] = ()
 
     def words(self, *words: str, columns: int | None = None) -> list[str]:
         """The command that runs ddtop there with these words.

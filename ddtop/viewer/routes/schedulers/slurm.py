@@ -9,7 +9,7 @@ import getpass
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtop.viewer.routes.relay import NoContactError
 from ddtop.viewer.routes.schedulers.scheduler import (
@@ -103,15 +103,13 @@ class Slurm:
         names = _names(nodes.strip())
         # Without these a step waits for memory or GPUs that the job's own steps hold.
         beside = ("--overlap", "--mem-per-cpu=0", "--gpus=0", "--immediate", "--wait=0")
-        where = ("--nodes=1", "--ntasks=1", f"--nodelist={names[0]}", "--input=all")
-        return SchedulerTarget(
-            f"Slurm job {job} on {names[0]}",
-            f"--slurm {job}",
-            ("srun", f"--jobid={raw}", *beside, *where),
-            frozenset(names),
-            f"{raw}.",
-            ddtop,
+        step = ("srun", f"--jobid={raw}", *beside, "--nodes=1", "--ntasks=1", "--input=all")
+        nodes_of_job, prefix, typed = frozenset(names), f"{raw}.", f"--slurm {job}"
+        each = tuple(
+            SchedulerTarget(name, typed, (*step, f"--nodelist={name}"), nodes_of_job, prefix, ddtop)
+            for name in names
         )
+        return replace(each[0], name=f"Slurm job {job} on {names[0]}", each=each)
 
 
 def _not_running(job: str, row: list[str]) -> NoSuchJobError:

@@ -1,0 +1,80 @@
+"""Stragglers among ranks that are read from outside, by many looks at their stacks.
+
+Nobody outside knows when a rank arrives in a collective. But whoever is late hardly waits: many
+looks find it in no call for others, while they find all others in collectives most of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddtop.policy import Policy
+from ddtop.wire.outside import OutsideLook
+
+
+@dataclass(frozen=True, slots=True)
+class LateByStack:
+    """`ranks` are late, `waiters` wait for them.
+
+    `call_ratio`: the largest share of looks that found one of `ranks` in a call for others.
+    `wait_ratio`: the smallest share that found one of `waiters` in a collective. `looks`,
+    `seconds`: how often and how long the rank was looked at that was looked at least.
+    """
+
+    ranks: tuple[int, ...]
+    waiters: tuple[int, ...]
+    call_ratio: float
+    wait_ratio: float
+    looks: int
+    seconds: float
+
+
+def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
+    """Who may be late after these looks, however few they are; None where nobody can be.
+
+    Each rank has to be clearly one or the other, so a rank without looks rules out all others.
+    """
+    known = {rank: look for rank, look in looks.items() if look is not None and look.looks}
+    if len(known) < max(2, len(looks)):
+        return None
+    late = {
+        rank: look.call_looks / look.looks
+        for rank, look in known.items()
+        if look.call_looks <= policy.stack_late_ratio * look.looks
+    }
+    waiters = {
+        rank: look.wait_looks / look.looks
+        for rank, look in known.items()
+        if look.wait_looks >= policy.straggler_critical_ratio * look.looks
+    }
+    if not late or not waiters or len(late) + len(waiters) < len(known):
+        return None
+    return LateByStack(
+        tuple(sorted(late)),
+        tuple(sorted(waiters)),
+        max(late.values()),
+        min(waiters.values()),
+        min(look.looks for look in known.values()),
+        min(look.looks_s for look in known.values()),
+    )
+
+
+def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
+    """Who is late for certain: looked at often enough, and the others wait anew each time."""
+    found = suspects_of(looks, policy)
+    if found is None or found.seconds < policy.stack_late_s:
+        return None
+    seen = all(_is_seen(looks[rank], policy) for rank in found.ranks)
+    return found if seen and all(_waits(looks[rank], policy) for rank in found.waiters) else None
+
+
+def _is_seen(look: OutsideLook | None, policy: Policy) -> bool:
+    return look is not None and look.looks >= policy.stack_late_looks
+
+
+def _waits(look: OutsideLook | None, policy: Policy) -> bool:
+    if look is None or look.looks < policy.stack_late_looks // 3:
+        return False
+    # Validating or saving once is one long wait, and no straggler.
+    return look.one_wait_looks <= policy.straggler_critical_ratio / 2 * look.looks

@@ -1,0 +1,67 @@
+"""A straggler among ranks that are read from outside: a warning that says how it is known."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddtop.wire.outside import OutsideLook
+from tests.jobs import SECOND, FakeJob, unix_ns
+
+LATE = OutsideLook(looks=40, looks_s=5.0, call_looks=2, wait_looks=2, one_wait_looks=1)
+WAITS = OutsideLook(
+    "collective",
+    "all_reduce",
+    looks=16,
+    looks_s=5.0,
+    call_looks=11,
+    wait_looks=11,
+    one_wait_looks=2,
+)
+
+
+def job_of(*looks):
+    """A job that moves, of which these looks are known."""
+    job = FakeJob(len(looks))
+    job.trains(6)
+    for number, look in enumerate(looks):
+        since = unix_ns(job.now) - SECOND // 20
+        job.ranks[number].says["outside"] = msgspec.structs.replace(look, since_unix_ns=since)
+    job.ranks[1].works_at(function="augment", line=31, activity="other")
+    job.trains(2)
+    return job
+
+
+def test_the_rank_that_is_never_in_the_wait_is_named():
+    finding = job_of(WAITS, LATE, WAITS).finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "warning",
+        "straggler",
+        (1,),
+        (0, 2),
+    )
+    assert finding.summary.startswith(
+        "rank 1 is a straggler, by their stacks: ranks 0,2 are in a collective in 69% of the looks"
+        " or more, rank 1 in 5%"
+    )
+    assert "DDTOP=1" in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize("looks", [(WAITS, WAITS, WAITS), (LATE, LATE, LATE)])
+def test_ranks_that_are_alike_are_no_stragglers(looks):
+    assert job_of(*looks).kinds() == []
+
+
+def test_a_rank_that_holds_up_all_for_long_is_no_straggler_besides():
+    job = job_of(WAITS, LATE, WAITS)
+    for number in (0, 2):
+        look = job.ranks[number].says["outside"]
+        job.ranks[number].says["outside"] = msgspec.structs.replace(look, asleep=True)
+    one = job.ranks[1].says["outside"]
+    job.ranks[1].says["outside"] = msgspec.structs.replace(
+        one, asleep=True, apart_looks=9, since_unix_ns=unix_ns(job.now)
+    )
+    job.passes(10)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]

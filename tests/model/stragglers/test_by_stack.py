@@ -1,0 +1,75 @@
+"""Which ranks are stragglers where only many looks at their stacks are known."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ddtop.model.stragglers.by_stack import late_of, suspects_of
+from ddtop.policy import POLICY
+from ddtop.wire.outside import OutsideLook
+
+LATE = OutsideLook(looks=40, looks_s=5.0, call_looks=2, wait_looks=2, one_wait_looks=1)
+WAITS = OutsideLook(looks=16, looks_s=5.0, call_looks=11, wait_looks=11, one_wait_looks=2)
+
+
+def late(*looks):
+    return late_of(dict(enumerate(looks)), POLICY)
+
+
+def changed(look, **fields):
+    return msgspec.structs.replace(look, **fields)
+
+
+def test_the_rank_that_is_never_in_the_wait_is_late():
+    found = late(WAITS, LATE, WAITS, WAITS)
+
+    assert (found.ranks, found.waiters, found.looks) == ((1,), (0, 2, 3), 16)
+    assert (round(found.call_ratio, 3), round(found.wait_ratio, 3)) == (0.05, 0.688)
+
+
+def test_several_ranks_may_be_late():
+    assert late(LATE, WAITS, WAITS, LATE).ranks == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        (changed(WAITS, call_looks=5, wait_looks=5), LATE),
+        (WAITS, changed(LATE, call_looks=8)),
+        (WAITS, changed(LATE, looks=12, call_looks=0)),
+        (changed(WAITS, looks=6, call_looks=6, wait_looks=6), LATE),
+        (changed(WAITS, one_wait_looks=8), LATE),
+        (changed(WAITS, looks_s=2.0), LATE),
+        (WAITS, LATE, None),
+        (WAITS, WAITS),
+        (LATE, LATE),
+    ],
+    ids=[
+        "the others compute most of the time",
+        "it waits now and then",
+        "few looks at it",
+        "few looks at the others",
+        "one long wait, as for a checkpoint",
+        "a short time",
+        "a rank that nobody could read",
+        "all of them wait",
+        "none of them waits",
+    ],
+)
+def test_nobody_is_late_where(looks):
+    assert late(*looks) is None
+
+
+def test_after_two_looks_a_rank_is_a_suspect_only():
+    """It is looked at more often then, so that a verdict is there within seconds."""
+    few = changed(LATE, looks=2, looks_s=1.0, call_looks=0)
+    looks = {0: changed(WAITS, looks=2, call_looks=2, wait_looks=2), 1: few}
+
+    assert (suspects_of(looks, POLICY).ranks, late_of(looks, POLICY)) == ((1,), None)
+
+
+def test_a_wait_for_a_gpu_may_be_a_wait_for_others():
+    """So who is in one is neither late nor one that waits for certain."""
+    assert late(WAITS, changed(LATE, call_looks=30, wait_looks=0)) is None
+    assert late(changed(WAITS, wait_looks=0), LATE) is None
