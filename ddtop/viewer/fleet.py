@@ -33,8 +33,9 @@ READ_S = 2.0
 """How often it is read which jobs there are."""
 LOOK_S, LOOK_MOST_S = 1.0, 2.5
 """Pauses between two looks at one job. The longer one keeps what is shown less than 3 s old."""
-SETTLED_LOOKS = 2
-"""The first look does not know yet how much CPU a rank uses: without that no rank is blamed."""
+SETTLED_LOOKS = 4
+"""The first looks do not know yet how much CPU a rank uses, and without that no rank is blamed: a
+relay reports its host once a second."""
 SECOND_LOOK_S = 0.55
 """A finding needs two looks half a second apart. The second follows as soon as it counts."""
 LOOK_SHARE, JOB_SHARE = 0.4, 0.15
