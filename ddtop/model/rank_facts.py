@@ -235,6 +235,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     measured = alive and memory.load is not None
     return ProcessFacts(
         report=report,
+        looked_unix_ns=memory.process_unix_ns or None,
         state_since_unix_ns=memory.process_state_since_unix_ns or None,
         cpu_ratio=cpu_ratio,
         rss_bytes=report.rss_bytes if report is not None and alive else None,

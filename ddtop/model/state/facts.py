@@ -226,8 +226,9 @@ class LoaderFacts(msgspec.Struct, frozen=True, gc=False):
 class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     """The rank's process, as the relay of its host sees it."""
 
-    #: The relay's last look at it.
+    #: The relay's last look at it, and when that was.
     report: ProcessState | None = None
+    looked_unix_ns: int | None = None
     #: Since when its main thread has had its state letter (R, S, D, T).
     state_since_unix_ns: int | None = None
     #: Cores used over the last two seconds, with its children, without the agent's own work.

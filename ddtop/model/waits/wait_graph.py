@@ -138,7 +138,11 @@ class _Kind:
     def blame(self, root: int, facts: RankFields | None, now_unix_ns: int, policy: Policy) -> Blame:
         condition = condition_of(facts, now_unix_ns, policy)
         limit_s = limit_of(condition, self.healthy_ms, self.pause_s, policy)
-        due = now_unix_ns - self.since_unix_ns > limit_s * 1e9 and not _too_soon(facts, condition)
+        due = (
+            now_unix_ns - self.since_unix_ns > limit_s * 1e9
+            and not _too_soon(facts, condition)
+            and not _seen_before(facts, condition, self.since_unix_ns, now_unix_ns, policy)
+        )
         if self.direct is not None:
             group, seq, op = self.direct.group, self.direct.seq, self.direct.op
             return Blame(
@@ -256,6 +260,21 @@ def _too_soon(facts: RankFields | None, condition: str) -> bool:
         if condition == UNKNOWN
         else condition == LOST and facts.state is not State.LOST
     )
+
+
+def _seen_before(
+    facts: RankFields | None, condition: str, since_unix_ns: int, now_unix_ns: int, policy: Policy
+) -> bool:
+    """Whether its relay last saw it asleep when the others had hardly begun to wait.
+
+    A relay that gets no CPU for seconds says nothing of what the rank has done since. One that has
+    not looked for long is not waited for.
+    """
+    looked = facts.process.looked_unix_ns if facts is not None else None
+    if condition != STILL or looked is None:
+        return False
+    looked_after = looked >= since_unix_ns + policy.cpu_window_s * 1e9
+    return not looked_after and now_unix_ns - looked < policy.relay_away_s * 1e9
 
 
 def condition_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> str:

@@ -321,3 +321,20 @@ def test_after_a_short_look_from_outside_nobody_is_said_to_work():
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
     assert "work" not in finding.summary
     assert "in wait_for_licence (train.py:9)" in finding.summary
+
+
+def test_a_rank_that_was_last_seen_asleep_before_the_others_waited_is_not_blamed_yet():
+    """Seen at load 87: the relay got no CPU for 8 s, and its old look called a rank asleep that had
+    been woken since.
+    """
+    job = trained(3)
+    job.ranks[1].stands_at("read_batch")
+    job.passes(3)
+    look, job.look_at_hosts = job.look_at_hosts, lambda: None
+    job.others_wait(1)
+    job.passes(8)
+    assert job.ever() == []
+
+    job.look_at_hosts = look
+    job.passes(2)
+    assert job.kinds() == [("critical", "not-in-collective", (1,))]
