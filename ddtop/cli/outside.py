@@ -233,12 +233,12 @@ async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look
         look = source.look()
         waited_s = time.monotonic() - began
         limit_s = chosen().still_limit_s + SETTLED_S
-        if source.asks and not look.verdict.findings:
+        if source.asks and not _says_why(look):
             limit_s = RAS_S
         late = waited_s >= max(seconds, limit_s) and (source.judged or waited_s >= patience_s)
         if running.done() or late:
             break
-        clear = look.verdict.findings or not (source.suspects or source.asks)
+        clear = _says_why(look) or not (source.suspects or source.asks)
         if waited_s >= seconds and source.judged and clear and _is_settled(look):
             break
         await asyncio.sleep(SEEN_S)
@@ -247,12 +247,17 @@ async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look
     return look
 
 
+def _says_why(look: Look) -> bool:
+    """Whether a finding explains a wait. That ranks share a GPU is true of a hanging job too."""
+    return any(one.severity == CRITICAL or one.victims for one in look.verdict.findings)
+
+
 def _is_settled(look: Look) -> bool:
     """Whether the next seconds will hardly change the verdict."""
     snapshot = look.snapshot
     if snapshot is None:
         return False
-    if snapshot.ended is not None or look.verdict.findings:
+    if snapshot.ended is not None or _says_why(look):
         return True
     if any(rank.state in (State.JOINING, State.STOPPED) for rank in snapshot.ranks):
         return False

@@ -14,12 +14,16 @@ from contextlib import contextmanager
 import pytest
 
 from ddtop.cli import outside
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
+from ddtop.diagnosis.kinds import Kind
 from ddtop.relay.processes import pyspy
 from ddtop.viewer.routes import outside_targets
 from ddtop.viewer.routes.outside import OutsideSource
+from ddtop.viewer.source import Look
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.cli.outside import script_in, started
+from tests.jobs import trained
 
 NEEDS_PY_SPY = pytest.mark.skipif(
     pyspy.find() is None, reason="py-spy is not installed: pip install 'ddtop[native]'"
@@ -318,3 +322,38 @@ def test_what_py_spy_left_out_is_noted_below():
     ]
 
     assert outside.afterwards(told) == ["note: pid 11: without frames of C code"]
+
+
+class AsksNccl:
+    """A source whose NCCL answers at the sixth look; until then only a shared GPU is known."""
+
+    judged, suspects = True, ()
+
+    def __init__(self):
+        job = trained(2)
+        self.snapshot, self.looks = job.snapshot(), 0
+        self.shared = Finding(
+            Kind.GPU_SHARED, WARNING, (0, 1), (), 0, "ranks 0,1 share GPU 0 of vm", (), ""
+        )
+        self.named = Finding(
+            Kind.NOT_IN_COLLECTIVE, CRITICAL, (1,), (0,), 0, "rank 1 is asleep", (), ""
+        )
+
+    @property
+    def asks(self):
+        return self.looks < 6
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+    def look(self):
+        self.looks += 1
+        found = (self.shared,) if self.asks else (self.named, self.shared)
+        return Look(self.snapshot, Verdict("warning", found, ""))
+
+
+def test_a_finding_that_explains_no_wait_does_not_end_the_look():
+    """Seen on an H100: three ranks shared it, so nobody waited for what NCCL would say."""
+    look = asyncio.run(outside.watch(AsksNccl(), 0.0))
+
+    assert [one.kind for one in look.verdict.findings] == [Kind.NOT_IN_COLLECTIVE, Kind.GPU_SHARED]
