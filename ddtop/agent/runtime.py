@@ -182,3 +182,7 @@ class Runtime:
         self._over.release()
         self._rank.wake()
         self._thread.join(AT_EXIT_S)
+        if self._rank.pid == 1:
+            # The kernel ends the relay with the first process of a container: no one else is left
+            # to remove the page from a /dev/shm that the host shares.
+            guard.run("page at exit", self._rank.page.remove_with_folder)

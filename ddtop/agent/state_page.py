@@ -7,6 +7,7 @@ work as before, only the relay cannot read it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -80,6 +81,13 @@ class StatePage:
         """Unlink the file; the mapping stays until the process ends."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
+
+    def remove_with_folder(self) -> None:
+        """The same, and the folder of this pid namespace where no other page is in it."""
+        self.remove()
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.parent.rmdir()
 
     def write_exception(self, data: bytes) -> None:
         """Put an encoded LastException on the page; readers retry while the sequence is odd."""
