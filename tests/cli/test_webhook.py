@@ -17,12 +17,13 @@ from ddtop.cli.webhook import ALERTMANAGER, GENERIC, SLACK, Webhook, body_of, ch
 FINDING = {
     "kind": "not-in-collective", "severity": "critical", "ranks": [2], "victims": [0, 1],
     "since_unix_ns": 1_700_000_000_000_000_000, "summary": "rank 2 sleeps", "evidence": [],
-    "advice": "look there", "group": "g", "op": None, "seq": 3,
+    "advice": "look there", "group": "g", "op": None, "seq": 3, "group_meaning": None,
+    "group_ranks": None,
 }  # fmt: skip
 EVENT = {
     "schema": "ddtop.event/1", "time_unix_ns": 1_700_000_010_000_000_000, "event": "appeared",
     "job": "train", "attempt": 0, "text": "critical not-in-collective: <rank 2> sleeps",
-    "finding": FINDING, "ranks": [], "ended": None,
+    "finding": FINDING, "ranks": [], "ended": None, "progress": None,
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import pytest
 import zmq
 
 from ddtop.link import viewer_side
-from ddtop.link.viewer_side import FLOOD_PER_S, GATHER_S, HEAP_FRAMES, AsyncViewerLink
+from ddtop.link.viewer_side import FLOOD_PER_S, GATHER_S, HEAP_FRAMES, AsyncViewerLink, FrameQueue
+from tests.link.secrets import DEADLINE_S
 
 
 class Sockets:
@@ -17,12 +18,12 @@ class Sockets:
     def __init__(self, *comes: int) -> None:
         self._comes, self._ready = list(comes), 0
 
-    async def poll(self, _: int) -> bool:
-        if not self._ready and self._comes:
-            self._ready = self._comes.pop(0)
-        return bool(self._ready)
+    async def poll(self) -> None:
+        if not self._ready and not self._comes:
+            await asyncio.Event().wait()
+        self._ready = self._ready or self._comes.pop(0)
 
-    def recv(self, _: int) -> bytes:
+    def recv(self, *_: int) -> bytes:
         if not self._ready:
             raise zmq.Again
         self._ready -= 1
@@ -46,9 +47,16 @@ def received(*comes):
     link = object.__new__(AsyncViewerLink)
     link._socket = link._now = Sockets(*comes)
     link._counted, link._counted_from, link._per_s = 0, float("inf"), 10 * FLOOD_PER_S
+    link.waiting, link._came, link._filling = FrameQueue(), asyncio.Event(), None
 
     async def count():
-        return sum([1 async for _ in link.receive(5.0)])
+        found = 0
+        async for _ in link.receive(DEADLINE_S):
+            found += 1
+            if found == sum(comes):
+                break
+        link._filling.cancel()
+        return found
 
     return asyncio.run(count())
 
@@ -56,9 +64,9 @@ def received(*comes):
 def test_a_past_that_is_there_is_read_without_pauses(pauses):
     assert received(10 * HEAP_FRAMES) == 10 * HEAP_FRAMES
     # Nothing is left after the tenth heap, and the link has not seen that yet.
-    assert pauses == [0] * 10
+    assert set(pauses) == {0}
 
 
 def test_of_a_flood_what_comes_is_left_to_gather(pauses):
     assert received(30, 40, 50) == 120
-    assert pauses == [GATHER_S] * 3
+    assert [seconds for seconds in pauses if seconds] == [GATHER_S] * 3

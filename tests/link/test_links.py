@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -184,18 +187,30 @@ def test_a_viewer_that_is_gone_is_told_from_one_whose_queue_is_full(relay):
     assert relay.broadcast([peer, b"never seen"], b"x") == ([], [peer, b"never seen"])
 
 
+ASKS_AND_WAITS = """
+import sys
+from ddtop.link.viewer_side import ViewerLink
+from tests.link.secrets import SECRET
+viewer = ViewerLink("127.0.0.1", int(sys.argv[1]), SECRET)
+viewer.send(b"join")
+sys.stdin.read()
+"""
+
+
 def test_a_viewer_that_does_not_read_is_full_and_not_gone(home, monkeypatch):
+    """Somebody pressed Ctrl-Z: its connection stands, and nothing takes from it."""
     monkeypatch.setattr("ddtop.link.relay_side.VIEWER_QUEUE_FRAMES", 1)
-    monkeypatch.setattr("ddtop.link.viewer_side.NO_LIMIT", 1)
     relay = RelayLink(home.runtime / "full.sock", SECRET, "127.0.0.1")
-    viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
+    words = [sys.executable, "-c", ASKS_AND_WAITS, str(relay.port)]
+    viewer = subprocess.Popen(words, stdin=subprocess.PIPE)
     try:
-        viewer.send(b"join")
         ((peer, _),) = heard(relay, VIEW)
+        os.kill(viewer.pid, signal.SIGSTOP)
         told = (relay.broadcast([peer], *[b"x" * 60_000] * 10) for _ in range(1000))
         found = next((one for one in told if one != ([], [])), None)
     finally:
-        viewer.close()
+        viewer.kill()
+        viewer.communicate()
         relay.close()
 
     assert found == ([peer], [])
