@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop import journal
+from tests.journals import read_journal
 
 FRAMES = (b"first", b"2", b"third frame, a longer one", bytes(range(256)))
-
-
-def read_journal(path):
-    """All whole frames of both halves."""
-    reader = journal.Reader(path)
-    return journal.JournalFrames(tuple(reader), reader.damage)
 
 
 def bytes_of(tmp_path, frames=FRAMES):

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from ddtop import journal, registry
+from ddtop import registry
 from tests.benchmarks import procfs
 from tests.benchmarks.stage import PLAIN, Stage
 from tests.benchmarks.table import Row, limited
+from tests.journals import read_journal
 
 CPU_BAR_PERCENT = 1.0
 RANKS = 8
@@ -51,7 +52,7 @@ def measure(windows: int, seconds: float) -> Iterator[Row]:
                 more.append(found[0])
                 own.append(found[1])
             per_s = (path.stat().st_size - began_bytes) / (time.monotonic() - began)
-            frames = len(journal.read_journal(path).frames)
+            frames = len(read_journal(path).frames)
     detail = (
         f"median of {windows} windows of {seconds:.0f} s; each:"
         f" {', '.join(f'{one:.2f}' for one in more)}"

@@ -26,6 +26,7 @@ from ddtop.relay import orders
 from ddtop.wire import bridge, frames, page
 from tests.hostile.any_record import ANY, VALID, bears
 from tests.hostile.any_record import sealed as sealed_by
+from tests.journals import read_journal
 from tests.wire.strategies import RECORDS as TYPES
 from tests.wire.strategies import struct_of
 
@@ -124,11 +125,11 @@ def journals(data: st.DataObject) -> None:
         with contextlib.suppress(journal.JournalError):
             journal.read(path)
         with contextlib.suppress(journal.JournalError):
-            journal.read_journal(path)
+            read_journal(path)
         box = journal.Journal(path, 1 << 16, lambda: kept)
         box.append([b"frame"])
         box.close()
-        assert b"frame" in journal.read_journal(path).frames
+        assert b"frame" in read_journal(path).frames
 
 
 def model(data: st.DataObject) -> None:

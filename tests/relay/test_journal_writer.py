@@ -16,6 +16,7 @@ from ddtop.relay import journal_writer
 from ddtop.relay.journal_writer import JournalWriter, budget
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, RankState
+from tests.journals import read_journal
 from tests.relay.stage import Stage, is_a
 
 FACTS = (b"hello of rank 0", b"hello of rank 1")
@@ -72,7 +73,7 @@ def test_what_was_put_is_there_when_the_box_is_closed(tmp_path):
         box.put(frame)
 
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path) == journal.JournalFrames((*FACTS, *numbered(500)), None)
+    assert read_journal(path) == journal.JournalFrames((*FACTS, *numbered(500)), None)
     assert (box.dropped, box.problem) == (0, None)
 
 
@@ -84,7 +85,7 @@ def test_what_was_put_is_on_disk_soon_without_a_close(tmp_path):
     until(path.exists)
     box.put(b"second")
 
-    until(lambda: journal.read_journal(path).frames == (*FACTS, b"first", b"second"))
+    until(lambda: read_journal(path).frames == (*FACTS, b"first", b"second"))
 
     assert box.close(DEADLINE_S)
 
@@ -105,7 +106,7 @@ def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(
     gate.opened.set()
     assert box.close(DEADLINE_S)
 
-    frames = journal.read_journal(path).frames
+    frames = read_journal(path).frames
     assert box.dropped == 900
     assert frames[-100:] == tuple(numbered(100, first=900))
     assert set(frames[:-100]) == {*FACTS, b"first"}
@@ -144,7 +145,7 @@ def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_be
     busy.opened.set()
 
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path).frames == (*FACTS, b"first", b"before", b"last")
+    assert read_journal(path).frames == (*FACTS, b"first", b"before", b"last")
 
 
 def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
@@ -163,7 +164,7 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
     box = JournalWriter(path, 8 << 20, lambda: known, POLICY)
     box.put(b"first")
     until(path.exists)
-    until(lambda: b"first" in journal.read_journal(path).frames)
+    until(lambda: b"first" in read_journal(path).frames)
     full.set()
     box.put(b"lost")
     until(lambda: box.problem)
@@ -173,7 +174,7 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
     until(lambda: box.problem is None)
 
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path).frames == (
+    assert read_journal(path).frames == (
         b"hello of rank 0",
         b"first",
         b"hello of rank 1",
@@ -194,7 +195,7 @@ def test_why_nothing_is_written_is_said_and_it_is_tried_again(tmp_path):
     assert "No such file or directory" in problem
     assert str(path) in problem
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path).frames == (*FACTS, b"first")
+    assert read_journal(path).frames == (*FACTS, b"first")
 
 
 def test_a_mistake_in_what_is_carried_over_does_not_end_the_box(tmp_path):
@@ -213,7 +214,7 @@ def test_a_mistake_in_what_is_carried_over_does_not_end_the_box(tmp_path):
     until(path.exists)
 
     assert box.close(DEADLINE_S)
-    assert b"second" in journal.read_journal(path).frames
+    assert b"second" in read_journal(path).frames
 
 
 def test_what_is_no_frame_is_dropped_and_counted(tmp_path):
@@ -223,7 +224,7 @@ def test_what_is_no_frame_is_dropped_and_counted(tmp_path):
         box.put(frame)
 
     assert box.close(DEADLINE_S)
-    assert journal.read_journal(path).frames == (*FACTS, b"good")
+    assert read_journal(path).frames == (*FACTS, b"good")
     assert box.dropped == 2
 
 
@@ -245,15 +246,13 @@ def test_the_budget_holds_on_the_way(tmp_path):
             box.put(frame)
         last = numbered(1, first=start + 99)[0]
         until(
-            lambda last=last: (
-                any(tmp_path.glob("x.*")) and last in journal.read_journal(path).frames[-100:]
-            )
+            lambda last=last: any(tmp_path.glob("x.*")) and last in read_journal(path).frames[-100:]
         )
         sizes.append(sum(one.stat().st_size for one in tmp_path.iterdir()))
 
     assert box.close(DEADLINE_S)
     assert max(sizes) <= 64 << 10
-    assert journal.read_journal(path).frames[-1] == numbered(1, first=2999)[0]
+    assert read_journal(path).frames[-1] == numbered(1, first=2999)[0]
 
 
 @pytest.mark.parametrize(
@@ -300,9 +299,7 @@ def test_what_a_relay_forwards_is_in_its_journal_and_its_successor_writes_on(
     if mib == "0":
         assert not path.exists()
         return
-    found = [
-        frames.open_record(frames.open_envelope(data)) for data in journal.read_journal(path).frames
-    ]
+    found = [frames.open_record(frames.open_envelope(data)) for data in read_journal(path).frames]
     assert [record.iteration for record in found if isinstance(record, RankState)] == [7, 8]
     assert len([record for record in found if isinstance(record, Hello)]) == 2
-    assert journal.read_journal(path).damage is None
+    assert read_journal(path).damage is None

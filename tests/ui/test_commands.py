@@ -158,14 +158,14 @@ async def test_columns_are_hidden_and_shown_and_others_get_their_room():
         await pilot.press("c")
         rss = next(line for line in screen_text(app) if "RSS" in line)
         await pilot.press("down", "down", "space")
-        await pilot.click("ColumnsScreen #body", offset=(1, 1))
+        await pilot.click("ColumnsScreen #body", offset=(1, 4))
         hidden = app.session.setup.hidden
         await pilot.press("escape")
         after = app.screen.ranks.columns()
         await pilot.press("c", "a", "escape")
 
         assert "no room" in rss
-        assert hidden == ("step", "iteration")
+        assert hidden == ("iteration", "step")
         assert {"step", "iteration"} & before == {"step", "iteration"}
         assert not {"step", "iteration"} & after
         assert after - before

@@ -132,6 +132,7 @@ class Retold:
         """Of the pieces of the part that is told."""
         self._shift: dict[str, int] = {}
         self._most: dict[str, int] = {}
+        self._iterations: dict[int, int] = {}
         self._paused: deque[tuple[int, float]] = deque()
         """Pauses of the last steps: (iteration, milliseconds)."""
         self._sums: dict[tuple[int, str], list[float]] = {}
@@ -214,9 +215,14 @@ class Retold:
         least: dict[str, int] = {}
         for rank in self.recording.ranks:
             track = self.recording.states[rank]
-            state = track.records[track.index(begin_s)][0]
-            for name, value in _counts(state):
+            begin = track.index(begin_s)
+            for name, value in _counts(track.records[begin][0]):
                 least[name] = min(least.get(name, value), value)
+            # The first step may end within the part.
+            later = (state.iteration for state, _ in track.records[begin:])
+            first = next((value for value in later if value is not None), None)
+            if first is not None:
+                least["iteration"] = min(least.get("iteration", first), first)
         for name, value in least.items():
             self._shift[name] = self._most.get(name, value - 1) + 1 - value
 
@@ -226,6 +232,12 @@ class Retold:
         if found > self._most.get(name, 0):
             self._most[name] = found
         return found
+
+    def _iteration(self, rank: int, recorded: int | None) -> int | None:
+        """A part may begin before its rank had counted a step; the job had, long before."""
+        if recorded is not None:
+            self._iterations[rank] = self._counted("iteration", recorded)
+        return self._iterations.get(rank)
 
     def _summed(self, rank: int, name: str, value: float) -> int:
         """A number that grows with time, so a slow part has more of it."""
@@ -269,9 +281,7 @@ class Retold:
         longest_ms, usual_ms = self._longest_waits_ms(state)
         return replace(
             state,
-            iteration=None
-            if state.iteration is None
-            else self._counted("iteration", state.iteration),
+            iteration=self._iteration(rank, state.iteration),
             step_ms=None if state.step_ms is None else state.step_ms * factor,
             groups=tuple(self._group(one) for one in state.groups),
             open_collectives=tuple(self._collective(one) for one in state.open_collectives),
