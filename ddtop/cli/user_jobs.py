@@ -55,7 +55,7 @@ def main() -> None:
             _write(msgspec.json.encode(line) + b"\n")
             time.sleep(PERIOD_S)
     except OSError:
-        # Whoever has started this is gone.
+        # The process that started this one is gone.
         return
     finally:
         fleet.close()

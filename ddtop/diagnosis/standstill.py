@@ -59,7 +59,7 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     active = tuple([rank for rank in alive if rank.reported.phase != "leaving"]) or alive
     stances = {rank.rank: _stance(rank, quiet_s, policy) for rank in active}
     if STILL in stances.values():
-        # Who waits for its GPU spins: what its GPU waits for may be a rank that stands still.
+        # A rank that waits for its GPU spins. Its GPU may wait for a rank that stands still.
         gpu = [rank.rank for rank in active if classify(rank, policy).word == "cuda-sync"]
         stances |= {number: STILL for number in gpu if stances[number] == SPINS}
     return Standstill(alive, active, stances, since, quiet_s)

@@ -42,8 +42,8 @@ def _connect(
     """A socket of a viewer.
 
     The queue of libzmq has no limit: libzmq 4.3.5 may abort the process when a queue that was full
-    is read again (its issue 3937), and a viewer is now and then busy for seconds. Whoever has the
-    socket takes out what is there in each turn, and bounds what it keeps.
+    is read again (its issue 3937), and a viewer is sometimes busy for seconds. The owner of the
+    socket empties it in each turn and bounds what it keeps.
     """
     mine = derive(secret, CONTROLLER if controller else VIEWER)
     socket.setsockopt(zmq.LINGER, 0)

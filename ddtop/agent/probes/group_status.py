@@ -242,9 +242,9 @@ def by_order(
 ) -> dict[tuple[str, str], str]:
     """The group of each key of NCCL's status, without its entries; empty where that is not sure.
 
-    `used`: the number of each group of NCCL that was used, in the order in which they were made,
-    None where the status may have another. The numbers in the status are given in that order too. A
-    group that was destroyed keeps its status: then nothing can be said.
+    `used`: the sequence number of each group that NCCL has used, in the order in which torch made
+    the groups; None for a group whose status also counts calls with one peer. NCCL numbers its
+    groups in the same order. Do not call this after a group was destroyed: its status remains.
 
     Source: ProcessGroupNCCL.cpp `local_id_`. Check: `process_group` and `pg_id` of the entries in
     `torch._C._distributed_c10d._dump_nccl_trace_json`.

@@ -180,11 +180,11 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
 def _long_awaited(
     snapshot: Snapshot, behind: Collection[int], wait: GroupProgress, since: int, policy: Policy
 ) -> list[int]:
-    """Of the ranks that are behind: those that the first one awaited for long before it failed,
-    and that waited in no collective of that group themselves.
+    """The ranks that are behind, that the first rank awaited for long, and that waited in no
+    collective of this group themselves.
 
-    What NCCL's watchdog aborts after a timeout may say no more than "communicator was aborted". A
-    link that breaks fails ranks that are inside the collective.
+    After a timeout NCCL's watchdog aborts the communicator, and the error may not name the timeout.
+    A broken link is different: it fails ranks that are inside the collective.
     """
     waited_s = (since - (wait.pending_since_unix_ns or since)) / 1e9
     if waited_s < policy.still_limit_s:
