@@ -269,8 +269,8 @@ class Policy:
     """... and the ranks themselves use this share of the CPUs that they may use: a neighbour's load
     is not theirs to fix."""
     oversubscribed_room_cores: float = 0.25
-    """... for each rank: what the ranks use (over two seconds) and what their main threads wait for
-    (over twenty) may exceed the CPUs by this much and still fit."""
+    """... for each rank: what the ranks use and what their main threads wait for may exceed the
+    CPUs by this much and still fit."""
     oversubscribed_threads_factor: float = 2.0
     """... or this many threads for each CPU run or are ready to run, over all threads of the ranks.
     Those alone would not fit, even on a host without other processes. OpenMP's threads lack CPUs

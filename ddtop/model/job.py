@@ -319,9 +319,16 @@ class Job(JobMemory):
         if (load := process.load) is not None:
             if memory.load is None:
                 memory.load = Series(self.policy.oversubscribed_window_s)
-            delays = (load.run_delay_ns or 0, load.threads_delay_ns or 0)
+            # The sum of a process and its living children falls when one of these ends.
+            if before is not None and None not in (before.cpu_ns, process.cpu_ns):
+                memory.cpu_used_ns += max((process.cpu_ns or 0) - (before.cpu_ns or 0), 0)
             memory.load.add(
-                at, delays[0], load.major_faults or 0, load.throttled_ns or 0, delays[1]
+                at,
+                load.run_delay_ns or 0,
+                load.major_faults or 0,
+                load.throttled_ns or 0,
+                load.threads_delay_ns or 0,
+                memory.cpu_used_ns,
             )
 
 

@@ -64,6 +64,13 @@ def _delayed(rank: RankFacts) -> float:
     return (rank.process.pressure.delay_ratio or 0.0) if rank.process.pressure is not None else 0.0
 
 
+def _used(rank: RankFacts) -> float:
+    """Cores over the same time as the delays: over two seconds it goes up and down, and the
+    finding would come and go with it.
+    """
+    return (rank.process.pressure.used_cores or 0.0) if rank.process.pressure is not None else 0.0
+
+
 def _throttled(rank: RankFacts) -> float:
     return (
         (rank.process.pressure.throttled_ratio or 0.0) if rank.process.pressure is not None else 0.0
@@ -76,7 +83,7 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
     Two ranks of one thread on two cores wait because of other processes, however much they use.
     """
     cpus = _cpus(host, ranks)
-    used = sum(rank.process.cpu_ratio or 0.0 for rank in ranks)
+    used = sum(_used(rank) for rank in ranks)
     wanted = used + sum(_delayed(rank) for rank in ranks)
     return (
         used >= policy.oversubscribed_own_ratio * cpus
@@ -90,12 +97,10 @@ def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool
     Other processes can make them wait, but cannot make them more, unless these take nearly all CPU
     time.
     """
-    used = sum(rank.process.cpu_ratio or 0.0 for rank in ranks)
+    used = sum(_used(rank) for rank in ranks)
     if used < policy.oversubscribed_threads_own_ratio * _cpus(host, ranks):
         return False
-    wanted = sum(
-        (rank.process.cpu_ratio or 0.0) + _delayed(rank) + _threads_delayed(rank) for rank in ranks
-    )
+    wanted = used + sum(_delayed(rank) + _threads_delayed(rank) for rank in ranks)
     return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
 
 
@@ -117,7 +122,7 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
     """Which CPUs other processes use. All CPUs are in use then, also those that the ranks do not
     use.
     """
-    others = _cpus(host, ranks) - sum(rank.process.cpu_ratio or 0.0 for rank in ranks)
+    others = _cpus(host, ranks) - sum(_used(rank) for rank in ranks)
     if others < policy.foreign_cores:
         return None
     return (
@@ -172,7 +177,7 @@ def _finding(
     summary = f"{ranks_text(numbers)} of {host.host} {what}"
     evidence = [
         f"rank {rank.rank}: {_delayed(rank):.0%} of the last {pressure.seconds:.0f} s ready"
-        f" without a CPU, {rank.process.cpu_ratio or 0.0:.2f} cores used"
+        f" without a CPU, {_used(rank):.2f} cores used"
         for rank in ranks[:8]
         if (pressure := rank.process.pressure) is not None
     ]

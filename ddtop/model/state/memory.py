@@ -98,6 +98,8 @@ class RankMemory:
     cpu: Series = field(default_factory=Series)
     #: What the host does to the process; None while the relay does not measure it.
     load: Series | None = None
+    #: CPU time of the process and its children since the first look; it never falls.
+    cpu_used_ns: int = 0
     rendezvous: Rendezvous | None = None
     own: Own | None = None
     exit: Exit | None = None

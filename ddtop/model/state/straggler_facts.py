@@ -75,6 +75,8 @@ class Pressure:
     faults_per_s: float | None = None
     #: How many of its other threads were ready to run and had no CPU, mean over the time.
     threads_delay_cores: float | None = None
+    #: Cores that it and its children used, mean over the time.
+    used_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

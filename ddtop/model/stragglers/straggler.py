@@ -63,7 +63,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
     )
     if grown is None or grown[0] < policy.window_min_s:
         return None
-    seconds, (delay_ns, faults, throttled_ns, threads_ns) = grown
+    seconds, (delay_ns, faults, throttled_ns, threads_ns, used_ns) = grown
     load = memory.process.load if memory.process is not None else None
     if load is None:
         return None
@@ -77,6 +77,7 @@ def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure |
         threads_delay_cores=threads_ns / (seconds * 1e9)
         if load.threads_delay_ns is not None
         else None,
+        used_cores=used_ns / (seconds * 1e9),
     )
 
 

@@ -113,6 +113,20 @@ def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
     assert [kind for _, kind, _ in job.ever()] == told
 
 
+def test_a_crowd_that_computes_in_turns_is_named_without_a_break():
+    """The ranks use 0.95 cores on average, for some seconds 0.6 and for some 1.3."""
+    job = FakeJob(4)
+    loaded(job, 40, run_delay_ns=0.45)
+    seen = []
+    for turn in range(40):
+        for rank in job.ranks:
+            rank.cores = 0.6 if turn % 8 < 4 else 1.3
+        loaded(job, 1, run_delay_ns=0.45)
+        seen.append([kind for _, kind, _ in job.kinds()])
+
+    assert seen == [["cpu-oversubscribed"]] * 40
+
+
 def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_less():
     """torch.set_num_threads(24) on 2 of 4 cores: the main thread sleeps until the others are
     done.
