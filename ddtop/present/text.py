@@ -15,6 +15,11 @@ Line = tuple[Span, ...]
 
 ELLIPSIS = "…"
 
+_WORD = re.compile(
+    r"\S*\d (?:ms|us|µs|s|min|h|d|[KMGTP]?i?B|k?W|MW|it/s|it/min|MB/s)(?![\w/])\S*|\S+"
+)
+"""A number with its unit and what follows without a space (`27 s;`), or any other word."""
+
 
 def clean(text: str) -> str:
     """The text with nothing in it that could move the cursor.
@@ -79,12 +84,12 @@ def fit(text: str, width: int, right: bool = False, ellipsis: str = ELLIPSIS) ->
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns, broken between words; a longer word is
-    split."""
+    """The text in lines of at most `width` columns, broken between words, but not between a
+    number and its unit; a longer word is split."""
     width = max(width, 1)
     lines: list[str] = []
     line = ""
-    for word in text.split():
+    for word in _words(text):
         joined = f"{line} {word}" if line else word
         if cell_width(joined) <= width:
             line = joined
@@ -96,6 +101,11 @@ def wrap(text: str, width: int) -> list[str]:
     if line or not lines:
         lines.append(line)
     return lines
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text; a number and its unit are one word."""
+    return [match[0] for match in _WORD.finditer(" ".join(text.split()))]
 
 
 def _chop(word: str, width: int) -> list[str]:

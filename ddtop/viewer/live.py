@@ -21,6 +21,7 @@ from ddtop.viewer.follower import HISTORY_S, LOOK_S, UnreachableError, request
 from ddtop.viewer.requests import REPLY_S, Requests, signal_command
 from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Route, route_to
 from ddtop.viewer.source import Look
+from ddtop.wire.hosts import LEAF
 from ddtop.wire.records import Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
@@ -28,6 +29,8 @@ NOT_HEARD = "the relay is not heard, trying again"
 MISSED_S = 2 * LOOK_S
 """Between two turns of listening there is less, unless this process did not run: stopped, asleep
 with its laptop, or starved."""
+HUB_AGAIN_S = 30.0
+"""A hub that could not be reached from here is tried again after this time."""
 
 
 class LiveSource:
@@ -59,6 +62,7 @@ class LiveSource:
         self._silent_since = self._listened = time.monotonic()
         self._at: int | None = None
         self._past: Look | None = None
+        self._hub_again = 0.0
 
     def look(self) -> Look:
         """What is true now, or what was at the moment that `travel` went to.
@@ -231,6 +235,27 @@ class LiveSource:
                 self._link = None
                 link.close()
 
+    def _hub(self) -> str | None:
+        """HOST:PORT of the hub, once the relay that is followed has become its leaf: of two
+        launchers on one host, or of a host that was the first to start.
+        """
+        shown = self._shown
+        hosts = shown.snapshot.hosts if shown is not None and shown.snapshot is not None else ()
+        roles = [host.hub for host in hosts if host.hub is not None]
+        if len(hosts) != 1 or len(roles) != 1 or roles[0].role != LEAF or not roles[0].connected:
+            return None
+        return roles[0].address
+
+    async def _found_hub(self) -> bool:
+        """Whether there is a better route now; the next connection takes it."""
+        hub, now = self._hub(), time.monotonic()
+        if hub is None or now < self._hub_again:
+            return False
+        self._hub_again = now + HUB_AGAIN_S
+        better = await self._route.to_hub(hub)
+        self._route = better or self._route
+        return better is not None
+
     async def _follow(self, link: Link) -> None:
         follower = self._joined = self._engine.follower()
         pinged = began = self._listened = time.monotonic()
@@ -256,6 +281,8 @@ class LiveSource:
             if now - pinged > PING_S:
                 pinged = now
                 await link.send(request(Command("ping")))
+                if await self._found_hub():
+                    return
 
     async def _show_last_state(self) -> None:
         try:

@@ -34,6 +34,15 @@ def test_a_wrapped_text_is_never_wider_than_the_screen(text, width):
     assert all(cell_width(line) <= max(width, widest) for line in wrap(clean(text), width))
 
 
+@pytest.mark.parametrize("width", range(9, 60))
+def test_a_number_and_its_unit_stay_on_one_line(width):
+    lines = wrap("asleep in read for 27 s; twice (1,5 ms), of 1.2 GiB and 3 sends", width)
+
+    for pair in ("27 s;", "(1,5 ms),", "1.2 GiB"):
+        assert any(pair in line for line in lines)
+    assert max(map(len, lines)) <= max(width, 9)
+
+
 @given(st.text())
 def test_a_cleaned_text_cannot_move_the_cursor(text):
     """A host name with an escape sequence in it would otherwise write over the screen of whoever

@@ -14,6 +14,7 @@ from ddtop import registry
 from ddtop.policy import POLICY
 from ddtop.viewer import live, thresholds
 from ddtop.wire.records import Hello, RankState
+from tests.relay.hosts import World
 from tests.relay.stage import Stage, is_a
 from tests.viewer.sources import running, seen, the_entry
 
@@ -202,3 +203,29 @@ class _Mute:
 
     def close(self):
         pass
+
+
+@pytest.fixture
+def world(home):
+    found = World()
+    yield found
+    found.close()
+
+
+async def test_who_watches_a_host_that_turns_out_to_be_a_leaf_goes_to_the_hub(world):
+    """The second of two launchers was the first to start, and somebody attached at once."""
+    leaf = world.host("bbb")
+    leaf.rank(1)
+    async with running(live.LiveSource(the_entry())) as source:
+        await seen(source, lambda look: look.snapshot is not None and len(look.snapshot.hosts) == 1)
+        world.host("aaa").rank(0)
+
+        look = await seen(
+            source,
+            lambda look: (
+                look.snapshot is not None
+                and {one.sender for one in look.snapshot.seen} == {"aaa", "bbb"}
+            ),
+        )
+
+    assert (look.contact, look.snapshot.apart) == (None, None)

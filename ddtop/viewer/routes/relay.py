@@ -12,14 +12,17 @@ from typing import Protocol
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
-from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink
+from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
 from ddtop.model.state.facts import Snapshot
+from ddtop.relay.hub.discovery import numeric
 from ddtop.viewer.background import aside
 from ddtop.viewer.engine import Bounds
 from ddtop.viewer.follower import JOIN_S, Follower, UnreachableError, last_state, request
 from ddtop.wire.records import Command
 
 AGAIN_S = 2.0
+TO_HUB_S = 1.5
+"""A relay accepts within a round trip; a firewall that drops packets says nothing."""
 
 
 class Link(Protocol):
@@ -71,6 +74,12 @@ class Route(Protocol):
             NoContactError: that cannot be told, or it cannot be reached.
         """
 
+    async def to_hub(self, address: str) -> Route | None:
+        """The route to the hub at HOST:PORT, of which the relay here has become a leaf.
+
+        None: this route leads to the hub as it is, or the hub cannot be reached from here.
+        """
+
     async def left(self) -> tuple[Snapshot, Verdict] | None:
         """The last state that the relay left; None where it is the one that was given before.
 
@@ -90,6 +99,10 @@ class TrustedRoute:
     def too_much(self) -> str:
         """Never said."""
         return "the relay says too much"
+
+    async def to_hub(self, address: str) -> Route | None:
+        """None: whoever chose this route chose that relay."""
+        return None
 
 
 class LocalRoute(TrustedRoute):
@@ -119,6 +132,14 @@ class LocalRoute(TrustedRoute):
             )
         except registry.RegistryError as error:
             raise NoContactError(str(error)) from None
+
+    async def to_hub(self, address: str) -> Route | None:
+        """The hub's port, if it accepts the user's key within `TO_HUB_S` for each address."""
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if not (host and port.isdigit() and await aside(_accepts, host, int(port))):
+            return None
+        return PortRoute(self.job, host, int(port))
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
         """Read once for each state of the job file: a journal may be large, and lie on a file
@@ -150,6 +171,14 @@ class PortRoute(TrustedRoute):
     async def left(self) -> tuple[Snapshot, Verdict] | None:
         """Nothing: what a relay leaves lies on its host."""
         return None
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        secret = registry.secret()
+        return any(admits(one, port, secret, TO_HUB_S) for one in numeric(host)[:2])
+    except (OSError, registry.RegistryError):
+        return False
 
 
 def route_to(entry: registry.JobEntry) -> Route:

@@ -28,7 +28,7 @@ from ddtop.viewer.background import aside
 from ddtop.viewer.engine import Bounds
 from ddtop.viewer.follower import Follower, UnreachableError, last_state, request
 from ddtop.viewer.replay import at_end, read_recording
-from ddtop.viewer.routes.relay import GoneError, Link, NoContactError
+from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Route
 from ddtop.wire import bridge
 from ddtop.wire.bridge import (
     LAST,
@@ -327,6 +327,10 @@ class SshRoute:
             f" more is taken in; if its job is that large: DDTOP_SSH_MIB={4 * _memory_mib()} ddtop"
             f" attach {self._host.option}"
         )
+
+    async def to_hub(self, address: str) -> Route | None:
+        """None: the bridge on that host chooses the relay."""
+        return None
 
     @property
     def pipe(self) -> Pipe:
