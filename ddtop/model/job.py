@@ -304,11 +304,7 @@ class Job(JobMemory):
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9
-        if (
-            before is None
-            or before.state != process.state
-            or bool(before.frozen) != bool(process.frozen)
-        ):
+        if before is None or _state_left(before, process):
             memory.process_state_since_unix_ns = at
         if process.state != "D" or process.frozen:
             memory.stalled_since_unix_ns = None
@@ -354,6 +350,18 @@ def _same_line(before: Place | None, now: Place | None) -> bool:
     if before is None or now is None:
         return False
     return (before.file, before.line, before.callee) == (now.file, now.line, now.callee)
+
+
+def _state_left(before: ProcessState, now: ProcessState) -> bool:
+    """Whether the main thread has left its state between two looks.
+
+    Most looks at a training find it asleep, each time in another sleep.
+    """
+    return (
+        before.state != now.state
+        or bool(before.frozen) != bool(now.frozen)
+        or (now.state == "S" and before.switches != now.switches)
+    )
 
 
 def _same_sleep(before: ProcessState, now: ProcessState, seconds: float, policy: Policy) -> bool:

@@ -367,6 +367,18 @@ def test_an_older_look_at_a_host_changes_nothing():
     assert applied(job.records).snapshot(unix_ns(4)).ranks[0].process.report.state == "R"
 
 
+@pytest.mark.parametrize(("wakes_per_s", "since_s"), [(0.0, 1.0), (40.0, 5.0)])
+def test_two_looks_at_different_sleeps_are_no_long_sleep(wakes_per_s, since_s):
+    """Most looks at a training find it asleep: what counts is whether it has woken in between."""
+    job = FakeJob(1)
+    job.ranks[0].letter, job.ranks[0].wakes_per_s = "S", wakes_per_s
+    job.passes(5)
+
+    found = job.snapshot().ranks[0].process.state_since_unix_ns
+
+    assert found == unix_ns(since_s)
+
+
 def test_a_rank_that_does_not_know_the_members_does_not_hide_them():
     job = FakeJob(2)
     job.groups = {"0": msgspec.structs.replace(job.groups["0"], ranks=())}
