@@ -100,7 +100,7 @@ class TrustedRoute:
         """Never said."""
         return "the relay says too much"
 
-    async def to_hub(self, address: str) -> Route | None:
+    async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
         """None: whoever chose this route chose that relay."""
         return None
 

@@ -328,7 +328,7 @@ class SshRoute:
             f" attach {self._host.option}"
         )
 
-    async def to_hub(self, address: str) -> Route | None:
+    async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
         """None: the bridge on that host chooses the relay."""
         return None
 
