@@ -40,6 +40,7 @@ class Outcome:
     `has_place`: the case has a place to be found. `ended_s`: from the first look to a healthy job's
     end. `wrong`: critical claims that are not right, of a healthy job the warnings too. `beside`:
     what is tolerated. `last`: what stood at the end. `unable`: why the tool could say nothing.
+    `paused_s`, `took_s`: the longest pause of a rank, and the longest answer to a command.
     `trouble`: the run itself went wrong. `failed_itself`: a healthy program ended with an exit
     code, so what was said of it judges nobody.
     """
@@ -60,6 +61,7 @@ class Outcome:
     last: list[Heard] = field(default_factory=list)
     unable: str = ""
     paused_s: float = 0.0
+    took_s: float = 0.0
     trouble: str = ""
     failed_itself: bool = False
     slower: float = 1.0
@@ -115,6 +117,7 @@ def take(outcome: Outcome, case: Case, places: Places, look: Look, zero_unix_ns:
     at = (look.at_unix_ns - zero_unix_ns) / 1e9
     outcome.last = [_heard(claim, at) for claim in look.claims]
     outcome.paused_s = max(outcome.paused_s, look.paused_s)
+    outcome.took_s = max(outcome.took_s, look.took_s)
     outcome.unable = look.unable
     right = [claim for claim in look.claims if _matches(claim, case.expected)]
     outcome.stands = bool(right)

@@ -15,7 +15,7 @@ SECONDS_BAR_S, LATER_BAR_S = 8.0, 3.0
 `within_s` elsewhere.
 """
 RIGHT_BAR_RATIO, PLACE_BAR_RATIO = 0.99, 0.95
-OUTSIDE_BAR_RATIO, OUTSIDE_PAUSE_BAR_S = 0.8, 0.3
+OUTSIDE_BAR_RATIO, OUTSIDE_PAUSE_BAR_S, OUTSIDE_ANSWER_BAR_S = 0.8, 0.3, 6.0
 HEAD = f"{'CASE':<19} {'TOOL':<15} {'EXPECTED':<34} {'SAID AT THE END':<34} {'S':>5}  PLACE"
 
 
@@ -29,6 +29,9 @@ def line(outcome: Outcome) -> str:
         f"{outcome.case:<19} {outcome.tool:<15} {expected[:34]:<34} {last[:34]:<34} {seconds:>5}"
         f"  {place:<5} {verdict(outcome)}"
     ]
+    if outcome.took_s:
+        asked = f"answered in {outcome.took_s:.1f} s, paused a rank for {outcome.paused_s:.3f} s"
+        rows[0] += f"; {asked}"
     for mark, found in (("wrong", outcome.wrong), ("beside", outcome.beside)):
         rows += [
             f"    {mark} {one.from_s:+.1f}..{one.to_s:+.1f} s {one.severity}"
@@ -217,6 +220,13 @@ def _outside_bars(outside: Sequence[Outcome]) -> Iterator[Row]:
         bar = f"<= {OUTSIDE_PAUSE_BAR_S} s"
         met = held <= OUTSIDE_PAUSE_BAR_S
         yield Row("from outside: longest pause of a rank", f"{held:.3f} s", bar, met)
+    seconds = [one.took_s for one in faults if one.took_s]
+    if seconds:
+        p50, p95, longest = (percentile(seconds, ratio) for ratio in (0.5, 0.95, 1.0))
+        limit_s = OUTSIDE_ANSWER_BAR_S * faults[0].slower
+        detail = f"p50 {p50:.1f} s, longest {longest:.1f} s"
+        what = "from outside: seconds to the answer, p95"
+        yield Row(what, f"{p95:.1f} s", f"<= {limit_s:.0f} s", p95 <= limit_s, detail)
     healthy = [one for one in able if one.healthy]
     if healthy:
         silent = [one for one in healthy if not one.wrong]

@@ -38,13 +38,15 @@ class Claim:
 @dataclass(frozen=True)
 class Look:
     """What stood at one moment. `unable`: why the tool could say nothing, if it could not.
-    `paused_s`: for how long it stopped a rank, at most.
+    `paused_s`: for how long it stopped a rank, at most. `took_s`: from the command to its answer,
+    of a tool that is asked.
     """
 
     at_unix_ns: int
     claims: tuple[Claim, ...] = ()
     unable: str = ""
     paused_s: float = 0.0
+    took_s: float = 0.0
 
 
 class Job:

@@ -65,10 +65,12 @@ def _ask(job: Job) -> Look:
     if not pids:
         return Look(time.time_ns(), unable=OVER)
     words = [sys.executable, "-m", "ddtop", "diagnose", "--json", "--pid", ",".join(map(str, pids))]
+    began = time.monotonic()
     with Tracers(processes(job.stage)) as tracers:
         done = subprocess.run(
             words, env=_with_bytecode(), capture_output=True, text=True, timeout=60, check=False
         )
+    took_s = time.monotonic() - began
     if done.returncode == 3 and "there is no process" in done.stderr:
         return Look(time.time_ns(), unable=OVER)
     try:
@@ -76,7 +78,7 @@ def _ask(job: Job) -> Look:
     except (ValueError, KeyError):
         raise JobError(f"exit code {done.returncode}: {done.stderr[-400:]}") from None
     claims = tuple(claim(one) for one in findings)
-    return Look(time.time_ns(), claims, paused_s=tracers.longest_s)
+    return Look(time.time_ns(), claims, paused_s=tracers.longest_s, took_s=took_s)
 
 
 @functools.cache
