@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from tests.benchmarks.table import Row
 from tests.zoo.case import Case
+from tests.zoo.catalogue import all_cases
 from tests.zoo.judge import NAME_S, Outcome
 from tests.zoo.tool import Tool
+from tests.zoo.tools.ddtop_outside import is_expected
 
 SECONDS_BAR_S, LATER_BAR_S = 8.0, 3.0
 """p95 of the seconds to the right verdict where the limit is 5 s, and how much later than
@@ -211,10 +213,13 @@ def _outside_bars(outside: Sequence[Outcome]) -> Iterator[Row]:
     able = [one for one in outside if not one.unable]
     faults = [one for one in able if not one.healthy]
     if faults:
-        named = [one for one in faults if one.named_s is not None]
-        yield _ratio("from outside: right kind and ranks", named, faults, OUTSIDE_BAR_RATIO)
+        cases = all_cases()
+        wanted = [one for one in faults if is_expected(cases[one.case])]
+        named = [one for one in wanted if one.named_s is not None]
+        yield _ratio("from outside: right kind and ranks", named, wanted, OUTSIDE_BAR_RATIO)
         bad = sum(len(one.wrong) for one in faults)
-        yield Row("from outside: wrong critical findings", str(bad), "0", bad == 0)
+        wrong = ", ".join(one.case for one in faults if one.wrong)
+        yield Row("from outside: wrong critical findings", str(bad), "0", bad == 0, wrong)
     if able:
         held = max(one.paused_s for one in able)
         bar = f"<= {OUTSIDE_PAUSE_BAR_S} s"

@@ -15,14 +15,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.benchmarks.stage import Stage
-from tests.zoo.case import PLAIN, Case
+from tests.zoo.case import MPIRUN, Case
 from tests.zoo.start import Started, start
 from tests.zoo.tool import Claim, Job, JobError, Look
 from tests.zoo.tools.asked import OVER, Tracers, asked, lives, processes
 
-NEEDS_NUMBERS = frozenset({"collective-mismatch", "wait-cycle", "unmatched-p2p"})
-"""Kinds that only sequence numbers, or the peers of calls, can tell: from outside a warning that
-the job makes no progress is right, and so is silence."""
+EXPECTED = frozenset({
+    "not-in-collective", "interpreter-frozen", "loader-stuck", "rank-stopped", "rank-killed",
+    "left-early", "rank-missing", "late-to-init", "rank-crashed", "straggler", "memory-pressure",
+    "disk-full", "no-progress",
+})  # fmt: skip
+"""Kinds that a look from outside should name."""
+OF_MPI = frozenset({"wait-cycle", "unmatched-p2p"})
+"""Of calls of MPI these, too: who sends to whom may stand in the program's line."""
+NEEDS_NUMBERS = frozenset({"collective-mismatch"})
+"""Kinds that only sequence numbers can tell: from outside a warning that the job makes no progress
+is right, and so is silence."""
+NEEDS_STEPS = frozenset({"sync-bound", "cpu-oversubscribed", "sampler-not-distributed",
+                         "epoch-not-set"})  # fmt: skip
 ALSO = {"not-in-collective": ("interpreter-frozen",), "loader-stuck": ("not-in-collective",)}
 """What is right from outside as well: C code that holds the GIL is known inside only."""
 
@@ -38,16 +48,11 @@ class DdtopOutside:
         return ""
 
     def unable(self, case: Case) -> str:
-        """A look from outside knows neither numbers nor steps, and needs a job that still runs."""
-        kinds = {kind for kind, _ in case.expected}
-        if case.within_s is not None and kinds != {"straggler"}:
-            return "steps are not seen from outside"
+        """A look from outside knows no steps, and needs a job that still runs."""
         if case.act is not None:
             return OVER
-        if kinds & NEEDS_NUMBERS:
-            return "sequence numbers are not seen from outside"
-        # torchrun and the parent of spawned ranks end the others.
-        return OVER if kinds & {"rank-crashed", "rank-killed"} and case.launcher != PLAIN else ""
+        kinds = {kind for kind, _ in case.expected}
+        return "steps are not seen from outside" if kinds and kinds <= NEEDS_STEPS else ""
 
     def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
         """As it is."""
@@ -56,6 +61,13 @@ class DdtopOutside:
     def looks(self, job: Job) -> Iterator[Look]:
         """One `ddtop diagnose`."""
         return asked(job, lambda: _ask(job))
+
+
+def is_expected(case: Case) -> bool:
+    """Whether a look from outside should name it."""
+    kinds = {kind for kind, _ in case.expected}
+    known = EXPECTED | OF_MPI if case.launcher == MPIRUN else EXPECTED
+    return bool(kinds & known) and not kinds & NEEDS_NUMBERS
 
 
 def _ask(job: Job) -> Look:
