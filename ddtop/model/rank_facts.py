@@ -203,6 +203,7 @@ def _comm(
         mpi=inside,
         rendezvous=memory.rendezvous if memory.exit is None else None,
         outside=state.outside if memory.exit is None else None,
+        outside_last=state.outside if memory.exit is not None else None,
     )
     return comm, pending_s
 

@@ -8,6 +8,8 @@ COLLECTIVE, P2P, INIT, UNCLEAR = "collective", "p2p", "init", "unclear"
 KINDS = (COLLECTIVE, P2P, INIT, UNCLEAR)
 """Of `OutsideLook.kind`. `unclear`: a call into C that may wait for other ranks, such as a
 synchronization with a GPU."""
+RUN = "outside"
+"""The run of ranks that are read from outside, in their Hello."""
 
 
 class OutsideLook(msgspec.Struct, frozen=True, array_like=True):

@@ -11,7 +11,7 @@ import re
 from ddtop.diagnosis.advice import uneven_advice
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import end_line
-from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.state.ending import (
@@ -20,6 +20,7 @@ from ddtop.model.state.ending import (
     failed,
     failed_helper,
     fatal_exception,
+    first_from_outside,
     first_to_go,
     interrupted,
     raised_alike,
@@ -32,7 +33,7 @@ from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import HelperEnd
 from ddtop.words.exits import exit_text
-from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.ranks import by_value, ranks_text, verb
 from ddtop.words.sentences import clipped, file_line
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
@@ -55,7 +56,26 @@ def rule(context: Context) -> list[Finding]:
     present = [rank for rank in snapshot.ranks if rank.hello is not None]
     if all(rank.gone or interrupted(rank) for rank in present) and was_cancelled(bad, policy):
         return [_cancelled(snapshot, bad)]
-    first, *more = first_to_go(snapshot.ranks, policy)
+    found, certain = _first_to_go(snapshot, policy)
+    if not certain:
+        # Peers of a rank that has gone fail within moments: then it is known who else has.
+        last = max(went_unix_ns(rank) for rank in snapshot.ranks if rank.gone)
+        young = snapshot.time_unix_ns - last < policy.together_s * 1e9
+        return [] if young and snapshot.ended is None else [_unclear(snapshot, found)]
+    return _after(snapshot, policy, found, bad)
+
+
+def _first_to_go(snapshot: Snapshot, policy: Policy) -> tuple[tuple[RankFacts, ...], bool]:
+    if any(rank.from_outside for rank in snapshot.ranks):
+        return first_from_outside(snapshot.ranks, snapshot.time_unix_ns, policy)
+    return first_to_go(snapshot.ranks, policy), True
+
+
+def _after(
+    snapshot: Snapshot, policy: Policy, found: tuple[RankFacts, ...], bad: list[RankFacts]
+) -> list[Finding]:
+    """`found`: the ranks that went first; `bad`: those that failed."""
+    first, *more = found
     if not failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
     # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if
@@ -78,6 +98,40 @@ def rule(context: Context) -> list[Finding]:
             else _crashed(snapshot, first, same, others)
         )
     ]
+
+
+def _unclear(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
+    """Ranks without an agent have gone, and which of them is the cause is not known: a warning
+    about the most likely ones."""
+    ranks = tuple(sorted(rank.rank for rank in candidates))
+    first = candidates[0]
+    gone = [rank for rank in snapshot.ranks if rank.gone]
+    ends = {
+        rank.rank: exit_text(one.code, one.signal) for rank in gone if (one := rank.process.exit)
+    }
+    parts = "; ".join(f"{ranks_text(numbers)}: {text}" for text, numbers in by_value(ends).items())
+    kind = Kind.RANK_CRASHED if not _was_killed(first) else Kind.RANK_KILLED
+    why = "which of them caused the others to end is not known from outside"
+    if len(gone) == 1:
+        why = "it may have failed because of another rank: its exception is not known from outside"
+    return Finding(
+        kind=kind if failed(first) else Kind.LEFT_EARLY,
+        severity=WARNING,
+        ranks=ranks,
+        victims=tuple(
+            rank.rank for rank in snapshot.ranks if rank.rank not in ranks and rank.hello
+        ),
+        since_unix_ns=min(went_unix_ns(rank) for rank in candidates),
+        summary=(
+            f"{ranks_text(tuple(rank.rank for rank in gone))}"
+            f" {verb(tuple(ends), 'is', 'are')} gone ({parts}); {why}"
+        ),
+        evidence=tuple(end_line(rank, snapshot) for rank in gone[:8]),
+        advice=(
+            "read what these ranks have printed: the oldest error is the cause; a connection error"
+            " is the consequence of another rank's end"
+        ),
+    )
 
 
 def _was_killed(rank: RankFacts) -> bool:

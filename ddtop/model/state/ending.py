@@ -18,6 +18,7 @@ from ddtop.model.state.memory import RankMemory
 from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress, HelperEnd
 from ddtop.words.exits import exit_text
+from ddtop.words.ranks import ranks_text
 
 Rank = TypeVar("Rank", bound=RankFields)
 
@@ -183,6 +184,76 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
         if early:
             return tuple(sorted(early, key=went_unix_ns))
     return (first,)
+
+
+_OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "SLURM_")
+"""Variables of launchers that end all ranks when one has gone."""
+
+
+def first_from_outside(
+    ranks: Collection[Rank], now_unix_ns: int, policy: Policy
+) -> tuple[tuple[Rank, ...], bool]:
+    """The departure that explains the others among ranks without an agent, and whether that is
+    certain; () if no rank failed.
+
+    Nobody has seen an exception there: a rank that has lost another one leaves with an exit code
+    like any other, and its process may end before that of the rank that it has lost. So only ends
+    that are clearly apart have an order. A signal that nobody sends to clean up is a cause.
+    """
+    gone = [rank for rank in ranks if rank.gone]
+    lost = [rank for rank in gone if failed(rank)]
+    if not lost:
+        return (), True
+    latest = min(went_unix_ns(rank) for rank in gone) + int(policy.together_s * 1e9)
+    early = [rank for rank in gone if went_unix_ns(rank) <= latest]
+    early = [rank for rank in early if not _cleaned_up(rank)] or early
+    first_lost = min(went_unix_ns(rank) for rank in lost)
+    struck = [rank for rank in early if _struck(rank) and went_unix_ns(rank) <= first_lost]
+    if struck:
+        return tuple(struck), len(struck) == 1
+    left = tuple(rank for rank in early if not failed(rank))
+    if not left:
+        # Its peers fail within moments, if it is the cause, and may be gone before it.
+        alone = len(early) == 1 and (now_unix_ns > latest or len(gone) == len(ranks))
+        return tuple(early), alone and not _may_have_lost(early[0], ranks, policy)
+    if len(left) < len(early):
+        return left, False
+    # Whoever failed long after that had either waited for them, or has a reason of its own.
+    waited = [_in_call(rank) for rank in lost]
+    return (left, all(waited)) if any(waited) else (tuple(lost), False)
+
+
+def _struck(rank: RankFields) -> bool:
+    """Whether a signal ended it that no launcher sends, and no library after an error."""
+    number = rank.process.exit.signal if rank.process.exit is not None else None
+    return number not in (None, int(signal.SIGABRT)) and not _cleaned_up(rank)
+
+
+def _cleaned_up(rank: RankFields) -> bool:
+    """Whether its launcher may have ended it because another rank had gone."""
+    number = rank.process.exit.signal if rank.process.exit is not None else None
+    if rank.hello is None or number not in (*CANCEL_SIGNALS, int(signal.SIGKILL)):
+        return False
+    # `guess`: a Python started it, as mp.spawn does.
+    started = any(name.startswith(_OF_LAUNCHERS) for name in rank.hello.environment)
+    return started or rank.hello.claim == "guess"
+
+
+def _in_call(rank: RankFields) -> bool:
+    """Whether the last look found it in a call for other ranks."""
+    last = rank.comm.outside_last
+    return last is not None and last.kind is not None
+
+
+def _may_have_lost(rank: RankFields, ranks: Collection[RankFields], policy: Policy) -> bool:
+    """Whether the rank that went first may have waited for a rank that lives, until a timeout."""
+    last, ended = rank.comm.outside_last, rank.process.exit_unix_ns or 0
+    if last is not None and last.kind is not None and last.since_unix_ns is not None:
+        return ended - last.since_unix_ns > policy.stack_wait_s * 1e9
+    if last is not None or _by_cancel(rank):
+        return False
+    looks = [one.comm.outside for one in ranks if not one.gone]
+    return any(look is not None and look.kind is None and look.asleep for look in looks)
 
 
 def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank | None:
@@ -363,7 +434,14 @@ def ended(
 
 
 def _first_went(gone: Collection[RankFields], last: int, policy: Policy) -> Ended:
-    first = first_to_go(gone, policy)[0]
+    if any(rank.from_outside for rank in gone):
+        candidates, certain = first_from_outside(gone, last, policy)
+        if not certain:
+            numbers = tuple(sorted(rank.rank for rank in gone if failed(rank)))
+            return Ended(f"{ranks_text(numbers)} failed", None, last, failed=True)
+        first = candidates[0]
+    else:
+        first = first_to_go(gone, policy)[0]
     if comm_failure(first):
         return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
     if first.reported.exception is not None and fatal_exception(first):

@@ -17,7 +17,7 @@ from ddtop.model.state.straggler_facts import Balance, GpuLate, Hold, Late, Pres
 from ddtop.wire.gpu import CudaState, RasAnswer
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
-from ddtop.wire.outside import OutsideLook
+from ddtop.wire.outside import RUN, OutsideLook
 from ddtop.wire.progress import Expectation, Pace, Speed, TrainingProgress
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import (
@@ -206,6 +206,8 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     rendezvous: Rendezvous | None = None
     #: What was read of it from outside; None for a rank with an agent.
     outside: OutsideLook | None = None
+    #: The same of a rank that has ended: the last look at it.
+    outside_last: OutsideLook | None = None
 
 
 class LoaderFacts(msgspec.Struct, frozen=True, gc=False):
@@ -359,6 +361,11 @@ class RankFields(msgspec.Struct, gc=False):
     def gone(self) -> bool:
         """Its process has ended."""
         return self.process.exit is not None
+
+    @property
+    def from_outside(self) -> bool:
+        """It has no agent: what is known of it was read from outside."""
+        return self.hello is not None and self.hello.run == RUN
 
     @property
     def nccl(self) -> str | None:

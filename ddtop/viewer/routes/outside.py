@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import time
 from collections import deque
@@ -28,9 +27,9 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.model.stragglers import by_stack
 from ddtop.procfs import parent_of, switches
 from ddtop.relay.processes import pyspy, sample
-from ddtop.relay.processes.exits import is_gone
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes import outside_loader
+from ddtop.viewer.routes.outside_exits import DepartedRanks, ended
 from ddtop.viewer.routes.outside_frames import read
 from ddtop.viewer.routes.outside_host import Surface
 from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, exit_of
@@ -39,7 +38,7 @@ from ddtop.viewer.routes.outside_rank import Surroundings, Track, moment_of
 from ddtop.viewer.source import Dump, Look
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
-from ddtop.wire.outside import INIT
+from ddtop.wire.outside import INIT, RUN
 from ddtop.wire.records import AnyRecord, Hello, OpenCall, RankState, Stacks
 from ddtop.wire.stacks import ThreadStack
 from ddtop.words.ranks import rank_list
@@ -121,7 +120,9 @@ class OutsideSource:
         `arguments`: reads the arguments of calls for other ranks."""
         self._locals = arguments
         self._of, self._eager, self._on_record = job, eager, on_record
-        self._departed = list(job.departed) if job is not None else []
+        self._departed = DepartedRanks(
+            job.departed if job is not None else (), [one.pid for one in targets]
+        )
         self._targets = [one for one in targets if not one.worker]
         self._workers = [one for one in targets if one.worker]
         self._policy = chosen()
@@ -199,6 +200,8 @@ class OutsideSource:
         try:
             while True:
                 now = time.monotonic()
+                # At each pass: who goes first within a second is the cause.
+                self._note_exits()
                 if now >= next_look_s:
                     self.observe()
                     next_look_s = now + (EAGER_LOOK_S if self._eager else LOOK_S)
@@ -291,65 +294,53 @@ class OutsideSource:
             self._take(msgspec.structs.replace(stacks, of_rank=target.rank), watched.target)
 
     def _greet(self) -> None:
-        world = max((one.rank for one in self._targets), default=-1) + 1
-        world = max(world, self._of.world_size if self._of is not None else 0)
         for target in self._targets:
-            hello = Hello(
-                job=self._job.name,
-                run="outside",
-                attempt=0,
-                rank=target.rank,
-                local_rank=target.local_rank,
-                world_size=world,
-                host=self._surface.host,
-                pid=target.pid,
-                start_ticks=target.start_ticks,
-                claim="guess" if target.guessed else "env",
-                script=target.script,
-                argv=redacted_argv(list(target.argv)),
-                environment=redacted_environment(dict(target.environment)),
-                launcher_pid=parent_of(target.pid),
-                started_unix_ns=target.started_unix_ns,
-            )
+            hello = self._hello(target)
             watched = sample.watch(hello, time.monotonic_ns())
             if watched is not None:
                 around = Surroundings(target.pid)
                 self._ranks[target.rank] = _Watched(target, watched, around)
                 self._take(hello, target)
 
+    def _hello(self, target: Target) -> Hello:
+        world = max((one.rank for one in self._targets), default=-1) + 1
+        world = max(world, self._of.world_size if self._of is not None else 0)
+        return Hello(
+            job=self._job.name,
+            run=RUN,
+            attempt=0,
+            rank=target.rank,
+            local_rank=target.local_rank,
+            world_size=world,
+            host=self._surface.host,
+            pid=target.pid,
+            start_ticks=target.start_ticks,
+            claim="guess" if target.guessed else "env",
+            script=target.script,
+            argv=redacted_argv(list(target.argv)),
+            environment=redacted_environment(dict(target.environment)),
+            launcher_pid=parent_of(target.pid),
+            started_unix_ns=target.started_unix_ns,
+        )
+
     def _note_departed(self, living: Sequence[_Watched]) -> None:
-        """The ranks that had gone before the first look. One whose end nobody has kept may not have
-        been started yet, until the others are past the start."""
-        looks = [look for one in living if (look := one.track.look()) is not None]
-        began = any(look.waits and look.asleep for look in looks)
-        for one in list(self._departed):
-            if one.exit_status is None and not began:
-                continue
-            self._departed.remove(one)
-            target = Target(one.pid or 0, 0, one.rank, False, (), {})
-            like = self._targets[0]
-            self._take(
-                Hello(
-                    job=self._job.name,
-                    run="outside",
-                    attempt=0,
-                    rank=one.rank,
-                    local_rank=None,
-                    world_size=None,
-                    host=self._surface.host,
-                    pid=target.pid,
-                    start_ticks=0,
-                    script=like.script,
-                    started_unix_ns=like.started_unix_ns,
-                ),
-                target,
-            )
-            self._take(exit_of(one, self._exits), target)
+        """The ranks that had gone before the first look."""
+        looks = {one.target.rank: one.track.look() for one in living}
+        like = self._targets[0]
+        last_start = max((one.target.started_unix_ns for one in living), default=0)
+        for one in self._departed.due(looks, last_start):
+            target = Target(one.pid or 0, 0, one.rank, like.guessed, (), like.environment)
+            hello = self._hello(target)
+            self._take(msgspec.structs.replace(hello, script=like.script), target)
+            self._take(exit_of(one, self._exits), target, self._departed.began_unix_ns)
             self._exits += 1
 
-    def _take(self, record: AnyRecord, of: Target | None = None) -> None:
+    def _take(
+        self, record: AnyRecord, of: Target | None = None, at_unix_ns: int | None = None
+    ) -> None:
         rank, pid = (of.rank, of.pid) if of is not None else (None, None)
-        at = time.time_ns(), time.monotonic_ns()
+        now = time.time_ns()
+        at = at_unix_ns or now, time.monotonic_ns() - (now - (at_unix_ns or now))
         kind = type(record).__name__
         envelope = Envelope(
             SCHEMA_MAJOR,
@@ -369,22 +360,14 @@ class OutsideSource:
             self._on_record(envelope, record)
 
     def _note_exits(self) -> None:
-        poll = select.poll()
         living = [one for one in self._ranks.values() if one.exits_order is None]
-        held = {one.process.pidfd: one for one in living if one.process.pidfd is not None}
-        for pidfd in held:
-            poll.register(pidfd, select.POLLIN)
-        ended = [held[pidfd] for pidfd, _ in poll.poll(0)]
-        for one in living:
-            process = one.process
-            if process.pidfd is None and is_gone(process.hello.pid, process.hello.start_ticks):
-                ended.append(one)
-        for one in ended:
+        for process in ended(one.process for one in living):
+            one = self._ranks[process.hello.rank or 0]
             one.exits_order, self._exits = self._exits, self._exits + 1
             now_unix_ns = time.time_ns()
-            gone = sample.last_words(one.process, one.exits_order, now_unix_ns, self._policy)
+            gone = sample.last_words(process, one.exits_order, now_unix_ns, self._policy)
             self._take(gone, one.target)
-            sample.forget(one.process)
+            sample.forget(process)
 
     # -- py-spy
 
