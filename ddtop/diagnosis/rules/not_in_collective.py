@@ -98,6 +98,8 @@ class _About:
         """
         if blame.peer_wait is not None and blame.peer_wait.likely:
             return WARNING
+        if _may_have_raised(self._snapshot.rank(blame.root)):
+            return WARNING
         works = blame.condition in (WORKING, UNKNOWN) or self._finishes(blame)
         if not works and kind == Kind.LEFT_EARLY:
             return CRITICAL
@@ -108,6 +110,13 @@ class _About:
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
         return CRITICAL if waited_s > limit_s else WARNING
+
+
+def _may_have_raised(rank: RankFacts) -> bool:
+    """Whether it is at the end of its program and nobody would have seen an exception: it has no
+    agent."""
+    leaves = rank.reported.phase == "leaving" and _became(rank) is None
+    return leaves and rank.from_outside
 
 
 def _just_left(rank: RankFacts, policy: Policy) -> bool:
@@ -193,6 +202,12 @@ def _finding(
         )
     elif (became := _became(lead)) is not None:
         subject = _replaced(ranks, lead, became)
+    elif kind == Kind.LEFT_EARLY and _may_have_raised(lead):
+        subject = (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} at the end of"
+            f" {verb(ranks, 'its', 'their')} program, done or after an exception, and"
+            f" {where(lead, policy)}"
+        )
     elif kind == Kind.LEFT_EARLY:
         subject = (
             f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} done{_after(lead)} and"
@@ -337,6 +352,8 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
         text = "start that program as a child, or call exec after the last collective"
     elif kind == Kind.LEFT_EARLY:
         text = uneven_advice(rank)
+        if _may_have_raised(rank):
+            text = f"look for an exception in what rank {rank.rank} has printed; else {text}"
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
     elif (

@@ -32,7 +32,7 @@ from ddtop.viewer.routes import outside_loader
 from ddtop.viewer.routes.outside_exits import DepartedRanks, ended
 from ddtop.viewer.routes.outside_frames import read
 from ddtop.viewer.routes.outside_host import Surface
-from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, exit_of
+from ddtop.viewer.routes.outside_jobs import Departed, OutsideJob, Target, exit_of
 from ddtop.viewer.routes.outside_loader import Workers
 from ddtop.viewer.routes.outside_rank import Surroundings, Track, moment_of
 from ddtop.viewer.source import Dump, Look
@@ -301,6 +301,8 @@ class OutsideSource:
                 around = Surroundings(target.pid)
                 self._ranks[target.rank] = _Watched(target, watched, around)
                 self._take(hello, target)
+            else:
+                self._departed.add(Departed(target.rank, target.pid))
 
     def _hello(self, target: Target) -> Hello:
         world = max((one.rank for one in self._targets), default=-1) + 1

@@ -42,6 +42,10 @@ class DepartedRanks:
         may_outlive = any(_outlives_sigterm(pid) for pid in pids)
         self._waiting = [_unknown(one) if may_outlive else one for one in departed]
 
+    def add(self, one: Departed) -> None:
+        """One more: it has gone before it could be held."""
+        self._waiting.append(one)
+
     def due(
         self, looks: Mapping[int, OutsideLook | None], last_start_unix_ns: int
     ) -> list[Departed]:
@@ -57,7 +61,7 @@ class DepartedRanks:
         found = [
             one
             for one in self._waiting
-            if one.exit_status is not None or began or (one.by_torchrun and age_s > STARTED_S)
+            if one.pid is not None or began or (one.by_torchrun and age_s > STARTED_S)
         ]
         self._waiting = [one for one in self._waiting if one not in found]
         return found

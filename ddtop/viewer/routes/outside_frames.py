@@ -149,9 +149,15 @@ def _place(frames: Sequence[StackFrame], at: int, kind: str | None, call: str | 
     return Place(frame.function, frame.file, frame.line, None, None, callee)
 
 
+_BOTTOM = frozenset({"<module>", "_run_module_as_main"})
+"""The outermost frame of a program that runs. After it only `atexit` and the like are left."""
+
+
 def _phase(kind: str | None, frames: Sequence[StackFrame]) -> str:
     if kind == INIT:
         return "joining"
+    if not frames or frames[-1].function.rpartition(".")[2] not in _BOTTOM:
+        return "leaving"
     for frame in frames:
         name = frame.function.rpartition(".")[2]
         if name == "destroy_process_group" and frame.file.endswith(_C10D):

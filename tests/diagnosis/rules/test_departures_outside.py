@@ -154,3 +154,17 @@ def test_spawned_ranks_are_ended_by_the_program_that_started_them():
     go(job, (1, 0.0, 1, None), (0, 0.1, None, TERM), (2, 0.1, None, TERM))
 
     assert said(job) == [("critical", "rank-crashed", (1,))]
+
+
+def test_a_rank_at_the_end_of_its_program_may_have_raised():
+    """Python waits for its threads after an exception, too."""
+    job = looked_at(wait_s=40.0)
+    computes(job, 1)
+    job.ranks[1].says |= {"phase": "leaving", "progress_unix_ns": unix_ns(job.now - 40)}
+    job.passes(8)
+
+    (finding,) = job.verdict().findings
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "left-early", (1,))
+    assert "done or after an exception" in finding.summary
+    assert "exception" in finding.advice

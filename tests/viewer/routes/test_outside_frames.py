@@ -100,6 +100,13 @@ def test_on_a_gpu_a_copy_to_the_host_may_wait_for_others():
     assert read(thread).kind == UNCLEAR
 
 
+@pytest.mark.parametrize("inner", [(), (StackFrame("_run_exitfuncs", "/usr/lib/atexit.py", 9),)])
+def test_a_main_thread_without_the_frame_of_its_program_is_leaving(inner):
+    """Also after an exception: nobody outside has seen it."""
+    assert read(Thread(inner, torch=True)).phase == "leaving"
+    assert read(Thread((*inner, MAIN), torch=True)).phase == "running"
+
+
 def test_a_rank_at_its_end_is_leaving():
     end = StackFrame("_shutdown", "/usr/lib/python3.11/threading.py", 1530)
 
