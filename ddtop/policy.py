@@ -33,6 +33,9 @@ class Policy:
     """A rank that works while others wait is a warning until then. Endless loops are hangs."""
     working_critical_factor: float = 5.0
     """... or this many times the longest healthy wait, whichever is later."""
+    transfer_critical_s: float = 300.0
+    """... or this, while it reads or writes data and uses little CPU. An endless loop uses a whole
+    core. Fetching a data set or saving to a slow file system takes minutes."""
     still_habit_factor: float = 1.5
     """A rank without progress is a warning up to this many times the second longest healthy wait.
     Where each round waits for rollouts or for a server, the next wait is not the end. A single long
@@ -177,6 +180,11 @@ class Policy:
 
     input_bound_ratio: float = 0.4
     """Share of the step spent waiting for data. Above it the loader is the first thing to fix."""
+    input_bound_again_factor: float = 1.5
+    """A job that was input-bound for a while and recovered is an info when it is so again, up to
+    this many times the longest time so far. Each epoch may begin like that."""
+    input_bound_again_most_s: float = 120.0
+    """... but no longer than this. What lasts two minutes is not the start of an epoch."""
     input_bound_others: float = 0.5
     """If most ranks are input-bound, those above this share of the threshold are named too."""
     input_bound_steps: int = 5

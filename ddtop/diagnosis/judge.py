@@ -12,6 +12,7 @@ from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.muting import heard_and_expected, heard_and_muted
 from ddtop.diagnosis.rank_state import with_states
+from ddtop.diagnosis.recurrence import Recurrence
 from ddtop.diagnosis.until_then import began_to_end_unix_ns, is_over, with_what_stood
 from ddtop.model.state.facts import Snapshot, State
 from ddtop.policy import Policy
@@ -42,6 +43,7 @@ class Judge:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._standing: dict[Identity, _Standing] = {}
+        self._recurrence = Recurrence(policy)
         self._run: tuple[str, int] | None = None
         self._observed_unix_ns: int | None = None
         self._stood: tuple[Finding, ...] = ()
@@ -101,6 +103,7 @@ class Judge:
             self._run, self._observed_unix_ns = (snapshot.run, snapshot.attempt), None
             self._standing.clear()
             self._stood = ()
+            self._recurrence = Recurrence(self._policy)
         self.found = diagnose(snapshot, self._policy)
         found = {finding.identity: finding for finding in self.found}
         fresh = (
@@ -143,6 +146,7 @@ class Judge:
         shown = [one.finding for one in self._standing.values() if one.agreed >= needed]
         if snapshot.ended is not None:
             shown = [finding for finding in shown if finding.identity in found]
+        shown = self._recurrence.judged(shown, snapshot.time_unix_ns)
         order = {"critical": 0, "warning": 1, "info": 2}
         shown, expected = heard_and_expected(shown, snapshot)
         shown = self._told(shown, found, snapshot)

@@ -234,6 +234,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     if alive and memory.owing is not None and loader_progress.moves(memory.owing, now, policy):
         working = True
     measured = alive and memory.load is not None
+    transfers = working is True and ratios.transfers(memory, now, policy)
     return ProcessFacts(
         report=report,
         looked_unix_ns=memory.process_unix_ns or None,
@@ -241,6 +242,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         cpu_ratio=cpu_ratio,
         rss_bytes=report.rss_bytes if report is not None and alive else None,
         working=working,
+        transfers=transfers,
         wakes_per_s=wakes_per_s,
         stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
         pressure=straggler.pressure(memory, now, policy) if measured else None,

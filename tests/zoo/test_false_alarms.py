@@ -4,6 +4,7 @@ them. `python -m tests.zoo.false_alarms` makes thousands of hours.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddtop.diagnosis.finding import Finding, Verdict
@@ -137,3 +138,34 @@ def test_a_critical_finding_and_too_many_warnings_miss_the_bar():
     assert met(job("warning")) == [True, True]
     assert met(job("warning", "warning")) == [True, False]
     assert met(job("critical")) == [False, True]
+
+
+def times_of_day(value, name=""):
+    """(name, nanoseconds) of every time in a record, however deep."""
+    if isinstance(value, tuple):
+        for one in value:
+            yield from times_of_day(one, name)
+    elif isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            yield from times_of_day(getattr(value, field), field)
+    elif name.endswith("unix_ns") and value:
+        yield name, value
+
+
+@pytest.mark.parametrize("name", ["hf_trainer", "first_epoch", "stages"])
+def test_every_time_in_a_record_is_one_of_the_job_and_not_of_its_recording(name):
+    """A checkpoint that began seconds ago "took 43 min", the whole time that was told so far."""
+    told_of = Recording(FOLDER / f"{name}.xz")
+    retold = Retold(told_of, 9, len(told_of.ranks), 3 * SECONDS)
+
+    at_s, longest_s = 0.0, told_of.states[0].at_s[-1]
+    while at_s < retold.seconds:
+        retold.go_to(at_s)
+        pieces = [one for one in retold.plan.pieces if one.part == retold.part]
+        records = [state for state, _ in retold.states().values()]
+        records += list(retold.processes().values())
+        for field, unix_ns in times_of_day(tuple(records)):
+            assert unix_ns <= retold.unix_ns(at_s) + 1_000_000, field
+            # What began before the part did so at most one recording earlier.
+            assert unix_ns >= retold.unix_ns(pieces[0].at_s - longest_s), field
+        at_s += 0.5

@@ -70,6 +70,10 @@ def rule(context: Context) -> list[Finding]:
     ]
 
 
+_Key = tuple[int, str | None, bool, bool, TrainingProgress | None]
+"""What the limit of a wait depends on, beside the snapshot."""
+
+
 class _About:
     """Facts that many blames share, looked up once: thousands of ranks may be blamed by the same
     thousands.
@@ -78,7 +82,7 @@ class _About:
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
         self.idle = Idle(snapshot, policy)
-        self._limits: dict[tuple[int, str | None, bool, TrainingProgress | None], float] = {}
+        self._limits: dict[_Key, float] = {}
 
     def _finishes(self, blame: Blame) -> bool:
         """Whether the others are done and only this rank has work left, such as a child process
@@ -105,7 +109,8 @@ class _About:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
         phase = phase_of(self._snapshot.rank(blame.root))
-        key = (id(blame.waiters), blame.group, works, phase)
+        transfers = self._snapshot.rank(blame.root).process.transfers
+        key = (id(blame.waiters), blame.group, works, transfers, phase)
         limit_s = self._limits.get(key)
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
@@ -175,6 +180,8 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     limit_s = policy.still_habit_factor * usual_s
     if works:
         limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
+        if snapshot.rank(blame.root).process.transfers:
+            limit_s = max(limit_s, policy.transfer_critical_s)
     limit_s = phase_limit_s(snapshot.rank(blame.root), works, limit_s, policy)
     given_s = timeout_s(snapshot, blame)
     if given_s is not None:

@@ -238,6 +238,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     rss_bytes: int | None = None
     #: It visibly works; None where nobody looks from outside.
     working: bool | None = None
+    #: It has read or written data all through the last ten seconds, and used little CPU.
+    transfers: bool = False
     #: How often its main thread slept and woke per second, over two seconds.
     wakes_per_s: float | None = None
     #: Since when it is in the same uninterruptible sleep (state D), without any I/O.

@@ -92,13 +92,34 @@ def cpu(
         and _cpu_mean(memory, now, policy) >= policy.cpu_working_ratio
     ):
         return ratio, True, wakes_per_s
-    # A download through sockets costs little CPU and is in no I/O counter, but each chunk wakes the
-    # thread.
+    served = _is_served(memory) and wakes_per_s >= policy.socket_working_switches_per_s
+    return ratio, served, wakes_per_s
+
+
+def transfers(memory: RankMemory, now: int, policy: Policy) -> bool:
+    """Whether data has come or gone for the whole window, with little CPU.
+
+    An endless loop may write a log as well, but it uses a core. Only for a process that works.
+    """
+    now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
+    grown = memory.cpu.grown(policy.window_s, now)
+    if grown is None or _cpu_mean(memory, now, policy) >= policy.busy_ratio:
+        return False
+    seconds, (_, io_bytes, switches) = grown
+    if io_bytes / seconds >= policy.io_working_bytes_per_s:
+        return True
+    return _is_served(memory) and switches / seconds >= policy.socket_working_switches_per_s
+
+
+def _is_served(memory: RankMemory) -> bool:
+    """Whether its main thread reads from a socket or a pipe. A download through sockets costs
+    little CPU and is in no I/O counter, but each chunk wakes the thread.
+    """
     place = memory.state.place if memory.state else None
-    served = place is not None and place.waits_on in SERVED
+    if place is not None and place.waits_on in SERVED:
+        return True
     # Reading from a pipe has no library frame: only the kernel reports it.
-    served = served or (memory.process is not None and "pipe_read" in (memory.process.wchan or ""))
-    return ratio, served and wakes_per_s >= policy.socket_working_switches_per_s, wakes_per_s
+    return memory.process is not None and "pipe_read" in (memory.process.wchan or "")
 
 
 def _cpu_mean(memory: RankMemory, now: int, policy: Policy) -> float:

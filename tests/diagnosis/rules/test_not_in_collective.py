@@ -106,6 +106,24 @@ def test_a_rank_that_works_without_end_becomes_critical():
     ]
 
 
+@pytest.mark.parametrize(
+    ("cores", "seconds", "severity"),
+    [(0.02, 120, "warning"), (0.02, 310, "critical"), (1.0, 120, "critical")],
+)
+def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_one(
+    cores, seconds, severity
+):
+    """Rank 0 fetches a data set at 1 MB/s: after a minute that was critical, as an endless loop."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[0].works_at("fetch")
+    job.ranks[0].cores, job.ranks[0].io_per_s = cores, 1e6
+    job.others_wait(0)
+    job.passes(seconds)
+
+    assert job.kinds() == [(severity, "not-in-collective", (0,))]
+
+
 def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
     job = FakeJob(4)
     job.trains(10)

@@ -230,7 +230,7 @@ def test_lines_that_trickle_in_through_a_pipe_are_work():
     """
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 33.0
-    job.passes(20)
+    job.passes(90)
 
     assert {severity for severity, _, _ in job.ever()} == {"warning"}
 

@@ -31,6 +31,7 @@ from ddtop.wire.records import (
     Place,
     ProcessState,
     RankState,
+    TrainingProgress,
 )
 from ddtop.wire.samples import arrivals_of
 from tests.zoo.false_alarms.recording import SECOND_NS, Part, Recording
@@ -302,6 +303,7 @@ class Retold:
             progress_unix_ns=self.moved(state.progress_unix_ns),
             healthy_wait_max_ms=longest_ms,
             usual_wait_ms=usual_ms,
+            progress=None if state.progress is None else self._progress(state.progress),
             pace=None,
         )
 
@@ -335,6 +337,9 @@ class Retold:
             since_unix_ns=self.moved(place.since_unix_ns),
             line_since_unix_ns=self.moved(place.line_since_unix_ns),
         )
+
+    def _progress(self, one: TrainingProgress) -> TrainingProgress:
+        return replace(one, since_unix_ns=self.moved(one.since_unix_ns))
 
     def processes(self) -> dict[int, ProcessState]:
         """Of each recorded rank: its process now, as the relay of its host sees it."""
