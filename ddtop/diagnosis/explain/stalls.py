@@ -129,6 +129,11 @@ PAGES = (
                 "At most half of its queue was filled: a rank does not wait for batches that are"
                 " ready."
             ),
+            (
+                "Where the job has recovered from it by itself before, it is an info up to"
+                " {input_bound_again_factor} times as long as then, at most"
+                " {input_bound_again_most_s}."
+            ),
         ),
         steps=(
             (

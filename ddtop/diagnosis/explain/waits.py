@@ -32,7 +32,8 @@ PAGES = (
                 " I/O): after {working_limit_s}, {healthy_wait_factor} times the longest wait that"
                 " ended well or {working_habit_factor} times one that came twice; a warning up to"
                 " {working_critical_s} or {working_critical_factor} times that wait, at most"
-                " {timeout_critical_ratio} of the timeout. Checkpoint, validation, compilation: up"
+                " {timeout_critical_ratio} of the timeout. Reading or writing with little CPU:"
+                " a warning up to {transfer_critical_s}. Checkpoint, validation, compilation: up"
                 " to {phase_overdue_factor} times its usual length, {phase_still_limit_s} without"
                 " CPU."
             ),
