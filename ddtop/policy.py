@@ -34,8 +34,7 @@ class Policy:
     working_critical_factor: float = 5.0
     """... or this many times the longest healthy wait, whichever is later."""
     transfer_critical_s: float = 300.0
-    """... or this, while it reads or writes data and uses little CPU. An endless loop uses a whole
-    core. Fetching a data set or saving to a slow file system takes minutes."""
+    """... or this, while it reads or writes with little CPU, which no endless loop does."""
     still_habit_factor: float = 1.5
     """A rank without progress is a warning up to this many times the second longest healthy wait.
     Where each round waits for rollouts or for a server, the next wait is not the end. A single long
@@ -61,11 +60,9 @@ class Policy:
     """CPU use and wake-ups are measured over this time."""
     io_working_bytes_per_s: float = 65536.0
     """A file is read or written. Heartbeats and polls of a sleeping process: below 1 KB/s."""
-
     socket_working_switches_per_s: float = 5.0
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
     does not wake at all, a long poll wakes about once a second."""
-
     slowdown_info_ratio: float = 0.1
     """Share of its speed that a job has lost, over two minutes. Below this the speed of a shared
     host varies by itself."""
@@ -80,7 +77,6 @@ class Policy:
     """By so much the share of the time in collectives must have grown to say so: it is sampled."""
     slowdown_delay_ratio: float = 0.2
     """Share of the time in which a rank waits for a CPU, to name that as the cause."""
-
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
     reports_apart_s: float = 1.5
@@ -125,14 +121,12 @@ class Policy:
     """The same of a process without an agent, which the relay looks at every two seconds."""
     init_late_critical_s: float = 300.0
     """... and this is no import any more. Half of the group's own timeout where that is shorter."""
-
     init_missing_critical_s: float = 60.0
     """... while the process that started the others lives and may start more. Launchers pause
     between ranks, for tens of seconds at most."""
     candidate_asleep_s: float = 5.0
     """A process that has not joined and has not woken for this time makes no progress. A slow
     import wakes about once a second."""
-
     init_stuck_limit_s: float = 15.0
     """All ranks are in init_process_group and make no progress. It takes a second after the last
     one has come, and ten more where a name server does not answer."""
@@ -181,10 +175,9 @@ class Policy:
     input_bound_ratio: float = 0.4
     """Share of the step spent waiting for data. Above it the loader is the first thing to fix."""
     input_bound_again_factor: float = 1.5
-    """A job that was input-bound for a while and recovered is an info when it is so again, up to
-    this many times the longest time so far. Each epoch may begin like that."""
+    """... an info for this many times its longest time so far, once a job has recovered from it,"""
     input_bound_again_most_s: float = 120.0
-    """... but no longer than this. What lasts two minutes is not the start of an epoch."""
+    """... but no longer than this: the start of an epoch is shorter."""
     input_bound_others: float = 0.5
     """If most ranks are input-bound, those above this share of the threshold are named too."""
     input_bound_steps: int = 5

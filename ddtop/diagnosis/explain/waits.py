@@ -17,9 +17,8 @@ PAGES = (
         ),
         found=(
             (
-                "torch's flight recorder numbers the collectives of each group. ddtop compares"
-                " these numbers: they show which rank has not enqueued which collective. Chains of"
-                " waits end at a rank that waits for nobody."
+                "torch's flight recorder numbers the collectives of each group. So ddtop knows"
+                " which rank has not enqueued one. Chains of waits end at such a rank."
             ),
             (
                 "ddtop numbers the calls of MPI itself. A rank that waits in MPI uses a core; so "
@@ -32,10 +31,9 @@ PAGES = (
                 " I/O): after {working_limit_s}, {healthy_wait_factor} times the longest wait that"
                 " ended well or {working_habit_factor} times one that came twice; a warning up to"
                 " {working_critical_s} or {working_critical_factor} times that wait, at most"
-                " {timeout_critical_ratio} of the timeout. Reading or writing with little CPU:"
-                " a warning up to {transfer_critical_s}. Checkpoint, validation, compilation: up"
-                " to {phase_overdue_factor} times its usual length, {phase_still_limit_s} without"
-                " CPU."
+                " {timeout_critical_ratio} of the timeout. I/O with little CPU: up to"
+                " {transfer_critical_s}. Checkpoint, validation, compilation: up to"
+                " {phase_overdue_factor} times its usual length, {phase_still_limit_s} without CPU."
             ),
         ),
         steps=(
