@@ -31,7 +31,7 @@ CASES = {
         "place": "wait_for_license",
         "launcher": "own",
     },
-    "forkserver": {
+    "fork-server": {
         "story": "Rank 2, from a fork server, does not come to the start.",
         "expected": ["late-to-init 2"],
         "place": "wait_for_license",
@@ -140,7 +140,7 @@ def forked_by_context():
     by_context("fork", 1)
 
 
-def forkserver():
+def fork_server():
     by_context("forkserver", 2)
 
 
