@@ -224,6 +224,8 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
 def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> ProcessFacts:
     report, alive = memory.process, memory.exit is None
     cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
+    if working is False and ratios.lacks_cpu(memory, now, policy):
+        working = True
     exiting = report is not None and report.exiting
     if comm.mpi is not None and (mpi.is_inside(comm.mpi) or exiting):
         # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.

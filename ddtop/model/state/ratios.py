@@ -96,6 +96,23 @@ def cpu(
     return ratio, served, wakes_per_s
 
 
+def lacks_cpu(memory: RankMemory, now: int, policy: Policy) -> bool:
+    """Whether its main thread is ready to run and other processes have the CPUs.
+
+    It uses little CPU then, and is not stuck. False where the relay does not measure it. A wait is
+    counted only once it is over, so a thread that is ready now is also judged by a longer time.
+    """
+    if memory.load is None or memory.process is None:
+        return False
+    now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
+    spans_s = (policy.cpu_window_s, policy.window_s)
+    for span_s in spans_s if memory.process.state == "R" else spans_s[:1]:
+        grown = memory.load.grown(span_s, now)
+        if grown is not None and grown[1][0] >= policy.oversubscribed_ratio * grown[0] * 1e9:
+            return True
+    return False
+
+
 def transfers(memory: RankMemory, now: int, policy: Policy) -> bool:
     """Whether data has come or gone for the whole window, with little CPU.
 

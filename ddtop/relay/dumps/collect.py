@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from ddtop import registry
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, stat_fields
-from ddtop.relay.dumps import faulthandler_text, signal
+from ddtop.relay.dumps import faulthandler_text, gil_wait, signal
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched
@@ -33,6 +33,9 @@ from ddtop.wire.stacks import ThreadStack
 AGENT_S = 2.0
 """An agent is woken by the request and answers within milliseconds; one that still reports but does
 not answer, will not."""
+LOOK_S = 0.25
+"""Between two looks at the threads of a silent rank. A thread that waits for the GIL wakes 50 times
+in it."""
 SIGNAL_S = 0.7
 PY_SPY_S = 15.0
 """Reading symbols of a big CUDA build takes seconds."""
@@ -41,7 +44,14 @@ POLL_S = 0.02
 WORKERS_MAX = 16
 NO_SIGNAL = "its agent is silent, and a signal is sent only for a person who asks (ddtop stacks)"
 
-WAITING, AGENT, SIGNAL, PY_SPY, DONE = "waiting", "agent", "signal", "py-spy", "done"
+WAITING, AGENT, LOOK, SIGNAL, PY_SPY, DONE = (
+    "waiting",
+    "agent",
+    "look",
+    "signal",
+    "py-spy",
+    "done",
+)
 
 
 @dataclass
@@ -59,7 +69,8 @@ class _Target:
     (monotonic s).
 
     `requests`: who still waits for an answer; more than one where several viewers asked at the same
-    time. `gently`: the py-spy at work was begun without a person's wish.
+    time. `gently`: the py-spy at work was begun without a person's wish. `threads`: its threads at
+    the first look.
     """
 
     watched: Watched
@@ -76,6 +87,7 @@ class _Target:
     child_pidfd: int | None = None
     child: _Child | None = None
     first_request: str = ""
+    threads: dict[int, gil_wait.Thread] | None = None
 
 
 class Dumps:
@@ -190,6 +202,8 @@ class Dumps:
         elif target.step == AGENT and age > AGENT_S:
             target.why.append(f"its agent reports, but gave no stacks within {AGENT_S:g} s")
             self._last_way(target)
+        elif target.step == LOOK and age >= LOOK_S:
+            self._send_signal(target, age)
         elif target.step == SIGNAL:
             self._read_signal(target, age)
         elif target.step == PY_SPY:
@@ -201,10 +215,23 @@ class Dumps:
         target.step, target.since, target.size = step, time.monotonic(), -1
 
     def _signal(self, target: _Target) -> None:
-        watched = target.watched
+        """Begin to look at its threads. The signal follows if they show that no Python runs."""
+        hello = target.watched.hello
         why = NO_SIGNAL if target.automatic else None
-        why = why or signal.why_not(watched.hello, watched.hello.pid, watched.hello.start_ticks)
-        why = why or signal.send(watched.hello, watched.pidfd)
+        why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
+        if why is not None:
+            target.why.append(why)
+            self._last_way(target)
+            return
+        target.threads = gil_wait.threads_of(hello.pid)
+        self._enter(target, LOOK)
+
+    def _send_signal(self, target: _Target, age: float) -> None:
+        watched, hello = target.watched, target.watched.hello
+        why = None if self._is_silent(watched) else "its agent was heard: Python runs"
+        why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
+        why = why or gil_wait.python_may_run(target.threads, gil_wait.threads_of(hello.pid), age)
+        why = why or signal.send(hello, watched.pidfd)
         if why is not None:
             target.why.append(why)
             self._last_way(target)
@@ -313,7 +340,7 @@ class Dumps:
         target.requests.clear()
 
     def _is_silent(self, watched: Watched) -> bool:
-        """Whether its agent waits for the GIL: then, and only then, the dump signal is safe."""
+        """Whether its agent was not heard for long: it waits for the GIL, or lacks CPU time."""
         silent_ns = time.monotonic_ns() - watched.heard_mono_ns
         return silent_ns > self._policy.agent_silent_s * 1e9
 
@@ -349,6 +376,9 @@ class Dumps:
         # One that is stopped would handle it when it goes on, long after anybody wanted to know.
         stopped = (_state(child.pid) or "T") in "Tt"
         if stopped or signal.why_not(hello, child.pid, child.start_ticks) is not None:
+            return
+        # On a crowded host one that is ready to run makes no progress either.
+        if not gil_wait.is_asleep(child.pid):
             return
         try:
             pidfd = os.pidfd_open(child.pid)

@@ -2,8 +2,8 @@
 
 faulthandler walks the frames of all threads without the GIL. While another thread runs Python that
 can crash the process: one run in two did, with a second thread in a loop. So the signal is only for
-processes in which no Python can run. An agent that is silent has waited for the GIL all that time,
-so C code holds it and no frame changes. A forked child is asked only while it makes no progress.
+processes in which no Python can run: the agent is silent, and the threads show that C code holds
+the GIL (`gil_wait`), so no frame changes. A forked child is asked only while all its threads sleep.
 
 The default action of the signal is to kill. So four things are checked right before: it is the same
 process; it catches the signal; the file of faulthandler is still open under the number that the

@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 RANK = """
-import ctypes, json, os, signal, sys, threading
+import ctypes, json, os, re, signal, sys, threading, time
 from pathlib import Path
 from ddtop import registry
 from ddtop.agent.stacks.dump_file import DumpFile
@@ -51,7 +51,12 @@ def steps_on():
 def say(**more):
     print(json.dumps({"page": str(page.path), "signal": made.signal, "path": str(made.path), "fd": made.descriptor, "off": made.off, **more}), flush=True)
 
+def like_an_agent():
+    while True:
+        time.sleep(0.05)
+
 def hold_the_gil():
+    threading.Thread(target=like_an_agent, daemon=True).start()
     # A read is taken up again after a signal (SA_RESTART); libc's sleep() would end early.
     say()
     ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
@@ -64,6 +69,11 @@ def spin():
     say()
     while True:
         pass
+
+def spin_in_c():
+    threading.Thread(target=like_an_agent, daemon=True).start()
+    say()
+    re.match("(a+)+$", "a" * 80 + "b")
 
 def block_the_signal():
     signal.pthread_sigmask(signal.SIG_BLOCK, [made.signal])

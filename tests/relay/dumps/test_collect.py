@@ -187,15 +187,46 @@ def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_ca
     }
 
 
-def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks):
-    one = ranks.start("spin")
+def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks, no_py_spy):
+    one = ranks.start("spin_in_c")
     one.cpu_ratio = 0.97
     ranks.dumps.ask("q", [one])
 
     (found,) = ranks.finish()
 
-    assert found.method == "signal"
-    assert "spin" in functions(found)
+    # On a crowded host nobody can tell that it has had the GIL all the time.
+    assert found.method == "signal" or "Python may run" in (found.why or "")
+    if found.method:
+        assert "spin_in_c" in functions(found)
+
+
+@pytest.mark.parametrize("what", ["spin", "sleep_in_python"])
+def test_a_rank_in_which_python_may_run_gets_no_signal_however_long_its_agent_is_silent(
+    ranks, what, no_py_spy
+):
+    """On a crowded host the agent got no CPU for 1.5 s. faulthandler then walked frames that
+    changed, and one run in two ended with SIGSEGV.
+    """
+    one = ranks.start(what)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert "Python may run" in (found.why or "")
+    assert dump_signal.written(one.hello) == b""
+
+
+def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy):
+    """The relay is new: the ranks have not connected to it yet, and are well."""
+    ranks.agents_answer = False
+    one = ranks.start("hold_the_gil", silent=False)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert found.method == ""
+    assert "its agent was heard" in (found.why or "")
 
 
 def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
