@@ -7,6 +7,7 @@ from statistics import median
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.straggler_cause import flame
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.straggler_facts import Balance
 from ddtop.policy import Policy
@@ -54,7 +55,7 @@ def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -
     )
 
 
-def _advice(op: str) -> str:
+def _advice(op: str | None) -> str:
     if op == "barrier":
         return "leave the barriers out: each collective waits for all ranks by itself"
     return (
@@ -74,10 +75,8 @@ def _finding(
             for one in members
         ]
     )
-    op = (
-        next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
-        or "collectives"
-    )
+    op = next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
+    places = flame(lead, policy)
     pending = median([one.comm.wait_ratio or 0.0 for one in members])
     return Finding(
         kind=Kind.SYNC_BOUND,
@@ -96,9 +95,10 @@ def _finding(
                 f" for the last rank to arrive explains {balance.waiting_ratio:.0%}"
             ),
             (
-                f"the last one was {op}; {balance.per_step * 1000 / balance.step_ms:.0f}"
-                " collectives a second"
+                (f"the last one was {op}; " if op else "")
+                + f"{balance.per_step * 1000 / balance.step_ms:.0f} collectives a second"
             ),
+            *([f"rank {lead.rank}: {', '.join(places)}"] if places else []),
             *(
                 [
                     f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.samples import SYMMETRIC
+from ddtop.wire.samples import SYMMETRIC, Spot
 from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
 from tests.jobs import FakeJob
 
@@ -171,6 +171,14 @@ def test_many_small_collectives_a_step_are_sync_bound():
         == "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each"
         " step of 50 ms"
     )
+
+
+def test_who_communicates_too_often_is_shown_the_line_that_does():
+    spots = (Spot("average", "/home/ada/metrics.py", 14, 62), Spot("step", "/home/ada/t.py", 9, 30))
+
+    finding = communicating(0.8, says={"spots": spots, "spots_samples": 100}).finding()
+
+    assert "rank 0: 62% in average (metrics.py:14), 30% in step (t.py:9)" in finding.evidence
 
 
 def test_a_healthy_job_on_nccl_with_many_buckets_is_not_sync_bound():
