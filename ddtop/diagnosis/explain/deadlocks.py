@@ -12,9 +12,9 @@ PAGES = (
         brief="ranks wait for each other in a cycle",
         meaning=(
             "Each rank of the cycle waits for the next one, and the last for the first. None of"
-            " them can continue, whatever the others do. No single rank is at fault; the order of"
-            " the calls is. It may have worked before, because of the timing or because the"
-            " messages were small."
+            " them can continue, whatever other ranks do. No single rank is at fault; the order of"
+            " the calls is wrong. The same order may have worked before, with other timing or"
+            " smaller messages."
         ),
         found=(
             (
@@ -24,21 +24,24 @@ PAGES = (
             ),
             "The last wait that closed the cycle has lasted for {still_limit_s}.",
             (
-                "MPI: of a Waitall every request that the other side has not begun counts; a"
-                " receive from any source counts once all possible senders wait themselves."
+                "MPI: for a Waitall, every request counts that the other side has not begun. A"
+                " receive from any source counts once all possible senders are waiting too."
             ),
-            "Calls in it that can never match make it unmatched-p2p instead.",
+            "If calls in the cycle can never match, the finding is unmatched-p2p instead.",
         ),
         steps=(
-            "The evidence has one line a rank: what it waits in, for whom, at which line of code.",
             (
-                "Neighbours that all send first: let every second one receive first, or start all"
-                " calls together, as below; with MPI that is Sendrecv. Small messages hide this:"
-                " they are sent although nobody receives them."
+                "The evidence has one line per rank: its call, the rank that it waits for, and the"
+                " source line."
             ),
             (
-                "Two groups: use them in the same order on all ranks, also where one of them is"
-                " used in backward or by a thread."
+                "Neighbours that all send first: let every second one receive first, or start all"
+                " calls together, as below (Sendrecv in MPI). Small messages hide this error,"
+                " because they are sent before anybody receives them."
+            ),
+            (
+                "Two groups: use them in the same order on all ranks, also if one of them is used"
+                " in backward or by a thread."
             ),
         ),
         before=(
@@ -55,7 +58,7 @@ PAGES = (
     Explanation(
         kind=Kind.UNMATCHED_P2P,
         severity="critical",
-        brief="a send or recv that its peer does not match",
+        brief="a send or recv for which the peer has no matching call",
         meaning=(
             "A rank is in send or recv, and its peer does something that cannot match: the peer is"
             " in a collective that needs this rank, or both are in send and recv with each other"
@@ -63,29 +66,30 @@ PAGES = (
         ),
         found=(
             (
-                "Thin wrappers record peer and tag of every send and recv before it begins. ddtop "
-                "compares them with the peer's own open call and its collectives."
+                "ddtop wraps send and recv and records peer and tag before each call. ddtop"
+                " compares them with the peer's own open call and its collectives."
             ),
             (
-                "The ranks wait for each other and for nobody outside, for {still_limit_s}. A peer "
-                "that is only elsewhere is not-in-collective: it may still join."
+                "The ranks wait for each other and for nobody outside, for {still_limit_s}. If the"
+                " peer only does something else, the finding is not-in-collective, because the peer"
+                " may still join."
             ),
             (
-                "MPI: the evidence counts by tag what each of the two has begun to send to the"
-                " other and to receive."
+                "MPI: the evidence counts, for each tag, the sends and receives between the two"
+                " that each has begun."
             ),
         ),
         steps=(
-            "The sentence has both calls with peer, tag and line: make them match.",
+            "The sentence names both calls with peer, tag and source line: make them match.",
             (
                 "One is in a collective: look for the branch that only one of the two takes, or for"
                 " an extra message on one side."
             ),
             (
-                "A pipeline: both stages must count the same number of micro-batches, also in the"
+                "A pipeline: both stages must use the same number of micro-batches, also in the"
                 " last, shorter batch."
             ),
-            "Name tags once, as constants, instead of computing them on both sides.",
+            "Define tags once, as constants, instead of computing them on both sides.",
         ),
         before=(
             "if rank == 0:",

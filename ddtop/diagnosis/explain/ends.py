@@ -17,23 +17,30 @@ PAGES = (
         ),
         found=(
             (
-                "A hook in the rank sees the exception, with its time and line; the relay watches"
-                " the process and reads its exit code."
+                "A hook in the rank records the exception with its time and source line. The relay"
+                " watches the process and reads its exit code."
             ),
             (
-                "The first in time is named. A rank that fails as ranks do when another has gone "
-                "(connection closed, SIGTERM from the launcher) is named only if there is no other."
+                "The finding names the rank that failed first. A rank whose failure looks like a"
+                " consequence (connection closed, SIGTERM from the launcher) is named only if there"
+                " is no other."
             ),
-            "A process that lives on after its exception counts: its main thread has ended.",
+            (
+                "A process that is still alive after its exception counts too, because its main"
+                " thread has ended."
+            ),
         ),
         steps=(
             (
                 "Fix the exception at the line in the sentence. The whole traceback is on that "
                 "rank's stderr:\ntorchrun --log-dir logs --tee 3 ..."
             ),
-            "An exit code without exception: look for sys.exit, os._exit, a library that exits.",
-            "Only this rank's data causes it: run its shard alone, in one process.",
-            "It does not end: a non-daemon thread keeps the process alive, as below.",
+            (
+                "An exit code without an exception: look for sys.exit, os._exit, or a library that"
+                " exits."
+            ),
+            "If only this rank's data causes it, run its shard alone, in one process.",
+            "If the process does not end, a non-daemon thread keeps it alive, as below.",
         ),
         before=("threading.Thread(target=upload_logs).start()",),
         after=("threading.Thread(target=upload_logs, daemon=True).start()",),
@@ -43,14 +50,15 @@ PAGES = (
         severity="critical",
         brief="a signal ended a rank: out of memory, a crash, a kill",
         meaning=(
-            "A signal ended the rank, or it is gone and nobody saw how. It was the first to end; "
-            "what happened to the others followed from that. Children that outlive it can hold its "
-            "sockets, and then its peers see no disconnect."
+            "A signal ended the rank, or the rank has ended in an unknown way. It was the first to"
+            " end, and the other failures followed from that. If its child processes still live,"
+            " they can keep its sockets open, and then its peers see no disconnect."
         ),
         found=(
             (
-                "The relay holds each process by a pidfd and reads how it ended. ddtop says out of "
-                "memory where the cgroup has counted a kill or the kernel's log names the pid."
+                "The relay watches each process through a pidfd and reads how it ended. ddtop says"
+                ' "out of memory" if the cgroup has counted a kill or the kernel\'s log names the'
+                " pid."
             ),
             (
                 "After a single SIGTERM or SIGINT ddtop waits for {together_s}: if it reaches all "
@@ -64,22 +72,22 @@ PAGES = (
             ),
             "Out of memory: fewer workers, smaller batches, a higher limit.",
             "SIGBUS: most often a full /dev/shm (docker run --shm-size):\ndf -h /dev/shm",
-            "SIGABRT: the reason is on its stderr; gloo aborts when peers pass other sizes.",
+            "SIGABRT: the reason is on its stderr; gloo aborts when peers pass different sizes.",
             (
-                "SIGSEGV: a crash in native code; the line is printed with\nPYTHONFAULTHANDLER=1"
+                "SIGSEGV: a crash in native code; to print the source line:\nPYTHONFAULTHANDLER=1"
                 " torchrun ..."
             ),
-            "Orphans: end them; the finding has their pids.",
+            "End orphaned child processes; the finding lists their pids.",
         ),
     ),
     Explanation(
         kind=Kind.HELPER_CRASHED,
         severity="critical",
-        brief="a process beside the ranks failed, which ended them",
+        brief="another process failed, and that ended the ranks",
         meaning=(
-            "A process beside the ranks (a parameter server, a logger, an evaluator), or the"
-            " program that started them, failed. mp.spawn ends all its children when one of them"
-            " fails, so the ranks' SIGTERM is a consequence and no cancellation."
+            "A process that is not a rank (a parameter server, a logger, an evaluator), or the"
+            " program that started the ranks, failed. mp.spawn ends all its children when one of"
+            " them fails, so the SIGTERM of the ranks is a consequence, not a cancellation."
         ),
         found=(
             (
@@ -91,7 +99,7 @@ PAGES = (
                 "The exception is the one that the function of mp.spawn, or of a"
                 " multiprocessing.Process, raised."
             ),
-            "It counts only where no rank failed for a reason of its own.",
+            "There is no such finding if a rank failed for its own reason.",
         ),
         steps=(
             "Fix the exception at the line in the sentence.",
@@ -101,13 +109,13 @@ PAGES = (
     ),
     Explanation(
         kind=Kind.CANCELLED,
-        severity="info; a warning where something critical stood until then",
+        severity="info; a warning if there was a critical finding until then",
         brief="all ranks were ended together, from outside",
         meaning=(
             "One action ended all ranks: Ctrl-C, scancel, a time limit, preemption. Nothing is"
-            " wrong with the program, unless something critical stood in the {cancelled_because_s}"
-            " before: then the finding has it behind `Until then`. Before any other end a hang"
-            " that stood is listed as a finding of its own, which begins with `until`."
+            " wrong with the program, unless there was a critical finding in the"
+            " {cancelled_because_s} before: the finding then repeats it after `Until then`. A hang"
+            " before any other end is listed as a separate finding, which begins with `until`."
         ),
         found=(
             (
@@ -115,16 +123,16 @@ PAGES = (
                 " all within {together_s}."
             ),
             (
-                "By signal: the first two within {cancel_gap_s}. A launcher that cleans up after a"
-                " death takes longer, because it polls; then the first death is the finding, not"
-                " this."
+                "Signals must end the first two ranks within {cancel_gap_s}. A launcher that cleans"
+                " up after a dead rank takes longer, because it polls; in that case the finding is"
+                " about the first dead rank."
             ),
         ),
         steps=(
-            "Nothing to fix, if it was you.",
+            "If you ended the job, there is nothing to fix.",
             (
-                "Ask the scheduler whether it was a time limit or preemption:\nsacct -j ID -o"
-                " JobID,State,Elapsed,Timelimit"
+                "Check with the scheduler whether it was a time limit or preemption:\nsacct -j ID"
+                " -o JobID,State,Elapsed,Timelimit"
             ),
             (
                 "For the next time: write checkpoints often, or have the scheduler warn the"

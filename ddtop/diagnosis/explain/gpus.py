@@ -12,8 +12,8 @@ PAGES = (
         brief="a rank could not use its GPU",
         meaning=(
             "CUDA refused the GPU to the rank: another process holds it, its memory is in use, or"
-            " no GPU has that number. The rank fails in its first lines, and the others wait for it"
-            " until the timeout."
+            " no GPU has that number. The rank fails at its start, and the others wait for it until"
+            " the timeout."
         ),
         found=(
             (
@@ -21,16 +21,16 @@ PAGES = (
                 " GPUs, out of memory)."
             ),
             (
-                "The driver's list says who holds the GPU and which GPUs are free. Out of memory "
-                "counts only where others hold {gpu_foreign_ratio} of the GPU or more, or another "
-                "rank is on it before the first iteration."
+                "The driver's list says who holds the GPU and which GPUs are free. Out of memory"
+                " counts only if others hold at least {gpu_foreign_ratio} of the GPU's memory, or"
+                " if another rank uses the GPU before the first iteration."
             ),
         ),
         steps=(
-            "Who holds which GPU of this host, and which are free?\nddtop gpus",
-            "A process of your last run is left: end it.\nkill PID",
-            "Start on free ones:\nCUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py",
-            "Exclusive mode lets one process in only:\nnvidia-smi -q -d COMPUTE",
+            "Which process uses which GPU of this host, and which GPUs are free?\nddtop gpus",
+            "If a process of your last run still exists, end it:\nkill PID",
+            "Start on free GPUs:\nCUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py",
+            "Exclusive mode allows only one process on a GPU:\nnvidia-smi -q -d COMPUTE",
         ),
         before=("torch.cuda.set_device(rank)              # the number in the whole job",),
         after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',),
@@ -40,45 +40,44 @@ PAGES = (
         severity="warning",
         brief="processes outside the job use a rank's GPU",
         meaning=(
-            "A process that is no part of the job computes or holds memory on the GPU of a rank."
-            " The two take turns, so the rank is slow in every step and the others wait for it. The"
-            " memory is missing too."
+            "A process outside the job computes or holds memory on the GPU of a rank. The two take"
+            " turns, so the rank is slow in every step and the others wait for it. The rank also"
+            " has less memory."
         ),
         found=(
             (
-                "For {gpu_foreign_s} the driver lists a process that is no rank's nor a child of "
-                "one, nor started by the same launcher, with {gpu_foreign_ratio} of the memory or "
-                "more. The server of NVIDIA's MPS does not count."
+                "For {gpu_foreign_s} the driver lists a process with at least {gpu_foreign_ratio}"
+                " of the memory that is not a rank, not a child of one, and was not started by the"
+                " same launcher. The server of NVIDIA's MPS does not count."
             ),
         ),
         steps=(
-            "Who is it, since when?\nps -o user,pid,ppid,lstart,args -p PID",
-            "A leftover of an older run (its parent has ended): end it.\nkill PID",
-            "It is somebody else's: take another GPU.\nddtop gpus",
+            "Find its user and its start time:\nps -o user,pid,ppid,lstart,args -p PID",
+            "If it was left by an older run (its parent has ended), end it:\nkill PID",
+            "If it belongs to somebody else, use another GPU:\nddtop gpus",
         ),
     ),
     Explanation(
         kind=Kind.GPU_SHARED,
-        severity="warning; critical where NCCL refuses it",
+        severity="warning; critical if NCCL refuses it",
         brief="two ranks of the job are on one GPU",
         meaning=(
-            "Each rank should have a GPU of its own. Two ranks on one GPU share its time and its "
-            'memory while another GPU may be idle; NCCL refuses such a group ("Duplicate GPU '
-            'detected").'
+            "Each rank should have its own GPU. Two ranks on one GPU share its time and its memory"
+            ' while another GPU may be idle; NCCL refuses such a group ("Duplicate GPU detected").'
         ),
         found=(
             (
                 "Torch in both ranks, or the driver's list of processes, names the same GPU. Two"
-                " MIG instances are two GPUs. Where NVIDIA's MPS serves the GPU, sharing is"
-                " intended."
+                " MIG instances are two GPUs. If NVIDIA's MPS serves the GPU, sharing is intended"
+                " and not reported."
             ),
         ),
         steps=(
-            "Does the program choose by LOCAL_RANK, before its first tensor?",
+            "Does the program select its GPU by LOCAL_RANK, before its first tensor?",
             "Does the launcher start more ranks than the host has GPUs?\nnvidia-smi -L",
             (
-                "Intended (a test on one GPU)? Limit each rank's part:\npython -c 'import torch;"
-                " help(torch.cuda.set_per_process_memory_fraction)'"
+                "If it is intended (a test on one GPU), limit the memory of each rank:\npython -c"
+                " 'import torch; help(torch.cuda.set_per_process_memory_fraction)'"
             ),
         ),
         before=('model.to("cuda")                         # every rank: GPU 0',),
@@ -89,23 +88,26 @@ PAGES = (
         severity="warning",
         brief="a GPU's memory is nearly full, and allocations fail",
         meaning=(
-            "Torch keeps memory that it once had, so a full GPU alone is normal. Here allocations"
-            " already had to be retried, which costs time in every step, or others hold a part of"
-            " the memory. The next larger batch will run out of memory."
+            "Torch keeps memory that it has once allocated, so a full GPU alone is normal. Here"
+            " torch already had to retry allocations, which costs time in every step, or other"
+            " processes hold part of the memory. The next larger batch may run out of memory."
         ),
         found=(
             (
-                "{gpu_memory_low_ratio} of the GPU's memory or less is left, and within four times "
-                "{gpu_mean_s} torch had to give memory back to get some, or failed, {gpu_retries} "
-                "times; or others hold {gpu_foreign_ratio} or more."
+                "At most {gpu_memory_low_ratio} of the GPU's memory is left. In addition, within"
+                " four times {gpu_mean_s} torch {gpu_retries} times had to free its cache to get"
+                " memory, or failed; or other processes hold at least {gpu_foreign_ratio}."
             ),
-            "Reserved and not allocated beyond {gpu_spare_ratio} is fragmentation.",
+            (
+                "If more than {gpu_spare_ratio} is reserved but not allocated, the memory is"
+                " fragmented."
+            ),
         ),
         steps=(
-            "Fragmentation:\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "Against fragmentation:\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             (
-                "Several processes are on the GPU: give each its"
-                " part.\ntorch.cuda.set_per_process_memory_fraction(0.4)"
+                "If several processes use the GPU, limit the part of each:\n"
+                "torch.cuda.set_per_process_memory_fraction(0.4)"
             ),
             "Otherwise use less: smaller batch, activation checkpointing, sharded optimizer.",
             "What uses it?\ntorch.cuda.memory_summary()",
@@ -121,34 +123,35 @@ PAGES = (
         ),
         found=(
             (
-                "The driver names such a reason at every look for {gpu_throttled_s}, and the SM"
-                " clock is below {gpu_slow_ratio} of that of the job's other GPUs of its kind (of"
-                " its own maximum, where it is the only one; then a power cap is no reason). A GPU"
-                " at its power cap is compared with those that draw {gpu_load_ratio} of its power:"
-                " others may run faster because they wait. An idle GPU is not judged."
+                "The driver reports such a reason in every sample for {gpu_throttled_s}, and the SM"
+                " clock is below {gpu_slow_ratio} of the clock of the job's other GPUs of the same"
+                " model. The only GPU of its model is compared with its own maximum; a power cap is"
+                " then no reason. A GPU at its power cap is compared with those that draw at least"
+                " {gpu_load_ratio} of its power, because others may run faster while they wait."
+                " Idle GPUs are not judged."
             ),
-            "Where others wait for it, the finding is straggler, with the clock as its cause.",
+            "If other ranks wait for it, the finding is straggler, with the clock as the cause.",
         ),
         steps=(
             "What lowers the clocks?\nnvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
             "\namd-smi metric --power --temperature --clock",
-            "Fans, air, a hot neighbour: compare with the other GPUs of that host.",
+            "Check fans, air flow and hot neighbours: compare with the other GPUs of that host.",
             "Start without that host, and have it checked.",
         ),
     ),
     Explanation(
         kind=Kind.GPU_ERROR,
-        severity="critical; warning where the GPU continues",
+        severity="critical; warning if the GPU continues to work",
         brief="a GPU of the job has failed",
         meaning=(
-            "The driver reports an error of the GPU: it has fallen off the bus, its memory has an "
-            "uncorrectable error, or a link is down. What its ranks do then (hang in a kernel, "
-            "crash) is a consequence."
+            "The driver reports an error of the GPU: it has fallen off the bus, its memory has an"
+            " uncorrectable error, or a link is down. If its ranks then hang in a kernel or crash,"
+            " that is a consequence."
         ),
         found=(
             (
-                "The driver's events (Xid) while the job runs, its count of uncorrectable errors,"
-                " or a GPU that no longer answers. Xids that a program itself causes (a bad"
+                "The driver reports an event (Xid) while the job runs, it counts uncorrectable"
+                " errors, or the GPU no longer answers. Xids that a program itself causes (a bad"
                 " address, an assert) are not counted: see the rank's exception."
             ),
         ),

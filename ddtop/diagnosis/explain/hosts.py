@@ -17,9 +17,9 @@ PAGES = (
         ),
         found=(
             (
-                "Nothing has arrived from that host for {host_lost_s}, on the hub's clock: a relay "
-                "that died is replaced sooner. While the hub itself does not report, no host is "
-                "lost. A host whose ranks had all ended is not lost."
+                "Nothing has arrived from that host for {host_lost_s}, on the hub's clock; a relay"
+                " that died would have been replaced by then. While the hub itself does not report,"
+                " no host is lost. A host whose ranks had all ended is not lost."
             ),
             (
                 "Critical if ranks of other hosts wait for its ranks. A warning if nobody waits and"
@@ -33,18 +33,21 @@ PAGES = (
         steps=(
             "Is it up, and can it be reached from the hub's host?\nping HOST; ssh HOST uptime",
             (
-                "What does the scheduler say of it?\nsinfo -R; scontrol show node HOST; kubectl"
+                "What does the scheduler say about it?\nsinfo -R; scontrol show node HOST; kubectl"
                 " describe node HOST"
             ),
             (
-                "It is up: look at its link, and at what it logged:\nip -s link; dmesg -T | tail"
+                "If it is up, look at its network link and its log:\nip -s link; dmesg -T | tail"
                 " -50; ibstat"
             ),
             (
-                "It is gone: the others wait until torch's timeout. End the job and start it"
+                "If it is down, the others wait until torch's timeout. End the job and start it"
                 " without that host, or let torchrun do so (--nnodes=MIN:MAX --max-restarts)."
             ),
-            "Only ddtop's connection is cut: look at its address and port there:\nddtop doctor",
+            (
+                "If only ddtop's connection is cut, check its address and port on that host:\nddtop"
+                " doctor"
+            ),
         ),
     ),
 )

@@ -8,46 +8,49 @@ from ddtop.diagnosis.kinds import Kind
 PAGES = (
     Explanation(
         kind=Kind.STRAGGLER,
-        severity="warning; critical where it costs more than half of the step",
+        severity="warning; critical if it costs more than half of the step",
         brief="in most steps all ranks wait for the same one",
         meaning=(
-            "All ranks leave a collective together, so the slowest one sets the speed and every"
-            " step timer shows the same. Only the waits show which rank is slow: it hardly waits,"
-            " and the others wait for it, step after step."
+            "All ranks leave a collective together, so the slowest one sets the speed, and the step"
+            " time is the same on every rank. Only the waits show which rank is slow: it hardly"
+            " waits, and the others wait for it in every step."
         ),
         found=(
             (
-                "Where sampled waits differ the agents read torch's flight recorder once: the exact"
-                " time of each collective, rank by rank."
+                "If sampled waits differ between ranks, the agents read torch's flight recorder"
+                " once, with the exact time of each collective on each rank."
             ),
             (
-                "Late in {straggler_late_ratio} of {straggler_steps} steps or more, for"
-                " {straggler_ratio} of the step and {straggler_least_ms} at least, far beyond"
-                " chance. Below {straggler_strong_ratio} a second read must agree. A last rank that"
-                " changes, or one long step, is no straggler."
+                "The rank must be late in {straggler_late_ratio} of at least {straggler_steps}"
+                " steps, by at least {straggler_ratio} of the step and {straggler_least_ms}, far"
+                " more often than by chance. Below {straggler_strong_ratio} a second read must"
+                " agree. If the last rank changes, or only one step is long, there is no straggler."
             ),
             (
-                "The cause is what this rank does longer than the others: loader, CPU, memory, "
-                "garbage collection, GIL, a line of Python, or what holds its GPU."
+                "The cause is what this rank does longer than the others: loader, CPU, memory,"
+                " garbage collection, GIL, a line of Python, or what slows its GPU."
             ),
             (
-                "On NCCL hosts that wait for their GPUs move together: then, for four times"
-                " {gpu_mean_s}, the others' GPUs are {gpu_wait_busy_ratio} busy at"
-                " {gpu_wait_power_ratio} of its power (they spin), or at"
-                " {gpu_wait_below_peak_ratio} of their own while heat slows it. Only GPUs of the"
-                " same kind."
+                "With NCCL the CPU side of all ranks moves together, so GPUs are compared, for four"
+                " times {gpu_mean_s}. The other GPUs spin: they are {gpu_wait_busy_ratio} busy but"
+                " draw {gpu_wait_power_ratio} of the straggler's power, or"
+                " {gpu_wait_below_peak_ratio} of their own peak while heat slows the straggler."
+                " Only GPUs of the same model are compared."
             ),
         ),
         steps=(
             (
-                "The sentence has the function: what does this rank do there that the others do"
-                " not? Its share of the step is what you can gain."
+                "The sentence names the function: what does this rank do there that the others do"
+                " not? You can gain at most its share of the step."
             ),
             "Loader: see input-bound. CPU: what else runs on its cores?\ntop -H; taskset -cp PID",
-            "Garbage: gc.freeze() after start-up; gc.collect() on all ranks at the same step.",
             (
-                "Nothing in the code: compare its host and GPU with another's (clocks, heat, other"
-                " jobs)."
+                "Garbage collection: gc.freeze() after start-up; gc.collect() on all ranks at the"
+                " same step."
+            ),
+            (
+                "If the code is the same, compare its host and GPU with those of another rank"
+                " (clocks, heat, other jobs)."
             ),
         ),
         before=("if rank == 0:", "    write_metrics(step)        # all others wait, at every step"),
@@ -61,32 +64,32 @@ PAGES = (
         severity="info; warning from {slowdown_warning_ratio}",
         brief="the job trains slower than before",
         meaning=(
-            "The job still trains, and slower than ten minutes ago, than at its start, or than its"
-            " last run of the same name. Nothing in the program says so, and the end is later than"
-            " planned."
+            "The job still trains, but slower than ten minutes ago, than at its start, or than the"
+            " last run of the same name. The program does not report this, and the job will end"
+            " later than planned."
         ),
         found=(
             (
-                "Each agent measures two minutes of training in four pieces: tokens, samples or"
-                " steps a second. Validation, checkpoints and compilation do not count, nor does"
-                " the first half minute."
+                "Each agent measures tokens, samples or steps per second over two minutes of"
+                " training, in four parts. Validation, checkpoints and compilation do not count,"
+                " and neither does the first half minute."
             ),
             (
-                "At least {slowdown_info_ratio} slower, and on most ranks by"
-                " {slowdown_noise_factor} times the spread of the four pieces: a speed that"
-                " varies is no slowdown."
+                "The job must be at least {slowdown_info_ratio} slower, and on most ranks by"
+                " {slowdown_noise_factor} times the spread of the four parts, so that a speed that"
+                " always varies is not reported."
             ),
             (
-                "The sentence says what takes the time: data, one rank for which the others wait,"
-                " clocks of GPUs, no CPU, or communication."
+                "The sentence says what takes more time: data, one slow rank, GPU clocks, a lack of"
+                " CPU, or communication."
             ),
         ),
         steps=(
             "Data: see input-bound. One rank: see straggler. Clocks: see gpu-throttled.",
             "Other jobs on the same hosts, disks or network since then?\nddtop jobs; top",
             (
-                "The samples have become longer (a curriculum): report the tokens to ddtop,"
-                " ddtop.progress(tokens=...), and it compares those."
+                "If the samples have become longer (a curriculum), report tokens with"
+                " ddtop.progress(tokens=...); ddtop then compares tokens per second."
             ),
         ),
     ),
@@ -95,21 +98,25 @@ PAGES = (
         severity="warning",
         brief="much of each step is communication, and no rank is late",
         meaning=(
-            "The ranks arrive together and wait for the collectives themselves. Each collective has"
-            " a fixed cost: many small ones in a step cost more than their data."
+            "The ranks arrive together, and the time goes into the collectives themselves. Each"
+            " collective has a fixed cost, so many small ones cost more than the transfer of their"
+            " data."
         ),
         found=(
             (
-                "A rank spends {sync_bound_ratio} of its time or more in collectives, not counting "
-                "the wait for the last rank to arrive (read from torch's flight recorder), with "
-                "{sync_bound_calls} or more in a step, all_reduce nearly all of them."
+                "A rank spends at least {sync_bound_ratio} of its time in collectives, not counting"
+                " the wait for the last rank to arrive (from torch's flight recorder). It makes at"
+                " least {sync_bound_calls} collectives per step, nearly all of them all_reduce."
             ),
         ),
         steps=(
-            "Reduce metrics as one tensor, and every few steps only.",
-            "Gradients by hand: flatten them into one tensor, or let DDP do it (bucket_cap_mb).",
-            "Accumulate: model.no_sync() on all but the last micro-batch.",
-            "Leave out barrier() where a collective follows anyway.",
+            "Reduce metrics as one tensor, and only every few steps.",
+            (
+                "If you reduce gradients yourself, flatten them into one tensor, or let DDP do it"
+                " (bucket_cap_mb)."
+            ),
+            "Accumulate gradients: model.no_sync() on all but the last micro-batch.",
+            "Remove barrier() where a collective follows anyway.",
         ),
         before=("for p in model.parameters():", "    dist.all_reduce(p.grad)"),
         after=("model = DistributedDataParallel(model)   # a few buckets, in backward",),
@@ -117,24 +124,24 @@ PAGES = (
     Explanation(
         kind=Kind.CPU_OVERSUBSCRIBED,
         severity="warning",
-        brief="a host's ranks are ready to run and have no CPU",
+        brief="a host's ranks are ready to run but get no CPU",
         meaning=(
             "More threads want to run than there are cores for, or the ranks are pinned to the same"
-            " few. Everything becomes slow at the same time, and differently in each step. Threads"
-            " that spin while they wait (OpenMP, MPI) make it worse."
+            " few. Everything becomes slow, and by a different amount in each step. Threads that"
+            " spin while they wait (OpenMP, MPI) make it worse."
         ),
         found=(
             (
-                "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio} "
-                "of {oversubscribed_window_s} (run delay in /proc/PID/schedstat), they used "
-                "{oversubscribed_own_ratio} of the CPUs, and need more than these; or a CPU quota "
-                "throttled them for {throttled_ratio} of it."
+                "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio}"
+                " of {oversubscribed_window_s} (run delay in /proc/PID/schedstat), the ranks used"
+                " {oversubscribed_own_ratio} of the CPUs and need more; or a CPU quota throttled"
+                " them for {throttled_ratio} of that time."
             ),
         ),
         steps=(
             (
-                "Threads: cores divided by ranks, in the environment of all ranks:\nexport"
-                " OMP_NUM_THREADS=4"
+                "Set the threads to cores divided by ranks, in the environment of all ranks:\n"
+                "export OMP_NUM_THREADS=4"
             ),
             "Fewer DataLoader workers: ranks x (1 + workers) should fit the cores.",
             (
@@ -151,26 +158,26 @@ PAGES = (
         brief="memory, /dev/shm, files or threads are nearly used up",
         meaning=(
             "The host, the cgroup of a rank, its /dev/shm or its table of open files is nearly"
-            " full. The next event is the out-of-memory killer, a worker that dies of SIGBUS, or"
-            ' "too many open files".'
+            " full. Next, the out-of-memory killer will end a process, a worker will die of SIGBUS,"
+            ' or a call will fail with "too many open files".'
         ),
         found=(
             (
-                "{memory_low_ratio} or less is left, and no more than {memory_low_bytes} (what the"
-                " kernel can drop at once counts as free); or threads of the host waited for memory"
-                " {memory_stall_ratio} of the time."
+                "At most {memory_low_ratio} and at most {memory_low_bytes} of memory is left"
+                " (memory that the kernel can free at once counts as free); or threads of the host"
+                " waited for memory {memory_stall_ratio} of the time."
             ),
             (
-                "{files_full_ratio} of the descriptors that a rank may have are open, or"
-                " {pids_full_ratio} of its cgroup's threads (pids.max)."
+                "A rank has {files_full_ratio} of its allowed descriptors open, or its cgroup uses"
+                " {pids_full_ratio} of its threads (pids.max)."
             ),
-            "{address_low_ratio} or less of a rank's RLIMIT_AS or RLIMIT_DATA is left.",
+            "At most {address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left.",
         ),
         steps=(
             "Who uses it?\nps -eo pid,rss,args --sort=-rss | head",
             (
-                "Fewer DataLoader workers or a smaller prefetch_factor; workers copy the Python"
-                " lists of their dataset."
+                "Use fewer DataLoader workers or a smaller prefetch_factor. Each worker copies the"
+                " Python lists of its dataset."
             ),
             "/dev/shm: docker run --shm-size=8g; remove what dead jobs left:\nls -lS /dev/shm",
             (
@@ -189,13 +196,13 @@ PAGES = (
         ),
         found=(
             (
-                "{disk_full_ratio} or less is free and no more than {disk_full_bytes}, or as few"
-                " inodes, on the file system of a rank's working folder or TMPDIR."
+                "On the file system of a rank's working folder or TMPDIR, at most {disk_full_ratio}"
+                " and at most {disk_full_bytes} is free, or at most that share of the inodes."
             ),
         ),
         steps=(
             "What fills it?\ndf -h .; df -i .; du -xsh * | sort -h | tail",
-            "Keep the last few checkpoints only, and write them to another file system.",
+            "Keep only the last few checkpoints, or write them to another file system.",
             "TMPDIR=/path/with/room moves caches and temporary files.",
         ),
     ),
@@ -210,15 +217,15 @@ PAGES = (
         ),
         found=(
             (
-                "The loader that fed {feed_steps} optimizer steps has torch's own sequential or"
-                " random sampler, and class, length and attributes of its dataset are equal on"
-                " every rank of the group in which DistributedDataParallel averages gradients."
+                "The loader that fed {feed_steps} optimizer steps uses torch's own sequential or"
+                " random sampler. Class, length and attributes of its dataset are equal on every"
+                " rank of the group in which DistributedDataParallel averages gradients."
             ),
             (
-                "In order, their first batches must be equal; shuffled, the dataset must hold"
-                " values or a path, and its code not ask for the rank. As many batches a step as"
-                " there are ranks, draws with replacement, iterable datasets and other samplers are"
-                " not judged."
+                "Without a shuffle, their first batches must be equal. With a shuffle, the dataset"
+                " must hold values or a path, and its code must not use the rank. ddtop does not"
+                " judge as many batches per step as there are ranks, draws with replacement,"
+                " iterable datasets and other samplers."
             ),
         ),
         steps=(
@@ -256,31 +263,31 @@ PAGES = (
     ),
     Explanation(
         kind=Kind.EXCEPTION_SWALLOWED,
-        severity="info; where a critical finding blames the rank, a line of its evidence",
+        severity="info; if a critical finding blames the rank, a line of its evidence instead",
         brief="some ranks catch an exception that the others never see",
         meaning=(
             "The same line of the program's own code catches the same exception again and again, on"
             " these ranks only. If one rank skips a batch, the others wait for it in a collective."
-            " And what the handler hides is worth reading."
+            " The handler may also hide the real error."
         ),
         found=(
             (
-                "Only with DDTOP_EXCEPTIONS=1 (Python 3.12 and later): ddtop observes for short "
-                "times what the main thread catches, by sys.monitoring."
+                "Only with DDTOP_EXCEPTIONS=1 (Python 3.12 and later): for short times, ddtop"
+                " records what the main thread catches (sys.monitoring)."
             ),
             (
-                "In each of {caught_windows} looks, on at most half of the ranks, and never on the"
-                " others."
+                "The exception was caught in each of {caught_windows} such times, on at most half"
+                " of the ranks, and never on the others."
             ),
             (
-                "Not counted: what libraries catch; StopIteration, timeouts and empty queues; what"
-                " is raised again."
+                "These do not count: exceptions that libraries catch or that are raised again,"
+                " StopIteration, timeouts and empty queues."
             ),
         ),
         steps=(
-            "Log it in the handler, with its traceback: logging.exception(...)",
+            "Log the exception in the handler, with its traceback: logging.exception(...)",
             (
-                "Decide together what is skipped: all_reduce a flag, then all ranks skip the step"
+                "Let all ranks decide together: all_reduce a flag, so that all ranks skip the step"
                 " or none does."
             ),
         ),
@@ -300,29 +307,29 @@ PAGES = (
     Explanation(
         kind=Kind.WRONG_BACKEND,
         severity="warning",
-        brief="the backend does not fit the devices",
+        brief="the backend does not fit the device of the tensors",
         meaning=(
-            "The program asked for NCCL, but torch finds no GPU or was built without NCCL: "
-            "init_process_group or the first collective raises, and the ranks end. Or gradients on "
-            "GPUs go through gloo, which copies them to the host and back at each step."
+            "The program asked for NCCL, but torch finds no GPU or was built without NCCL:"
+            " init_process_group or the first collective raises, and the ranks end. Or gradients on"
+            " GPUs go through gloo, which copies them to the host and back in each step."
         ),
         found=(
-            "A rank's exception says so.",
+            "A rank's exception says that NCCL or a GPU is missing.",
             (
-                "Torch has NCCL, each rank a GPU of its own, and the group of a "
-                "DistributedDataParallel with some MiB of gradients on a GPU has gloo for CUDA. A "
-                "second group on gloo beside NCCL, for barriers and objects, is fine."
+                "Or: torch has NCCL, each rank has its own GPU, and a DistributedDataParallel with"
+                " some MiB of gradients on a GPU uses gloo for CUDA tensors. A second gloo group,"
+                " for barriers and objects, is fine."
             ),
         ),
         steps=(
-            'On CPUs: init_process_group("gloo").',
+            'To train on CPUs: init_process_group("gloo").',
             (
-                "With GPUs: are they visible in the job, and is this torch built for them?\n"
+                "To train on GPUs: are they visible in the job, and is this torch built for them?\n"
                 'nvidia-smi; python -c "import torch; print(torch.version.cuda)"'
             ),
             (
-                "One program for both: init_process_group() without a backend (CPU tensors over"
-                " gloo, CUDA tensors over NCCL)."
+                "For both: call init_process_group() without a backend (CPU tensors use gloo, CUDA"
+                " tensors use NCCL)."
             ),
         ),
     ),

@@ -13,22 +13,23 @@ PAGES = (
         severity="critical",
         brief="a rank is stopped: SIGSTOP, a debugger, a frozen cgroup",
         meaning=(
-            "The process is there and nothing in it runs: SIGSTOP or Ctrl-Z stopped it, a debugger"
-            " holds it, or its cgroup is frozen (docker pause, a suspended job). Its peers wait for"
-            " as long as that lasts."
+            "The process exists, but nothing in it runs: SIGSTOP or Ctrl-Z stopped it, a debugger"
+            " holds it, or its cgroup is frozen (docker pause, a suspended job). Its peers wait"
+            " until it continues."
         ),
         found=(
             (
-                "State T or t in /proc, or a frozen cgroup, for {stopped_limit_s}: a tool that"
-                " takes a stack stops a process only for a moment. Nobody needs to wait for it yet."
+                "State T or t in /proc, or a frozen cgroup, for {stopped_limit_s}, because a tool"
+                " that takes a stack also stops a process for a moment. The finding appears even if"
+                " no rank waits for it yet."
             ),
             "Check: ps -o pid,stat,wchan:32,args -p PID",
         ),
         steps=(
             "Stopped by a signal: let it continue:\nddtop signal JOB --rank R CONT",
             (
-                "Stopped again at once: it is a background job that reads from its terminal; start"
-                " it with < /dev/null."
+                "If it stops again at once, it is a background job that reads from its terminal:"
+                " start it with < /dev/null."
             ),
             (
                 "A debugger: find it by its pid, then detach or continue there:\ngrep TracerPid"
@@ -46,31 +47,31 @@ PAGES = (
         brief="a disk or file server does not answer a rank",
         meaning=(
             "The main thread is in uninterruptible sleep (state D), in the same call all the time,"
-            " and no I/O happens: the disk or server does not answer. kill -9 has no effect until"
-            " it does."
+            " and no I/O happens: the disk or server does not answer. Until it answers, kill -9 has"
+            " no effect."
         ),
         found=(
             (
-                "Every look of the relay found the same state D and wait channel, no wake-up in "
-                "between, and no more than {io_working_bytes_per_s} read or written."
+                "Every sample of the relay showed state D and the same wait channel, no wake-up in"
+                " between, and at most {io_working_bytes_per_s} read or written."
             ),
             (
-                "For {still_limit_s} while others wait for it; for {stall_alone_limit_s} where"
-                " nobody does."
+                "This must last for {still_limit_s} if others wait for the rank, else for"
+                " {stall_alone_limit_s}."
             ),
             (
-                "Writing a large checkpoint is often in state D too, but it wakes and writes: that"
-                " is no io-stall."
+                "A rank that writes a large checkpoint is often in state D too, but it wakes up and"
+                " writes, so it is not an io-stall."
             ),
         ),
         steps=(
             "The kernel names the server or disk (not responding, I/O error):\ndmesg | tail -n 30",
-            "Which mount is it? Ask it from another shell, with a limit:\ntimeout 5 df FOLDER",
-            "In which call it hangs (as root):\ncat /proc/PID/stack",
+            "Test the mount from another shell, with a time limit:\ntimeout 5 df FOLDER",
+            "See in which call it hangs (as root):\ncat /proc/PID/stack",
             "Fix that; the rank then continues by itself. If nothing helps, restart the host.",
             (
-                "For the next time: copy the data to a local disk before training; save there, and"
-                " move the file in the background."
+                "Next time: copy the data to a local disk before training; save there, and move the"
+                " file in the background."
             ),
         ),
     ),
@@ -85,22 +86,26 @@ PAGES = (
         ),
         found=(
             (
-                "The iterator says which worker must deliver the batch, or has not continued when"
-                " an epoch begins. For {still_limit_s} that worker and its children used no CPU,"
-                " did no I/O and did not wake; or it is gone, or stopped for {stopped_limit_s}."
+                "The DataLoader's iterator says which worker must deliver the next batch, or the"
+                " workers have not started the new epoch. For {still_limit_s} that worker and its"
+                " children used no CPU, did no I/O and did not wake; or it is gone, or stopped for"
+                " {stopped_limit_s}."
             ),
             (
-                "Nobody waits for the rank yet: a warning after {stall_alone_limit_s}; critical"
-                " where all workers of all ranks are in locks."
+                "If nobody waits for the rank yet, it is a warning after {stall_alone_limit_s}; it"
+                " is critical if all workers of all ranks are blocked in locks."
             ),
-            "Slow workers, and datasets read by the rank itself, are not-in-collective.",
+            (
+                "For slow workers, and for datasets that the rank reads itself, the finding is"
+                " not-in-collective."
+            ),
         ),
         steps=(
-            "Where the worker is (spawned ones need py-spy):\nddtop stacks JOB --rank R",
+            "See where the worker is (spawned workers need py-spy):\nddtop stacks JOB --rank R",
             (
-                "A lock: fork copied it while another thread of the rank held it (OpenCV, OpenMP, "
-                "tokenizers, logging). Start the workers by spawn, as below, or switch threads off "
-                "before: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false."
+                "A lock: fork copied it while another thread of the rank held it (OpenCV, OpenMP,"
+                " tokenizers, logging). Start the workers by spawn, as below, or switch off threads"
+                " before the fork: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false."
             ),
             (
                 "Stopped: kill -CONT PID. Dead: the out-of-memory killer?\ndmesg | grep -i 'killed"
@@ -121,30 +126,27 @@ PAGES = (
         ),
         found=(
             (
-                "Waiting inside the DataLoader took {input_bound_ratio} of the time or more, in"
-                " every quarter of the last {window_s} (an epoch's first batch is no evidence),"
-                " over {input_bound_steps} iterations or more."
+                "Waiting for the DataLoader took at least {input_bound_ratio} of the time, in every"
+                " quarter of the last {window_s}, over at least {input_bound_steps} iterations. The"
+                " first batch of an epoch does not count."
             ),
+            ("At most half of its queue was filled; otherwise the rank would not have waited."),
             (
-                "At most half of its queue was filled: a rank does not wait for batches that are"
-                " ready."
-            ),
-            (
-                "Where the job has recovered from it by itself before, it is an info up to"
+                "If the job has recovered from this by itself before, it is an info up to"
                 " {input_bound_again_factor} times as long as then, at most"
                 " {input_bound_again_most_s}."
             ),
         ),
         steps=(
             (
-                "Raise num_workers, up to the cores that each rank has; more of them make it"
+                "Raise num_workers, up to the number of cores of each rank; more workers make it"
                 " slower:\nnproc"
             ),
             "Keep the workers between epochs: persistent_workers=True.",
             "See what a worker does with its time:\npy-spy top --pid WORKER",
             "Decode, resize or tokenise once and store that; pack many small files into few.",
             (
-                "A busy file server shows as workers in state D:\nps -o pid,stat,wchan:32,args"
+                "Workers in state D are a sign of a busy file server:\nps -o pid,stat,wchan:32,args"
                 " --ppid PID"
             ),
         ),

@@ -10,7 +10,7 @@ from ddtop.diagnosis.kinds import Kind
 PAGES = (
     Explanation(
         kind=Kind.RANK_MISSING,
-        severity="critical; a warning where it may live on a host that is not seen",
+        severity="critical; a warning if it may run on a host that does not report",
         brief="not started; others wait in init_process_group",
         meaning=(
             "WORLD_SIZE says that there are more ranks than were started. The started ranks wait"
@@ -19,9 +19,9 @@ PAGES = (
         ),
         found=(
             (
-                "Every process with RANK and WORLD_SIZE reports from its first moment on. No"
-                " process with this rank has reported, on any host, and others have been inside for"
-                " {init_missing_limit_s}."
+                "Every process with RANK and WORLD_SIZE reports as soon as it starts. No process"
+                " with this rank has reported on any host, and other ranks have been in"
+                " init_process_group for {init_missing_limit_s}."
             ),
             (
                 "Variables that name more hosts than report here (SLURM_NNODES, GROUP_WORLD_SIZE)"
@@ -35,14 +35,14 @@ PAGES = (
                 " started."
             ),
             (
-                "Slurm: one task a rank, or one torchrun a node, not both:\nsqueue -j ID -o '%D"
+                "Slurm: one task per rank, or one torchrun per node, not both:\nsqueue -j ID -o '%D"
                 " nodes, %C cpus'"
             ),
             (
                 "By hand: start a process with the missing RANK, or set WORLD_SIZE to the number of"
                 " processes, on all ranks."
             ),
-            "It was started without DDTOP=1: then it is there and ddtop cannot see it.",
+            "It may run without DDTOP=1; then ddtop cannot see it.",
         ),
         before=("mp.spawn(train, args=(4,), nprocs=3)     # world_size=4",),
         after=("mp.spawn(train, args=(world,), nprocs=world)",),
@@ -52,13 +52,13 @@ PAGES = (
         severity="critical; a warning while the rank visibly works",
         brief="alive, but not in init_process_group, where others wait",
         meaning=(
-            "The rank is alive and has not called init_process_group yet: it imports, prepares, or "
-            "sleeps. The others are inside and wait for it."
+            "The rank is alive but has not called init_process_group yet: it imports, prepares"
+            " data, or sleeps. The others are inside and wait for it."
         ),
         found=(
             (
-                "It has reported but not entered, or it is a process of the same job that has no "
-                "rank number yet (mp.spawn)."
+                "It has reported but not called init_process_group, or it is a process of the same"
+                " job that has no rank number yet (mp.spawn)."
             ),
             (
                 "Critical when it makes no progress at one line and others have been inside for"
@@ -68,8 +68,11 @@ PAGES = (
             ),
         ),
         steps=(
-            "The sentence has its line. What does it wait for there?\nddtop stacks JOB --rank R",
-            "A slow import of torch: one copy of the environment on a local disk of each host.",
+            (
+                "The sentence names its source line. What does it wait for there?\nddtop stacks JOB"
+                " --rank R"
+            ),
+            "A slow import of torch: put a copy of the environment on a local disk of each host.",
             (
                 "Downloads and preprocessing on one rank: do them before the job; or let all ranks "
                 "join first, and then wait in a barrier with a long timeout."
@@ -87,19 +90,20 @@ PAGES = (
         severity="critical",
         brief="ranks cannot reach the store at MASTER_ADDR",
         meaning=(
-            "The ranks meet at a store that rank 0 (or torchrun) opens at MASTER_ADDR:MASTER_PORT."
-            " These ranks have no connection to it, or a program outside this job holds the port"
-            " and they talk to that."
+            "Rank 0 (or torchrun) opens a store at MASTER_ADDR:MASTER_PORT, to which all ranks"
+            " connect. The ranks named here have no connection to it, or another program holds the"
+            " port and they are connected to that program."
         ),
         found=(
             (
-                "The sockets of each rank inside init_process_group, who listens on that port of"
-                " the host, and the result when the relay tries to connect: refused, timed out, no"
-                " such name, or open."
+                "ddtop reads the sockets of each rank inside init_process_group and which process"
+                " listens on that port of the host. The relay also tries to connect: refused, timed"
+                " out, no such name, or open."
             ),
             (
-                "For {still_limit_s}; at once where rank 0 found its port taken. A refusal while"
-                " rank 0 is not there yet is rank-missing or late-to-init."
+                "This must last for {still_limit_s}, or rank 0 must have found its port in use. If"
+                " the connection is refused because rank 0 is not there yet, the finding is"
+                " rank-missing or late-to-init."
             ),
         ),
         steps=(
@@ -111,13 +115,19 @@ PAGES = (
                 "Refused: rank 0 listens elsewhere, or has ended.\nss -tlnp | grep PORT    (on rank"
                 " 0's host)"
             ),
-            "Timed out: a wrong number, or a firewall between the hosts.\nnc -zv ADDR PORT",
-            "No such name: write it as the other hosts know it.\ngetent hosts NAME",
             (
-                "Another program holds the port: end it, or choose another port; torchrun"
+                "Timed out: a wrong address or port, or a firewall between the hosts.\nnc -zv ADDR"
+                " PORT"
+            ),
+            "No such name: use a name that all hosts can resolve.\ngetent hosts NAME",
+            (
+                "Another program uses the port: end it, or choose another port; torchrun"
                 " --standalone finds a free one."
             ),
-            "localhost on several hosts means another host on each of them.",
+            (
+                "Do not use localhost as the address of a job on several hosts: on each host it"
+                " means that host."
+            ),
         ),
     ),
     Explanation(
@@ -126,8 +136,8 @@ PAGES = (
         brief="ranks reach the store, but not each other",
         meaning=(
             "The ranks reach the store and have each other's addresses, but some of these addresses"
-            " cannot be reached. A host has several networks, and the library took one that the"
-            " others cannot reach: loopback, a container bridge, a second network card."
+            " cannot be reached. A host has several network interfaces, and the library chose one"
+            " that the others cannot reach: loopback, a container bridge, a second network card."
         ),
         found=(
             (
@@ -143,7 +153,7 @@ PAGES = (
                 " GLOO_SOCKET_IFNAME=eth0"
             ),
             "The host's own name must not resolve to 127.0.1.1:\ngetent hosts $(hostname)",
-            "The right address, and still no answer: a firewall drops it.\nnc -zv ADDR PORT",
+            "If the address is right, a firewall may drop the packets:\nnc -zv ADDR PORT",
         ),
     ),
     Explanation(
@@ -151,9 +161,9 @@ PAGES = (
         severity="critical",
         brief="two processes claim the same rank",
         meaning=(
-            "Two processes have the same RANK. The group counts one of them and waits for a rank"
-            " number that nobody has, or the second rank 0 dies because the first one holds the"
-            " port."
+            "Two processes have the same RANK. The group counts only one of them and waits for a"
+            " rank number that nobody has, or the second rank 0 fails because the first one uses"
+            " the port."
         ),
         found=(
             (
@@ -164,12 +174,12 @@ PAGES = (
         ),
         steps=(
             (
-                "The evidence has both pids, and who started them:\nps -o pid,ppid,lstart,args -p"
+                "The evidence has both pids and their parents:\nps -o pid,ppid,lstart,args -p"
                 " PID1,PID2"
             ),
-            "srun and torchrun: one task a node for torchrun (--ntasks-per-node=1).",
+            "srun with torchrun: start one task per node (--ntasks-per-node=1).",
             "srun alone: take RANK from SLURM_PROCID, LOCAL_RANK from SLURM_LOCALID.",
-            "By hand: RANK differs in each shell.",
+            "Started by hand: set another RANK in each shell.",
         ),
         before=("dist.init_process_group('gloo', rank=0, world_size=2)    # in both",),
         after=("dist.init_process_group('gloo')       # RANK as the launcher sets it",),
@@ -179,8 +189,9 @@ PAGES = (
         severity="critical",
         brief="ranks disagree about WORLD_SIZE, store or backend",
         meaning=(
-            "To meet, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and MASTER_PORT (or "
-            "init_method) and the same backend. The ranks named here have other values than most."
+            "To find each other, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and"
+            " MASTER_PORT (or init_method) and the same backend. The ranks named here have"
+            " different values than most."
         ),
         found=(
             (
@@ -189,15 +200,15 @@ PAGES = (
                 "so do cpu:gloo and gloo."
             ),
             (
-                "Of two equal halves the one without rank 0 is at fault, because rank 0 makes the"
-                " store."
+                "If there are two equal halves, the half without rank 0 is at fault, because rank 0"
+                " creates the store."
             ),
         ),
         steps=(
-            "The evidence shows where each rank looks, and who listens there.",
+            "The evidence shows the address that each rank uses, and which process listens there.",
             (
-                "Set the variables once, where all ranks get them from; a random free port must be "
-                "chosen by one rank and sent to all."
+                "Set the variables once, in one place for all ranks. If the port is random, one"
+                " rank must choose it and send it to all."
             ),
             "torchrun sets all of this by itself.",
         ),
@@ -209,22 +220,22 @@ PAGES = (
         severity="critical",
         brief="the file:// store is old, or cannot be used",
         meaning=(
-            "With init_method=file://PATH the ranks meet in a file. One that an earlier run left"
-            " behind holds addresses of processes that are gone: some ranks fail with a refused"
-            " connection, others wait."
+            "With init_method=file://PATH the ranks exchange their addresses in a file. A file of"
+            " an earlier run holds addresses of processes that have ended: some ranks fail with a"
+            " refused connection, others wait."
         ),
         found=(
             (
-                "Each rank records the file's size, age and owner right before it enters. It is "
-                "stale if it was not empty and older than the job's first process, and the ranks "
-                "have not joined for {still_limit_s}, or fail."
+                "Each rank records the file's size, age and owner just before init_process_group."
+                " The file is stale if it was not empty and older than the job's first process, and"
+                " the ranks fail or have not joined for {still_limit_s}."
             ),
-            "A path that cannot be written gives the same finding.",
+            "A path that the ranks cannot write gives the same finding.",
         ),
         steps=(
-            "Remove it, and start again:\nrm PATH",
-            "Give each run a file of its own, on a disk that all hosts share.",
-            "Let rank 0 remove it before the others start, not inside the program.",
+            "Remove the file, and start again:\nrm PATH",
+            "Give each run its own file, on a disk that all hosts share.",
+            "Remove the file before the ranks start, not inside the program.",
         ),
         before=("init_method='file:///data/store'",),
         after=("init_method=f'file:///data/store-{os.environ[\"SLURM_JOB_ID\"]}'",),
@@ -246,7 +257,7 @@ PAGES = (
             ),
         ),
         steps=(
-            "The evidence has one line a version.",
+            "The evidence has one line per version.",
             "One environment for all: the same container, or the same folder on a shared disk.",
             "Compare the copies of the script:\nsha256sum SCRIPT    (on each host)",
         ),

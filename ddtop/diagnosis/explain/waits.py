@@ -9,11 +9,10 @@ PAGES = (
     Explanation(
         kind=Kind.NOT_IN_COLLECTIVE,
         severity="critical; a warning while the rank works or waits as usual",
-        brief="others wait in a collective that it has not joined",
+        brief="a rank has not joined a collective; others wait in it",
         meaning=(
-            "A collective ends when every rank of its group has joined it. Some ranks wait inside;"
-            " the ranks at fault are elsewhere and wait for nobody. Torch's timeout blames the"
-            " ranks that waited."
+            "A collective ends when every rank of its group has joined. Some ranks wait inside; the"
+            " ranks at fault have not joined. Torch's timeout blames the ranks that waited."
         ),
         found=(
             (
@@ -21,25 +20,25 @@ PAGES = (
                 " which rank has not enqueued one. Chains of waits end at such a rank."
             ),
             (
-                "ddtop numbers the calls of MPI itself. A rank that waits in MPI uses a core; so "
-                "does one that waits for its GPU on NCCL (loss.item()): inside one call for "
-                "{same_line_s}, its GPU below {gpu_wait_cap_ratio} of its power cap."
+                "ddtop numbers MPI calls itself. A rank that waits in MPI, or with NCCL for its GPU"
+                " (loss.item()), spins. With NCCL it must be in one call for {same_line_s}, its GPU"
+                " below {gpu_wait_cap_ratio} of the power cap."
             ),
             (
-                "No progress: critical after {still_limit_s}; a warning up to {still_habit_factor}"
-                " times a wait that has happened twice. At work ({cpu_working_ratio} of a core, or"
-                " I/O): after {working_limit_s}, {healthy_wait_factor} times the longest wait that"
-                " ended well or {working_habit_factor} times one that came twice; a warning up to"
-                " {working_critical_s} or {working_critical_factor} times that wait, at most"
-                " {timeout_critical_ratio} of the timeout. I/O with little CPU: up to"
-                " {transfer_critical_s}. Checkpoint, validation, compilation: up to"
-                " {phase_overdue_factor} times its usual length, {phase_still_limit_s} without CPU."
+                "A rank without progress: critical after {still_limit_s}; a warning up to"
+                " {still_habit_factor} times a wait that has happened twice. A rank at work"
+                " ({cpu_working_ratio} of a core, or I/O): after {working_limit_s},"
+                " {healthy_wait_factor} times the longest healthy wait or {working_habit_factor}"
+                " times one that happened twice; critical after {working_critical_s} or"
+                " {working_critical_factor} times that wait, at most {timeout_critical_ratio} of"
+                " the timeout. I/O with little CPU: up to {transfer_critical_s}. Checkpoint, validation, compilation: after {phase_overdue_factor}"
+                " times the usual length, {phase_still_limit_s} without CPU."
             ),
         ),
         steps=(
-            "Read where it is instead, and look at all ranks at once:\nddtop stacks JOB",
+            "Read what it does instead, and compare all ranks:\nddtop stacks JOB",
             "It waits for a file, a lock, a child process or a service: fix that.",
-            "A collective or new_group is in a branch that only some ranks take: move it out.",
+            ("A collective or new_group is in a branch of some ranks only: fix it."),
             (
                 "Long work of one rank: do it before the group exists, or raise the timeout:\n"
                 "init_process_group(..., timeout=timedelta(hours=2))"
@@ -61,7 +60,7 @@ PAGES = (
     Explanation(
         kind=Kind.LEFT_EARLY,
         severity="critical",
-        brief="ranks ended while others need them: uneven inputs",
+        brief="a rank has ended although others still wait for it",
         meaning=(
             "A rank has left its loop, or ended with exit code 0, and others still wait for it in a"
             " collective. Most often the ranks have different numbers of batches, and one ran out"
@@ -76,14 +75,14 @@ PAGES = (
                 "Or its DataLoader is exhausted, and the DataLoaders of the waiting ranks have"
                 " delivered more batches."
             ),
-            "Failures of its peers because its sockets closed belong to this finding.",
+            "If its peers then fail because its sockets are closed, that belongs to this finding.",
         ),
         steps=(
             "Print len(loader), or count the batches, on every rank.",
             "Make them equal: drop_last=True, or shards that divide by the world size.",
-            "DDP with inputs that stay uneven: Join, as below.",
-            "Without DDP: agree on the number before the epoch, all_reduce with MIN.",
-            "Only the exit is early (rank 0 hosts the store): put a barrier before it.",
+            "DDP with inputs that must stay uneven: use Join, as below.",
+            "Without DDP: agree on the number of batches before the epoch: all_reduce with MIN.",
+            "Only its exit is too early (rank 0 hosts the store): put a barrier before the exit.",
         ),
         before=(
             "for batch in loader:          # 103 batches here, 104 there",
@@ -107,30 +106,33 @@ PAGES = (
         ),
         found=(
             (
-                "The agent in the rank reports twice a second; it has been silent for"
-                " {report_silent_s}, and the process is neither gone nor stopped."
+                "The agent in the rank reports twice a second. It has not reported for"
+                " {report_silent_s}, but the process has neither ended nor stopped."
             ),
             (
-                "The relay reads CPU and wait channel from outside; the place is from the last "
-                "report. Stacks are taken automatically only where py-spy can read the memory; on "
-                "request also by a signal, which needs no GIL but may end a sleep in C."
+                "The relay reads CPU time and wait channel from outside; the source line is from"
+                " the last report. Stacks are taken automatically only where py-spy can read the"
+                " memory; on request also by a signal, which needs no GIL but may end a sleep in C."
             ),
             (
-                "After {still_limit_s} if it uses no CPU. If it computes, the limits of "
-                "not-in-collective hold: a warning up to {working_critical_s}."
+                "It is reported after {still_limit_s} if it uses no CPU. If it computes, the limits"
+                " of not-in-collective apply: a warning up to {working_critical_s}."
             ),
         ),
         steps=(
-            "See the C frames below its line:\nddtop stacks JOB --rank R --native",
+            "See its C frames:\nddtop stacks JOB --rank R --native",
             (
-                "It waits for the GIL itself: another thread of the rank holds it, and the same"
-                " stacks name that thread."
+                "If it waits for the GIL itself, another thread of the rank holds it; the same"
+                " stacks show that thread."
             ),
             (
                 "Your own extension: release the GIL around the long part (Py_BEGIN_ALLOW_THREADS, "
                 "py::gil_scoped_release)."
             ),
-            "Code of others: run it in a process of its own, or on all ranks at the same time.",
+            (
+                "Code of somebody else: run it in a separate process, or on all ranks at the same"
+                " time."
+            ),
         ),
         before=('lib = ctypes.PyDLL("libsolver.so")    # keeps the GIL in every call',),
         after=('lib = ctypes.CDLL("libsolver.so")     # lets other threads run',),
@@ -138,20 +140,21 @@ PAGES = (
     Explanation(
         kind=Kind.COLLECTIVE_MISMATCH,
         severity="critical",
-        brief="at one point the ranks called different collectives",
+        brief="at the same point ranks called different collectives",
         meaning=(
-            "At the same number in the order of a group's collectives the ranks called different"
-            " things: another operation, another number of values, another dtype. These calls do"
-            " not match; if one passes, its numbers are wrong."
+            "For the same sequence number of a group, the ranks called different collectives:"
+            " another operation, another number of values, or another dtype. The job hangs, or it"
+            " computes wrong numbers."
         ),
         found=(
             (
-                "Operation, sizes and dtypes of the open collectives and of the last that ended are"
-                " compared by number (with gloo the smaller side passes and is seen one later)."
+                "ddtop compares operation, sizes and dtypes of open and recently completed"
+                " collectives by sequence number. (With gloo the smaller call completes, so the"
+                " difference shows one call later.)"
             ),
             (
-                "Sizes count only where all ranks must pass the same: all_reduce, broadcast, "
-                "all_gather, reduce and the like; not in gather, scatter, all_to_all."
+                "Sizes are compared only where all ranks must pass the same: in all_reduce,"
+                " broadcast, all_gather, reduce and the like; not in gather, scatter, all_to_all."
             ),
             (
                 "A rank must have waited for more than {stopped_limit_s}. The minority is at fault;"
@@ -160,11 +163,14 @@ PAGES = (
         ),
         steps=(
             (
-                "The evidence has both sides and each rank's line: look there for a branch, an"
-                " order or a shape that depends on the rank's own data."
+                "The evidence shows both calls and the source line of each rank. Look there for a"
+                " branch, an order or a shape that depends on the rank's own data."
             ),
             "Different sizes: pad, or gather the sizes first.",
-            "Metrics by name: for key in sorted(metrics), never in the order of a set.",
+            (
+                "Reduce metrics in a fixed order: for key in sorted(metrics), never in the order of"
+                " a set."
+            ),
             (
                 "Have torch check every call in a short run (slow):\nTORCH_DISTRIBUTED_DEBUG=DETAIL"
                 " torchrun ..."
@@ -195,69 +201,74 @@ PAGES = (
         found=(
             (
                 "All members have enqueued the same collective of the group, and it has been open"
-                " for {still_limit_s}, or for {healthy_wait_factor} times the longest wait that"
-                " ended well."
+                " for {still_limit_s}, or for {healthy_wait_factor} times the longest healthy wait."
             ),
             (
-                "No member uses CPU or does I/O: while one does, there is no finding. On NCCL a"
-                " member may spin if its GPU is busy at {gpu_wait_power_ratio} of its computing"
-                " power draw, or less."
+                "No member uses CPU or does I/O. With NCCL a member may spin, if its GPU is busy"
+                " but draws at most {gpu_wait_power_ratio} of the power that it draws when it"
+                " computes."
             ),
             (
-                "The same for init_process_group: all ranks are inside, and have made no progress "
-                "for {init_stuck_limit_s} since the last one entered."
+                "The same finding covers init_process_group: all ranks are inside, and none has"
+                " made progress for {init_stuck_limit_s} since the last one entered."
             ),
         ),
         steps=(
             (
-                "Links between the hosts: errors and drops, then retransmits and full queues:\nip"
+                "Check the links between hosts for errors, drops, retransmits and full queues:\nip"
                 " -s link; ss -tni"
             ),
             (
-                "Does the backend use the interface that the hosts reach each other by? Name it:\n"
+                "Does the backend use the right network interface? Name it:\n"
                 "NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0"
             ),
             (
-                "GPUs: an Xid in the kernel log, uncorrected memory errors:\ndmesg | grep -i xid;"
-                " nvidia-smi -q -d ECC"
+                "Check the GPUs for an Xid in the kernel log and uncorrected memory errors:\ndmesg"
+                " | grep -i xid; nvidia-smi -q -d ECC"
             ),
-            "What the library waits for, in C:\nddtop stacks JOB --native",
-            "The next run with NCCL_DEBUG=INFO says which ring and which interface it took.",
+            "See where the library waits, in C:\nddtop stacks JOB --native",
+            (
+                "Set NCCL_DEBUG=INFO for the next run: NCCL then prints which rings and interfaces"
+                " it uses."
+            ),
         ),
     ),
     Explanation(
         kind=Kind.NO_PROGRESS,
         severity="a warning, critical where it lasts; info while the job is idle",
-        brief="the job made steps and makes none, and no rule says why",
+        brief="the job no longer makes steps, and no rule knows why",
         meaning=(
-            "No rank has made a step, taken a batch or ended a collective for long, and no other"
-            " kind of finding fits. Where the ranks are not all at one place, the few that are"
-            " elsewhere are marked; the summary has the place of each."
+            "For a long time no rank has made a step, taken a batch or completed a collective, and"
+            " no other kind of finding fits. If a few ranks are at another place than the rest,"
+            " they are marked. The summary says where each rank is."
         ),
         found=(
             (
                 "A warning after {no_progress_s}, {no_progress_step_factor} usual steps, or"
-                " {no_progress_habit_factor} times a pause that has ended twice; critical after"
-                " {no_progress_critical_s}. A rule that knows more replaces it."
+                " {no_progress_habit_factor} times a pause that has happened twice; critical after"
+                " {no_progress_critical_s}. A more precise finding replaces it."
             ),
             (
-                "Critical only after {no_progress_patient_s} where some ranks compute, a checkpoint"
-                " is saved, code is compiled, or a server or another process has to answer. Ranks"
-                " that all compute are silent up to then, and then an info."
+                "Critical only after {no_progress_patient_s} if some ranks compute, save a"
+                " checkpoint, compile code, or wait for a server or another process. If all ranks"
+                " compute, there is no finding before that time, and then only an info."
             ),
             (
-                "Ranks that count no steps and wait for requests, and masters that poll, are idle"
-                " (info)."
+                "A job is idle (info) if its ranks count no steps and wait for requests, or if its"
+                " master polls."
             ),
         ),
         steps=(
             "Compare where the ranks are, side by side:\nddtop stacks JOB",
             (
-                "Several new_group or send and recv calls: all ranks need the same ones in the same"
-                " order."
+                "Several new_group calls, or send and recv calls: all ranks must make them in the"
+                " same order."
             ),
-            "A lock file: find the process that made it; if it is gone, remove the file.",
-            "A question on all ranks (input, getpass): take it out of the program.",
+            (
+                "A lock file: find the process that made it. If that process has ended, remove the"
+                " file."
+            ),
+            "A prompt for the user (input, getpass): remove it from the program.",
         ),
         before=(
             "if rank != 2:",
@@ -272,7 +283,7 @@ PAGES = (
     Explanation(
         kind=Kind.COMM_ERROR,
         severity="critical",
-        brief="the backend failed or timed out, no rank went first",
+        brief="the backend failed or timed out, but no rank had failed",
         meaning=(
             "Torch's process group failed under some ranks: a connection was closed or reset, or a "
             "collective timed out. No rank has crashed, been killed or been stopped, which would "
@@ -281,30 +292,33 @@ PAGES = (
         found=(
             (
                 "An error of gloo, NCCL or the store ended ranks that had communicated before, or"
-                " NCCL reports one of its connections; {comm_error_after_s} later nothing else has"
-                " come that explains it."
+                " NCCL reports one of its connections; {comm_error_after_s} later nothing else"
+                " explains it."
             ),
             (
-                "SIGABRT ended a rank whose collective of NCCL had timed out ({watchdog_ratio} of"
-                " the timeout): that was torch's watchdog."
+                "SIGABRT that ends a rank whose NCCL collective has timed out ({watchdog_ratio} of"
+                " the timeout) comes from torch's watchdog."
             ),
             (
-                "The ranks named are those that the error names, that had not joined the collective"
-                " which timed out, that have left their group, or have not reported for"
-                " {report_silent_s}. If nothing names one, no rank is named."
+                "The finding names the ranks that the error mentions, that had not joined the"
+                " collective that timed out, that have left their group, or that have not reported"
+                " for {report_silent_s}. If there are none, it names no rank."
             ),
         ),
         steps=(
             (
-                "A timeout with a name: see what that rank did instead. If it had work to do, raise"
-                " the timeout:\ninit_process_group(..., timeout=timedelta(hours=2))"
+                "A timeout that names a rank: see what that rank did instead. If it had work to do,"
+                " raise the timeout:\ninit_process_group(..., timeout=timedelta(hours=2))"
             ),
             (
-                "A closed connection with a name: that rank left its group too early; put a barrier"
-                " before destroy_process_group."
+                "A closed connection that names a rank: that rank left its group too early. Put a"
+                " barrier before destroy_process_group."
             ),
-            "No name: look at the links between the hosts:\nip -s link; ss -tni; dmesg | tail",
-            "After long pauses only: a firewall that forgets idle connections.",
+            (
+                "No rank is named: check the links between the hosts:\nip -s link; ss -tni; dmesg |"
+                " tail"
+            ),
+            "It happens only after long pauses: a firewall may drop idle connections.",
         ),
     ),
     Explanation(
@@ -312,14 +326,14 @@ PAGES = (
         severity="warning",
         brief="two threads of a rank communicate on one group at once",
         meaning=(
-            "Two threads of one rank have collectives of one group open at the same time. Which one"
-            " comes first is random on each rank: calls that do not belong together are matched,"
-            " give wrong numbers, or never return."
+            "Two threads of one rank have collectives of one group open at the same time. Their"
+            " order is random on each rank. So calls that do not belong together are matched; they"
+            " give wrong numbers or never return."
         ),
         found=(
             (
-                "Torch's flight recorder gives the thread of each open collective. Where it does"
-                " not, ddtop uses a dump of all threads in which two are inside collectives and"
+                "Torch's flight recorder names the thread of each open collective. If it does not,"
+                " ddtop uses a dump of all threads that shows two of them inside collectives while"
                 " only one group is pending."
             ),
             (
@@ -328,8 +342,11 @@ PAGES = (
             ),
         ),
         steps=(
-            "Give each thread a group of its own, made on all ranks in the same order, as below.",
-            "Or let one thread do all communication, and hand it work through a queue.",
+            (
+                "Give each thread its own group. Create the groups on all ranks in the same order,"
+                " as below."
+            ),
+            "Or let one thread do all communication, and pass work to it through a queue.",
             "Logging and asynchronous checkpoints are the usual second thread.",
         ),
         before=("Thread(target=lambda: dist.all_reduce(metrics)).start()", "dist.all_reduce(loss)"),
