@@ -1,12 +1,13 @@
-"""What each launcher says: one file a launcher, one table, one protocol (`launcher.Launcher`).
+"""The environment variables of each launcher: one file per launcher, one table, one protocol
+(`launcher.Launcher`).
 
-A new launcher is a new file, its test, and a line in `launchers()`.
+To add a launcher, write a file and its test, and add a line to `launchers()`.
 """
 
 from __future__ import annotations
 
-# Not at run time: this module is loaded in every Python of a DDTOP=1 shell. The files of the
-# launchers are loaded where there is a rank: together they would cost each Python 1 ms.
+# False at run time, to save the import: every Python of a DDTOP=1 shell loads this module. The
+# files of the launchers are loaded only in a rank; together they would cost each Python 1 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 MARKS = frozenset(
     ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"]
 )
-"""A process without any of these has no rank of a launcher."""
+"""A process without any of these variables did not get a rank from a launcher."""
 MASTER_PORT = "29500"
 """torchrun's default."""
 _table: tuple[Launcher, ...] = ()
@@ -26,8 +27,8 @@ _table: tuple[Launcher, ...] = ()
 def launchers() -> tuple[Launcher, ...]:
     """The table of launchers, innermost first.
 
-    torchrun below mpirun below srun: each rank inherits the variables of all three, and those of
-    torchrun are its own.
+    If srun starts mpirun and mpirun starts torchrun, each rank inherits the variables of all three,
+    but only those of torchrun describe the rank.
     """
     global _table
     if not _table:
@@ -72,7 +73,7 @@ def numbers(
 
 
 def rank(environ: Mapping[str, str], any_task: bool = True) -> int | None:
-    """The rank alone, where no other number has to be set with it."""
+    """The rank, also if the launcher sets no world size."""
     from ddtop.launch.launcher import first_number
 
     known = (one for one in launchers() if any_task or not one.numbers_any_task)
@@ -101,13 +102,13 @@ def local_size(environ: Mapping[str, str]) -> int | None:
 
 
 def local_and_world_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """(ranks on this host, ranks of the job), both by the same launcher."""
+    """(ranks on this host, ranks of the job), both from the same launcher."""
     found = (one.local_and_world_size(environ) for one in launchers())
     return next((sizes for sizes in found if sizes is not None), None)
 
 
 def restarts(environ: Mapping[str, str]) -> int:
-    """How often the launcher has restarted the ranks, 0 where it does not say."""
+    """How often the launcher has restarted the ranks; 0 if it does not set such a variable."""
     return _first(one.restarts(environ) for one in launchers()) or 0
 
 
@@ -135,7 +136,7 @@ def chosen_name(environ: Mapping[str, str]) -> str | None:
 
 
 def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStart | None:
-    """The start of MPI's launcher, or of srun, that numbered this rank; None where none shows.
+    """The start of mpirun or srun that numbered this rank; None if neither did.
 
     `ancestors` gives the command lines of the parent processes, the nearest first.
     """
@@ -156,12 +157,13 @@ def start_across_nodes(environ: Mapping[str, str]) -> str | None:
 
 
 def nodes_of_world(environ: Mapping[str, str], size: int | None) -> int | None:
-    """How many nodes the ranks are on, said by a launcher with as many tasks as ranks."""
+    """How many nodes the ranks are on, from a launcher that has as many tasks as there are
+    ranks."""
     return _first(one.nodes_of_world(environ, size) for one in launchers())
 
 
 def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
-    """How many nodes the ranks are on, said by the launcher that numbered this rank."""
+    """How many nodes the ranks are on, from the launcher that numbered this rank."""
     return _first(one.nodes_of_rank(environ, number) for one in launchers())
 
 
@@ -173,7 +175,8 @@ def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def node_options(environ: Mapping[str, str], ancestors: Ancestors) -> NodeOptions:
-    """The nodes of the nearest torchrun above: by its options, else by PET_*, as Kubeflow does."""
+    """The nodes of the nearest torchrun among the parents: from its options, else from the
+    variables PET_*, which Kubeflow sets."""
     from ddtop.launch.command_line import is_launcher, launcher_options
     from ddtop.launch.start import NodeOptions
 

@@ -1,7 +1,8 @@
-"""Python command lines: which program runs, whether it is a launcher, which script that starts.
+"""Python command lines: which program runs, whether it is a launcher, and which script the launcher
+starts.
 
-Most launchers are known by their variables (`launchers()`). Those that are Python programs are
-listed here too: such a process is no rank itself.
+Most launchers are recognised by their variables (`launchers()`). Launchers that are Python programs
+are also listed here, because such a process is not a rank.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ _FLAGS = frozenset(
         *("--disable-cache", "--autotune", "--gloo", "--mpi", "--jsrun", "--tcp"),
     ]
 )
-"""Options of launchers without a value, with dashes. Any other takes one, so the script is the
-first word after those. Launchers pass on the options of those that they call: one set for all."""
+"""Options of launchers that take no value, with dashes. All other options take one; the first word
+after the options is the script. A launcher may accept the options of the launcher that it calls, so
+there is one set for all."""
 _WORKER_SCRIPTS = ("default_worker", "setup_worker")
-"""Ray's, which run what the driver sends: their own name says nothing about the job."""
+"""Scripts of Ray, which run what the driver sends. Their name says nothing about the job."""
 
 
 def program(argv: Sequence[str]) -> tuple[str, str, bool]:
@@ -66,7 +68,7 @@ def program(argv: Sequence[str]) -> tuple[str, str, bool]:
     while words:
         word = words.pop(0)
         if word == "-m" and words[:1] == ["mpi4py"] and len(words) > 1:
-            # It runs another program, and aborts the job where that raises.
+            # mpi4py runs another program, and aborts the job if that raises.
             return program(words)
         if word == "-m":
             return (words[0] if words else "", "", False)
@@ -106,13 +108,13 @@ def script_name(module: str, script: str) -> str:
 
 
 def is_launcher(argv: Sequence[str]) -> bool:
-    """Whether this command line is a launcher's own, as far as launchers are Python programs."""
+    """Whether this is the command line of a launcher that is a Python program."""
     module, script, _ = program(argv)
     return script_base(script) in _SCRIPTS or module in _MODULES
 
 
 def launched_script(argv: Sequence[str]) -> str | None:
-    """Name of the script that a launcher's command line starts, None if there is none to see."""
+    """Name of the script that a launcher's command line starts; None if it names none."""
     words = _words_behind(argv)
     while words:
         word = words.pop(0)
@@ -124,7 +126,7 @@ def launched_script(argv: Sequence[str]) -> str | None:
             return script_name("", word) if is_path else script_name(word, "")
         if word == "--" or _is_flag(word) or "=" in word:
             continue
-        # An option that a later release has brought may be a flag.
+        # An unknown option of a newer release may take no value.
         if words and not words[0].endswith(".py"):
             words.pop(0)
     return None

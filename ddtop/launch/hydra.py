@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Hydra(Launcher):
     """`mpiexec` of MPICH or Intel MPI.
 
-    It names a start nowhere. But all its proxies are called with the control port of the one
-    mpiexec, so the port names the start.
+    It gives a start no name. But all its proxies have the control port of mpiexec on their command
+    line, so the port identifies the start.
     """
 
     name = "hydra"

@@ -22,14 +22,15 @@ class Kubernetes(Launcher):
     sent = r"KUBERNETES_SERVICE_(HOST|PORT)|JOB_NAME|JOB_COMPLETION_INDEX|POD_NAME"
 
     def job_id(self, environ: Mapping[str, str]) -> str | None:
-        """JOB_NAME: Kubernetes gives a container no name of its job, but people set this one."""
+        """JOB_NAME. Kubernetes does not tell a container the name of its job, but people often set
+        this variable."""
         return environ.get("JOB_NAME") or None if _IN_A_POD in environ else None
 
 
 def master_pod(environ: Mapping[str, str]) -> str | None:
-    """The name of this pod, if it is the one where the other pods of its PyTorchJob meet.
+    """The name of this pod, if it is the master of its PyTorchJob.
 
-    Some operators tell that pod `localhost` only.
+    Some operators give the master only the name `localhost`.
     """
     name = environ.get("HOSTNAME", "")
     return name if _IN_A_POD in environ and name.endswith("-master-0") else None

@@ -7,7 +7,7 @@ nothing at the top: no `re`, no `typing`, no `dataclasses`.
 
 from __future__ import annotations
 
-# Not at run time: see above.
+# False at run time, to save the import.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Launcher:
-    """One launcher. A new one overrides what differs from "it says nothing".
+    """One launcher. A subclass overrides only the methods for which the launcher sets variables.
 
     Each tuple of variable names is in order of preference: the first that holds a number counts.
     """
@@ -32,22 +32,22 @@ class Launcher:
     local_sizes: tuple[str, ...] = ()
     """How many ranks of the job are on this host."""
     numbers_any_task = False
-    """True where tasks of any kind get these numbers. They make no rank until torch or MPI is
-    entered, and count only where no other launcher has set its own."""
+    """True if tasks of any kind get these numbers. Such a number is a rank only once the task uses
+    torch or MPI, and only if no other launcher has set a number."""
     new_for_each_rank: tuple[str, ...] = ()
     """Variables that differ between two launched ranks. A forked child inherits all of them."""
     own_to_rank: tuple[str, ...] = ()
-    """Variables that differ between the ranks of one job: not an oddity of one of them."""
+    """Variables that normally differ between the ranks of one job."""
 
     job_mark = ""
     """The variable that marks the processes of one of its batch jobs; empty for other launchers."""
     nodes_of_job: tuple[str, ...] = ()
-    """How many nodes the job has, said to each rank."""
+    """How many nodes the job has."""
     sent = ""
     """A regular expression, without anchors: variables that say where the ranks are. The agent
     sends these to the relay, even where there are too many variables to send all."""
     prefixes: tuple[str, ...] = ()
-    """How the names of variables begin that would make a rank of a process below it."""
+    """Prefixes of variables that would make a child process look like a rank."""
 
     def numbers(self, environ: Mapping[str, str]) -> tuple[int, int, int | None] | None:
         """(rank, world size, local rank) where this launcher has set the first two."""
@@ -64,7 +64,7 @@ class Launcher:
         return None if local is None or size is None else (local, size)
 
     def restarts(self, environ: Mapping[str, str]) -> int | None:
-        """How often it has restarted the ranks; None where it does not say."""
+        """How often it has restarted the ranks; None if it does not set such a variable."""
         return None
 
     def job_id(self, environ: Mapping[str, str]) -> str | None:
@@ -88,11 +88,12 @@ class Launcher:
         return None
 
     def start_across_nodes(self, environ: Mapping[str, str]) -> str | None:
-        """The name of this one start, where its tasks are on several nodes, whatever they run."""
+        """The name of this start if its tasks are on several nodes; the tasks may be any
+        programs."""
         return None
 
     def nodes_of_world(self, environ: Mapping[str, str], world_size: int | None) -> int | None:
-        """How many nodes the ranks are on, where this one start has as many tasks as ranks."""
+        """How many nodes the ranks are on, if this start has as many tasks as there are ranks."""
         return None
 
     def nodes_of_rank(self, environ: Mapping[str, str], rank: int | None) -> int | None:
@@ -100,7 +101,7 @@ class Launcher:
         return None
 
     def first_host(self, environ: Mapping[str, str]) -> str:
-        """The host of rank 0, empty where it does not say."""
+        """The host of rank 0; empty if it does not set one."""
         return ""
 
     def started_from(self, environ: Mapping[str, str]) -> tuple[str, ...]:

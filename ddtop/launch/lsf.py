@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lsf(Launcher):
-    """`jsrun` starts programs of any kind. `blaunch` numbers nothing: another launcher does."""
+    """`jsrun` numbers the programs that it starts, of any kind. `blaunch` does not number them."""
 
     name = "lsf"
     ranks = ("JSM_NAMESPACE_RANK",)

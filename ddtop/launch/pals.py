@@ -29,7 +29,8 @@ class Pals(Launcher):
         ancestors: Ancestors,
         batch_job: str | None,
     ) -> LauncherStart | None:
-        """The id of the start; nobody types that, so the batch job gives the name."""
+        """The id of the start. The name comes from the batch job, because the id is hard to
+        type."""
         apid = environ.get("PALS_APID", "")
         if not apid or "PMI_RANK" not in environ:
             return None

@@ -1,4 +1,4 @@
-"""Which launcher shows in the part of a rank's environment that its agent sends."""
+"""Which launcher started a rank, from the part of its environment that its agent sends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from ddtop.launch import launchers
 
 _OF_TORCHRUN = "TORCHELASTIC_"
-"""RANK and WORLD_SIZE are set by hand too, these variables are not."""
+"""People may set RANK and WORLD_SIZE by hand, but not these variables."""
 
 
 def launcher_of(environ: Mapping[str, str]) -> str:
-    """The name of the innermost launcher whose variables are there; empty: none shows."""
+    """The name of the innermost launcher whose variables are set; empty if there is none."""
     if any(name.startswith(_OF_TORCHRUN) for name in environ):
         return "torchrun"
     others = [one for one in launchers() if one.name != "torchrun"]

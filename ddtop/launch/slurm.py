@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Slurm(Launcher):
-    """`srun`. Inside mpirun these variables are those of mpirun itself."""
+    """`srun`. In the ranks of an mpirun, these variables describe mpirun itself."""
 
     name = "slurm"
     ranks = ("SLURM_PROCID",)
@@ -54,7 +54,7 @@ class Slurm(Launcher):
         ancestors: Ancestors,
         batch_job: str | None,
     ) -> LauncherStart | None:
-        """The step, where its tasks are the ranks."""
+        """The step, if its tasks are the ranks."""
         if not step_numbers_ranks(environ):
             return None
         from ddtop.launch.start import LauncherStart
@@ -74,7 +74,7 @@ class Slurm(Launcher):
         return None
 
     def nodes_of_rank(self, environ: Mapping[str, str], rank: int | None) -> int | None:
-        """The nodes of the step, or of the job, where the task's number is the rank's."""
+        """The nodes of the step, or of the job, if the number of the task is the rank."""
         if environ.get("SLURM_PROCID") != str(rank):
             return None
         step = "SLURM_STEP_NUM_NODES"

@@ -1,4 +1,4 @@
-"""One start of a launcher, and the nodes that torchrun was given."""
+"""One start of a launcher, and the nodes that were given to torchrun."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import NamedTuple
 class LauncherStart(NamedTuple):
     """One start of a launcher.
 
-    `run` is equal on all hosts and different for the next start. `label` tells the start from
-    others in the name of a job. `whole`: the label is the name; otherwise the script goes first.
+    `run` is equal on all hosts and different for the next start. `label` distinguishes the start
+    from others in the name of a job. `whole`: the label is the whole name; otherwise the name
+    begins with the script.
     """
 
     run: str
@@ -18,7 +19,7 @@ class LauncherStart(NamedTuple):
 
 
 class NodeOptions(NamedTuple):
-    """Where the nodes of one torchrun job meet (HOST:PORT), and how many they may be."""
+    """The rendezvous address (HOST:PORT) of one torchrun job, and the possible numbers of nodes."""
 
     endpoint: str | None
     nodes_max: int

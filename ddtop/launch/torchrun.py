@@ -51,5 +51,5 @@ class Torchrun(Launcher):
 
 
 def is_elastic(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun's agent started this process, or something that uses that agent."""
+    """Whether torchrun's agent started this process, directly or in another launcher."""
     return RUN_ID in environ

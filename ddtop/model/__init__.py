@@ -1,4 +1,4 @@
-"""What is true of a job now: records in, frozen snapshots out.
+"""The current state of a job: it takes records and makes frozen snapshots.
 
 Only `Job.apply` changes anything. Time arrives as an argument.
 """

@@ -1,4 +1,4 @@
-"""The state of one job: `Job.apply` takes records in, `Job.snapshot` says what is true."""
+"""The state of one job: `Job.apply` updates it with a record, `Job.snapshot` returns it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Job(JobMemory):
     def apply(self, envelope: Envelope, record: AnyRecord) -> None:
         """Take one record in.
 
-        A record that is older than what is known of its rank changes nothing.
+        A record that is older than the last one of its rank changes nothing.
         """
         if isinstance(record, HostState) and len(self.clocks) < HOSTS_MAX:
             clocks.learn(self, envelope.sender, record.clock)
@@ -74,7 +74,8 @@ class Job(JobMemory):
             self.ras = (envelope.unix_ns, record.answer)
 
     def note_host(self, envelope: Envelope) -> None:
-        """A report of that host has come, and is taken in later: the host is not silent."""
+        """Note that the host is not silent: a report of it has arrived and will be applied
+        later."""
         if envelope.sender in self.stated:
             hosts.note_heard(self, envelope.sender, self.on_hub_clock(envelope))
 
@@ -116,7 +117,7 @@ class Job(JobMemory):
     ) -> RankMemory | None:
         """What is known of another process that claims the rank and sent this record.
 
-        None if that process is not the rank from now on.
+        None if that process has become the rank.
         """
         pid = envelope.pid
         if pid is None or memory.others_from.get(pid) != envelope.sender or envelope.rank is None:
@@ -131,7 +132,7 @@ class Job(JobMemory):
             or not hosts.is_quiet(self, memory.sender)
         ):
             return None
-        # The rank has moved: the host that it was on is no longer heard.
+        # The rank has moved to another host: the host that it was on is silent.
         return self.place(envelope.rank, memory.successor(pid))
 
     def _replace_ended(self, memory: RankMemory, ended: Exit) -> None:
@@ -146,8 +147,8 @@ class Job(JobMemory):
         self.place(successor.rank, new)
 
     def copy(self) -> Job:
-        """A second model that knows the same. Records that one of the two takes in do not change
-        the other.
+        """An independent copy of this model: records that are applied to one do not change the
+        other.
 
         Frozen records, numbers and text are shared. It takes about 20 us for each rank.
         """
@@ -215,7 +216,7 @@ class Job(JobMemory):
             new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
 
     def _gives_way(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
-        """Whether the process that has this rank gives way to the new one."""
+        """Whether the new process replaces the one that has this rank now."""
         if memory.sender != envelope.sender:
             return hosts.is_quiet(self, memory.sender)
         return hello.claim == "init" and memory.hello.claim == "env"
@@ -337,7 +338,7 @@ def _note_pause(memory: RankMemory, state: RankState, skipped: bool) -> None:
     if before is None or state.progress_unix_ns is None:
         return
     longest, second = memory.longest_pauses_ns
-    # Then only what the last report saw is known: it may have moved in between.
+    # After skipped reports only the last one is known: the rank may have made progress in between.
     until = memory.state_unix_ns if skipped else state.progress_unix_ns
     pause_ns = min(until, state.progress_unix_ns) - before
     if pause_ns > second:
@@ -365,7 +366,7 @@ def _state_left(before: ProcessState, now: ProcessState) -> bool:
 
 
 def _same_sleep(before: ProcessState, now: ProcessState, seconds: float, policy: Policy) -> bool:
-    """Whether two looks found the main thread in one and the same sleep.
+    """Whether the main thread has slept without a break between two samples.
 
     It has not woken in between, and no bytes have moved except those of the agent's own reports.
     """

@@ -1,8 +1,8 @@
-"""Where each rank stands in the grid of parallel groups: dp 0, tp 3, pp 1.
+"""The position of each rank in the grid of parallel groups: dp 0, tp 3, pp 1.
 
-A rank knows its own place in each of its groups, so its coordinates come from its own report.
-Which dimensions make the grid follows from all ranks together: flattened and joint groups (dp_cp,
-mp) repeat what others say.
+A rank knows its own place in each of its groups, so its coordinates come from its own report. The
+reports of all ranks together show which dimensions make the grid. Flattened and joint groups
+(dp_cp, mp) are no dimensions of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddtop.wire.records import Group
 
 AXES_MOST = 6
 DIMENSIONS_MOST = 12
-"""Among so many dimensions the grid is looked for: at most 2,500 choices."""
+"""The grid is searched among so many dimensions: at most 2,500 combinations."""
 
 
 def coordinates_of(groups: Iterable[Group], rank: int) -> Coordinates:
@@ -42,8 +42,9 @@ def coordinates_of(groups: Iterable[Group], rank: int) -> Coordinates:
 def axes_of(ranks: Collection[Coordinates], world_size: int) -> tuple[Axis, ...]:
     """The dimensions of the grid, outermost first.
 
-    Their sizes make the size of the world, and no two ranks have the same coordinates in them. If
-    no dimensions do that, as many of them as fit into the world. A dimension of size 1 is left out.
+    The product of their sizes is the world size, and no two ranks have the same coordinates. If no
+    dimensions have this property, the result is as many of them as fit into the world. A dimension
+    of size 1 is left out.
     """
     sizes: dict[str, int] = {}
     for one in ranks:
@@ -66,7 +67,7 @@ def axes_of(ranks: Collection[Coordinates], world_size: int) -> tuple[Axis, ...]
 
 
 def _choices(names: list[str], sizes: dict[str, int], world_size: int) -> Iterator[tuple[str, ...]]:
-    """Sets of dimensions whose sizes make the world, the finest first."""
+    """Sets of dimensions whose product is the world size, those with most dimensions first."""
     for count in range(min(len(names), AXES_MOST), 0, -1):
         for chosen in combinations(names, count):
             if prod(sizes[name] for name in chosen) == world_size:

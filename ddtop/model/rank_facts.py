@@ -1,4 +1,4 @@
-"""The facts of one rank, out of what is remembered of it. What follows from all ranks comes later.
+"""The facts of one rank, from its memory. Facts that depend on all ranks are added later.
 
 `fields_of` makes a `RankFields`, one function for each of its parts.
 """
@@ -44,7 +44,7 @@ def fields_of(
     now: int,
     policy: Policy,
 ) -> RankFields:
-    """What is known of one rank at `now` (unix ns), without what follows from other ranks.
+    """What is known of one rank at `now` (unix ns), without the facts that depend on other ranks.
 
     `outside`: how its host is heard; `device`: its GPU, if it has one for itself.
     """
@@ -75,7 +75,7 @@ def fields_of(
     if agent.unheard and outside.lost:
         facts.state = State.LOST
     else:
-        # While nothing of its host comes through it is what it was, until the host is lost.
+        # While its host is silent, its state does not change until the host is lost.
         report_age_s = 0.0 if agent.unheard else agent.report_age_s or 0.0
         waited_s = max(pending_s, _in_single_s(state, now))
         facts.state = _state(memory, state, report_age_s, waited_s, policy)
@@ -161,9 +161,10 @@ def _progress(
 def _iteration(state: RankState, memory: RankMemory) -> int | None:
     """The newest count of iterations.
 
-    A report is up to half a second old, and the report of a rank that is silent or gone is older:
-    ranks in step seemed a dozen iterations apart. The relay reads the count on the state page
-    whenever it looks at the process, and once more when the process has ended.
+    A report is up to half a second old, and older for a rank that is silent or has ended. With such
+    reports, ranks at the same iteration seemed a dozen iterations apart. So the relay also reads
+    the count on the state page whenever it looks at the process, and once more when the process has
+    ended.
     """
     if memory.exit is not None and memory.exit.iteration is not None:
         return memory.exit.iteration
@@ -322,7 +323,7 @@ def _trains_alone(memory: RankMemory, state: RankState) -> bool:
 
 
 def _worker_stacks(memory: RankMemory, stacks: Stacks) -> tuple[Stacks, ...]:
-    """The stacks of the workers in the rank's own last dump. Older ones say nothing of now."""
+    """The stacks of the workers in the rank's own last dump. Older ones are out of date."""
     if not memory.worker_stacks:
         return ()
     found = (one for one in memory.worker_stacks.values() if one.request == stacks.request)

@@ -1,9 +1,9 @@
 """Restarts of a job on several hosts.
 
 The launcher of each host counts only the restarts that it has caused. After a worker failed on host
-A, the launcher there says 1, and that of host B, which has only joined again, still says 0. So an
-attempt is compared with the attempt of the same host. Which hosts belong to the same life of the
-job follows from who has started again since.
+A, the launcher of A counts 1, and that of host B, which only joined again, still counts 0. So an
+attempt is compared only with earlier attempts of the same host. The hosts whose ranks have started
+again since belong to the same life of the job.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def is_current(job: JobMemory, envelope: Envelope) -> bool:
 
 
 def admit(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
-    """Find out which life of the job this process belongs to; False: it belongs to one that is
-    over."""
+    """Find out which life of the job this process belongs to; False: to an earlier one."""
     sender, attempt = envelope.sender, envelope.attempt
     known = job.attempts.get(sender)
     if known is None:
@@ -58,7 +57,7 @@ def _is_known(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
 
 
 def _is_before(job: JobMemory, hello: Hello) -> bool:
-    """Whether its process started well before those of this life of the job."""
+    """Whether its process started long before those of this life of the job."""
     begun = job.generation_unix_ns
     return 0 < hello.started_unix_ns < begun - job.policy.restart_apart_s * 1e9
 
@@ -80,8 +79,8 @@ def _has_left(job: JobMemory, sender: str) -> bool:
 def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
     """Begin another life of the job with this process.
 
-    Of the ranks on other hosts those stay that started with it. Those whose end is not known yet
-    stay until it is, or until another process takes their rank.
+    Ranks on other hosts stay if they started with it. A rank whose end is not known yet stays until
+    it is known, or until another process takes the rank.
     """
     job.generation += 1
     job.generation_unix_ns = hello.started_unix_ns
@@ -103,7 +102,7 @@ def _begin(job: JobMemory, sender: str, attempt: int, hello: Hello) -> None:
         elif memory.exit is not None:
             job.remove(rank)
     if not stays:
-        # Otherwise a host that was faster may have reported the groups already.
+        # Otherwise a faster host may already have reported the groups.
         job.groups.clear()
         job.sorted_groups = None
 

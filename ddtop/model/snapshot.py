@@ -1,4 +1,4 @@
-"""From what is remembered to what is true now: the frozen snapshot."""
+"""Makes the frozen snapshot from the memory of the job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ddtop.words.progress import expected_text
 from ddtop.words.units import clock
 
 _MOVING = (State.RUNNING, State.WAITING)
-"""States of a rank that may be blocked: all others say more of it."""
+"""Only a rank in these states may be marked as blocked: all other states say more."""
 
 
 def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
@@ -128,7 +128,7 @@ def _notes(
 def _expected_notes(
     ranks: tuple[RankFacts, ...], now_unix_ns: int, policy: Policy
 ) -> Iterator[str]:
-    """A sentence for each expected region that ranks are in; short ones are no news."""
+    """A sentence for each expected region that ranks are in; short ones are left out."""
     least_ns = policy.wait_shown_s * 1e9
     inside: dict[tuple[str, float], list[RankFacts]] = {}
     for rank in ranks:
@@ -169,7 +169,7 @@ def _frozen(rank: int, fields: RankFields | None) -> RankFacts:
 
 
 class _Waits(NamedTuple):
-    """Who waits for whom, and where that ends."""
+    """Which rank waits for which, and the ranks that are blamed."""
 
     waits: tuple[Wait, ...]
     peer_waits: tuple[PeerWait, ...]
@@ -196,7 +196,7 @@ def _judge_waits(
 
 
 class _Pace(NamedTuple):
-    """How the ranks go on together; the fields are those of `Snapshot`."""
+    """The progress of all ranks together; the fields are those of `Snapshot`."""
 
     reporting: int
     moving: int
@@ -241,7 +241,7 @@ def _moves(rank: RankFacts, now: int, policy: Policy) -> bool:
 def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen]) -> Ended | None:
     """How the job ended; None while it lives.
 
-    A rank whose host is lost when all others have gone has ended with them.
+    If all other ranks have ended, a rank on a lost host counts as ended too.
     """
     heard = [sender for sender, one in seen.items() if not one.lost]
     launchers = [job.hosts[sender][1].launcher_alive for sender in heard]
@@ -295,9 +295,9 @@ def _mark_blocked(
     now: int,
     policy: Policy,
 ) -> None:
-    """Mark who is blocked: that follows from all ranks together.
+    """Mark the blocked ranks, which depend on all ranks together.
 
-    Who is to blame is for the findings to say (`diagnosis.rank_state`).
+    The findings decide which rank is at fault (`diagnosis.rank_state`).
     """
     longest: dict[int, Wait] = {}
     for wait in waits:

@@ -1,1 +1,1 @@
-"""GPUs in the model: who owns which, and how busy each is."""
+"""GPUs in the model: which rank uses which GPU, and how busy each is."""

@@ -133,8 +133,8 @@ def _computes(load: Load, gpu: Gpu, foreign: Sequence[GpuProcess], policy: Polic
 def _power_is_work(gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> bool:
     """Whether its power is that of its rank's work.
 
-    At low clocks a GPU draws little however hard it computes: the slowest GPU would look like one
-    that waits. What an AMD GPU draws while RCCL waits has not been measured.
+    At low clocks a GPU draws little power even while it computes, so the slowest GPU would look
+    like one that waits. The power of an AMD GPU while RCCL waits has not been measured.
     """
     if gpu.vendor == AMD:
         return False
@@ -142,7 +142,7 @@ def _power_is_work(gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> b
 
 
 def _waits(load: Load, gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) -> bool | None:
-    """It is busy all the time and draws little power for that; None where it is not known."""
+    """Whether it is busy all the time but draws little power; None if this is not known."""
     util, power, peak = load.util_ratio, load.power_watts, load.peak_watts
     if util is None or power is None or peak is None:
         return None

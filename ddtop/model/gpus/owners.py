@@ -1,4 +1,4 @@
-"""Which rank uses which GPU: the ranks of a host beside what its relay reads of the GPUs."""
+"""Which rank uses which GPU, from the ranks of a host and the GPUs that its relay reads."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def by_environment(hello: Hello, gpus: Sequence[Gpu]) -> Gpu | None:
 def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | None:
     """The GPUs that a program with this environment sees, in its order; None: not known.
 
-    CUDA numbers the fastest GPU first and NVML numbers by PCI address. Numbers mean the same only
-    where all GPUs are alike, or where CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    CUDA numbers the fastest GPU first and NVML numbers by PCI address. The two numberings agree
+    only if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
     whole = [gpu for gpu in gpus if gpu.parent is None and not gpu.lost]
     if whole and all(gpu.vendor == AMD for gpu in whole):
@@ -96,8 +96,8 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu] | 
 def _visible_to_hip(environment: Mapping[str, str], gpus: list[Gpu]) -> list[Gpu] | None:
     """The same for AMD: HIP's list selects among the GPUs that ROCr's list leaves.
 
-    Source: ROCm, "GPU isolation techniques". Whether ROCr numbers as amdsmi does is only sure where
-    all GPUs are alike.
+    Source: ROCm, "GPU isolation techniques". ROCr and amdsmi are certain to use the same numbers
+    only if all GPUs are of one model.
     """
     if len({gpu.name for gpu in gpus}) > 1:
         return None
@@ -114,7 +114,7 @@ def _visible_to_hip(environment: Mapping[str, str], gpus: list[Gpu]) -> list[Gpu
 def _by_number(words: Iterable[str], whole: Sequence[Gpu]) -> list[Gpu]:
     found: list[Gpu] = []
     for word in words:
-        # CUDA stops at the first word that is no number, or no GPU.
+        # CUDA stops at the first word that is not a number, or not the number of a GPU.
         number = int(word) if word.isascii() and word.isdigit() and len(word) < 6 else -1
         if not 0 <= number < len(whole):
             break
@@ -143,7 +143,7 @@ def bare(uuid: str) -> str:
 
 
 def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[GpuProcess, ...]:
-    """The processes that hold a part of the GPU's memory that counts.
+    """The processes that hold a significant part of the GPU's memory.
 
     The context of a display server or of an idle notebook does not count.
     """

@@ -1,4 +1,4 @@
-"""What the report of a relay about the GPUs of its host changes in the model."""
+"""How a relay's report about the GPUs of its host changes the model."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def take_in(
 
 
 def _same(own: Own | None, cuda: CudaState | None, by_uuid: Mapping[str, Gpu]) -> Own | None:
-    """The GPU that torch has named before and still names, which is nearly always all that is
-    needed."""
+    """The GPU that torch reported before and still reports. In nearly all cases this is enough."""
     if own is None or own.by != TORCH or own.uuid is None or cuda is None or cuda.uuid != own.uuid:
         return None
     now = by_uuid.get(own.gpu.uuid)
@@ -63,22 +62,22 @@ def own_devices(job: JobMemory, found: Mapping[str, tuple[Device, ...]]) -> dict
             if device.waits is None and device.computes is None:
                 continue
             memory = job.ranks.get(device.ranks[0])
-            # The rank may be somewhere else since its host's last report.
+            # The rank may have moved to another host since its host's last report.
             if memory is not None and memory.sender == sender and memory.own is not None:
                 own[device.ranks[0]] = device
     return own
 
 
 def may_wait(memory: RankMemory) -> bool:
-    """Whether it is a rank on NCCL that lives."""
+    """Whether the rank uses NCCL and its process lives."""
     return memory.exit is None and "nccl" in (memory.hello.backend or "")
 
 
 def waits_in_nccl(pending: bool, wait_ratio: float | None, policy: Policy) -> bool:
     """Whether a GPU that is busy at little power waits in an NCCL kernel.
 
-    It does if what the rank enqueued has not completed, now or in most samples. Otherwise a kernel
-    of the program itself draws so little.
+    It waits if the rank's enqueued collectives have not completed, now or in most samples.
+    Otherwise the low power comes from a kernel of the program.
     """
     return pending or (wait_ratio or 0.0) >= policy.gpu_wait_pending_ratio
 
@@ -86,7 +85,8 @@ def waits_in_nccl(pending: bool, wait_ratio: float | None, policy: Policy) -> bo
 def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:
     """The GPUs of all hosts, each once.
 
-    Two launchers on one host have a relay each, and each takes the other's ranks for strangers.
+    Two launchers on one host have one relay each, and to each relay the ranks of the other are
+    processes outside the job.
     """
     by_host: dict[str, list[tuple[Device, ...]]] = {}
     for sender, devices in found.items():
@@ -111,7 +111,8 @@ def _once(parts: Iterable[tuple[Device, ...]]) -> list[Device]:
 
 
 def _joined(same: list[Device]) -> Device:
-    """One GPU as several relays see it: a process is a stranger if it is one to all of them."""
+    """One GPU, from the reports of several relays: a process is outside the job if all of them say
+    so."""
     ours = {
         process.pid: process
         for one in same

@@ -1,1 +1,1 @@
-"""Hosts in the model: which are heard, and on which clock."""
+"""Hosts in the model: which hosts report, and how their clocks differ."""

@@ -1,10 +1,10 @@
 """One clock for a job on several hosts: the hub's.
 
-Times of other hosts are moved to it by the offset that their relays have measured. Offsets of a few
-ms are in many records that nobody compares that exactly, so reports are moved only from
-`policy.clock_matters_s` on. What is compared exactly (arrivals, exits, exceptions, start times) is
-always moved. The offset comes with a host's records, so a journal replays as it was. What came
-before the offset was known is moved when it is.
+Times of other hosts are converted to it by the offset that their relays have measured. Most times
+are not compared to the millisecond, so reports are converted only if the offset is at least
+`policy.clock_matters_s`. Times that are compared exactly (arrivals, exits, exceptions, start times)
+are always converted. The offset is part of a host's records, so a replayed journal gives the same
+times. Records that came before the offset are converted once the offset is known.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OFFSET_MAX_NS = 40 * 365 * 86_400 * 1_000_000_000
 def agreed(used: Clock | None, reported: HostClock | None) -> Clock | None:
     """The clock to use after a relay has reported its offset.
 
-    A change within the error of the new measurement is ignored: if times moved with every report, a
-    wait would seem to begin anew each time.
+    A change within the error of the new measurement is ignored. If times changed with every report,
+    a wait would seem to start again each time.
     """
     if reported is None or abs(reported.offset_ns) > OFFSET_MAX_NS or reported.error_ns < 0:
         return used
@@ -54,8 +54,7 @@ def _matters(clock: Clock | None, policy: Policy) -> bool:
 def learn(job: JobMemory, sender: str, reported: HostClock | None) -> None:
     """Take in what a relay reports of its clock.
 
-    What was reported before is moved too, if the offset changed by `policy.clock_matters_s` or
-    more.
+    Earlier reports are converted again if the offset changed by `policy.clock_matters_s` or more.
     """
     used = job.clocks.get(sender)
     clock = agreed(used, reported)

@@ -1,9 +1,9 @@
-"""Which hosts are heard, and on which clock. A silent host does not mean that its ranks are stuck.
+"""Which hosts report. If a host is silent, its ranks are not necessarily stuck.
 
 The reports of a host arrive through the hub, so its silence is measured against the hub's own
-reports. While those are missing too, it is the viewer or the hub that hears nothing, and no host is
-lost. A relay that is replaced is silent for some seconds, and so are its ranks. Until
-`policy.host_lost_s` has passed, they stay what they were.
+reports. While those are missing too, the fault is at the viewer or the hub, and no host is lost. A
+relay that is replaced is silent for some seconds, and so are its ranks. Until `policy.host_lost_s`
+has passed, their state does not change.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def role_of(host: HostState) -> str:
 
 
 def settle_leader(job: JobMemory, sender: str, host: HostState) -> None:
-    """Settle whose clock is the job's: the hub's; before a hub is known, the first host's."""
+    """Choose whose clock is the clock of the job: the hub's, or the first host's before a hub is
+    known."""
     role, known = role_of(host), job.hosts.get(job.leader) if job.leader is not None else None
     if known is None or role == HUB or (role == ALONE and role_of(known[1]) == LEAF):
         job.leader = sender
 
 
 def note_heard(job: JobMemory, sender: str, at: int) -> int:
-    """A report of a relay has come, whether it has been taken in or not.
+    """Note that a report of a relay has arrived, whether it has been applied or not.
 
     `at`: its time on the relay's own clock, as far as that is known. Returns when it came.
     """
@@ -65,7 +66,7 @@ def note_report(job: JobMemory, sender: str, at: int, host: HostState) -> None:
 def arrival_unix_ns(job: JobMemory, sender: str, at: int) -> int:
     """When a record of that time arrived, on the job's clock.
 
-    Of a host whose clock has not been measured the arrival counts.
+    For a host whose clock has not been measured, this is the time at which the viewer received it.
     """
     now = job.stated.get(job.leader) if job.leader is not None else None
     return at if now is None or sender not in job.unmeasured else now
@@ -107,7 +108,8 @@ def hosts_seen(job: JobMemory, now_unix_ns: int) -> dict[str, HostSeen]:
 def by_host(job: JobMemory, seen: Iterable[str]) -> list[list[str]]:
     """The relays of each host.
 
-    A relay whose ranks have all ended says nothing of the host, where another one has living ranks.
+    If another relay of the host has living ranks, a relay whose ranks have all ended does not
+    count.
     """
     found: dict[str, list[str]] = {}
     for sender in seen:
@@ -125,7 +127,7 @@ def _has_living(job: JobMemory, sender: str) -> bool:
 def merged_host(parts: Sequence[HostSeen]) -> HostSeen:
     """One host out of its relays; there is one relay for each launcher.
 
-    A fault of one of the relays is a fault of ranks of the host.
+    If one of the relays has a fault, the ranks of the host have it too.
     """
     first = min(parts, key=lambda one: _NEAREST.index(one.role))
     if len(parts) > 1:
@@ -168,7 +170,7 @@ def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy
     heard = max(stated, job.heard.get(sender, stated))
     leader = job.stated.get(job.leader or "", now)
     quiet = now - stated > policy.host_quiet_s * 1e9
-    # While the hub is not heard either, nothing is known of anybody.
+    # While the hub is silent too, nothing is known about any host.
     silent = (
         quiet
         and now - leader <= policy.host_quiet_s * 1e9
@@ -214,17 +216,18 @@ class Outside:
     returned_unix_ns: int | None
     #: For how long its relay has been heard.
     looks_s: float
-    #: By so much the reports of its ranks come further apart than a second, in a very large world.
+    #: In a very large world, ranks report less often than once a second; this is the additional
+    #: pause.
     apart_ns: int = 0
 
     def known_until(self, heard: int, now: int) -> int:
-        """Until when (unix ns) what a rank reported at `heard` tells how it is: its next report is
-        due then."""
+        """Until when (unix ns) the report of time `heard` describes the rank: then its next report
+        is due."""
         return max(heard, now - self.apart_ns)
 
     @property
     def lost(self) -> bool:
-        """Nothing of it has been heard for longer than a relay takes to be replaced."""
+        """It has been silent for longer than it takes to replace a relay."""
         return self.seen is not None and self.seen.lost
 
     def hides(self, memory: RankMemory, now: int, policy: Policy) -> bool:
@@ -239,7 +242,8 @@ class Outside:
         if self.known_until(heard, now) - heard <= silent_ns:
             return False
         returned = self.returned_unix_ns
-        # It may have been silent before: that is known again some seconds after its host is back.
+        # The rank may have been silent before its host was. This is known again some seconds after
+        # the host is back.
         return self.seen.quiet or (
             returned is not None and heard < returned and now - returned <= silent_ns
         )

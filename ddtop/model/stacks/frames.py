@@ -1,6 +1,6 @@
 """Whose code a stack frame is: the program's, a library's, native, or ddtop's own.
 
-The path decides where no agent has judged.
+The path decides if the agent did not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Owner(str, Enum):
 
 
 _OWN = re.compile(r"/ddtop/(?:(?:agent|wire|link)/(?:\w+/)?\w+|registry)\.py$")
-"""What of ddtop runs inside a rank. `ddtop/demo` is a training like any other."""
+"""The files of ddtop that run inside a rank. `ddtop/demo` is a training like any other."""
 _TYPED = ("<stdin", "<ipython", "<python-input")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?t?/|/python3\d*\.zip/"
@@ -55,8 +55,8 @@ def _judge(file: str, user: bool | None) -> Owner:
 
 
 def is_birth(function: str, file: str) -> bool:
-    """Where multiprocessing begins a process: a forked worker has the frames outside of this one
-    from its parent.
+    """Whether multiprocessing starts a process in this frame. The frames further out come from the
+    parent of a forked worker.
 
     py-spy and agents put the class before the function's name, faulthandler does not.
     """

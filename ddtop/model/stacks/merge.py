@@ -2,8 +2,8 @@
 
 This follows LLNL's STAT. Threads are alike if they have the same role and the same frames: user
 frames by function, file and line, all others only by function and file, because the lines of a
-library's waiting loop differ between samples. ddtop's own thread and frames are left out. The order
-of arrival changes nothing.
+library's waiting loop differ between samples. ddtop's own thread and frames are left out. The
+result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ FrameKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as it is shown. `line` is that of the lowest rank where the class does not go by
-    lines."""
+    """One frame as it is shown. If the class ignores lines, `line` is that of the lowest rank."""
 
     function: str
     file: str
@@ -95,10 +94,10 @@ class StackClass:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A run of frames, outermost first, that the same classes go through.
+    """Consecutive frames, outermost first, that the same classes share.
 
-    `ends`: the classes whose innermost frame is the last one here. `last`: whether this branch, and
-    each branch from the trunk on that it grows out of, is the last of its siblings.
+    `ends`: the classes whose innermost frame is the last one here. `last`: for this branch and each
+    of its parents, whether it is the last of its siblings.
     """
 
     frames: tuple[Frame, ...]
@@ -125,10 +124,11 @@ class Unanswered:
 class Merged:
     """All answers together.
 
-    `classes`: main threads first, of them those at fault, then the smallest, because the odd one
-    out is the news. `workers`: the classes of DataLoader workers. `odd`: places in `classes` of
-    those worth a closer look. `methods`: how many processes answered by agent, signal or py-spy.
-    `first_unix_ns` and `last_unix_ns`: when the stacks were taken, None without any.
+    `classes`: main threads first; among them those at fault, then the smallest, because the class
+    that differs is the most interesting. `workers`: the classes of DataLoader workers. `odd`:
+    indices in `classes` of those worth a closer look. `methods`: how many processes answered by
+    agent, signal or py-spy. `first_unix_ns` and `last_unix_ns`: when the stacks were taken, None
+    without any.
     """
 
     classes: tuple[StackClass, ...]
@@ -153,7 +153,7 @@ class Merged:
         return tuple(one for one in self.classes if not one.main)
 
     def is_odd(self, one: StackClass) -> bool:
-        """Whether this class of main threads is not where most are, or holds a rank at fault."""
+        """Whether this class of main threads is not the largest, or contains a rank at fault."""
         return (
             one.main
             and not one.worker
@@ -171,7 +171,7 @@ _Entry = tuple[Member, ThreadStack, tuple[Frame, ...]]
 
 
 def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
-    """Classes of the threads in these stacks. Of a process that answered twice the newest answer
+    """Classes of the threads in these stacks. If a process answered twice, the newest answer
     counts.
 
     `blamed`: ranks at fault, whose classes come first.
@@ -347,7 +347,7 @@ def tree(classes: Iterable[StackClass]) -> tuple[Branch, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Fork:
-    """Classes that part from others at frame number `begins`, counted from the outermost."""
+    """Classes that differ from others from frame number `begins` on, counted from the outermost."""
 
     classes: tuple[StackClass, ...]
     begins: int

@@ -1,4 +1,4 @@
-"""What ranks have answered about their arrivals in collectives, by round."""
+"""The ranks' answers about their arrivals in collectives, by round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Answer:
     host: str
     unix_ns: int
     arrivals: Arrivals
-    #: Its main thread was more in backward than in collectives lately, so it waits for gradients.
+    #: Recently its main thread was in backward more than in collectives, so it waits for gradients.
     overlaps: bool = False
     #: Its answer in the round before.
     before: Arrivals | None = None
@@ -29,7 +29,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What follows from one read of the arrivals."""
+    """The result of one read of the arrivals."""
 
     late: tuple[Late, ...] = ()
     balances: tuple[Balance, ...] = ()
@@ -38,7 +38,7 @@ class Round:
 class Rounds:
     """The last answers of the ranks, by the request that they answer.
 
-    `found` holds what follows from each round, so that it is worked out once.
+    `found` holds the result of each round, so that it is computed only once.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class CandidateMemory:
 class Candidates:
     """The candidates of a job, by relay and pid.
 
-    A process that its relay no longer names is no candidate any more.
+    A process that its relay no longer reports is removed.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Candidates:
                     cpu_ratio >= policy.cpu_working_ratio
                     or io_bytes / seconds >= policy.io_working_bytes_per_s
                 )
-                # A slow import reads a little between its pauses. A stuck process does not wake.
+                # A slow import reads a little between its pauses. A stuck process does not wake up.
                 longer = memory.cpu.grown(policy.candidate_asleep_s, now_unix_ns)
                 woke = bool(switches) or (longer is not None and bool(longer[1][2]))
             found.append(

@@ -1,9 +1,9 @@
-"""How a run ended, and who went first.
+"""How a run ended, and which rank ended first.
 
-What follows a first departure within seconds is a consequence: a connection error on a peer, the
-launcher's SIGTERM to the survivors. The clocks differ by some milliseconds (an exception is stamped
-in the rank, an exit by the relay when it wakes), so a failure that looks like a consequence never
-goes before one that does not.
+What follows the first departure within seconds is a consequence: a connection error on a peer, or
+the launcher's SIGTERM to the other ranks. The clocks differ by some milliseconds (an exception is
+stamped in the rank, an exit by the relay when it wakes), so a failure that looks like a consequence
+is never put before one that does not.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BACKEND_TYPES = (
     "DistStoreError",
     "DistError",
 )
-"""What torch's process groups raise. A ConnectionError of Python is about a connection of the
+"""Exceptions of torch's process groups. Python's ConnectionError is about a connection of the
 program itself."""
 
 
@@ -77,8 +77,8 @@ def failed(rank: RankFields) -> bool:
 
 
 def went_unix_ns(rank: RankFields) -> int:
-    """When it began to go, unix ns: its exception and its interpreter's exit came before its
-    process's end.
+    """When it began to end, unix ns: its exception and the exit of its interpreter come before the
+    end of its process.
 
     Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process
     is gone.
@@ -127,7 +127,8 @@ def _timed_out(exit_unix_ns: int, comm: CommFacts, group: GroupProgress, policy:
 
 
 def is_consequence(rank: RankFields) -> bool:
-    """Whether it failed as ranks fail when another one has gone, or does not come."""
+    """Whether its failure looks like the consequence of another rank that has ended or does not
+    join."""
     if rank.process.watchdog_error is not None:
         return True
     if rank.reported.exception is not None and fatal_exception(rank):
@@ -175,7 +176,8 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
             if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)
         ]
         if not is_consequence(first):
-            # A rank that left in good order has passed MPI_Finalize: nobody is ended because of it.
+            # A rank that ended normally has passed MPI_Finalize, so the launcher ends no other
+            # rank.
             early = [
                 rank
                 for rank in early
@@ -259,9 +261,9 @@ def _may_have_lost(rank: RankFields, ranks: Collection[RankFields], policy: Poli
 def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank | None:
     """The rank that a signal ended before any process that reports a lost connection was gone.
 
-    The exception is stamped in the rank, the signal by the relay, which wakes late on a busy host.
-    A launcher sends its signals when a process has ended, so a signal that came before that is no
-    consequence.
+    The rank records the time of the exception, and the relay that of the signal. On a busy host the
+    relay wakes up late. A launcher sends its signals after a process has ended, so an earlier
+    signal is not a consequence.
     """
     reporters = [rank for rank in bad if comm_failure(rank)]
     first_end = min(
@@ -281,8 +283,8 @@ def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank 
 
 
 def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy) -> tuple[int, ...]:
-    """The ranks, with `first`, that raised the same within a moment: none of them caused the
-    others.
+    """`first` and the ranks that raised the same exception at about the same time: none of them
+    caused the others.
 
     The same means the same type and line, because the text may name the rank. Where no line is
     known the text has to agree.
@@ -325,9 +327,9 @@ def _by_mpi_launcher(rank: RankFields) -> bool:
 def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     """Whether one act from outside ended all of them: a signal to all, Ctrl-C, a time limit.
 
-    A launcher that cleans up after a death polls, so it does that later than `cancel_gap_s`. It
-    cleans up its own host only, and a signal does not reach all hosts at once. So the gap is
-    measured on the host that went first.
+    A launcher that cleans up after a dead rank polls, so it acts later than `cancel_gap_s`. It
+    cleans up only its own host, and a signal does not reach all hosts at the same time. So the gap
+    is measured on the host whose ranks ended first.
     """
     bad = [rank for rank in gone if failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
@@ -344,8 +346,8 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
     host = min(bad, key=_signalled_unix_ns).agent.sender
     there = [rank for rank in bad if rank.agent.sender == host]
     if len(there) == 1 < len(bad):
-        # One rank a host. A launcher of another host does not send SIGTERM to its own rank: that
-        # fails by its connections first.
+        # There is one rank per host. The launcher of another host does not send SIGTERM to its own
+        # rank, which fails first because of its connections.
         return True
     times = sorted(_signalled_unix_ns(rank) for rank in there)
     return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
@@ -358,11 +360,10 @@ def _signalled_unix_ns(rank: RankFields) -> int:
 def failed_helper(
     helpers: Collection[HelperEnd], ranks: Collection[RankFields], policy: Policy
 ) -> HelperEnd | None:
-    """The process that is no rank and whose failure ended the ranks.
+    """The process whose failure ended the ranks, although it is not a rank itself.
 
-    Each rank was ended by a signal, or failed because another one had gone. None where a rank
-    failed for a reason of its own, and after Ctrl-C. A child counts before the program that started
-    it.
+    Each rank was ended by a signal, or failed because another one had ended. None if a rank failed
+    for its own reason, and after Ctrl-C. A child counts before the program that started it.
     """
     bad = [rank for rank in ranks if failed(rank)]
     if not bad or any(
@@ -377,7 +378,7 @@ def failed_helper(
 
 
 def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
-    # What raises after the ranks have gone fails because of them.
+    # A process that raises after the ranks have ended fails because of them.
     if one.exception is not None:
         early = one.unix_ns <= first_unix_ns + policy.cancel_gap_s * 1e9
         return early and one.exception.type not in ("KeyboardInterrupt", "SystemExit")
@@ -401,7 +402,7 @@ def _by_cancel(rank: RankFields) -> bool:
     if rank.process.exit is None:
         return interrupted(rank)
     if rank.process.exit.signal in CANCEL_SIGNALS:
-        # A launcher's signal may overtake a rank that is on its way out of its own exception.
+        # A launcher's signal may arrive while a rank is still ending because of its own exception.
         return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
     return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
