@@ -1,1 +1,1 @@
-"""In the watched process: see, never disturb."""
+"""The part of ddtop inside each rank: it observes the program and never disturbs it."""

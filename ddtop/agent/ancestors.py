@@ -1,4 +1,4 @@
-"""The command lines of the processes above a rank: a launcher there has its options in it."""
+"""The command lines of a rank's parent processes. They contain the options of the launcher."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ANCESTORS_MAX = 4
 
 
 def ancestors(pid: int) -> Callable[[], Iterator[Sequence[str]]]:
-    """Reads the command lines of `pid` and of those above it, when it is called."""
+    """A function that reads the command lines of `pid` and of its parents."""
     return partial(_command_lines, pid)
 
 
 def _command_lines(pid: int) -> Iterator[Sequence[str]]:
-    """A process that cannot be read ends them. Source: /proc/PID/cmdline."""
+    """They end at the first process that cannot be read. Source: /proc/PID/cmdline."""
     for _ in range(ANCESTORS_MAX):
         if pid < 1:
             return

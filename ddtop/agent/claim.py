@@ -19,7 +19,7 @@ from ddtop.wire.escaping import escaped
 def become_rank(
     who: identity.Identity, source: str, backend: str | None = None, endpoint: str | None = None
 ) -> None:
-    """Start watching this process as rank `who.rank`; says so once on stderr, from rank 0 only."""
+    """Start watching this process as rank `who.rank`. Rank 0 prints one line about it on stderr."""
     try:
         who.script = escaped(who.script)
         job, run, complaint = escaped(run_name.name_run(who, os.environ, os.getppid(), endpoint))
@@ -53,7 +53,7 @@ def entering_init(
         if running.destroyed:
             running.destroyed = False
         running.joined = False
-        # Not where it makes a small world of its own, as some libraries do before the real one.
+        # Some libraries create a small world of their own first: that does not count.
         if isinstance(world_size, int) and world_size > 1 and rank in (-1, running.who.rank):
             running.who.world_size = world_size
         running.send_hello_again()
@@ -89,7 +89,7 @@ def entering_mpi() -> None:
 
 
 def is_mpi_rank(rank: int, size: int, backend: str) -> None:
-    """MPI itself has said which rank this process is, and no launcher had."""
+    """MPI has given this process its rank; no launcher had."""
     _become_mpi_rank(rank, size, launch.numbers(os.environ, any_task=True)[2], backend)
 
 

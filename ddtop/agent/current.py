@@ -24,13 +24,14 @@ def get() -> Rank | None:
 
 
 def become(rank: Rank | None) -> None:
-    """This process is that rank from now on; None: it is no rank any more."""
+    """From now on this process is that rank; None: it is no longer a rank."""
     global _rank
     _rank = rank
 
 
 def enter_call(call: int, tag: int = 0) -> int:
-    """Note an open call on the state page; returns the slot to leave, -1 if nothing is watched."""
+    """Note an open call on the state page. Returns its slot for `leave_call`; -1 if this is no
+    rank."""
     rank = _rank
     return rank.page.enter_call(call, tag=tag) if rank is not None else -1
 

@@ -1,5 +1,5 @@
-"""Which of the environment and the command line leaves the process: what matters to a distributed
-job, bounded, without secrets.
+"""The parts of the environment and the command line that ddtop sends: those that matter to a
+distributed job, bounded and without secrets.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ VARIABLES_MAX = 128
 """Kubernetes sets seven variables for each service of the namespace, whatever its name is: a
 service `torch-0` makes TORCH_0_SERVICE_HOST and others."""
 
-# How the ranks find each other, on which hosts they are and who started them: the relay of each
-# host decides from these whether there are other hosts.
+# Variables that say how the ranks find each other, on which hosts they are and what started them.
+# From these the relay decides whether there are other hosts.
 _FIRST = re.compile(
     f"^({'|'.join(one.sent for one in launchers() if one.sent)}"
     "|DDTOP_HUB|(NCCL|GLOO|TP)_SOCKET_IFNAME)$"
@@ -31,7 +31,7 @@ _OTHERS = re.compile(
 def redacted_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that matter to a distributed job, with secrets replaced (`ddtop.redaction`).
 
-    Where there are too many, those that say where the ranks are stay.
+    If there are too many, those that say where the ranks are have priority.
     """
     first = [name for name in environ if _FIRST.match(name)]
     rest = [name for name in environ if _OTHERS.match(name) and name not in first]

@@ -1,10 +1,9 @@
-"""Keeps Python's warning about forks silent where it could only be about our thread.
+"""Silences Python's warning about forks if the only other thread is ours.
 
-Since 3.12 `os.fork` warns in a process with more than one thread. If all threads but the forking
-one are the agent's, there is nothing to warn the program of. If the program has threads of its own,
-it is warned as always. Since 3.13 the warning comes after the last hook in the parent, so the
-agent's next tick removes the filter. Only our own entry is removed, whatever the program does to
-its filters meanwhile.
+Since 3.12 `os.fork` warns in a process with more than one thread. If the only other thread is the
+agent's, the warning would be wrong. If the program has other threads, it gets the warning as usual.
+Since 3.13 the warning comes after the last hook in the parent, so the agent's next tick removes the
+filter. Only our own entry is removed, whatever the program does to its filters meanwhile.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ class ForkWarning:
         self._silent = False
 
     def begin(self) -> None:
-        """Silence the warning if it could only be about us."""
+        """Silence the warning if the only other thread is ours."""
         if self._silent or not _WARNS or len(os.listdir("/proc/self/task")) > 1 + OWN_THREADS:
             return
         self._silent = True
         warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]  # a list; typed as a sequence
 
     def end(self) -> None:
-        """The program's own filters again."""
+        """Restore the program's filters."""
         if self._silent:
             self._silent = False
             if _FILTER in warnings.filters:

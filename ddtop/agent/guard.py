@@ -1,5 +1,5 @@
-"""The one place where an error of ours stops. A part that raises is switched off and counted; the
-training goes on.
+"""The one place that catches errors of the agent. It switches off the part that raised and counts
+the error; the training continues.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 REASON_CHARACTERS = 200
 AGAIN_S = 30.0
-"""Then two minutes, then eight: what fails for good costs four exceptions in all."""
+"""The next pauses are two and eight minutes, so a part that always fails costs four exceptions."""
 FAILURES_MAX = 4
 AGAIN = frozenset({"runtime", "stacks", "arrivals", "relay restart", "ptracer", "exceptions"})
-"""Parts that are tried again besides the probes: a new attempt starts from what is there then."""
+"""Parts that are tried again, besides the probes: each attempt starts from scratch."""
 _NEVER = (0, float("inf"))
 
 
 class Guard:
     """Runs parts of the agent. A part that raised is off; `off` maps its name to the reason.
 
-    A part that only reads, and starts anew each time, is tried again a few times (`try_again`). A
-    wrapper of the program's functions stays off: it may have done half of its work.
+    A part that only reads is tried again a few times (`try_again`), because each attempt starts
+    from scratch. A wrapper of the program's functions stays off, because it may have done half of
+    its work.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Guard:
     def run(self, name: str, part: Callable[..., object], *arguments: object) -> bool:
         """Run the part unless it is off; False if it did not run to its end.
 
-        The arguments are handed on so that the agent's tick makes no closures.
+        It takes the arguments separately, so that the agent's tick creates no closures.
         """
         if name in self.off:
             if time.monotonic() < self._failed.get(name, _NEVER)[1]:
@@ -60,14 +61,14 @@ class Guard:
         return True
 
     def note(self, name: str, reason: str) -> None:
-        """Report a part as off that has found out by itself that it cannot work here.
+        """Report a part as off because it has found that it cannot work here.
 
         It is not tried again.
         """
         self.off[name] = reason[:REASON_CHARACTERS]
 
     def again_s(self, name: str, failures: int) -> float | None:
-        """After how many seconds a part that has failed so often is tried again; None: never."""
+        """After how many seconds a part with this many failures is tried again; None: never."""
         return (
             AGAIN_S * 4 ** (failures - 1)
             if name in self._again and failures < FAILURES_MAX

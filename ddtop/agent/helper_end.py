@@ -1,8 +1,8 @@
-"""The exception of a child that mp.spawn started beside the ranks, such as a parameter server.
+"""The exception of a child of mp.spawn that is not a rank, such as a parameter server.
 
 Such a child has no agent and no state page. It leaves a small file for the relay of the ranks that
-its parent started. The parent ends the ranks because of it; without the file it would look as if
-somebody had cancelled the job.
+its parent started. The parent ends the ranks because of this child. Without the file, the end of
+the ranks would look like a cancellation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the start-up line of ddtop.pth imports when DDTOP is set: it decides what this process is.
+"""The module that ddtop.pth imports when DDTOP is set. It decides what this process is.
 
 If the process is a rank or may become one, it installs the import hook. No thread, no socket and no
 relay is started before that. An error here must not be visible: the line runs in every Python of
@@ -22,11 +22,11 @@ def enter() -> None:
     if who.role == identity.LAUNCHER:
         from ddtop.agent.run_name import launcher_tree
 
-        # A launcher always starts a new run, also below another watched process.
+        # A launcher always starts a new run, even inside another watched process.
         os.environ[identity.TREE] = launcher_tree(who.script, os.getpid())
         return
     if who.role == identity.CANDIDATE and who.script != "python":
-        # The first watched program of a tree names the job of the ranks that it may start itself.
+        # The first watched program of a process tree names the job of the ranks that it may start.
         os.environ.setdefault(identity.TREE, f"{who.script}-{os.getpid()}|")
     from ddtop.agent import import_hooks
 

@@ -48,10 +48,10 @@ _NEVER_MODULES = frozenset(
 
 
 class Identity:
-    """What could be decided. `rank` to `elastic` are set for a RANK only.
+    """The result of `identify`. `rank` to `elastic` are set only for a RANK.
 
-    `script` is the name of a file without its folder. This is no dataclass: `dataclasses` alone
-    would cost each Python of a DDTOP=1 shell 12 ms.
+    `script` is the name of a file without its folder. It is not a dataclass, because the import of
+    `dataclasses` would cost each Python of a DDTOP=1 shell 12 ms.
     """
 
     __slots__ = ("attempt", "elastic", "local_rank", "rank", "role", "script", "world_size")
@@ -94,9 +94,9 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
 
 
 def _is_helper(argv: Sequence[str], module: str, script: str) -> bool:
-    # Workers that multiprocessing or a compiler starts for itself. A spawned process of the user
-    # is a candidate: that costs it an import hook and nothing else. So is the fork server: its
-    # children are copies of it, and have the import hook only if it has.
+    # Workers that multiprocessing or a compiler starts for itself. A spawned process of the user is
+    # a candidate, which costs only an import hook. The fork server is one too, because its children
+    # have the import hook only if it has.
     if "multiprocessing.resource_tracker" in " ".join(argv[1:4]):
         return True
     return "compile_worker" in script or "compile_worker" in module

@@ -1,4 +1,5 @@
-"""Waits for imports of torch and mpi4py and gives each module to its wrapper right after it ran.
+"""Waits for the imports of torch and mpi4py and runs the wrappers of each module right after its
+import.
 
 This is done at import time, before user code can bind the names. So `torch.distributed` and
 `torch.distributed.distributed_c10d` have the same object, which torch's own pipelines compare.
@@ -28,12 +29,12 @@ for _source in SOURCES:
 
 
 class Finder:
-    """Finds nothing by itself: it lets the other finders find, and adds a step after the module."""
+    """Finds no modules itself: it asks the other finders and adds a step after the import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders give, with the wrappers behind its loader."""
+        """The spec of the other finders, with the wrappers added to its loader."""
         sources = WAITING.get(name)
         if sources is None:
             return None
@@ -55,7 +56,7 @@ def _add_step(spec: ModuleSpec, name: str, sources: Sequence[ProbeRow]) -> None:
     around = [source for source in sources if source.around]
 
     def exec_module(module: ModuleType) -> None:
-        # Removed before the module runs: the loader is as it was, also if the import fails.
+        # Removed before the module runs, so that the loader is unchanged even if the import fails.
         vars(loader).pop("exec_module", None)
         for source in around:
             guard.run(f"before {name}", _run, source, "before")
@@ -82,7 +83,7 @@ def _run(source: ProbeRow, function: str, *arguments: ModuleType) -> None:
 
 
 def install() -> None:
-    """Put the finder first; a module that is there already is wrapped at once."""
+    """Put the finder first. A module that is already imported is wrapped at once."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
     for name, sources in WAITING.items():

@@ -1,4 +1,4 @@
-"""The thresholds of the agent: what a rank calls stuck, late, held up or an iteration.
+"""The thresholds of the agent: when something in a rank is stuck, late, delayed or an iteration.
 
 The other rooms get theirs from `ddtop.policy`. That module costs 8 ms of import in each rank, this
 one 0.4 ms. Where both have the same threshold, a test compares them. Times are ns, as in the agent.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Limits:
-    """One set of thresholds. `Limits(stuck_ns=...)` differs in what is named.
+    """One set of thresholds. `Limits(stuck_ns=...)` changes only that threshold.
 
     A rank has one (`Rank.limits`), and everything that judges in the rank takes it from there.
     """
@@ -16,37 +16,38 @@ class Limits:
     stuck_ns = 1_000_000_000
     """A call that is open, or a group that does not move, for this time is reported as stuck."""
     still_ns = 2_000_000_000
-    """Nothing is open and nothing has moved for this time: the entries are read once, for what this
-    rank has passed."""
+    """If nothing is open and nothing has moved for this time, the entries are read once, to learn
+    which collectives this rank has completed."""
     still_stall_ns = 4_000_000_000
-    """After this time without progress a read of the entries may hold the GIL for tens of ms."""
+    """After this time without progress, a read of the entries may hold the GIL for tens of ms."""
     nccl_stuck_ns = 4_000_000_000
-    """Entries of NCCL are read after this time only: a healthy step may have a collective open for
-    seconds."""
+    """Entries of NCCL are read only after this time, because a healthy step may have a collective
+    open for seconds."""
     in_line_ns = 3_000_000_000
     """A main thread that is inside one call for this time waits, for example for its GPU. A loop
     would have come to another call."""
     unseen_read_after_ns = 5_000_000_000
-    """The status is left out while a group may get its first entry. After this time without
-    progress it is read all the same."""
+    """The status is not read while a group may get its first entry. After this time without
+    progress it is read anyway."""
     wait_kept_ns = 500_000_000
     """Waits that ended sooner are not remembered: no rule asks about them."""
     wait_samples, wait_samples_least = 80, 12
     """Samples from which the share of time in collectives is computed: the last 20 s, and at least
     3 s."""
     batch_late_ns = 1_000_000_000
-    """A batch that is waited for so long is worth a look at the worker that must deliver it."""
+    """After a wait of this length for a batch, the agent looks at the worker that must deliver
+    it."""
     feed_steps = 8
     """A loader with this many optimizer steps feeds the training, and is the one reported."""
     optimizer_forget_steps = 8
     """After this many steps of other optimizers the counted one is no longer in use: the next one
     that steps is counted."""
     pattern_rounds, pattern_looks, pattern_length = 3, 4, 64
-    """A pattern among the last `pattern_length` MPI collectives is an iteration once it has
+    """A pattern among the last `pattern_length` MPI collectives counts as an iteration once it has
     repeated this often, in this many ticks."""
     pattern_recent_ns, pattern_recent_least = 10_000_000_000, 12
-    """Without such a pattern only the collectives of this time are compared, if there are this
-    many: before them the program may have been in another loop."""
+    """Without such a pattern, only the collectives of this time are compared, if there are this
+    many. Before that, the program may have been in another loop."""
     step_window_ns = 2_000_000_000
     """The length of a step is the mean over this time, but of two steps at least."""
     speed_window_ns = 30_000_000_000
@@ -56,11 +57,12 @@ class Limits:
     eta_window_ns = 600_000_000_000
     """The remaining time follows the speed of this time, with its validations and checkpoints."""
     pace_piece_ns, pace_piece_steps = 30_000_000_000, 5
-    """A piece of training has this length and this many steps: a mean over less is noise."""
+    """A piece of training has at least this length and this many steps; a mean over less is
+    noise."""
     pace_pieces, pace_warm_up_pieces = 4, 1
     """A pace is made of four pieces, two minutes. The first piece of a job is left out."""
     pace_before_ns = 600_000_000_000
-    """The pace of now is compared with the pace so long ago, and with that of the start."""
+    """The current pace is compared with the pace this long ago, and with the pace at the start."""
     gil_late_ns = 50_000_000
     """C code holds the GIL if a tick is this late."""
     held_ns = 8_000_000

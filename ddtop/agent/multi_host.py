@@ -1,10 +1,10 @@
-"""The name of a job of several hosts: each host makes it from what all of them were given.
+"""The name of a job on several hosts. Each host makes it from values that all of them have.
 
-No host can ask another yet. The shared folder, the port at which the hub is looked for, and the
-viewers know a job by this name. Not every process knows the id of the batch job: those that ssh or
-pdsh starts on other nodes do not, and each `srun -N1` is a step of its own. So that id counts where
-srun says that one step has several nodes. Otherwise the address where the ranks meet goes first:
-all of them must know it.
+At this time the hosts are not connected. The shared folder, the port of the hub and the viewers use
+this name. Not every process knows the id of the batch job: processes that ssh or pdsh starts on
+other nodes do not, and each `srun -N1` is a separate step. So the id is used only if srun says that
+one step has several nodes. Otherwise the rendezvous address is used first, because all ranks must
+know it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def name_across_hosts(
 ) -> str | None:
     """The name of this rank's job if its ranks are on several hosts, or of several launchers.
 
-    None where this rank cannot know of others. `endpoint` is HOST:PORT where the rank itself was
-    told to meet the others; `start` is the start of MPI's launcher.
+    None if this rank cannot know of others. `endpoint` is the rendezvous address (HOST:PORT) that
+    this rank was given; `start` is the start of MPI's launcher.
     """
     nodes = NodeOptions(None, 1)
     if who.elastic:
@@ -50,13 +50,13 @@ def name_across_hosts(
         return _named_after(who.script, named_endpoint or environ["DDTOP_HUB"])
     job, own = launch.batch_job(environ), nodes.endpoint or endpoint_in(environ)
     if job is None and who.elastic and own:
-        # They call it `localhost`: several launchers on this one host.
+        # The address is `localhost`: several launchers on one host.
         return _named_after(who.script, f"{os.uname().nodename}:{own.rpartition(':')[2]}")
     return job
 
 
 def endpoint_in(environ: Mapping[str, str], given: str | None = None) -> str | None:
-    """HOST:PORT where the ranks meet: `given` to init_process_group, or from MASTER_ADDR."""
+    """The rendezvous address, HOST:PORT: `given` to init_process_group, or from MASTER_ADDR."""
     host, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     if not host or is_loopback(host):
         host = master_pod(environ) or host
@@ -67,7 +67,7 @@ def _spans(
     who: Identity, environ: Mapping[str, str], nodes: NodeOptions, named_endpoint: str | None
 ) -> bool:
     if who.elastic and nodes.nodes_max > 1 and named_endpoint is not None:
-        # Also where only one node has come yet: torchrun --nnodes 1:4.
+        # Also if only one node has joined so far: torchrun --nnodes 1:4.
         return True
     sizes = launch.local_and_world_size(environ)
     if sizes is not None:
@@ -81,15 +81,15 @@ def _spans(
 
 
 def _is_elsewhere(endpoint: str | None) -> bool:
-    """Whether another host could mean the same by it."""
+    """Whether this address has the same meaning on another host."""
     host = (endpoint or "").rpartition(":")[0].strip("[]")
     return bool(host) and not is_loopback(host)
 
 
 def _named_after(script: str, endpoint: str) -> str:
     host, _, port = endpoint.rpartition(":")
-    # The first label: some are told the whole name and some the short one. A name has 64
-    # characters.
+    # Only the first label, because some ranks have the full host name and some the short one. A job
+    # name has at most 64 characters.
     if not host.replace(".", "").isdigit() and ":" not in host:
         host = host.partition(".")[0]
     end = f"-{host}-{port}"

@@ -1,7 +1,8 @@
-"""What wrappers leave for probes: written on the program's threads, read on the agent's thread.
+"""Values that wrappers store for probes: written on the program's threads, read on the agent's
+thread.
 
-A wrapper is in the way of the training, so it only stores values here. A new source may define its
-note in its own file: `Notes` makes an object of any class that is asked for.
+A wrapper runs inside the training, so it only stores values here. A new source may define its own
+note class in its file: `Notes` makes an object of any class on request.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ PEER_WAITS_KEPT = 100
 
 
 class Notes(dict[type, Any]):
-    """One object of each class of notes, made when it is first asked for: `notes[LoaderNotes]`.
+    """One object of each class of notes, made at its first use: `notes[LoaderNotes]`.
 
-    A dictionary, because a wrapper looks into it at every batch: that is one call of C code.
+    It is a dictionary, because a wrapper reads it at every batch, and a dictionary look-up is one
+    call of C code.
     """
 
     def __missing__(self, kind: type) -> Any:
@@ -81,7 +83,8 @@ _meshes: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
 def note_mesh(mesh: Any) -> None:
     """A DeviceMesh was made, perhaps before this process is a rank.
 
-    Of slices with the same dimensions one is kept: a program may make thousands of them.
+    Only one of several slices with the same dimensions is kept, because a program may make
+    thousands.
     """
     root = getattr(mesh, "_root_mesh", None)
     _meshes[mesh.mesh_dim_names, id(mesh if root is None else root)] = mesh

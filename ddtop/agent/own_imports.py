@@ -1,4 +1,5 @@
-"""Which packages the agent imports: the installed one, never a folder of the program with its name.
+"""Makes sure that the agent imports installed packages, never a folder of the program with the same
+name.
 
 The folder of the script comes first on `sys.path`, right after the start-up line has run. A
 `msgspec/` in it is the program's. The agent must neither run it nor put another one in its place.
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
 
 NEEDED = ("msgspec",)
 _installed = tuple(sys.path)
-"""The path as it was when the start-up line ran."""
+"""`sys.path` at the time of the start-up line."""
 
 
 class ShadowedError(ImportError):
-    """The program has a module of a name that the agent needs; the text says where."""
+    """The program has a module with a name that the agent needs; the text says where."""
 
 
 def check(argv: Sequence[str]) -> None:
-    """Look whether the program has modules of the names that we need.
+    """Check whether the program has modules with names that the agent needs.
 
     `argv` is `sys.orig_argv`. Costs two stats a folder. Call it before anything that imports them.
 
     Raises:
-        ShadowedError: it has.
+        ShadowedError: the program has such a module.
     """
     for name in NEEDED:
         for folder in _first_folders(argv):
@@ -54,8 +55,8 @@ def _first_folders(argv: Sequence[str]) -> list[str]:
         found.append(entry or os.getcwd())
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return found
-    # Before `sys.path[0]` is set, only the command line shows the script. A folder too many does no
-    # harm.
+    # Before `sys.path[0]` is set, only the command line shows the script. An additional folder does
+    # no harm.
     scripts = [word for word in argv[1:] if word.endswith(".py")][:1]
     found += [os.path.dirname(os.path.realpath(word)) for word in scripts]
     if not scripts or "-m" in argv or "-c" in argv:

@@ -1,5 +1,4 @@
-"""A thread of ours in somebody else's process: it receives no signal, and `threading` does not list
-it.
+"""The agent's thread: it receives no signals, and `threading` does not list it.
 
 A signal that the program blocks and polls with `sigpending()` is delivered to any thread that does
 not block it, and its default action then ends the job. A thread inherits the signal mask of the
@@ -28,7 +27,7 @@ class OwnThread:
         """Start it.
 
         Raises:
-            RuntimeError: there can be no more threads.
+            RuntimeError: no more threads can be started.
         """
         self._running.acquire()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -38,19 +37,19 @@ class OwnThread:
             self._running.release()
             raise
         finally:
-            # What came meanwhile is delivered here, to the program's own handlers.
+            # Signals that arrived meanwhile are delivered here, to the program's own handlers.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException:  # noqa: BLE001 - nobody is above: the interpreter would print it
+        except BaseException:  # noqa: BLE001 - no caller could catch it: the interpreter would print it
             return
         finally:
             self._running.release()
 
     def join(self, within_s: float) -> bool:
-        """Wait until it has ended, at most so long; True at once where it was never started."""
+        """Wait at most this long until it has ended. True at once if it was never started."""
         if not self._running.acquire(timeout=within_s):
             return False
         self._running.release()

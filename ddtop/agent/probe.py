@@ -1,12 +1,13 @@
-"""What a probe is: one source, one file, one row in `ddtop.agent.sources`.
+"""The base classes of probes: each probe is one source, in one file, with one row in
+`ddtop.agent.sources`.
 
 A probe runs on the agent's thread. `sample` is called at every tick, four times a second, and
-`fields` at every report, twice a second. The guard switches a probe that raises off by its name;
-what it reported last stays in the record.
+`fields` at every report, twice a second. If a probe raises, the guard switches it off by its name;
+its last values stay in the record.
 
-Not a probe, because a report cannot do without it: who the rank is (`ddtop.agent.rank`), the calls
-that are open on the state page, the uncaught exception, full garbage collections and the agent's
-own numbers. `ddtop.agent.report` reads those itself.
+`ddtop.agent.report` itself reads what every report needs: the identity of the rank
+(`ddtop.agent.rank`), the open calls on the state page, the uncaught exception, full garbage
+collections and the agent's own numbers.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ PageCall = tuple[int, int, int, int, int]
 
 
 class Tick:
-    """What one tick has found so far. Each probe may use what the rows above it have found.
+    """The results of one tick so far. Each probe may use the results of the rows above it.
 
-    `now`: monotonic ns. `unix_minus_mono`: what makes Unix time of it. `late_ns`: how long C code
-    held up this tick, 0 if not; `held`: the tick is late for any reason. `open_calls`: those on the
-    state page. `calls`: the MPI call that each thread is in, by Python's number of the thread: its
-    name and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives and when
-    the count last grew. `seen`: where the rank's thread is, `line_since` since when. `has_peer`:
-    some thread is in a call that has one peer. `waits`: torch has a collective pending; `stuck`:
-    for more than a second. `gpu`: the rank's own CUDA device, None while it is not known; `groups`:
-    the process groups of the report that is being made.
+    `now`: monotonic ns. `unix_minus_mono`: add it to `now` to get Unix time. `late_ns`: how long C
+    code held up this tick, 0 if not; `held`: the tick is late for any reason. `open_calls`: those
+    on the state page. `calls`: the MPI call that each thread is in, by Python's number of the
+    thread: its name and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives
+    and when the count last grew. `seen`: where the rank's thread is, `line_since` since when.
+    `has_peer`: some thread is in a call that has one peer. `waits`: torch has a collective pending;
+    `stuck`: for more than a second. `gpu`: the rank's own CUDA device, None while it is not known;
+    `groups`: the process groups of the report that is being made.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class Tick:
         self.begin(0, 0, [])
 
     def begin(self, now: int, unix_minus_mono: int, open_calls: list[PageCall]) -> None:
-        """A new tick: forget what must be found anew each time."""
+        """Begin a new tick: clear the results of the last one."""
         self.now, self.unix_minus_mono, self.open_calls = now, unix_minus_mono, open_calls
         self.calls: dict[int, tuple[str, str]] = {}
         self.pattern: tuple[int, int] | None = None
@@ -77,8 +78,8 @@ class Probe:
     """One source. A subclass overrides what it needs.
 
     `name`: the guard switches it off under this name, and the record says so. `retries`: try it
-    again some time after it raised. Set it only if a new attempt starts from what is there then.
-    `moved_at`: when this source last saw the program progress, monotonic ns.
+    again some time after it raised. Set it only if a new attempt starts from scratch. `moved_at`:
+    when this source last saw the program progress, monotonic ns.
     """
 
     name = ""
@@ -86,18 +87,19 @@ class Probe:
     moved_at: int | None = None
 
     def sample(self, tick: Tick) -> None:
-        """Look once. It must be cheap, and must not block or import anything of the program's."""
+        """Take one sample. It must be cheap, and must not block or import modules of the
+        program."""
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """Fields of `RankState` that come from this source alone, by their names."""
         return {}
 
     def close(self, tick: Tick) -> None:
-        """The rank exits in order: look a last time, give back what was taken."""
+        """The rank exits normally: take a last sample and release resources."""
 
 
 class Communication(Probe):
-    """A source that knows when the rank waits for other ranks. The report adds these up.
+    """A source that knows when the rank waits for other ranks. The report adds up all such sources.
 
     `groups`: what this rank communicates in. `wait_samples` of `all_samples` found a wait.
     """
@@ -114,8 +116,8 @@ class Communication(Probe):
     def count_sample(self, waits: bool, host_waits: bool | None = None) -> None:
         """One more sample; `waits`: it found the rank waiting.
 
-        `host_waits`: its host waits too, so the times at which ranks enter collectives tell why.
-        None: as `waits`.
+        `host_waits`: the CPU side waits too, so the times at which ranks enter collectives explain
+        the wait. None: as `waits`.
         """
         self.all_samples += 1
         self.wait_samples += waits
@@ -126,13 +128,13 @@ class Communication(Probe):
         self._recent_waits += blocked
 
     def forget_samples(self) -> None:
-        """The samples so far say nothing of what comes: the groups were made anew."""
+        """Forget the samples: the groups were created again."""
         self._recent.clear()
         self._recent_waits = 0
 
     @property
     def wait_ratio(self) -> float | None:
-        """Ratio of the last samples in which the host waited; None while there are too few."""
+        """Ratio of the last samples in which the CPU side waited; None while there are too few."""
         samples = len(self._recent)
         return self._recent_waits / samples if samples >= self._limits.wait_samples_least else None
 

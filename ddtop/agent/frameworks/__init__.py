@@ -1,1 +1,2 @@
-"""Where each framework keeps step, phase and loss: one file a framework, read, never changed."""
+"""Readers for the step, phase and loss of each framework, one file per framework. Nothing is
+changed."""

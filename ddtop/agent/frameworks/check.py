@@ -1,4 +1,4 @@
-"""Which of the frameworks that are installed here have what their sources need.
+"""Checks whether the installed frameworks still have what ddtop reads.
 
 `ddtop doctor` runs this in a child process, because it imports them.
 """

@@ -33,8 +33,8 @@ class EngineSource(ObjectSource):
         self.note(own, True)
 
     def read_from(self, own: Any) -> Reading | None:
-        """Its counts; None while it has made no step (or is half made)."""
-        # Its `__getattr__` looks into the module for what it has not.
+        """Its counts; None before its first step, and while it is being constructed."""
+        # Its `__getattr__` looks for missing names in the module.
         known = vars(own)
         if not known.get("global_steps"):
             return None

@@ -32,7 +32,7 @@ class EngineSource(ObjectSource):
         self._running: list[Phase | None] = []
 
     def note(self, own: Any, begins: bool) -> None:
-        """`run` begins or ends; the one of an engine inside is a validation."""
+        """`run` begins or ends. An engine that runs inside another one validates."""
         if not begins:
             phase = self._running.pop()
             if phase is not None:

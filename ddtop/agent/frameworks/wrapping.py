@@ -1,7 +1,7 @@
-"""How a framework's functions are wrapped: a call is noted, and the original runs as it was called.
+"""Wraps functions of frameworks: the wrapper notes the call and runs the original unchanged.
 
-Both kinds cost about a microsecond a call. They are for what is called now and then (a checkpoint,
-a validation, a line of a log), never for what runs in every step.
+A wrapper costs about a microsecond per call. Use it for rare calls (a checkpoint, a validation, a
+line of a log), never for calls in every step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WRAPPED = "__ddtop_wrapped__"
 
 
 def as_phase(owner: Any, name: str, phase: str, by: str) -> None:
-    """While `owner.name` runs, the thread is in that phase; `by`: who says so.
+    """While `owner.name` runs, its thread is in `phase`. `by`: the source of this fact.
 
     Raises:
         AttributeError: this version of the framework has no such function.
@@ -76,7 +76,7 @@ def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], pa
 
 
 def number(value: Any) -> float | None:
-    """The value, if it is a number of the CPU that needs no computing; else None."""
+    """The value, if it is a plain Python number; else None."""
     return float(value) if isinstance(value, (int, float)) else None
 
 

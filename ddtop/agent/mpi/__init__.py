@@ -1,1 +1,1 @@
-"""MPI through mpi4py: what this rank is about to call, on the state page before the call."""
+"""MPI through mpi4py: each call is written to the state page before it is made."""

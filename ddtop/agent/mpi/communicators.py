@@ -1,4 +1,4 @@
-"""One name for a communicator on all its members, without a message.
+"""Gives each communicator the same name on all its members, without communication.
 
 Handles are local, and MPI uses them again. But all members made the communicator by the same
 collective call of the same parent. The name of the parent, the number of that call and the world
@@ -15,7 +15,7 @@ from ddtop.wire.rank_runs import packed
 from ddtop.wire.records import Group
 
 SCRATCH_AT = 7
-"""A word that nobody reads. Communicators without a place in the table count there."""
+"""A word that is never read. Communicators without a place in the table count there."""
 TRAFFIC_KEYS_MAX = 256
 MEMBERS_TOLD_BY_ALL = 512
 TOLD_AT_ONCE = 8
@@ -46,7 +46,7 @@ class Comm:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
         self.seq = 0
         self.traffic: dict[tuple[int, int], list[int]] = {}
-        # After a receive from anybody the counts say nothing of one peer any more.
+        # After a receive from any rank, the counts no longer say anything about one peer.
         self.wild = False
         base = layout.COMMS_AT + index * layout.COMM_WORDS
         known = index >= 0
@@ -65,14 +65,14 @@ class Comm:
 
 
 class Communicators:
-    """All of them by handle. On the thread that makes the communicator."""
+    """All communicators by handle. Used on the thread that makes a communicator."""
 
     def __init__(self, mpi: Any, words: memoryview, backend: str) -> None:
         self._mpi, self._words, self._backend = mpi, words, backend
         self.by_handle: dict[int, Comm] = {}
         self._free = list(range(layout.COMMS - 1, -1, -1))
         self.untold = 0
-        """Communicators for which the page has no place: their calls are shown without a name."""
+        """Communicators that do not fit on the page: their calls are shown without a name."""
         self.handle_of = _handle_reader(mpi)
         self._world_group: Any = None
         self._rank = mpi.COMM_WORLD.Get_rank()
@@ -80,7 +80,7 @@ class Communicators:
         self._told = 0
 
     def groups(self) -> tuple[Group, ...]:
-        """What is reported of them."""
+        """The groups that are reported."""
         return tuple(comm.group for comm in list(self.by_handle.values()) if comm.group is not None)
 
     def add_world(self) -> None:
@@ -92,7 +92,7 @@ class Communicators:
         self.by_handle[self.handle_of(self._mpi.COMM_SELF)] = own
 
     def adopt(self, made: Any, how: str, parent: Comm, seq: int) -> None:
-        """A communicator has come out of a collective call of its parent."""
+        """A collective call of the parent has made a communicator."""
         if not isinstance(made, self._mpi.Comm) or made == self._mpi.COMM_NULL or not parent.uid:
             return
         handle = self.handle_of(made)
@@ -116,7 +116,7 @@ class Communicators:
             self.tell()
 
     def drop(self, handle: int) -> None:
-        """It was freed: the next one may have its handle."""
+        """The communicator was freed: a new one may get the same handle."""
         comm = self.by_handle.pop(handle, None)
         if comm is not None and comm.index >= 0:
             at = layout.COMMS_AT + comm.index * layout.COMM_WORDS
@@ -150,7 +150,7 @@ class Communicators:
 
 
 def uid_of(parent: int, how: str, seq: int, first: int) -> int:
-    """A number for what the parent's collective `seq` made with this first member.
+    """A number for the communicator that the parent's collective `seq` made with this first member.
 
     It is never the number of the world.
     """

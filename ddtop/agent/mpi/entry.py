@@ -15,9 +15,8 @@ from ddtop.wire import page
 from ddtop.wire.calls import MPI_CODES
 
 FIRST_HELLO_S = 3.0
-"""MPI_Init may block for ever with the GIL held, and a rank whose agent has not sent a Hello before
-is not seen at all. A Hello takes 0.1 s on an idle machine, and some seconds on one that is full of
-starting ranks."""
+"""MPI_Init may block for ever with the GIL held. A rank that has not sent a Hello before is then
+not seen at all. A Hello takes 0.1 s on an idle machine, and some seconds while many ranks start."""
 HELLO_S = 0.2
 _WRAPPED = "__ddtop_wrapped__"
 _INIT = page.CALLS.index("MPI_Init")
@@ -27,7 +26,8 @@ _slot = -1
 
 
 def before() -> None:
-    """The module is about to run, and with it MPI_Init, unless the program asked mpi4py not to."""
+    """Called before the module runs, and with it MPI_Init, unless the program has switched that
+    off."""
     global _slot
     from ddtop.agent import claim
 
@@ -46,14 +46,14 @@ def _say_hello(within_s: float = HELLO_S) -> None:
 
 
 def failed() -> None:
-    """The import did not come about."""
+    """Called if the import raised."""
     global _slot
     current.leave_call(_slot)
     _slot = -1
 
 
 def wrap(module: ModuleType) -> None:
-    """The module is there; MPI is up, or comes up with the program's own call of Init."""
+    """Called after the import: MPI is initialized, or the program will call Init itself."""
     global _slot
     current.leave_call(_slot)
     _slot = -1

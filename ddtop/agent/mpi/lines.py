@@ -1,4 +1,4 @@
-"""The writing side of the MPI part of the state page: one line a thread, and what fills it."""
+"""Writes the MPI part of the state page: one line per thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ddtop.agent.mpi.communicators import Comm, Communicators
 from ddtop.wire import mpi as layout
 
 RING = 1024
-"""Collectives remembered. Their times serve the search for stragglers, the last few the ranks that
-are blocked in a collective that this rank has passed, all of them the program's pattern."""
+"""Collectives that are remembered. Their times are used to find stragglers and the program's
+pattern, and the last few to explain ranks that are blocked in a collective that this rank has
+completed."""
 MARKS_MAX = 1 << 16
 
 Mark = tuple[int, int, int, int, bool]
@@ -65,7 +66,7 @@ class Lines:
         self._given_out = layout.LINES
 
     def new_line(self) -> Line:
-        """A line for the calling thread; one that is always taken where the page is full."""
+        """A line for the calling thread; if the page is full, one that is never shown."""
         if self._given_out >= layout.LINES:
             return self._overflow
         line = self.by_thread[get_ident()] = Line(self._given_out)
@@ -74,18 +75,18 @@ class Lines:
         return line
 
     def last(self, number: int) -> list[Past]:
-        """So many of the last collectives, the oldest first. Also on the agent's thread."""
+        """The last `number` collectives, the oldest first. May be called on the agent's thread."""
         total, ring = self.total, self.ring
         found = [ring[place % RING] for place in range(max(0, total - min(number, RING)), total)]
         return [past for past in found if past is not None]
 
     def mark(self, handle: int, mark: Mark) -> None:
-        """Remember what a request stands for; the next one with this handle takes its place."""
+        """Remember what a request stands for. The next request with this handle replaces it."""
         if len(self.marks) < MARKS_MAX:
             self.marks[handle] = mark
 
     def write_parts(self, line: Line, parts: list[Mark]) -> None:
-        """What the call that is about to be written waits for."""
+        """Write what the next call on this line waits for."""
         base = line.call_at - layout.CALL
         self.words[base + layout.PARTS] = len(parts)
         at = base + layout.PARTS_AT

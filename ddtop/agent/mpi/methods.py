@@ -1,6 +1,7 @@
 """Which of mpi4py's methods are watched, and which of their arguments are read.
 
-Left out on purpose: Get_rank, Get_size, Test, Iprobe and all else that programs call in hot loops.
+Get_rank, Get_size, Test, Iprobe and other methods that programs call in hot loops are left out on
+purpose.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ EXCHANGES = {"Sendrecv": (1, 2, 4, 5), "sendrecv": (1, 2, 4, 5), "Sendrecv_repla
 WAITS = ("Wait", "wait")
 MANY_WAITS = ("Waitall", "waitall", "Waitany", "waitany", "Waitsome", "waitsome")
 
-# Only their names: (class, method).
+# Methods of which only the name is noted: (class, method).
 NAMED: tuple[tuple[str, str], ...] = (
     *((name.partition(".")[0], name.partition(".")[2]) for name in MPI_CODES if "." in name),
     ("Topocomm", "Neighbor_allgather"),

@@ -1,10 +1,10 @@
-"""Puts the wrappers where every communicator and every request finds them.
+"""Installs the wrappers for all communicators and requests.
 
 mpi4py's types are immutable to `setattr`, but their method tables are ordinary dicts, reachable
 through the proxy `type.__dict__`. Every object sees a method that is replaced there. Types,
 isinstance and pickles stay as they are. This is a detail of CPython, so it is tried on one harmless
-method first. If it does not hold, COMM_WORLD becomes an instance of a subclass, which its Dups
-inherit and its Splits do not.
+method first. If it does not work, COMM_WORLD becomes an instance of a subclass. Its Dups have that
+class too, its Splits do not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def table_of(kind: type) -> dict[str, Any]:
     """The dict in which the type keeps its methods.
 
     Raises:
-        TableError: there is none to be had.
+        TableError: the dict cannot be reached.
     """
     found = [one for one in gc.get_referents(kind.__dict__) if type(one) is dict]
     if len(found) != 1:
@@ -48,7 +48,7 @@ def self_test(mpi: Any) -> None:
     """Replace one method that does nothing, call it on two objects, and put it back.
 
     Raises:
-        TableError: the replacement was not called, or the original did not come back.
+        TableError: the replacement was not called, or the original could not be restored.
     """
     original = table_of(mpi.Comm)[_PROBED]
     seen: list[object] = []
@@ -68,10 +68,11 @@ def self_test(mpi: Any) -> None:
 
 
 def install(mpi: Any, lines: Lines) -> str | None:
-    """Wrap everything; what is less than it should be, in a sentence, None where nothing is."""
+    """Wrap all methods. Returns a sentence about what could not be wrapped; None if all is
+    wrapped."""
     try:
         self_test(mpi)
-    except Exception as error:  # noqa: BLE001 - another Python, another mpi4py: then the other way
+    except Exception as error:  # noqa: BLE001 - another Python, another mpi4py: use the subclass
         _by_subclass(mpi, lines)
         return f"method tables cannot be replaced ({error}): only COMM_WORLD and its Dups are seen"
     made = _wrappers(mpi, lines)
@@ -158,7 +159,7 @@ def _exchange(
 
 
 def _by_subclass(mpi: Any, lines: Lines) -> None:
-    """COMM_WORLD as an instance of a class of ours; it has the same handle, and compares equal."""
+    """Make COMM_WORLD an instance of our own class. It has the same handle and compares equal."""
     made = _wrappers(mpi, lines)
     body = {
         name: make(getattr(mpi.Intracomm, name))

@@ -41,11 +41,11 @@ class MpiProbe(Communication):
 
     @property
     def untold(self) -> int:
-        """Communicators that had no place on the page any more."""
+        """Communicators that did not fit on the page."""
         return self._lines.communicators.untold
 
     def sample(self, tick: Tick) -> None:
-        """Read the page; let the rows below know which threads are in a call."""
+        """Read the page, and tell the following probes which threads are in a call."""
         now, unix_ns = tick.now, time.time_ns()
         self.groups = self._lines.communicators.groups()
         state = layout.read_mpi(self._part, unix_ns, unix_ns - now)
@@ -66,11 +66,11 @@ class MpiProbe(Communication):
             tick.pattern = self.rhythm.iteration, self.rhythm.at
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """What the page said at the last sample."""
+        """What the last sample found on the page."""
         return {"mpi": self.state}
 
     def close(self, tick: Tick) -> None:
-        """Report what was done since the last sample."""
+        """Report the calls since the last sample."""
         self.sample(tick)
 
     def entered(self, unix_minus_mono: int) -> list[tuple[str, int, int, str]]:

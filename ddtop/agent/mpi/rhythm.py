@@ -1,9 +1,10 @@
-"""Iterations of a program that reports no steps: how often its pattern of collectives has repeated.
+"""Counts the iterations of a program that reports no steps: the repetitions of its pattern of
+collectives.
 
 Source: the last collectives in the ring of `mpi.lines`, read once a tick; nothing is counted in a
-call. A pattern of p calls counts once it was the same through three rounds and in four ticks. From
-then on every p calls are an iteration. Caveat: loops of varying length have no such pattern, and
-then nothing is reported. Check: the program's own log.
+call. A pattern of p calls counts once it has repeated three times and was found in four ticks. From
+then on every p calls are an iteration. Caveat: loops of varying length have no such pattern, so
+nothing is reported for them. Check: the program's own log.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Rhythm:
         self._seen = self._counted = 0
 
     def look(self, now: int) -> None:
-        """One look at the last collectives."""
+        """Look once at the last collectives."""
         total = self._lines.total
         if total == self._seen:
             return
         self._seen = total
         period = self._find(now)
         if period == 0 or period != self._period:
-            # What was counted so far stays: a program goes from one loop into the next.
+            # Keep the count: the program has gone from one loop into the next.
             self._period, self._agreeing, self._counted = period, 1, total
             return
         self._agreeing += 1
@@ -52,7 +53,7 @@ class Rhythm:
         """The shortest pattern in the last collectives, 0 where there is none."""
         limits = self._limits
         last = self._lines.last(limits.pattern_length)
-        # After a loop of another kind, in which the program may have been long ago.
+        # The older calls may come from another loop.
         recent = [past for past in last if now - past[5] < limits.pattern_recent_ns]
         if period := _period(last, limits.pattern_rounds):
             return period

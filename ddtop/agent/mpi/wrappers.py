@@ -1,9 +1,9 @@
 """The wrapper of each of mpi4py's methods: write the call to the page, run the method, erase the
 call.
 
-Written for speed: about a microsecond a call, of which packing and the clock are half. Only the
-outermost call of a thread is noted. Nothing here raises by itself: mpi4py refuses an argument that
-the wrapper cannot read.
+Written for speed: about a microsecond per call, half of it for packing and the clock. Only the
+outermost call of a thread is noted. The wrappers raise no errors of their own: if they cannot read
+an argument, mpi4py refuses it too.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
 
 
 def ending(lines: Lines, original: Method) -> Method:
-    """Free and Disconnect: the handle may come again."""
+    """Free and Disconnect: a new communicator may get the same handle."""
     handle_of, drop = lines.communicators.handle_of, lines.communicators.drop
 
     @functools.wraps(original)
@@ -102,7 +102,7 @@ def ending(lines: Lines, original: Method) -> Method:
 def started_collective(
     lines: Lines, name: str, original: Method, root_at: int | None, buffer_at: int | None
 ) -> Method:
-    """A nonblocking collective: it takes its number when it starts; the program waits for its
+    """A nonblocking collective. It gets its number when it starts; the program waits for its
     request.
     """
     code, comms, handle_of, words = (
@@ -145,7 +145,7 @@ def _nbytes(args: tuple[Any, ...], at: int) -> int:
 
 
 class Point:
-    """Where the peer and the tag of a call stand, and what leaves them open there."""
+    """The positions of peer and tag among the arguments, and the values that mean "any"."""
 
     __slots__ = ("any_source", "any_tag", "peer_at", "peer_name", "tag_at", "tag_name", "which")
 
@@ -179,7 +179,7 @@ class Point:
             return NONE, NONE
 
     def count(self, comm: Comm, peer: int, tag: int) -> None:
-        """One more has begun."""
+        """Count one more call."""
         if peer >= 0 and tag >= 0:
             comm.count(peer, tag, self.which)
         elif ANY in (peer, tag):
@@ -225,7 +225,7 @@ def single(lines: Lines, name: str, original: Method, point: Point, counts: bool
 def started_single(
     lines: Lines, name: str, original: Method, point: Point, persistent: bool = False
 ) -> Method:
-    """A nonblocking send or receive: its request remembers whom it waits for."""
+    """A nonblocking send or receive. The peer is remembered with its request."""
     code, comms, handle_of = MPI_CODES[name], lines.comms, lines.communicators.handle_of
 
     @functools.wraps(original)
@@ -245,7 +245,7 @@ def started_single(
 
 
 def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point) -> Method:
-    """Sendrecv: both halves have to come about."""
+    """Sendrecv: it waits for both its send and its receive."""
     code, comms, by_thread, handle_of = (
         MPI_CODES[name],
         lines.comms,
@@ -312,7 +312,8 @@ def wait_one(lines: Lines, name: str, original: Method) -> Method:
 
 
 def wait_many(lines: Lines, name: str, original: Method) -> Method:
-    """A class method that waits for several requests; of those that go on the marks stay."""
+    """A class method that waits for several requests. Requests that are still open keep their
+    marks."""
     code, by_thread, handle_of, marks = (
         MPI_CODES[name],
         lines.by_thread,
@@ -339,7 +340,7 @@ def wait_many(lines: Lines, name: str, original: Method) -> Method:
 
 
 class _Peek:
-    """Marks that are looked at and stay."""
+    """Marks whose `pop` leaves them in place."""
 
     def __init__(self, marks: dict[int, Mark]) -> None:
         self._marks = marks

@@ -1,1 +1,1 @@
-"""What the agent reads in its rank, one source a file."""
+"""The probes: what the agent reads in its rank, one source per file."""

@@ -1,4 +1,4 @@
-"""How often each activity was seen: what the shares in PHASES are made of.
+"""Counts how often each activity was seen, for the shares in the column PHASES.
 
 Source: the activity that `rank_thread` reads from the frames, four samples a second. Caveat: Python
 frames only, so compiled code counts as the line that called it. Check: `py-spy dump --pid PID`

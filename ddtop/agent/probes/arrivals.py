@@ -1,4 +1,4 @@
-"""When this rank entered its last collectives, exactly: what the relay asks for.
+"""The exact times at which this rank entered its last collectives, on request of the relay.
 
 Source: one read of the flight recorder's entries, and MPI's ring of calls. Measured with 2,000
 entries (torch's default, about 1 MB of JSON): 20 ms of CPU of the agent's thread without the GIL,
@@ -19,7 +19,7 @@ from ddtop.wire.samples import REDUCING, ROOTED, SYMMETRIC, arrivals_of
 
 _KINDS = dict.fromkeys(("broadcast", "scatter", "gather", "reduce"), ROOTED) | {
     "all_reduce": REDUCING,
-    # It carries nothing, so a step with many of them gains by leaving them out.
+    # A barrier carries no data, so a step with many of them becomes faster without them.
     "barrier": REDUCING,
 }
 

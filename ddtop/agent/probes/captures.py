@@ -1,9 +1,9 @@
-"""Whether the program captures a CUDA graph at this moment, and how many it has replayed.
+"""Whether the program is capturing a CUDA graph now, and how many graphs it has replayed.
 
-Asking a CUDA event from another thread ends a capture in its default mode with an error, so NCCL's
-entries are not read meanwhile. Nothing outside the capturing thread can be asked for it: the two
-methods that begin and end a capture are wrapped, once the first group of NCCL is there. A replay
-runs collectives that move no number and have no entry: it is counted, as progress of the rank.
+If another thread queries a CUDA event, a capture in the default mode fails, so NCCL's entries are
+not read during a capture. No function tells other threads about a capture, so the two methods that
+begin and end one are wrapped once the first NCCL group exists. A replay runs collectives that
+change no sequence number and have no entry, so it is counted as progress of the rank.
 
 Source: `torch.cuda.graphs.CUDAGraph`; https://github.com/pytorch/pytorch/pull/104555. Captures that
 C++ code begins by itself are not seen.
@@ -29,11 +29,11 @@ class Captures:
 
     @property
     def may_be_open(self) -> bool:
-        """A capture is open, or nothing can be known of it."""
+        """A capture is open, or this cannot be known."""
         return bool(self._open) or not self._watched
 
     def watch(self) -> None:
-        """Wrap the methods; again and again is fine."""
+        """Wrap the methods. It may be called several times."""
         graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
         if self._watched or graph is None:
             return
@@ -49,7 +49,7 @@ class Captures:
     def _counts(self, original: Any) -> Any:
         @functools.wraps(original)
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            # Several threads may lose a count: that it moves is what matters.
+            # Several threads may lose a count: it only matters that the number changes.
             self.replays += 1
             return original(graph, *args, **kwargs)
 

@@ -1,9 +1,9 @@
-"""How far this rank is in each of its process groups, and what is open there.
+"""The progress of this rank in each of its process groups, and its open collectives.
 
 Source: torch's sequence numbers, read at every tick (1 us); the flight recorder's status, at most
 four times a second; its entries, once a stuck collective. Caveat: the read of the status walks a
-C++ map without its lock. It is left out while there is a group that may be about to get its first
-entry; after 5 s without any movement it is read anyway, once a second. Check:
+C++ map without its lock. The status is not read while a group may be about to get its first entry;
+after 5 s without progress it is read anyway, once a second. Check:
 `torch.distributed._dump_fr_trace` in the program.
 """
 
@@ -97,7 +97,7 @@ class Collectives(Communication):
         return gaps[0] if gaps else None
 
     def _gaps(self) -> list[tuple[str, int]]:
-        """The same of each group that has one, the oldest first."""
+        """The same for each group that has one, the oldest first."""
         pending = [
             (watch.pending_since, name, watch)
             for name, watch in self._watches.items()
@@ -113,7 +113,7 @@ class Collectives(Communication):
         ]
 
     def sample(self, tick: Tick) -> None:
-        """Look at the process groups, unless the program destroys one at this moment."""
+        """Read the process groups, unless the program is destroying one."""
         rank, self.waits = self._rank, False
         self.gpu = tick.gpu
         if rank is None or rank.collectives_paused or tick.now - self._looked_at < LOOK_EVERY_NS:
@@ -128,7 +128,7 @@ class Collectives(Communication):
             if not tick.has_peer:
                 waiting = seen is not None and seen.activity in (COLLECTIVE, BACKWARD)
                 in_line = tick.line_since
-            # Compiled code calls its collectives without a frame of torch.
+            # Compiled code calls collectives without a Python frame of torch.
             elsewhere = (
                 seen is not None
                 and seen.activity in _ELSEWHERE
@@ -180,18 +180,18 @@ class Collectives(Communication):
     ) -> None:
         """Read the groups once.
 
-        `elsewhere`: the rank's thread is seen in something else than communication, so what is open
-        on gloo blocks nobody at this moment. For when the recorder is off: `waiting_frame`: the
-        main thread is inside torch's collective code; `in_line_since`: since when it is inside one
-        and the same call, monotonic ns.
+        `elsewhere`: the rank's thread does something other than communication, so an open gloo
+        collective blocks nobody now. The other arguments are for use without the recorder.
+        `waiting_frame`: the main thread is inside torch's collective code. `in_line_since`: since
+        when it has been inside one and the same call, monotonic ns.
         """
         self._now = now
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        # While it is being imported the module stands there without its contents.
+        # During its import the module exists but is empty.
         if getattr(getattr(c10d, "_world", None), "default_pg", None) is None:
             return
         if self._left:
-            # Made anew: the next groups count from nought, also under the names of the last.
+            # New groups count from 0 again, even if they have the names of old ones.
             self._forget_groups()
         self._look_at_groups(c10d, now)
         if self._captures.replays != self._replays:
@@ -207,8 +207,8 @@ class Collectives(Communication):
         on_nccl = self._on_nccl() if pending else set()
         on_host = [name for name in pending if name not in on_nccl]
         self.waits = bool(pending) if not elsewhere else len(pending) > len(on_host)
-        # On NCCL the host runs ahead of its GPU: nearly always something is open, and that says
-        # nothing.
+        # On NCCL the CPU side runs ahead of the GPU: a collective is nearly always open, which
+        # means nothing.
         self.count_sample(self.waits, bool(on_host) and not elsewhere)
         self._maybe_read_entries(now, unix_minus_mono)
         self._look_at_errors(c10d, now)
@@ -219,8 +219,8 @@ class Collectives(Communication):
             for name, seq in numbers_of(str(own), group).items():
                 self._look_at_number(name, seq, now)
                 found.append((name, group))
-        # If other ranks use gloo here, the ranks that wait must know that this one has not. If
-        # nobody does, there is no such group.
+        # If other ranks use gloo here, the ranks that wait must know that this rank has not. If no
+        # rank does, there is no such group.
         used = [
             (name, group)
             for name, group in found
@@ -228,7 +228,7 @@ class Collectives(Communication):
         ]
         changed = [name for name, _ in used] != [group.name for group in self.groups]
         if (changed or now - self._meanings_at > MEANINGS_EVERY_NS) and used:
-            # A mesh or a global may get its group after the group was made.
+            # A mesh or a global may get its group some time after the group was made.
             self._meanings_at, before = now, self._meanings
             guard.run(MEANINGS, self._find_meanings, world)
             changed = changed or self._meanings != before
@@ -251,8 +251,8 @@ class Collectives(Communication):
         watch = self._watches.get(name)
         if watch is None:
             watch = self._watches[name] = GroupWatch(moved_at=now)
-        # Inside a monitored_barrier its sends and receives advance the number. The number from
-        # before can be compared between ranks.
+        # The sends and receives of a monitored_barrier advance the number. Only the number from
+        # before it can be compared between ranks.
         seq = self._peers.bases.get(name, seq)
         if seq is not None and seq != watch.enqueued:
             watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
@@ -288,8 +288,8 @@ class Collectives(Communication):
         ]
         nccl = self._on_nccl() if unseen else set()
         for name, watch in unseen:
-            # Used since the last tick: at the next tick its status is in the map. On NCCL a call
-            # with one peer is enough.
+            # The group was used since the last tick, so at the next tick its status will be in the
+            # map. On NCCL one call with a peer is enough.
             watch.used = watch.enqueued > 0 or (name in nccl and self._peers.calls.get(name, 0) > 0)
         if not unseen:
             return True
@@ -305,7 +305,7 @@ class Collectives(Communication):
         try:
             status = self._recorder.status(self._not_read())
         except UnreadableError as error:
-            # Numbers and frames go on without it.
+            # Sequence numbers and frames are still read.
             guard.note(STATUS, str(error))
             status, self._status_unreadable = {}, True
         self._status_at = now
@@ -323,8 +323,8 @@ class Collectives(Communication):
             # the sequence number and the frame are known.
             if watch is None or enqueued < 0:
                 continue
-            # NCCL counts calls that have one peer by themselves, and its status has the number of
-            # the last call of either kind.
+            # NCCL counts calls with one peer separately, and its status has the number of the last
+            # call of either kind.
             mixed = key[0] == "nccl" and self._peers.calls.get(self._names[key], 0) > 0
             take = watch.take_mixed_status if mixed else watch.take_status
             waited = take(enqueued, completed, now)
@@ -334,8 +334,8 @@ class Collectives(Communication):
                 self.moved_at = now
 
     def _not_read(self) -> frozenset[str]:
-        """Gloo's recorder, as long as only NCCL is used: it may be about to get its first entry.
-        That of torch 2.15's NCCL where there is no group on NCCL.
+        """The recorders to leave out. Gloo's, as long as only NCCL is used, because it may be about
+        to get its first entry. That of torch 2.15's NCCL, if there is no group on NCCL.
         """
         gloo = [self._watches[group.name] for group in self.groups if "nccl" not in group.backend]
         unused = [] if any(watch.used for watch in gloo) else ["fr"]
@@ -354,7 +354,7 @@ class Collectives(Communication):
         nccl: set[str] = set()
         if in_line_since is not None and now - in_line_since > self._limits.in_line_ns:
             nccl = self._on_nccl()
-            # Asked last: it reads a file.
+            # This comes last, because it reads a file.
             nccl = nccl if nccl and _spins() else set()
         for name, watch in self._watches.items():
             if watch.moved_at > self._status_at:
@@ -372,21 +372,21 @@ class Collectives(Communication):
             watch.pending_since = None
 
     def _look_at_calls(self, now: int, in_call_since: int | None) -> None:
-        """NCCL: a thread that is blocked inside a call which the status does not have yet."""
+        """NCCL: find a thread that is blocked inside a call that is not in the status yet."""
         for name, number in self._used_on_nccl().items():
-            # A status that mixes both kinds of calls is behind no number.
+            # A status that mixes both kinds of calls cannot be compared with the number.
             if number is not None:
                 self._watches[name].follow_call(now, in_call_since, self._limits.stuck_ns)
 
     def _look_at_building(self, now: int, waiting_frame: bool) -> None:
-        # NCCL makes a group's communicator inside its first collective: the number has moved, but
-        # the recorder has no entry yet.
+        # NCCL creates a group's communicator inside its first collective: the number has changed,
+        # but the recorder has no entry yet.
         for group in self.groups:
             watch = self._watches.get(group.name)
             if watch is None or "nccl" not in group.backend:
                 continue
-            # With a recorder that is off, or a status that stays at -1, only the very first is sure
-            # to be one.
+            # If the recorder is off, or the status stays at -1, only the very first call is certain
+            # to be such a one.
             first = watch.completed is None and watch.enqueued == 1
             builds = first and waiting_frame and now - watch.moved_at > self._limits.stuck_ns
             if builds or watch.building:
@@ -421,7 +421,8 @@ class Collectives(Communication):
         ]
         stalls = bool(gaps)
         if gaps:
-            # Each gap once: one that is real must not hide that another one is not.
+            # Read once for each open collective: one that is really open must not hide that another
+            # is not.
             key = next(
                 (new for gap in gaps if (new := ("stuck", *gap)) not in self._read_keys),
                 ("stuck", *gaps[0]),
@@ -451,8 +452,8 @@ class Collectives(Communication):
             self._read_keys.append(key)
 
     def _stuck_on_nccl(self, now: int) -> bool:
-        """Whether a group of NCCL has made no progress for so long that reading entries is worth
-        the risk.
+        """Whether an NCCL group has made no progress for so long that reading entries is worth the
+        risk.
         """
         on_nccl = self._on_nccl()
         return any(
@@ -490,12 +491,12 @@ class Collectives(Communication):
         gpu: int | None = None,
         hooked: bool = False,
     ) -> bool:
-        """Read the entries and take them in; False if they cannot be had now."""
+        """Read and use the entries; False if they cannot be read now."""
         assert self._recorder is not None
         self._entries_at = now
         if gpu is not None and self._rank is not None:
-            # Should the driver block this read, the silence must not look as if C code held the
-            # GIL.
+            # If the driver blocks this read, the silence of the agent must not look as if C code
+            # held the GIL.
             self._rank.page.words[HEARTBEAT_AT] = 0
         entries = self._recorder.entries(self._size_guess(), stalls, gpu, hooked)
         self._note_entries()
@@ -514,8 +515,8 @@ class Collectives(Communication):
         for recorder, name, entry in tracked:
             self._names[recorder, str(entry.pg_id)] = name
         self._ended = ended(self._names)
-        # A group of gloo whose entries are all overwritten has nothing open: it was used long
-        # before the others.
+        # A gloo group whose entries have all been overwritten has nothing open: it was last used
+        # long before the others.
         known = [
             (key[0], self._names[key])
             for key in self._names.keys() - self._ended
@@ -549,7 +550,7 @@ class Collectives(Communication):
         )
 
     def open_collectives(self) -> tuple[Collective, ...]:
-        """What was open when the entries were last read and still is."""
+        """The collectives that were open when the entries were last read and still are."""
         return tuple(
             item for watch in self._watches.values() if watch.pending_since for item in watch.open
         )
@@ -566,7 +567,7 @@ class Collectives(Communication):
     def leave_groups(self, final: dict[str, int]) -> None:
         """All groups were destroyed at these sequence numbers: every collective has completed.
 
-        They are still reported: to a rank that still waits, this rank has been there.
+        They are still reported, so that a rank that still waits knows that this rank has joined.
         """
         if self._left:
             return
@@ -579,7 +580,7 @@ class Collectives(Communication):
             watch.completed, watch.pending_since, watch.open = watch.enqueued, None, []
 
     def _forget_groups(self) -> None:
-        # Torch never removes a status, nor uses its number again (`all_pg_status_`, `local_id_`).
+        # Torch never removes a status and never reuses its number (`all_pg_status_`, `local_id_`).
         self._former_keys |= self._seen_keys
         self._some_destroyed = False
         for name in self._watches:
@@ -592,9 +593,9 @@ class Collectives(Communication):
 
 
 def _spins() -> bool:
-    """Whether the main thread runs at this moment, as one does that spins for its GPU.
+    """Whether the main thread is running now, as it does while it spins for its GPU.
 
-    A thread that sleeps there waits for something else, and the others wait for it.
+    A thread that sleeps waits for something else, and the other ranks wait for it.
     """
     fields = stat_fields("self")
     return fields is not None and fields[0] == "R"

@@ -2,10 +2,10 @@
 
 Source: `torch._C._cuda_memoryStats`, the numbers of torch's allocator. Caveat: torch holds the lock
 of these numbers while it asks the driver for memory, and reads them with the GIL held (2.13,
-`THCPModule_memoryStats`). An allocation that blocks would freeze the interpreter at that read. So
-they are read only while the main thread moves: it is at another line or in another step than at the
-last look, and no collective is stuck. Nothing here may initialise CUDA for the program. Check:
-`torch.cuda.memory_stats()` in the program.
+`THCPModule_memoryStats`). If an allocation blocks, such a read would freeze the interpreter. So the
+numbers are read only while the main thread makes progress: it is at another line or in another step
+than at the last sample, and no collective is stuck. Nothing here may initialise CUDA for the
+program. Check: `torch.cuda.memory_stats()` in the program.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Cuda(Probe):
         self._mark: tuple[object, ...] = ()
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """Look now: twice a second is enough, because the numbers are read every two seconds."""
+        """Sample here: twice a second is enough, because the numbers are read every two seconds."""
         rank, seen = self._rank, tick.seen
         if rank is not None:
             iteration = rank.page.words[layout.ITERATION_AT]
@@ -65,8 +65,8 @@ class Cuda(Probe):
     ) -> None:
         """Read the GPU and its memory, if that is safe now.
 
-        `mark`: where the main thread is. `stuck`: a collective is stuck. `gloo_bytes`: of the
-        gradients, reported with it.
+        `mark`: where the main thread is. `stuck`: a collective is stuck. `gloo_bytes`: size of the
+        gradients that use gloo, reported with it.
         """
         moves, self._mark = bool(mark) and mark != self._mark, mark
         if not moves or stuck or now - self._read_at < EVERY_NS:
@@ -103,7 +103,8 @@ def _stats(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _own(stats: dict[int, dict[str, Any]], local_rank: int | None) -> int | None:
-    """The device on which this process has most memory; none yet: that of its local rank."""
+    """The device on which this process has most memory; without any memory, the device of its local
+    rank."""
     held = {
         index: _number(found, "reserved_bytes", "all", "current") or 0
         for index, found in stats.items()

@@ -1,8 +1,8 @@
-"""What a dataset holds, as far as its attributes and its code show.
+"""The content of a dataset, as far as its attributes and its code show it.
 
-Source: the dataset's `__dict__` and the names in its code. It decides whether two ranks can be said
-to read the same data. Caveat: `__getitem__` may read a disk, so it is never called. Check: print
-the dataset's attributes on two ranks.
+Source: the dataset's `__dict__` and the names in its code. It decides whether two ranks read the
+same data. Caveat: `__getitem__` may read a disk, so it is never called. Check: print the dataset's
+attributes on two ranks.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 
 _ATTRIBUTES, _VALUES, _CHARACTERS, _NUMBERS = 40, 8, 200, 64
 _LEAST = 16
-"""A container of so many values is more than a shape or a switch."""
+"""A container with this many values holds data, not only a shape or options."""
 _FUNCTIONS = 40
 _BY_RANK = re.compile(
     r"\A(environ|getenv|get_(\w+_)?rank|(local_|global_)?process_index|randn|randn_like"
     r"|standard_normal)\Z"
 )
-"""What gives each rank samples of its own: it asks which it is, or makes them up."""
+"""Names that give each rank its own samples: the code asks for the rank, or invents samples."""
 _LIBRARIES = ("torch", "numpy", "datasets", "torchvision")
 _GOLDEN = 0.6180339887
 _ARRAYS = ("Tensor", "ndarray")
 
 
 def holds(dataset: Any, length: int | None) -> bool:
-    """Whether it holds what samples are made of: enough values, or a path.
+    """Whether it holds data: enough values, or a path.
 
-    A dataset that holds only sizes and shapes makes up its samples.
+    A dataset that holds only sizes and shapes invents its samples.
     """
     return any(_holds(value, length or 0, 3) for value in _held(dataset).values())
 
@@ -100,7 +100,7 @@ def _holds(value: Any, length: int, deep: int) -> bool:
     if isinstance(value, (str, PurePath)):
         return not isinstance(value, str) or "/" in value or os.sep in value
     if is_array(value):
-        # All alike, it tells nothing apart.
+        # If all values are equal, they cannot distinguish two datasets.
         return (
             bool(value.shape)
             and value.shape[0] >= min(length, _LEAST)
@@ -114,10 +114,10 @@ def _holds(value: Any, length: int, deep: int) -> bool:
         ):
             return True
     else:
-        # A digest of its own: Hugging Face's datasets.
+        # Datasets of Hugging Face have their own digest.
         if type(_held(value).get("_fingerprint")) is str:
             return True
-        # What can be called transforms samples and holds none.
+        # A callable transforms samples and holds none.
         held = value if type(value) is dict else {} if callable(value) else _held(value)
         some = [held[key] for key in list(held)[:_ATTRIBUTES]]
     return deep > 0 and any(_holds(one, length, deep - 1) for one in some)
@@ -157,7 +157,7 @@ def _functions(one: Any) -> list[FunctionType]:
 
 
 def _makers(one: Any, deep: int) -> Iterator[Any]:
-    """It, and what it holds that has code: a dataset in a Subset, a transform."""
+    """The object and the parts of it that have code: a dataset in a Subset, a transform."""
     yield one
     if deep and not isinstance(one, (FunctionType, MethodType)):
         for value in list(_held(one).values())[:_ATTRIBUTES]:
@@ -167,7 +167,7 @@ def _makers(one: Any, deep: int) -> Iterator[Any]:
 
 
 def _named(function: FunctionType, owner: type) -> Iterator[tuple[str, Any]]:
-    """What the names in its code stand for, where no code has to run to find out."""
+    """The values of the names in its code, as far as no code has to run to find them."""
     for code in _with_inner(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:
@@ -196,7 +196,7 @@ def _value(value: Any, deep: int = 2) -> str:
         return str(value)
     kind = type(value)
     name = kind.__name__
-    # Exactly these: a class of the program's own may do anything when it is asked.
+    # Exactly these types: a class of the program may run any code.
     if kind in (list, tuple, range):
         return f"{name}[{len(value)}]({_texts(value, deep)})"
     if kind is dict:

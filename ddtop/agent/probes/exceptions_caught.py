@@ -1,12 +1,12 @@
 """Exceptions that the program catches again and again. On request: DDTOP_EXCEPTIONS=1, Python 3.12.
 
 Source: `sys.monitoring`, for one tick in five seconds. It reports each exception that finds a
-handler. These events cannot be switched off by place, so the window is short, and closed after
-EVENTS_MAX events. `finally`, `with` and an `except` that does not match are handlers too: each
-raises again, which takes the count back. Only the rank's thread and the program's own code count.
-Between windows the tool's number is free. No exception, and with it no frame, is kept. Caveat: an
-exception that is caught and raised again as another counts as caught. Check: put a counter into the
-handler.
+handler. These events cannot be switched off for single places, so the window is short, and closed
+after EVENTS_MAX events. `finally`, `with` and an `except` that does not match are handlers too:
+each raises again, which undoes the count. Only the rank's thread and the program's own code count.
+Between windows another tool may use the tool number. No exception, and with it no frame, is kept.
+Caveat: an exception that is caught and raised again as another counts as caught. Check: put a
+counter into the handler.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ EVENTS_MAX = 2_000
 WINDOWS, PLACES = 6, 64
 """Windows remembered (half a minute), and places counted in one."""
 TOOL_IDS = (4, 3)
-"""Tool numbers that Python reserves for nobody: 0, 1, 2 and 5 belong to debuggers, coverage,
-profilers and optimizers.
+"""Tool numbers that Python does not reserve; 0, 1, 2 and 5 belong to debuggers, coverage, profilers
+and optimizers.
 """
 FLOW = frozenset(
     {
@@ -51,14 +51,14 @@ FLOW = frozenset(
     }
     | {"BlockingIOError", "KeyboardInterrupt", "SystemExit"}
 )
-"""By these programs poll, loop and end."""
+"""Exceptions that programs use for polling, loops and their end."""
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 _Key = tuple[str, str, str, int]
 
 
 def why_not() -> str | None:
-    """Why caught exceptions cannot be seen here; None where they can."""
+    """Why caught exceptions cannot be seen here; None if they can."""
     return (
         None if _monitoring is not None else f"needs Python 3.12, this is {sys.version.split()[0]}"
     )
@@ -72,7 +72,7 @@ def asked_for() -> bool:
 def probe(rank: Rank) -> ExceptionsCaught | None:
     """The probe of `ddtop.agent.sources`, if somebody asked for it.
 
-    If this Python cannot tell of caught exceptions, the record says why.
+    If this Python cannot report caught exceptions, the record says why.
     """
     if not asked_for():
         return None
@@ -120,7 +120,7 @@ class ExceptionsCaught(Probe):
         os.register_at_fork(after_in_child=self.release)
 
     def sample(self, tick: Tick) -> None:
-        """Follow the rank's thread, and open or close a window."""
+        """Find the rank's thread, and open or close a window."""
         if self._rank is not None:
             self.thread_id = self._rank.lead_id
         self.take_turn(tick.now)
@@ -146,7 +146,7 @@ class ExceptionsCaught(Probe):
             raise
 
     def release(self) -> None:
-        """Give the tool's number back; what the open window saw is lost."""
+        """Release the tool number; the counts of the open window are lost."""
         tool, self._tool = self._tool, None
         if tool is None:
             return

@@ -1,7 +1,7 @@
 """Exceptions that nothing caught.
 
-Source: `sys.excepthook` and `threading.excepthook`. The hooks that are there still run, ours only
-looks first. Caveat: `os._exit`, a signal and a crash in C code raise nothing. Check: the program's
+Source: `sys.excepthook` and `threading.excepthook`. Existing hooks still run; ours runs first and
+only reads. Caveat: `os._exit`, a signal and a crash in C code raise nothing. Check: the program's
 stderr.
 """
 
@@ -53,7 +53,8 @@ def install(rank: Rank) -> None:
 
 
 def _leads(rank: Rank) -> bool:
-    """Whether the calling thread trains. The agent's last look may be older than its first step."""
+    """Whether the calling thread is the training thread. The agent's last sample may be older than
+    its first step."""
     own = threading.get_ident()
     return own != rank.main_id and own in (rank.stepper, rank.lead_id)
 
@@ -96,7 +97,7 @@ def note(
 
 
 def _fitting(exception: LastException) -> bytes:
-    """The exception for the state page, where long paths may leave room for few frames."""
+    """The exception for the state page. Long paths may leave room for only a few frames."""
     import msgspec
 
     from ddtop.wire import frames
@@ -115,8 +116,8 @@ def one_line(error: BaseException | None) -> str:
     """The exception's text without line breaks and secrets; what is cut shows as an ellipsis."""
     from ddtop.redaction import TEXT_CHARACTERS_MAX, redacted_start
 
-    # Cut first: the text of an exception may be a whole batch. One character more tells the next
-    # cut that something is missing.
+    # Cut first, because the text of an exception may be a whole batch. Keep one character more, so
+    # that the next cut shows that something is missing.
     text = redacted_start(str(error)[: TEXT_CHARACTERS_MAX + 1], TEXT_CHARACTERS_MAX)
     text = " ".join(text.split())
     return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"

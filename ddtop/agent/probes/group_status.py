@@ -1,5 +1,5 @@
-"""One process group, or what one backend does in it, as this rank has seen it. Clocks are
-monotonic ns.
+"""What this rank knows about one process group, or about one backend in it. Clocks are monotonic
+ns.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import msgspec
 from ddtop.wire.records import Collective
 
 RETIRED_KEPT = 8
-"""Retired entries kept a group: with gloo one side of a mismatch has passed, and its entry is
-the evidence.
+"""Retired entries kept per group. With gloo one side of a mismatch completes, and its entry is the
+evidence.
 """
 _DONE = ("retired", "completed")
 
 
 @dataclass
 class GroupWatch:
-    """What is known of it. `last`: a status that mixes collectives with calls for single ranks,
-    None of one that does not. `came_at`: when something completed last.
+    """What is known about the group. `last`: the last status, if it mixes collectives with calls
+    for single ranks, else None. `came_at`: when something completed last.
 
-    `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed), what the
-    entries said while that status stood. `doubted`: the status at which entries showed an open
-    collective that the status denies.
+    `status`: gloo's last status, (enqueued, completed). `proven`: (status, completed) according to
+    the entries while the status was the same. `doubted`: the status at which the entries showed an
+    open collective that the status does not show.
 
-    `uncounted`: calls that the number has and the status will never have, as those captured into a
-    CUDA graph. `connecting`: the thread is inside a call that the number has and the status has not
-    yet.
+    `uncounted`: calls that count in the sequence number but never in the status, such as those
+    captured into a CUDA graph. `connecting`: the thread is inside a call that counts in the number
+    but not yet in the status.
     """
 
     enqueued: int = 0
@@ -52,18 +52,18 @@ class GroupWatch:
     retired: list[Collective] = field(default_factory=list)
 
     def take_status(self, enqueued: int, completed: int, now: int) -> int | None:
-        """What the recorder says was enqueued and completed last. How long the wait was that has
-        ended with it, None if none has.
+        """Take the recorder's last enqueued and last completed number. Returns the length of the
+        wait that has ended, ns; None if none has.
 
         Gloo's `completed` is the number of the collective that completed last. Two of its threads
-        may end two collectives in the other order: then it stays below `enqueued` although nothing
-        is open. So it only counts until entries were read.
+        may finish two collectives in reverse order; then it stays below `enqueued` although nothing
+        is open. So it counts only until the entries have been read.
         """
         waited = None
         self.status = (enqueued, completed)
         completed = self._proven_completed(enqueued, completed)
         if self.completed is None and completed <= self.enqueued:
-            # Becoming known is no movement: until now the count stood in for it.
+            # A number that becomes known is not progress: until now the count was used instead.
             self.completed = completed
         elif completed != self.completed:
             if self.pending_since is not None:
@@ -78,13 +78,13 @@ class GroupWatch:
         return waited
 
     def follow_call(self, now: int, in_call_since: int | None, after_ns: int) -> None:
-        """On NCCL: whether the thread is inside a call that the status does not have yet. Call it
-        after `take_status`.
+        """On NCCL: find out whether the thread is inside a call that is not in the status yet. Call
+        it after `take_status`.
 
-        The number moves first, then NCCL is called, then the status moves. NCCL may block the host
-        inside any call: a new algorithm or a new peer connects there, and that waits for the
-        others. `in_call_since`: since when the thread is inside one call that may be such a one,
-        None if it is not; after `after_ns` it counts as blocked.
+        The number changes first, then NCCL is called, then the status changes. NCCL may block the
+        host inside any call, because a new algorithm or a new peer connects there and waits for the
+        other ranks. `in_call_since`: since when the thread has been inside one such call, None if
+        it is in none; after `after_ns` it counts as blocked.
 
         Source: ProcessGroupNCCL.cpp `collective` and `workEnqueue`; NCCL (2.22 and later) group.cc
         `asyncJobLaunch`.
@@ -103,26 +103,26 @@ class GroupWatch:
             self.pending_since, self.open = None, []
 
     def _proven_completed(self, enqueued: int, completed: int) -> int:
-        """What is completed, where entries have said more than this status does.
+        """The last completed number, from the entries if they know more than this status.
 
-        Each collective comes back once, so a status that has changed never returns: what was read
-        holds for as long as it stands.
+        Each collective completes once, so an old status never returns: what the entries showed is
+        valid as long as the status is the same.
         """
         if self.proven is None:
             return completed
         status, proven = self.proven
         if enqueued < status[0]:
-            # The group was made anew.
+            # The group was created again.
             self.proven = None
             return completed
         return proven if status == (enqueued, completed) else max(completed, min(proven, enqueued))
 
     def take_mixed_status(self, enqueued: int, completed: int, now: int) -> int | None:
-        """The same where NCCL's status has the last call of either kind, each with its own kind's
-        number.
+        """The same for NCCL's status of the last call of either kind, each with the number of its
+        own kind.
 
-        That they are alike says that nothing is open; that they differ, only that something is.
-        The entries say what it is.
+        If both are equal, nothing is open. If they differ, something is open, and only the entries
+        say what.
         """
         waited = None
         if (enqueued, completed) != self.last:
@@ -145,13 +145,14 @@ class GroupWatch:
     def take_entries(
         self, own: list[Collective], counts_singles: bool, unix_minus_mono: int
     ) -> None:
-        """Its collectives in the recorder, in the order in which they were made. `counts_singles`:
-        their op_id tells how many calls for single ranks the sequence number has in it."""
+        """Take its collectives from the recorder, in the order in which they were made.
+        `counts_singles`: their op_id shows how many calls for single ranks are counted in the
+        sequence number."""
         if not counts_singles:
             own = _by_retirement(own)
         self.open = [item for item in own if item.state not in _DONE]
         if not counts_singles:
-            # Entries of calls that were captured into a graph stay scheduled for ever.
+            # Entries of calls that were captured into a CUDA graph stay scheduled for ever.
             ended = max((item.seq for item in own if item.state in _DONE), default=0)
             self.open = [item for item in self.open if item.seq > ended]
         self.open = self.open[:RETIRED_KEPT]
@@ -173,7 +174,7 @@ class GroupWatch:
             self.pending_since = min(self.pending_since, since)
 
     def _settle(self, since: int | None) -> None:
-        """Of what is open in a status that mixes: whether it is a collective."""
+        """For a mixed status: decide whether the open call is a collective."""
         if not self.open:
             self.completed, self.pending_since = self.enqueued, None
             return
@@ -181,22 +182,22 @@ class GroupWatch:
         self.pending_since = since
 
     def _fits(self, own: list[Collective]) -> bool:
-        """These entries tell of the status. None at all: they are so old that the recorder has
-        overwritten them.
+        """Whether these entries match the status. If there are none, the recorder has overwritten
+        them, because they are old.
         """
         return self.status is not None and (
             not own or max(item.op_id for item in own) >= self.status[0]
         )
 
     def _prove(self, since: int | None) -> None:
-        """Of gloo: whether what the status says is so. `since`: when the oldest open collective
+        """For gloo: compare the status with the entries. `since`: when the oldest open collective
         was made.
         """
         assert self.status is not None
         done = enqueued = self.status[0]
         if self.open:
             if self.pending_since is None and self.doubted != self.status:
-                # It may have come back between the two reads.
+                # It may have completed between the two reads.
                 self.doubted = self.status
                 return
             done = min(enqueued, min(item.op_id for item in self.open) - 1)
@@ -210,11 +211,11 @@ class GroupWatch:
 
 
 def _by_retirement(own: list[Collective]) -> list[Collective]:
-    """NCCL's collectives, those that read "completed" without being retired as open ones.
+    """NCCL's collectives. Those that are "completed" but not retired count as open.
 
-    The state of a call that is blocked in its launch reads so: an event that was never recorded
-    counts as reached. The watchdog retires whatever has come back within 0.1 s. Where it retires
-    nothing (TORCH_NCCL_BLOCKING_WAIT) the state is all there is.
+    A call that is blocked in its launch has that state, because an event that was never recorded
+    counts as reached. The watchdog retires completed calls within 0.1 s. If it retires nothing
+    (TORCH_NCCL_BLOCKING_WAIT), only the state is known.
 
     Source: CUDAEvent.h `query`; ProcessGroupNCCL.cpp `kWatchdogThreadSleepMillis`.
     """

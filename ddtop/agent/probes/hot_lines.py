@@ -1,7 +1,8 @@
-"""Where the rank's thread was in its own code over the last half minute: a bounded count of lines.
+"""Counts the lines of the program's code at which the rank's thread was in the last half minute.
+The count is bounded.
 
-Source: the looks of `rank_thread`, four a second. Caveat: a sample, so a line that is short in time
-may be missing. Check: `py-spy top --pid PID`.
+Source: the looks of `rank_thread`, four a second. Caveat: these are samples, so a line that runs
+only briefly may be missing. Check: `py-spy top --pid PID`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from ddtop.agent.stacks.frames import ThreadLook
 from ddtop.wire.samples import Spot
 
 KEPT, TOLD = 120, 8
-"""Looks that are remembered (half a minute), and lines that are reported of them."""
+"""Samples that are remembered (half a minute), and lines that are reported."""
 
 _Key = tuple[str, str, int, "str | None"]
 
 
 class HotLines:
-    """Counts of (function, file, line, waits on) over the last looks. No frame is kept."""
+    """Counts of (function, file, line, waits on) over the last samples. No frame is kept."""
 
     def __init__(self) -> None:
         self._looks: deque[_Key | None] = deque(maxlen=KEPT)
         self._counts: dict[_Key, int] = {}
 
     def add(self, seen: ThreadLook | None) -> None:
-        """One more look; None or no own code counts too: shares are of all looks."""
+        """Add one sample. None, or no code of the program, counts too, because shares are of all
+        samples."""
         if len(self._looks) == KEPT:
             self._forget(self._looks[0])
         key = None

@@ -25,7 +25,7 @@ SCRIPT_BYTES_MAX = 1 << 20
 
 
 def look(given: Mapping[str, Any]) -> InitArguments:
-    """What these arguments of init_process_group say. Called right before torch reads them."""
+    """The arguments of init_process_group that matter. Called right before torch reads them."""
     method, timeout, store = given.get("init_method"), given.get("timeout"), given.get("store")
     if method is None and type(store).__name__ == "TCPStore":
         method = f"tcp://{getattr(store, 'host', '')}:{getattr(store, 'port', 0)}"
@@ -35,7 +35,7 @@ def look(given: Mapping[str, Any]) -> InitArguments:
 
 
 def store_file(method: str) -> StoreFile | None:
-    """What stands at the path of `file://`; None for another method."""
+    """The state of the file of a `file://` method; None for another method."""
     parts = urlparse(method)
     if parts.scheme != "file" or not parts.path:
         return None

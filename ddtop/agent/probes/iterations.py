@@ -43,7 +43,7 @@ class IterationsProbe(Probe):
             if words[layout.ITERATION_SOURCE_AT] <= layout.SOURCE_BATCH:
                 words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_BATCH
                 words[layout.ITERATION_AT], words[layout.STEP_AT] = batches, tick.now
-        # A counter of steps knows better than a pattern.
+        # A counter of steps is better than a pattern.
         silent = words[layout.ITERATION_SOURCE_AT] in (
             layout.SOURCE_NONE,
             layout.SOURCE_COLLECTIVES,
@@ -58,12 +58,12 @@ class IterationsProbe(Probe):
             steps.clear()  # another source counts from its own beginning
         steps.append((iteration, at))
         self.moved_at = tick.now
-        # At least the last two: a step of a minute has a length too.
+        # Keep at least the last two, so that the length of very long steps is known.
         while len(steps) > 2 and at - steps[1][1] > self._rank.limits.step_window_ns:
             steps.pop(0)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """The count, who counts, and the length of a step."""
+        """The count, its source, and the length of a step."""
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
         known = 0 <= source < len(layout.SOURCES)

@@ -1,4 +1,5 @@
-"""What the rank's last DataLoader iterator has ready, and which worker must deliver next.
+"""The queue of the rank's last DataLoader iterator, and the worker that must deliver the next
+batch.
 
 Reads torch's private queues by name; where a name is missing the field stays None.
 """
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 WAITED_KEPT = 40
-"""Looks (20 s) whose waits are added up for each loader."""
+"""Samples (20 s) whose waits are added up for each loader."""
 OWED_KEPT, OWED_LEAST = 20, 8
-"""Looks (10 s of waiting) at which worker must deliver, and how many of them are enough."""
+"""Samples (10 s of waiting) of which worker must deliver, and how many of them are enough."""
 
 
 @dataclass(slots=True)
 class _Queue:
     """The iterator's own numbers. `owing`: pid of the worker that must deliver the next batch.
 
-    It is never changed; `frozen` would cost 1 us a report.
+    It is never changed. It is not frozen, because that would cost 1 us per report.
     """
 
     workers: int = 0
@@ -46,7 +47,7 @@ class _Queue:
 
 
 class LoaderHistory:
-    """What is remembered of the loaders from one report to the next."""
+    """What is remembered about the loaders between reports."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -62,7 +63,8 @@ class LoaderHistory:
     def look_at(
         self, iterator: Any, words: memoryview, group: str | None, first_batch: int | None
     ) -> Feed | None:
-        """What feeds that iterator; None between two epochs, when there is no iterator."""
+        """The source of that iterator's data; None between two epochs, when there is no
+        iterator."""
         if iterator is None:
             return None
         optimized = words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_OPTIMIZER
@@ -73,13 +75,14 @@ class LoaderHistory:
         return feed
 
     def note_feed(self, feed: Feed | None) -> None:
-        """Remember what feeds the iterator. A validation does not replace the training."""
+        """Remember the source of the data. The loader of a validation does not replace that of the
+        training."""
         known = self.feed.steps if self.feed is not None else 0
         if feed is not None and feed.steps >= min(known, self.limits.feed_steps):
             self.feed = feed
 
     def note_wait(self, feed: Feed | None, queue: _Queue, total_ns: int) -> Waited | None:
-        """Add the wait since the last look; returns the loader with most of the last waits."""
+        """Add the wait since the last sample. Returns the loader with the most waiting."""
         grown_ns, self._wait_total_ns = max(0, total_ns - self._wait_total_ns), total_ns
         if feed is not None:
             feeds = feed.steps >= self.limits.feed_steps
@@ -90,7 +93,7 @@ class LoaderHistory:
         return max(self._totals, key=lambda one: self._totals[one][0], default=None)
 
     def _remember(self, waited: Waited, grown_ns: int) -> None:
-        # Added up as samples come and go: a sum over all of them would cost 10 us a report.
+        # The sum is updated with each sample: to add up all samples would cost 10 us per report.
         if len(self._waited) == WAITED_KEPT:
             old, old_ns = self._waited[0]
             total = self._totals[old]
@@ -102,7 +105,7 @@ class LoaderHistory:
         total[0], total[1] = total[0] + grown_ns, total[1] + 1
 
     def queue_of(self, iterator: Any, waits: bool) -> _Queue:
-        """The iterator's numbers. Between two epochs, when there is none, the settings of the last
+        """The iterator's numbers. Between two epochs, without an iterator, the settings of the last
         one.
         """
         if iterator is not None:
@@ -114,7 +117,8 @@ class LoaderHistory:
         )
 
     def owed_most(self) -> tuple[int | None, float | None]:
-        """(worker, share) of the looks that found a batch waited for; None while there are few."""
+        """(worker, its share) of the samples in which a batch was late; None while there are
+        few."""
         if len(self.owed) < OWED_LEAST:
             return None, None
         counts = {pid: self.owed.count(pid) for pid in set(self.owed)}
@@ -160,8 +164,8 @@ def read(
     since = words[layout.LOADER_WAIT_SINCE_AT]
     queue = history.queue_of(iterator, bool(since))
     feed = history.look_at(iterator, words, group, notes.first_batch)
-    # Drop it before /proc is read: if this were the last reference, the workers would be shut down
-    # here and not in the program.
+    # Drop it before /proc is read: if this were the last reference, the agent would shut down the
+    # workers instead of the program.
     del iterator
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
     now = time.monotonic_ns()
@@ -258,8 +262,8 @@ def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
     """At the begin of an epoch with persistent workers: the pid of the worker that is not ready
     yet.
 
-    That is one that is gone or stopped, or else the first that has not taken the message to go on
-    from its queue. Torch counts how many have answered, but not which.
+    This is a worker that has ended or stopped, or else the first that has not taken the resume
+    message from its queue. Torch counts how many workers have answered, but not which.
     """
     late: list[int] = []
     for pid, queue in zip(pids, list(getattr(iterator, "_index_queues", ())), strict=False):
@@ -272,5 +276,5 @@ def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
     helpless = [
         pid for pid in pids if pid is not None and workers.worker(pid).letter in workers.HELPLESS
     ]
-    # A worker that was just woken has not taken it yet either: look for one that cannot.
+    # A worker that was just woken has not taken it either, so look for one that cannot run.
     return next(iter([*helpless, *late]), None)

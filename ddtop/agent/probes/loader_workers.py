@@ -1,4 +1,4 @@
-"""DataLoader workers as their own rank sees them in /proc: alive, and does anything of them move?
+"""DataLoader workers, read from /proc in their rank: whether they are alive and make progress.
 
 Source: /proc/PID/stat of each worker; io, wchan and task/*/status only after a second of waiting,
 when the training makes no progress anyway. Caveat: another user's files cannot be read. Check:
@@ -16,7 +16,7 @@ from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches,
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
 HELPLESS = (*_GONE, "T", "t")
-"""Letters of a process that cannot go on by itself."""
+"""State letters of a process that cannot continue by itself."""
 FAMILY_MAX = 32
 LOCKS = ("futex", "do_wait_intr")
 """Parts of the wchan of a lock: a semaphore, a mutex of C, a condition."""
@@ -61,12 +61,13 @@ def worker(pid: int) -> Worker:
 
 
 def movement(workers: list[Worker], owing: int) -> Movement:
-    """What the owing worker, its own children and the other workers have used so far."""
+    """The resources that the worker which must deliver, its children and the other workers have
+    used so far."""
     family = (owing, *descendants(owing, FAMILY_MAX))
     cpu_ns = sum(one.cpu_ns for one in workers) + sum(worker(pid).cpu_ns for pid in family[1:])
     io = [value for pid in family if (value := io_bytes(pid)) is not None]
     woken = [value for pid in family if (value := _switches(pid)) is not None]
-    # Only of those that live: a dead one sleeps nowhere.
+    # Only of living workers: a dead one has no wait channel.
     wchans = {one.pid: wchan(one.pid) for one in workers if one.alive}
     known = [name for name in wchans.values() if name is not None]
     return Movement(

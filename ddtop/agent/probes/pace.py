@@ -27,7 +27,7 @@ class Piece:
 
 
 class Paces:
-    """Cuts the training into pieces, and remembers the first and the last of them."""
+    """Divides the training into pieces, and remembers the first and the last of them."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -35,7 +35,7 @@ class Paces:
         self._forget()
 
     def _forget(self) -> None:
-        """What comes has nothing to do with what was."""
+        """Start again: what follows cannot be compared with what was counted."""
         self._piece = Piece()
         self._ended = 0
         self._start: list[Piece] = []
@@ -53,9 +53,10 @@ class Paces:
         samples: float | None,
         tokens: float | None,
     ) -> None:
-        """What is counted at `now` (monotonic ns).
+        """Add the counts at `now` (monotonic ns).
 
-        `source`: who counts iterations; another one counts anew. `waits`: a collective is pending.
+        `source`: what counts iterations; with another source the count starts again. `waits`: a
+        collective is pending.
         """
         last, self._last = self._last, (now, source, iteration, loader_ns, samples, tokens)
         if last is None or source != last[1] or iteration < last[2]:
@@ -76,8 +77,8 @@ class Paces:
         limits = self._limits
         if piece.ns < limits.pace_piece_ns or piece.steps < limits.pace_piece_steps:
             return
-        # A program may count its samples every fifty steps only. A piece that ends anywhere between
-        # two counts would have one too many or too few.
+        # A program may count its samples only every fifty steps. A piece that ends between two
+        # counts would have one count too many or too few.
         counted = bool(more or more_tokens) or not (piece.samples or piece.tokens)
         if counted or piece.ns >= 2 * limits.pace_piece_ns:
             piece.ended, self._piece = now, Piece()

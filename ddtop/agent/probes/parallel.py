@@ -1,10 +1,10 @@
 """What each process group is for: dp, fsdp, tp, pp, cp, ep.
 
 Source: torch's description of the group (`mesh_tp`), the DeviceMesh objects that the program has
-made, the globals of Megatron's, DeepSpeed's, vLLM's and SGLang's modules. All of it is
-Python text and dictionaries: no tensor is read and nothing is imported. Caveat: torch gives the
-default group to a dimension that has all ranks, and only the mesh tells that. Check:
-`print(mesh.mesh_dim_names, [g.group_name for g in mesh.get_all_groups()])` in the program.
+made, the globals of Megatron's, DeepSpeed's, vLLM's and SGLang's modules. All of it is Python text
+and dictionaries: no tensor is read and nothing is imported. Caveat: torch gives the default group
+to a dimension that has all ranks, and only the mesh shows that. Check: `print(mesh.mesh_dim_names,
+[g.group_name for g in mesh.get_all_groups()])` in the program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def meanings_of(world: Any, meshes: Iterable[Any]) -> dict[str, tuple[str, ...]]
     """The meanings of each group by torch's name of it; groups without any are left out.
 
     `world`: `distributed_c10d._world`. `meshes`: in the order in which they were made. The first
-    name that the program gave comes first, and one that says nothing ("world") last.
+    name that the program gave comes first, and a name without meaning ("world") last.
     """
     found: dict[str, list[str]] = {}
     for mesh in meshes:
@@ -76,7 +76,8 @@ def _add_globals(
         value = values.get(variable)
         held = list(value.values()) if isinstance(value, dict) else [value]
         for group in held:
-            # By identity: what a rank is not in is None or a number, and others cannot be hashed.
+            # By identity, because a group without this rank is None or a number, and others cannot
+            # be hashed.
             for one in (group, *(getattr(group, part, None) for part in _HELD_AS)):
                 if (name := names.get(id(one))) is not None:
                     _add(found, name, word)

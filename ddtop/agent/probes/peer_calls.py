@@ -26,7 +26,8 @@ def probe(rank: Rank) -> PeerCallsProbe:
 
 
 class PeerCallsProbe(Communication):
-    """Marks that such a call is open, for the rows below: its sequence number is no collective."""
+    """Tells the following probes that such a call is open: its sequence number is not that of a
+    collective."""
 
     name = "peer calls"
 

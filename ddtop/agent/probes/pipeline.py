@@ -52,7 +52,7 @@ class PipelineProbe(Probe):
         """The stages now."""
         stages = [stage for one in self._stages if (stage := one()) is not None]
         in_schedule, passes = running_pass(self._rank.lead_id)
-        # With several stages the frames do not tell which of them runs.
+        # With several stages the frames do not show which of them runs.
         passes = passes if len(stages) == 1 else None
         return {"pipeline": tuple(_stage(stage, in_schedule, passes) for stage in stages)}
 
@@ -78,9 +78,11 @@ def _stage(stage: Any, in_schedule: bool, passes: str | None) -> Stage:
     chunks = stage.chunks if isinstance(stage.chunks, int) else None
     if not in_schedule:
         return Stage(index, stages, chunks)
-    # The keys are numbers. Copying them is one step of C code, so the program cannot change them.
+    # The keys are numbers. They are copied in one C call, so the program cannot change them
+    # meanwhile.
     in_flight = tuple(sorted(stage.fwd_cache)[:IN_FLIGHT_MAX])
-    # The last stage keeps each output until the step is over, unless it was told not to.
+    # The last stage keeps each output until the end of the step, unless the program has switched
+    # that off.
     last = index == stages - 1
     outputs = len(stage.output_chunks) if last else 0
     microbatch = None
@@ -94,7 +96,7 @@ def _stage(stage: Any, in_schedule: bool, passes: str | None) -> Stage:
 def _next_forward(in_flight: tuple[int, ...], outputs: int, last: bool) -> int | None:
     if in_flight:
         return in_flight[-1] + 1
-    # Only the last stage may have ended all that it began and go on.
+    # Only the last stage can have finished everything that it began and still continue.
     return (outputs or None) if last else 0
 
 

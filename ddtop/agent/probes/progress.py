@@ -1,4 +1,4 @@
-"""How far the training is: step, epoch, phase, speed and loss, as the program's framework has them.
+"""The progress of the training: step, epoch, phase, speed and loss, from the program's framework.
 
 Source: the objects that `ddtop.agent.frameworks` has registered, the calls of `ddtop.step`,
 `ddtop.phase`, `ddtop.expected` and `ddtop.progress`, and open phases that wrappers note. Caveat:
@@ -41,8 +41,8 @@ def probe(rank: Rank) -> ProgressProbe:
 class Speed:
     """The growth per second of some counts over the last `keep_ns`.
 
-    Each count has the times of its own changes: one that the program tells every fifty steps must
-    not be divided by the time since the last step.
+    Each count has the times of its own changes, because a count that is reported only every fifty
+    steps must not be divided by the time since the last step.
     """
 
     def __init__(self, keep_ns: int, silent_ns: int, every_ns: int = 0) -> None:
@@ -50,7 +50,7 @@ class Speed:
         self._points: dict[int, deque[tuple[int, float]]] = {}
 
     def clear(self) -> None:
-        """What comes now has nothing to do with what was."""
+        """Start again: what follows cannot be compared with what was counted."""
         self._points.clear()
 
     def add(self, now: int, counts: tuple[float | None, ...]) -> None:
@@ -69,7 +69,7 @@ class Speed:
                 points.popleft()
 
     def per_s(self, now: int, which: int) -> float | None:
-        """None until it has grown once; falls while it stands."""
+        """None until it has grown once. The rate falls while the count does not change."""
         points = self._points.get(which)
         if points is None or len(points) < 2:
             return None
@@ -81,7 +81,7 @@ class Speed:
 
 
 def _less(new: float | None, points: deque[tuple[int, float]] | None) -> bool:
-    """The count is gone, or smaller than it was."""
+    """Whether the count is missing, or smaller than before."""
     return points is not None and len(points) > 0 and (new is None or new < points[-1][1])
 
 
@@ -105,14 +105,14 @@ class ProgressProbe(Probe):
         self._was_expected = False
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """`progress`, nothing while no source says anything; `pace`; and `expected`."""
+        """`progress` (left out while no source has a value), `pace` and `expected`."""
         found = self._progress(tick) | self._expected(tick)
         self._count(tick)
         pace = self._paces.pace(tick.unix_minus_mono)
         return {**found, "pace": pace} if pace is not None else found
 
     def _count(self, tick: Tick) -> None:
-        """Let the pace see what is counted now."""
+        """Pass the current counts to the pace."""
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
         if source in layout.STEP_SOURCES:
@@ -159,7 +159,7 @@ class ProgressProbe(Probe):
         return {"progress": record}
 
     def _read_all(self) -> list[tuple[str, Reading]]:
-        """What each source says, the one that knows most first."""
+        """The readings of all sources, the best source first."""
         found: list[tuple[str, Reading]] = []
         for source in sorted(progress_notes.sources.values(), key=lambda one: one.level):
             part = f"progress of {source.name}"
@@ -173,7 +173,7 @@ class ProgressProbe(Probe):
         counting: tuple[str, Reading] | None,
         now: int,
     ) -> tuple[str | None, int, str | None]:
-        """(the phase, since when in monotonic ns, who says so)."""
+        """(the phase, since when in monotonic ns, its source)."""
         lead = self._rank.lead_id
         inner = next(
             (one for one in reversed(list(progress_notes.open)) if one.thread == lead), None
@@ -191,7 +191,7 @@ class ProgressProbe(Probe):
         return said, since, source
 
     def _note_polled(self, said: str | None, now: int) -> None:
-        """Remember how long a phase took that is known from a source's state only."""
+        """Remember the length of a phase that is known only from a source's state."""
         before = self._open
         if before is not None and before.name != said:
             progress_notes.note_end(before.name, now - before.since)
@@ -252,5 +252,5 @@ def _or(first: float | None, second: float | None) -> float | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Four digits: what is below is noise."""
+    """Rounded to four digits; the rest is noise."""
     return float(f"{value:.4g}") if value is not None else None

@@ -1,12 +1,11 @@
-"""Which of the process's threads is the rank's thread, and where it is.
+"""Finds the rank's thread among the threads of the process, and what it does.
 
 The rank's thread is the one that steps the optimizer. Ray Train, notebooks, GUIs and some trainers
 train in a thread while the main thread only waits for it. Before the first step, and in programs
 without an optimizer, it is the main thread. If the main thread waits for another thread (join,
 queue, future) or runs no code of the program, and another thread is in torch's training code, it is
-that other thread.
-What remains uncertain: a main thread that waits for a background thread which communicates for it.
-Then the background thread is reported.
+that other thread. One case remains uncertain: if the main thread waits for a background thread that
+communicates for it, the background thread is reported.
 
 Source: `sys._current_frames()`, read on the agent's thread with the GIL held (10 us a thread). It
 shows Python frames only: inside C code the place is the line that called it. Check:
@@ -61,7 +60,7 @@ class Lead:
         """
         if stepper not in (0, self._main_id):
             seen = self._frames.look(stepper)
-            # A pool's thread that has nothing to do stands in the library.
+            # An idle thread of a pool is inside the library.
             if seen is not None and seen.frame_id:
                 self.ident = stepper
                 return seen
@@ -79,12 +78,12 @@ class Lead:
         """
         if self.ident == self._main_id:
             return 0
-        # A dictionary of this process, read without its lock: what is missing is no harm.
+        # A dictionary of this process, read without its lock: a missing entry does no harm.
         known = threading._active.get(self.ident)  # type: ignore[attr-defined]
         return int(getattr(known, "native_id", 0) or 0)
 
     def _other(self, now: int) -> ThreadLook | None:
-        """Another thread than the main one that trains; the one of before while it does."""
+        """A training thread that is not the main thread; the previous one, as long as it trains."""
         if self.ident != self._main_id:
             seen = self._frames.look(self.ident)
             if seen is not None and _trains(seen):
@@ -123,7 +122,7 @@ def probe(rank: Rank) -> PlaceProbe:
 
 
 class PlaceProbe(Probe):
-    """Where the rank's thread is now, where it was most often, and how late ticks came."""
+    """Where the rank's thread is now, where it was most often, and how late the ticks were."""
 
     name = "place"
 
@@ -158,7 +157,7 @@ class PlaceProbe(Probe):
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The place now and the lines of the last half minute."""
         if tick.groups and not self._has_groups:
-            # What the rank did before it had process groups belongs to none of its steps.
+            # What the rank did before it had process groups is not part of any step.
             self._lines = HotLines()
         self._has_groups = bool(tick.groups)
         return {

@@ -1,10 +1,10 @@
-"""Torch's flight recorder: the status of each group (cheap) and the entries (dear).
+"""Torch's flight recorder: the status of each group (cheap) and the entries (expensive).
 
 The status takes about 4 us (torch 2.13) to 60 us (2.15). Reading 2,000 entries takes 15 to 45 ms.
 Torch's handler `fr_trace_json` reads them without the GIL; it works up to torch 2.14. From 2.15 on
-that handler asks `_Request.params()` for a C++ multimap, which nothing in Python can be, and NCCL's
-handler has always asked for it. There the entries are read directly, with the GIL held: at any time
-while they are few, else only for a rank that makes no progress.
+that handler calls `_Request.params()` for a C++ multimap, which no Python object can provide, and
+NCCL's handler has always done so. There the entries are read directly, with the GIL held: at any
+time if they are few, else only in a rank that makes no progress.
 
 Source: `_dump_fr_trace_json`, `_dump_nccl_trace_json`, `_get_handler` of
 `torch._C._distributed_c10d`; measured on torch 2.13, 2.14.1 and 2.15 with gloo.
@@ -27,13 +27,13 @@ from ddtop.agent.probes.recorder_entries import collectives_of
 from ddtop.wire.records import Collective
 
 DIRECT_ENTRIES_MAX = 256
-"""A direct read of so many stalls the program for at most 3 ms (measured)."""
+"""A direct read of this many entries stalls the program for at most 3 ms (measured)."""
 STALL_ENTRIES_MAX = 4096
-"""A direct read of so many takes 30 to 90 ms: tolerable once for a rank that makes no progress,
-and for no other.
+"""A direct read of this many entries takes 30 to 90 ms, which is tolerable only in a rank that
+makes no progress.
 """
 STALL_RATIO_MAX = 1 / 200
-"""Direct reads of more than `DIRECT_ENTRIES_MAX` entries may hold the GIL for this part of the
+"""Direct reads of more than `DIRECT_ENTRIES_MAX` entries may hold the GIL for this share of the
 time.
 """
 RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -41,9 +41,9 @@ RING_SIZE = 2000
 DEADLINE_S = 2.0
 FAILURES_MAX = 3
 HOOKED = "nccl2"
-"""From torch 2.15 on "nccl" is built on another engine unless TORCH_DIST_USE_NCCL2=0. Its entries
-are in a recorder of their own that holds no CUDA events: reading them asks CUDA nothing. Its status
-has numbers that begin at 0 and count sends and receives too.
+"""From torch 2.15 on, "nccl" is another implementation unless TORCH_DIST_USE_NCCL2=0. Its entries
+are in a separate recorder without CUDA events, so reading them makes no CUDA call. The numbers in
+its status begin at 0 and also count sends and receives.
 
 Source: distributed_c10d.py `_register_builtin_nccl_backend`; FlightRecorderHook.cpp `onPre`,
 `retireCompleted`; ProcessGroup.hpp `hookOpIdCounter_`.
@@ -120,15 +120,14 @@ class UnreadableError(Exception):
 class Recorder:
     """The recorders of this torch: the generic one (gloo) and NCCL's own, whichever exist.
 
-    `why_off`: why entries are not read (any more), None where they are; the status may be read all
-    the same.
+    `why_off`: why entries are not read, None if they are; the status may be read anyway.
     """
 
     def __init__(self) -> None:
         torch: Any = sys.modules.get("torch")
         native: Any = sys.modules["torch._C"]._distributed_c10d
         self._version = str(getattr(torch, "__version__", "")).partition("+")[0]
-        # On ROCm each dump, the short one too, asks every communicator of RCCL (ncclCommDump),
+        # On ROCm each dump, even the short one, calls ncclCommDump on every RCCL communicator,
         # which may hang.
         hip = getattr(getattr(torch, "version", None), "hip", None) is not None
         self._briefs = [
@@ -162,8 +161,8 @@ class Recorder:
         self.why_off = f"torch {self._version}: entries cannot be read ({why}); {CONSEQUENCE}"
 
     def status(self, without: Collection[str] = ()) -> Status:
-        """What was last enqueued and completed in each group; completed is 0 before the first one
-        is. `without`: these recorders are not read where there is another one.
+        """The last enqueued and the last completed collective of each group; 0 if none has
+        completed. `without`: recorders that are not read if there is another one.
 
         Raises:
             UnreadableError: the status has another layout.
@@ -195,8 +194,8 @@ class Recorder:
         nccl_gpu: int | None = None,
         hooked: bool = False,
     ) -> Entries | None:
-        """Each entry with its recorder's name, in the order in which they were made, of sends and
-        receives before the others; None if they cannot be had now.
+        """Each entry with its recorder's name, in the order in which they were made, sends and
+        receives before the others; None if they cannot be read now.
 
         `stalls`: the rank makes no progress, so a read may hold the GIL for some tens of ms.
         `nccl_gpu`: read NCCL's entries too, on this device; None: leave them alone. `hooked`: read
@@ -216,8 +215,8 @@ class Recorder:
 
     def times(self, size_guess: int) -> list[tuple[str, str, int, int, str]]:
         """(recorder, group, sequence number, unix ns, op) of all collectives that gloo's recorder
-        has; none where they cannot be had now. NCCL's are left alone: there the host runs ahead,
-        and when it came says nothing.
+        has; none if they cannot be read now. NCCL's are not read: there the CPU side runs ahead, so
+        its times mean nothing.
         """
         return [
             (
@@ -263,7 +262,7 @@ class Recorder:
         try:
             return self._in_time(handler, gpu)
         except READ_ERRORS:
-            # This torch does not take our request: the direct read is next.
+            # This torch does not accept our request: use the direct read.
             del self._handlers[name]
             return None
 
@@ -292,10 +291,10 @@ class Recorder:
         return data
 
     def _in_time(self, read: Any, gpu: int | None) -> str | bytes | None:
-        """Read on a thread of its own: one that hangs must not take the agent with it.
+        """Read on a separate thread, so that a read that hangs does not block the agent.
 
-        `gpu`: the rank's own device. A new thread is on device 0, and what asks an event there
-        makes a CUDA context.
+        `gpu`: the rank's own device. A new thread is on device 0, and a query of an event there
+        creates a CUDA context.
         """
         results: list[str | bytes] = []
         errors: list[Exception] = []
@@ -327,7 +326,7 @@ def _ring_size() -> int:
 
 
 def _knows_layout(entries: list[_Entry]) -> bool:
-    """No key has another name: what is missing has its default in every entry."""
+    """Whether all keys have the known names: a missing one has its default value in every entry."""
     return not entries or (
         all(
             entry.record_id >= 0 and entry.profiling_name and entry.process_group[0]
@@ -366,8 +365,8 @@ def _dump_hooked(generic: Any, collectives: bool, only_active: bool) -> str | by
 
 
 def _of_hook(entries: list[_Entry]) -> list[_Entry]:
-    """The entries with numbers that begin at 1, as those of gloo. A part of a coalesced call has no
-    Work of its own and is never retired (`onPost`): it is done when a later one is.
+    """The entries with numbers that begin at 1, as for gloo. A part of a coalesced call has no Work
+    of its own and is never retired (`onPost`): it is done when a later call is.
     """
     ended: dict[int, int] = {}
     for entry in entries:
@@ -407,14 +406,14 @@ def _op(profiling_name: str) -> str:
 
 
 def _thread(entry: _Entry) -> str | None:
-    """Python's name of the thread; of one that Python did not start torch's ("pt_autograd_0"),
-    else "native".
+    """Python's name of the thread. For a thread that Python did not start, torch's name
+    ("pt_autograd_0"), else "native".
     """
     if entry.thread_id is None:
         return None
     if (entry.thread_name or "").startswith("pt_"):
         return entry.thread_name
-    # A dictionary of this process, read without its lock: a name that is missing is no harm.
+    # A dictionary of this process, read without its lock: a missing name does no harm.
     known = threading._active.get(entry.thread_id)  # type: ignore[attr-defined]
     started = known is not None and not isinstance(known, threading._DummyThread)
     return str(known.name) if started else "native"

@@ -1,10 +1,10 @@
-"""Which of NCCL's entries in the flight recorder are collectives, and how far each is.
+"""Finds the collectives among NCCL's entries in the flight recorder, and the state of each.
 
 From torch's ProcessGroupNCCL (read in the source of 2.8, not run): calls that are made together, as
-by batch_isend_irecv or for the parts of an uneven all_gather, have an entry each that never changes
-its state, and after them one more for all of them. That one alone ends. It is told as a
-collective's whatever they were, with the number of the last collective where they were sends and
-receives.
+by batch_isend_irecv or for the parts of an uneven all_gather, have one entry each, which never
+changes its state, and after them one more entry for all of them. Only that entry is completed. It
+is reported as a collective in any case; for sends and receives it has the number of the last
+collective.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 
 class RecorderEntry(Protocol):
-    """What this asks of an entry."""
+    """The fields of an entry that are needed here."""
 
     process_group: tuple[str, str]
     collective_seq_id: int
@@ -28,8 +28,8 @@ E = TypeVar("E", bound=RecorderEntry)
 
 
 def collectives_of(entries: Iterable[E]) -> list[tuple[E, E]]:
-    """(what was called first, what says how far it is) of each collective, in the order in which
-    they were made, as the entries have to be.
+    """(the entry of the call, the entry with its state) of each collective. Entries must be in the
+    order in which they were made; the result is in that order too.
     """
     found: list[tuple[E, E]] = []
     place: dict[str, int] = {}
@@ -63,7 +63,7 @@ def _ends_singles(before: RecorderEntry, entry: RecorderEntry) -> bool:
 
 
 def _is_part(before: RecorderEntry, entry: RecorderEntry) -> bool:
-    # What has ended was a call by itself, of a group that has been made anew since.
+    # An entry that has ended was a single call, of a group that has been created again since.
     return (
         before.collective_seq_id == entry.collective_seq_id
         and not before.is_p2p

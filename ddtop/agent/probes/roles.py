@@ -1,10 +1,10 @@
-"""What this process is to a system that is no training loop: an RPC worker, a vLLM worker, ...
+"""The role of this process in a system without a training loop: an RPC worker, a vLLM worker, ...
 
 Source: names that these systems give their processes. torch.distributed.rpc: the worker's name and
 the counters of `RpcAgent.get_debug_info()` (0.8 us). vLLM: the name of the multiprocessing process
 (`VllmWorker-0`). SGLang and Ray: the title of the process in /proc/self/cmdline
 (`sglang::scheduler_TP0`, `ray::RayTrainWorker`). Monarch and torchft: variables of the environment.
-Caveat: RPC's counters say how many calls are open, not to whom. Check:
+Caveat: RPC's counters say how many calls are open, not to which worker. Check:
 `torch.distributed.rpc.api._get_current_rpc_agent().get_debug_info()` in the program.
 """
 
@@ -42,14 +42,14 @@ class RpcProbe(Probe):
         self._rank = rank
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """How many of its calls are not answered, and how many it serves."""
+        """How many of its calls have no answer yet, and how many calls it serves."""
         api = sys.modules.get("torch.distributed.rpc.api")
         is_set = getattr(api, "_is_current_rpc_agent_set", None)
         if api is None or is_set is None or not is_set():
             return {"rpc": None}
         agent = api._get_current_rpc_agent()
         info, own = agent.get_debug_info(), agent.get_worker_info()
-        # It has joined others without a process group.
+        # It has joined other processes without a process group.
         self._rank.joined = True
         return {
             "rpc": RpcState(
@@ -67,7 +67,7 @@ def _number(info: Mapping[str, str], key: str) -> int | None:
 
 
 def role() -> str | None:
-    """The role of this process; None where none of these systems has given it one."""
+    """The role of this process; None if none of these systems has given it one."""
     process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
     return role_of(os.environ, str(getattr(process, "name", "")), _title())
 
@@ -89,11 +89,11 @@ def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
 
 
 def _title() -> str:
-    """What `setproctitle` has written; a program that was started without it has its arguments."""
+    """The title that `setproctitle` has set; without it, the arguments."""
     try:
         with open("/proc/self/cmdline", "rb") as file:
             raw = file.read(TITLE_BYTES)
     except OSError:
         return ""
-    # A title is one text; arguments are parted by NUL.
+    # A title is one text; arguments are separated by NUL.
     return raw.partition(b"\0")[0].decode("utf-8", "replace")

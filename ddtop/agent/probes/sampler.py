@@ -1,7 +1,7 @@
-"""Where a DataLoader takes its data from: sampler, dataset, epoch.
+"""The source of a DataLoader's data: sampler, dataset, epoch.
 
-Source: attributes of torch's own objects, read once an iterator; of the dataset only its length is
-asked, once a loader. Caveat: a sampler of the program's own has no epoch. Check: print
+Source: attributes of torch's own objects, read once per iterator; of the dataset only the length,
+read once per loader. Caveat: a sampler of the program's own has no epoch. Check: print
 `loader.sampler` and its `epoch`.
 """
 
@@ -66,21 +66,21 @@ class SamplerHistory:
             return None
         sampler, yielded = getattr(index, "sampler", index), getattr(iterator, "_num_yielded", 0)
         source = self._sources.get(id(sampler))
-        # A sampler that is made anew for each epoch often has the id of the last.
+        # A sampler that is created again for each epoch often has the id of the last one.
         if source is None or (source.sampler is not None and source.sampler() is not sampler):
             if len(self._sources) >= SOURCES_MAX:
                 self._sources.clear()
             feed = _described(iterator, index, sampler, getattr(iterator, "_dataset", None))
             source = self._sources[id(sampler)] = _Source(feed, _reference(sampler))
             self._last = (0, 0, 0)
-        # Not compared by id, for the same reason. Each loader has its own, because a validation
-        # comes in between.
+        # Not compared by id, for the same reason. Each loader has its own entry, because a
+        # validation may come in between.
         if source.at is None or source.at() is not iterator or yielded < source.yielded:
             # A new pass over the data; persistent workers keep the iterator.
             _begin(source, sampler)
         source.at, source.yielded = ref(iterator), yielded
         if self._last[0] == id(sampler):
-            # Between two looks at the same loader both have grown: it feeds the optimizer.
+            # If both have grown between two samples of the same loader, it feeds the optimizer.
             source.steps += max(0, min(steps - self._last[1], batches - self._last[2]))
             source.taken += max(0, batches - self._last[2])
         self._last = (id(sampler), steps, batches)
@@ -163,14 +163,14 @@ def digest_of_batch(batch: Any, deep: int = 3) -> int:
         return digest_of_batch(list(batch.values()), deep - 1) if deep else 0
     if dataset_digest.is_array(batch):
         some = dataset_digest.numbers(batch, _BATCH_VALUES)
-        # Padding, a mask, one label: the same on all ranks whatever they read.
+        # Padding, a mask or one label are the same on all ranks, whatever data they read.
         if len(set(some)) > 1:
             return zlib.crc32(f"{tuple(batch.shape)}{some}".encode()) or 1
     return 0
 
 
 def _length(sampler: Any) -> int | None:
-    """How many samples it takes; torch's samplers ask their dataset for it."""
+    """How many samples it draws; torch's samplers ask their dataset for it."""
     try:
         return len(sampler)
     except Exception:  # noqa: BLE001 - a dataset that does not know yet

@@ -1,6 +1,4 @@
-"""How many calls a process group has counted, asked in the one way that every kind of group
-answers.
-"""
+"""The sequence number of a process group, for every kind of group."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from ddtop.wire.rank_runs import BESIDE
 
 
 def numbers_of(name: str, group: Any) -> dict[str, int | None]:
-    """The sequence number of the group under its name; where gloo counts beside the group's own
-    backend (`cpu:gloo,cuda:nccl`), that too.
+    """The sequence number of the group by its name, and that of gloo if the group also has gloo
+    (`cpu:gloo,cuda:nccl`).
 
     Each backend of a group counts for itself: object collectives go through gloo while gradients go
     through NCCL.
@@ -27,7 +25,7 @@ def numbers_of(name: str, group: Any) -> dict[str, int | None]:
 
 
 def number_of(group: Any) -> int | None:
-    """The group's own sequence number, None where nothing of it counts.
+    """The group's own sequence number; None if it has none.
 
     A group asks its default backend, and has none where the devices were named (`cpu:gloo`) and
     some module has registered a backend of its own, as torch's FSDP does when it is imported: then
