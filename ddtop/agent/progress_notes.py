@@ -1,7 +1,7 @@
-"""What frameworks leave for the progress probe: sources to be read, and phases that are open.
+"""The sources that frameworks register for the progress probe, and the open phases.
 
-The program's threads write, the agent's thread reads. It belongs to the process and not to a rank:
-a trainer may exist before its process knows which rank it is, and a forked child inherits it.
+The program's threads write, the agent's thread reads. The notes belong to the process, not to a
+rank: a trainer may exist before its process knows its rank, and a forked child inherits them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ PHASES_KEPT = 16
 """Lengths of ended phases that are remembered, of each name."""
 NAME_CHARACTERS = 32
 USER, TRAINER, LIBRARY, ENGINE, BAR = 0, 10, 20, 30, 40
-"""How much a source knows; the lowest that counts steps is believed. The program itself, a trainer
+"""The priority of a source; the lowest one that counts steps is used: the program itself, a trainer
 that owns the loop, a library that the loop calls, the engine below it, a progress bar."""
 
 
 class Reading(msgspec.Struct):
-    """What a source says now. None: it does not say.
+    """The current values of a source. None: unknown.
 
-    `samples` and `tokens` are counts of the whole job that only grow; the probe makes rates of
+    `samples` and `tokens` are totals of the whole job that only grow; the probe computes rates from
     them. `samples_per_s` is a rate that the source has computed itself.
     """
 
@@ -56,10 +56,10 @@ class ProgressSource:
     level = TRAINER
 
     def read(self) -> Reading | None:
-        """What it says now; None while it has nothing to say. Runs on the agent's thread.
+        """Its current values; None while it has none. Runs on the agent's thread.
 
-        It must not block, import, print, or read a value of a tensor on a device. It may raise:
-        then the source is off, and the record says why.
+        It must not block, import, print, or read a value of a tensor on a device. If it raises, the
+        source is switched off, and the record says why.
         """
         return None
 
@@ -80,7 +80,7 @@ class ObjectSource(ProgressSource):
         progress_notes.add(self)
 
     def read(self) -> Reading | None:
-        """What the object says; None if it is gone."""
+        """The values of the object; None if it no longer exists."""
         own = self._object() if self._object is not None else None
         if own is None:
             return None
@@ -91,19 +91,19 @@ class ObjectSource(ProgressSource):
         return found
 
     def read_from(self, own: Any) -> Reading | None:
-        """What this object says. The rules of `read` hold."""
+        """The values of this object. The rules of `read` apply."""
         raise NotImplementedError
 
 
 kept: list[Any] = []
-"""Objects of which the agent held the last reference. If the agent's thread let go of them, their
-destructors would run there: a bar would print, an engine would close."""
+"""Objects of which the agent held the last reference. If the agent dropped them, their destructors
+would run on its thread: a bar would print, an engine would close."""
 
 
 class Phase:
     """A phase that has begun.
 
-    `by`: who says so. `since` is monotonic ns, `thread` Python's number of its thread.
+    `by`: the source of the phase. `since` is monotonic ns, `thread` Python's number of its thread.
     """
 
     __slots__ = ("by", "name", "since", "thread")
@@ -138,7 +138,7 @@ class ProgressNotes:
         self.counts: dict[str, int] = {}
 
     def add(self, source: ProgressSource) -> None:
-        """Let the probe read this source; one of the same name gives way."""
+        """Let the probe read this source. It replaces a source of the same name."""
         self.sources[source.name] = source
 
     def enter(self, name: str, by: str = "torch") -> Phase:
@@ -165,4 +165,4 @@ class ProgressNotes:
 
 
 progress_notes = ProgressNotes()
-"""Those of this process."""
+"""The notes of this process."""

@@ -1,7 +1,8 @@
-"""One watched rank: what its threads share. The program's threads write, the agent's thread reads.
+"""The data of one watched rank that its threads share. The program's threads write it, the agent's
+thread reads it.
 
-Here are the facts that several parts need: who the rank is, its state page, its thread, whether
-its process groups exist. What only one source needs is in `notes`.
+It has the facts that several parts need: the identity of the rank, its state page, its thread,
+whether its process groups exist. Facts for only one source are in `notes`.
 """
 
 from __future__ import annotations
@@ -49,15 +50,14 @@ class InitArguments:
 class Rank:
     """The facts of one rank.
 
-    `job`, `run`, `socket`: which relay it reports to. `limits`: its thresholds.
-    `source`: how we know that it is a rank.
-    `main_id`: Python's number of the main thread; `lead_id`: of the thread that trains; `stepper`:
-    of the thread that stepped the optimizer last, 0 before the first step.
-    `joined`: it has process groups. `destroyed`: it destroyed them all, `final_seqs` has their last
-    sequence numbers; `times_destroyed`: how often it did, for looks between which it joins again.
-    `exiting`: the interpreter is on its way out.
-    `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds after
-    the import that it waited for; their place in the order is in the table of sources.
+    `job`, `run`, `socket`: which relay it reports to. `limits`: its thresholds. `source`: how ddtop
+    knows that it is a rank. `main_id`: Python's number of the main thread; `lead_id`: of the thread
+    that trains; `stepper`: of the thread that stepped the optimizer last, 0 before the first step.
+    `joined`: it has process groups. `destroyed`: it has destroyed them all, and `final_seqs` has
+    their last sequence numbers. `times_destroyed`: how often, in case it creates new ones between
+    two samples. `exiting`: the interpreter is shutting down. `tick`: held while the agent's thread
+    samples. `late_probes`: probes that a wrapper adds after the import that it waited for; their
+    place in the order is in the table of sources.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Rank:
         say(self.who, text)
 
     def send_hello_again(self) -> None:
-        """Let the next tick send a Hello: something in it has changed."""
+        """Let the next tick send a Hello, because something in it has changed."""
         self._hello = True
 
     def take_hello(self) -> bool:
@@ -120,16 +120,16 @@ class Rank:
         end = time.monotonic() + within_s
         while self._hello and time.monotonic() < end:
             time.sleep(0.005)
-        # The tick that took the Hello has not sent it yet.
+        # The tick that took this request has not sent the Hello yet.
         self._wait_for_tick()
 
     def pause_collectives(self) -> None:
-        """Stop looking at process groups; waits (at most 50 ms) for a look that is under way."""
+        """Stop reading process groups. Waits (at most 50 ms) for a read that is in progress."""
         self._paused += 1
         self._wait_for_tick()
 
     def resume_collectives(self) -> None:
-        """Look at process groups again."""
+        """Read process groups again."""
         self._paused -= 1
 
     @property
@@ -152,4 +152,4 @@ def say(who: Identity, text: str) -> None:
 
 
 def _nothing() -> None:
-    """There is no agent's thread yet that could be woken."""
+    """The agent's thread does not exist yet."""

@@ -1,7 +1,7 @@
-"""What one tick samples, and what one report says.
+"""What one tick samples, and what one report contains.
 
 The sources are in the table `ddtop.agent.sources`. This module iterates over their probes and knows
-none of them by name. It reads by itself only what every report needs: see `ddtop.agent.probe`.
+none of them by name. It only reads itself what every report needs: see `ddtop.agent.probe`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Reporter:
         """One tick at `now` (monotonic ns).
 
         `late_ns`: how much later than planned it is, if that is more than the scheduler explains.
-        `held`: something held it up. `greet`: send a Hello.
+        `held`: something delayed it. `greet`: send a Hello.
         """
         tick = self._tick
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
@@ -76,13 +76,14 @@ class Reporter:
             guard.run(name, sample, tick)
         if greet:
             self._send_hello()
-        # Two ticks, each jittered by a fifth, are never a third short of a report.
+        # The sum of two ticks, each with a jitter of a fifth, is never a third shorter than the
+        # report interval.
         if now - self._report_at >= REPORT_EVERY_NS - 100_000_000:
             self._report_at = now
             if not self._rank.dump_file.still_ours():
                 self._send_hello()
             self._report()
-            # Sending takes the notice of what has arrived meanwhile off the descriptor.
+            # Sending clears the descriptor's signal for commands that have arrived meanwhile.
             self.listen(now)
 
     def listen(self, now: int) -> None:
@@ -108,7 +109,7 @@ class Reporter:
         self._report_at = 0
 
     def last_words(self) -> None:
-        """The final record of an orderly exit, with what was done since the last sample."""
+        """The final record of a normal exit, with the progress since the last sample."""
         now = time.monotonic_ns()
         self._tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
         for probe in self._probes.values():
@@ -128,7 +129,7 @@ class Reporter:
             guard.try_again(probe.name)
 
     def _order(self) -> None:
-        """Put the probes into the order of the table, with those that wrappers have added."""
+        """Sort the probes, with those that wrappers have added, into the order of the table."""
         late = dict(self._rank.late_probes)
         self._late_probes = len(late)
         for name, probe in late.items():
@@ -136,7 +137,7 @@ class Reporter:
         order = [source.name for source in SOURCES]
         known = sorted(self._probes.items(), key=lambda item: order.index(item[0]))
         self._probes = dict(known)
-        # What a probe does not override is not called.
+        # Methods that a probe does not override are not called.
         self._samples = tuple(
             (probe.name, probe.sample)
             for _, probe in known
@@ -147,7 +148,7 @@ class Reporter:
             for _, probe in known
             if type(probe).fields is not Probe.fields
         )
-        # The later row is named first where several wait: torch before MPI.
+        # If several sources wait, the later row comes first: torch before MPI.
         waiting = [probe for _, probe in known if isinstance(probe, Communication)]
         self._communication = tuple(reversed(waiting))
 
@@ -176,7 +177,7 @@ class Reporter:
 
     def _on_alive(self, command: Command) -> None:
         if command.instance != self._relay:
-            # Another relay than before: it does not know this rank yet.
+            # This is a new relay: it does not know this rank yet.
             self._relay, self._sent_groups = command.instance, None
             self._rank.send_hello_again()
             guard.run("ptracer", dump_file.allow_tracer, command.pid)
@@ -265,7 +266,7 @@ class Reporter:
         calls = self._open_calls()
         moved = max((probe.moved_at or 0 for probe in self._probes.values()), default=0)
         waits = [wait / 1e6 for one in communication for wait in one.longest_waits_ns()]
-        # What has happened twice is usual.
+        # A wait that has happened twice is normal.
         waits.sort(reverse=True)
         longest_ms, usual_ms, *_ = (*waits, None, None)
         self._send(

@@ -1,10 +1,11 @@
-"""Which run a rank belongs to, and what its job is called.
+"""The run of a rank, and the name of its job.
 
 The children of a launcher share its pid and start time. Ranks that are started one by one from
-plain shells join through a small locked file. They join by user, script and folder, whatever
-MASTER_PORT or WORLD_SIZE says: a wrong one must not split the job that has to be diagnosed. They
-also join by MASTER_ADDR, MASTER_PORT and WORLD_SIZE together, whatever their scripts are. Each host
-has its own run; a job has one name on all its hosts (`multi_host`).
+plain shells join through a small locked file. They belong together if user, script and folder are
+equal, even if MASTER_PORT or WORLD_SIZE differ, because a wrong value must not split the job that
+has to be diagnosed. They also belong together if MASTER_ADDR, MASTER_PORT and WORLD_SIZE are all
+equal, even if their scripts differ. Each host has its own run; a job has one name on all its hosts
+(`multi_host`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ddtop.agent.identity import TREE, Identity
 from ddtop.wire.rendezvous import is_loopback
 
 JOIN_S = 120.0
-"""Plain ranks that start within this time of the first one are one run: a person opening tmux
-panes by hand.
+"""Plain ranks that start within this time of the first one are one run. This is enough for a person
+who opens tmux panes by hand.
 """
 
 
@@ -38,9 +39,10 @@ def launcher_tree(script: str, pid: int) -> str:
 def name_run(
     who: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None = None
 ) -> tuple[str, str, str | None]:
-    """(job, run, complaint). The complaint says why a wanted name could not be used.
+    """(job, run, complaint).
 
-    `endpoint` is HOST:PORT where this rank was told to meet the others, if not by its environment.
+    The complaint says why a wanted name could not be used. `endpoint` is the rendezvous address
+    (HOST:PORT), if it is not in the environment.
 
     Raises:
         RegistryError: the runtime folder cannot be used.
@@ -51,7 +53,7 @@ def name_run(
     if start is not None:
         run = start.run
         default = start.label if start.whole else f"{who.script}-{start.label}"
-        # A task of srun that was no rank at first has named a tree of its own, each another one.
+        # Each task of srun that was not a rank at first has named a different process tree.
         is_own = tree_name == f"{who.script}-{os.getpid()}"
         default = default if is_own else tree_name or default
     elif who.elastic:
@@ -62,11 +64,12 @@ def name_run(
         default = first.tree or f"{first.script}-{first.pid}"
         met = place_of(environ, endpoint)
         if met and (met, who.world_size) == (first.place, first.world_size):
-            # They meet, so they are one job, under one name.
+            # They use one rendezvous, so they are one job with one name.
             wanted = first.wanted
         numbers = (who.rank, who.local_rank, who.world_size, who.attempt, who.elastic)
         who = Identity(who.role, first.script, *numbers)
-        # The first one's: a rank with a wrong MASTER_PORT belongs beside those it does not meet.
+        # The first one's: a rank with a wrong MASTER_PORT belongs to the job of the ranks that it
+        # cannot find.
         endpoint = first.master
     default = multi_host.name_across_hosts(who, environ, parent_pid, endpoint, start) or default
     if not wanted:
@@ -81,8 +84,8 @@ def name_run(
 
 
 ALL_GONE_S = 15.0
-"""A run without living members takes no more ranks after this: a later rank is the next try.
-Before that, it is a rank that started late beside one that crashed at once."""
+"""After this time, a run without living members takes no more ranks: a later rank belongs to the
+next try. Before that, it is a rank that started late, after one that crashed at once."""
 RUNS_MAX = 64
 """How many runs of the last two minutes are remembered, over all jobs of this user."""
 
@@ -111,8 +114,8 @@ def join_plain(
 ) -> tuple[_Member, str]:
     """(first member, run) of the plain run that this rank belongs to; makes one if there is none.
 
-    A rank of another script or folder belongs to a run where a living member meets at the same
-    address and port, with as many ranks.
+    A rank of another script or folder belongs to a run if a living member has the same address,
+    port and world size.
 
     A living process may have the same rank. With the same MASTER_ADDR:MASTER_PORT both belong to
     one run: two processes claim one rank. With another one this rank is a second job.
@@ -154,10 +157,10 @@ def join_plain(
 
 
 def _tree_of(environ: Mapping[str, str]) -> str:
-    """What started this rank: the watched program above it, or the step of srun.
+    """What started this rank: the watched parent program, or the step of srun.
 
-    A task that becomes a rank when it joins a group has named a tree of its own before that, and
-    each task another one. Where the ranks meet in a file nothing else makes them one job.
+    Tasks that become ranks only when they join a group have each named a different process tree. If
+    the ranks meet in a file, only the step connects them.
     """
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if "SLURM_STEP_ID" in environ and tasks.isdigit() and int(tasks) > 1:
@@ -168,7 +171,7 @@ def _tree_of(environ: Mapping[str, str]) -> str:
 
 
 def place_of(environ: Mapping[str, str], endpoint: str | None = None) -> str:
-    """HOST:PORT where this rank meets the others, empty where a part is missing.
+    """The rendezvous address (HOST:PORT) of this rank; empty if a part is missing.
 
     All names of this host are `localhost`.
     """
@@ -179,7 +182,7 @@ def place_of(environ: Mapping[str, str], endpoint: str | None = None) -> str:
 
 
 def _is_met(run: _PlainRun, me: _Member) -> bool:
-    """A living member meets as many ranks at the same place: two jobs cannot listen there."""
+    """Whether a living member has the same address and world size: two jobs cannot listen there."""
     if not me.place or me.world_size <= 1:
         return False
     where = (me.place, me.world_size)

@@ -1,12 +1,12 @@
 """The agent's one thread: samples the probes four times a second, sends a record twice a second.
 
-Theory of operation. The program's threads write words to the state page and leave notes, no more.
-This thread reads them, reads torch's own counters and the frames of the rank's thread, and gives a
-frame to a socket that never blocks. A tick holds `Rank.tick`. A fork and destroy_process_group wait
-for it, so that no child copies a tick under way and no destructor of a group runs here. In a forked
-child everything is dropped, and its copies of our descriptors are closed.
-What remains uncertain: a tick that C code delays by holding the GIL looks like a tick that a busy
-machine delays.
+Theory of operation. The program's threads only write words to the state page and leave notes. This
+thread reads them, torch's own counters and the frames of the rank's thread, and sends a record
+through a socket that never blocks. A tick holds `Rank.tick`. A fork and destroy_process_group wait
+for it, so that no child copies an unfinished tick and no destructor of a group runs here. A forked
+child drops everything and closes its copies of our descriptors. One thing remains uncertain: a tick
+that is late because C code holds the GIL looks like a tick that is late because the machine is
+busy.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from ddtop.link.rank_side import RankLink
 
 TICK_NS = 250_000_000
-"""A tick finds cold caches and costs 0.1 to 0.2 ms of CPU whatever it reads. At 10 Hz the agent
-used 2.3 ms of CPU a second (0.052 ms a step of 22 ms), at 4 Hz it uses 1.5 ms (0.034 ms). Ten
-seconds still hold 40 samples."""
+"""The caches are cold at each tick, so it costs 0.1 to 0.2 ms of CPU however much it reads. At 10
+Hz the agent used 2.3 ms of CPU per second (0.052 ms per step of 22 ms), at 4 Hz it uses 1.5 ms
+(0.034 ms). Ten seconds still have 40 samples."""
 BEFORE_FORK_S = 0.005
 AT_EXIT_S = 0.3
 FULL_COLLECTION = 2
 
 _dropped: list[object] = []
-"""What a forked child must neither use nor destroy."""
+"""Objects that a forked child must neither use nor destroy."""
 
 
 class Runtime:
@@ -54,7 +54,7 @@ class Runtime:
         self._stop = False
         self._forker = 0
         self._fork_warning = ForkWarning()
-        # Released at the interpreter's exit: a wait for this lock ends there.
+        # Released at the interpreter's exit, which ends a wait for this lock.
         self._over = threading.Lock()
         self._over.acquire()
         self._thread = OwnThread(self._run)
@@ -87,11 +87,11 @@ class Runtime:
 
     def _run(self) -> None:
         while not guard.run("runtime", self._loop) and self._is_here():
-            # From here on silence says nothing about the GIL: nobody must send the dump signal
-            # because of it.
+            # From here on, silence does not mean that the GIL is held, so nobody must send the dump
+            # signal.
             self._rank.page.words[layout.HEARTBEAT_AT] = 0
             again_s = guard.again_s("runtime", guard.failures("runtime"))
-            # The rest of a second: the guard's own time must be over.
+            # Wait before the next try, until the guard allows it.
             if again_s is None or self._over.acquire(timeout=again_s + 0.1):
                 return
             self._rank.send_hello_again()
@@ -122,8 +122,8 @@ class Runtime:
                         held = not woken and late > rank.limits.held_ns
                         late_ns = late if late > rank.limits.gil_late_ns else 0
                         reporter.tick(now, late_ns, held, rank.take_hello())
-                        # Jittered by the clock's low digits: a fixed period would stay in step
-                        # with the program's.
+                        # The low digits of the clock add a jitter: a fixed period could stay in
+                        # step with the program.
                         planned = now + TICK_NS * (800 + now // 1000 % 400) // 1000
                 woken, readable = link.wait(max(0.0, (planned - time.monotonic_ns()) / 1e9))
                 if woken:
@@ -134,7 +134,7 @@ class Runtime:
                 link.close(linger_ms=100)
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
-        # Full collections only: the young generations are over before anyone could ask.
+        # Only full collections: those of the young generations are too short to matter.
         if info["generation"] != FULL_COLLECTION:
             return
         now, words = time.monotonic_ns(), self._rank.page.words
@@ -163,7 +163,7 @@ class Runtime:
         current.become(None)
         ddtop._agent = None
         guard.run("fork warning", self._fork_warning.end)
-        # The child's copies only: what the parent has said and hears stays as it is.
+        # Only the child's copies are closed; the parent's connection is not affected.
         if self._link is not None:
             self._link.leave()
         # Kept alive on purpose: a destructor could take locks that the parent's thread held.

@@ -1,9 +1,9 @@
-"""The table of sources: everything that the agent learns of a rank, in the order of a tick.
+"""The table of sources: everything that the agent reads in a rank, in the order of a tick.
 
 A row names one file below `ddtop.agent`. The file has one or both of these functions:
 
 - `wrap(module)` is called right after the import that the row waits for, before user code can bind
-  a name of that module. It runs on the importing thread, also in a process that is no rank yet.
+  a name of that module. It runs on the importing thread, even in a process that is not a rank yet.
 - `probe(rank)` makes the probe when the agent's thread starts, or returns None if nobody asked for
   it. A probe that exists only later is put into `Rank.late_probes` under the name of its row.
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProbeRow:
-    """One row. `after`: the import that `wrap` waits for. `probes`: there is a probe to be made.
+    """One row. `after`: the import that `wrap` waits for. `probes`: the file has a probe.
 
     `wrap`: the name of the function, if one file waits for two imports. `around`: the file also has
     `before()`, called right before the module runs, and `failed()`, called if its import raises.
@@ -99,4 +99,4 @@ SOURCES = (
     ProbeRow("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
     ProbeRow("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
 )
-"""Where torch and MPI both wait, the later row is named first."""
+"""If both torch and MPI wait, the later row is reported first."""

@@ -1,4 +1,4 @@
-"""Starts the relay so that it cannot hurt the rank that starts it.
+"""Starts the relay without any effect on the rank that starts it.
 
 The problem: the program's own `os.wait()` finds an ordinary child, the end of a child raises
 SIGCHLD, and a fork in a process with threads runs Python in a copy whose locks may be held.
@@ -46,15 +46,16 @@ _DROPPED = (
 _DROPPED_PREFIXES = ("OMP_", "KMP_", "GOMP_", "TORCHELASTIC_", "TORCH_", "NCCL_")
 LAUNCH_TRIES, LAUNCH_S = 3, 0.25
 STARTING_S = 5.0
-"""A relay that was started less than this ago is still on its way: no second one."""
+"""A relay that was started less than this ago may still be starting, so no second one is
+started."""
 
 
 def start_relay(job: str, run: str, socket: Path) -> bool:
     """Start a relay for this run unless one holds the lock.
 
-    Returns False if none was needed or none could be started. Many agents call this at once: the
-    age of the lock file keeps all but one from trying. A relay that does not get the lock ends at
-    once, so a race costs one process start and nothing else.
+    Returns False if none was needed or none could be started. Many agents call this at the same
+    time; the age of the lock file lets only one of them try. A relay that does not get the lock
+    ends at once, so a race only costs one process start.
     """
     if sys.platform != "linux" or not sys.executable:
         return False
@@ -110,7 +111,7 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
     if number is None:
         import subprocess
 
-        # An architecture whose call numbers are not known here: the shell is the child in between.
+        # On an architecture with unknown system call numbers, a shell is the intermediate child.
         shell = ["/bin/sh", "-c", '"$@" >/dev/null 2>&1 </dev/null &', "sh", *arguments]
         subprocess.run(shell, env=environment, cwd="/", check=False)
         return
@@ -157,7 +158,7 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
 
 
 def _has_left(child: int) -> bool:
-    """Whether the child in between did its work; a child that is blocked is killed.
+    """Whether the intermediate child did its work; a child that is blocked is killed.
 
     If another thread asked for the GIL while the process was copied, the copy gives the GIL, right
     after its first call, to a thread that it does not have. Then it has no child of its own yet.

@@ -1,8 +1,8 @@
-"""The writing side of the state page (layout: `wire.page`).
+"""Writes the state page (layout: `wire.page`).
 
 The file is allocated whole with posix_fallocate and never truncated: a sparse page on a full tmpfs
-would be a SIGBUS in the watched job. If there can be no file, the page is heap memory: the probes
-work as before, only the relay cannot read it.
+would be a SIGBUS in the watched job. If no file can be made, the page is heap memory: the probes
+work as usual, but the relay cannot read it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class StatePage:
         home = folder / registry.pages_folder()
         private.folder(home)
         path = home / f"{pid}-{start_ticks}.page"
-        # A file that is there already is not ours: a pid with its start time exists once. A process
-        # that has it open could truncate it.
+        # An existing file is not ours, because a pid with its start time exists only once. A
+        # process that has it open could truncate it.
         path.unlink(missing_ok=True)
         descriptor = private.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
@@ -73,7 +73,8 @@ class StatePage:
         return self._bytes[layout.MPI_AT_BYTES : layout.PAGE_BYTES]
 
     def forget(self) -> None:
-        """In a forked child: write to memory of our own from now on, the file is the parent's."""
+        """In a forked child: write to separate memory from now on, because the file belongs to the
+        parent."""
         self.path = None
         self._use(memoryview(bytearray(layout.PAGE_BYTES)))
 

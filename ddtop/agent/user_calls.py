@@ -43,7 +43,7 @@ step = current.user_step
 
 
 class UserSource(ProgressSource):
-    """What the program itself has said."""
+    """The numbers that the program itself has reported."""
 
     name = "user"
     level = USER
@@ -91,7 +91,7 @@ def phase(name: str) -> OpenPhase:
 
 def _replace(old: Phase | None, new: Phase | None) -> None:
     global _user_phase
-    # Another one has begun meanwhile: that one counts.
+    # Another phase has begun meanwhile and counts.
     if old is not _user_phase:
         return
     if old is not None:
@@ -118,7 +118,7 @@ class Expected:
 
     def __exit__(self, *_error: object) -> None:
         region = self._open.pop()
-        # A phase is equal to itself only.
+        # Phases are compared by identity.
         if region in progress_notes.expected:
             progress_notes.expected.remove(region)
 
@@ -130,9 +130,9 @@ def expected(name: str, up_to_s: float) -> Expected:
 
 
 def progress(**given: Any) -> None:
-    """Numbers that the program has anyway; None takes one back.
+    """Numbers that the program already has; None removes one.
 
-    What is no number of the CPU (a tensor) is left out, and the record says so.
+    A value that is not a plain number (a tensor) is left out, and the record says so.
     """
     source = progress_notes.sources.get("user")
     if not isinstance(source, UserSource):

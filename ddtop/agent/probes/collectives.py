@@ -347,10 +347,12 @@ class Collectives(Communication):
         return beside if recorder == "fr" and beside in self._watches else group
 
     def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
-        # Without a status: nothing was enqueued for a second and the main thread is in collective
-        # code. A group that has moved since the last status makes it old: a job would look stuck.
+        # Used without a current status: nothing was enqueued for a second and the main thread is in
+        # collective code. If a group has moved since the last status, that status is old, and the
+        # job would look stuck.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
-        # On NCCL it waits in loss.item() instead, or wherever else it waits for its GPU.
+        # On NCCL the main thread waits in loss.item() instead, or at another place where it waits
+        # for its GPU.
         nccl: set[str] = set()
         if in_line_since is not None and now - in_line_since > self._limits.in_line_ns:
             nccl = self._on_nccl()

@@ -1,11 +1,11 @@
-"""What lets the relay take stacks without the agent: a dump signal, and the permission for py-spy.
+"""Lets the relay take stacks without the agent: a dump signal, and permission for py-spy.
 
-At the signal faulthandler writes the stacks to a file of this rank, also while C code holds the GIL
-or the agent is stuck. There is a signal only if the user sets DDTOP_SIGNAL: until then every signal
-keeps the action that it has without us. It is a real-time signal that the program does not use, so
-no handler is replaced. The relay reads the file. Before it sends the signal it checks that the
-process catches it and still has the file open. A forked child inherits handler and descriptor, so
-a DataLoader worker can be asked too.
+On that signal, faulthandler writes the stacks to a file of this rank, even while C code holds the
+GIL or the agent is stuck. There is a signal only if the user sets DDTOP_SIGNAL; otherwise every
+signal keeps its usual action. It is a real-time signal that the program does not use, so no handler
+is replaced. The relay reads the file. Before it sends the signal it checks that the process catches
+it and still has the file open. A forked child inherits handler and descriptor, so a DataLoader
+worker can be asked too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DumpFile:
         self.path = path
 
     def still_ours(self) -> bool:
-        """Whether the program has not taken the signal since; cheap enough for every report."""
+        """Whether the signal is still ours and not the program's; cheap enough for every report."""
         if self.signal is None or signal.getsignal(self.signal) in (signal.SIG_DFL, None):
             return True
         self.off = f"the program has its own handler for signal {self.signal}"

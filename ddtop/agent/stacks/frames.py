@@ -1,4 +1,4 @@
-"""Where a thread is: its innermost user frame, its activity, and what it waits on.
+"""What a thread does: its innermost user frame, its activity, and what it waits on.
 
 Source: `sys._current_frames()`. Caveat: Python frames only. No frame object outlives a call of
 `look`, because its locals hold tensors. Check: `py-spy dump --pid PID`.
@@ -29,7 +29,8 @@ TRACEBACK_MOST, TRACEBACK_OUTER = 24, 6
 characters they take 3 KB, once."""
 
 _DEPTH_MAX = 200
-"""Frames looked at from the inside; beyond it a deep recursion costs more than it shows."""
+"""Frames that are read, from the innermost on. More frames of a deep recursion cost more than they
+show."""
 
 _USER, _LIBRARY = "its own", "a library"
 """Kinds of files; a third kind is the package of a training framework."""
@@ -116,7 +117,7 @@ class ThreadLook:
 
 
 class Stay:
-    """Since when a thread is where it is, monotonic ns.
+    """Since when a thread has been at the same place, monotonic ns.
 
     `since`: in this call of this function. `line_since`: on its line.
     """
@@ -138,8 +139,8 @@ class Stay:
 
 
 class FrameReader:
-    """Reads frames. It remembers what each code object's file is, so a look costs some
-    microseconds.
+    """Reads frames. It remembers the kind of file of each code object, so that a look costs only
+    some microseconds.
     """
 
     def __init__(self) -> None:
@@ -192,7 +193,8 @@ class FrameReader:
         if seen.activity == UNSEEN:
             seen.activity = OTHER
         if seen.function is None and seen.callee is not None:
-            # No own code left: the interpreter is on its way out, or a library runs the program.
+            # No code of the program is on the stack: the interpreter is shutting down, or a library
+            # runs the program.
             seen.function, seen.callee = seen.callee, None
         return seen
 
@@ -203,11 +205,11 @@ class FrameReader:
         if seen.activity == UNSEEN and meaning[0] is not None:
             seen.activity = meaning[0]
         if seen.function is None:
-            # Below the user's own frame: what it calls.
+            # A frame inside the user's frame: what it calls.
             if seen.callee is None and not file.startswith(self._own):
                 seen.callee, seen.file, seen.line = name, file, frame.f_lineno
-            # The library call nearest to the user's line names it best: a Queue.get waits on a lock
-            # inside.
+            # The library call nearest to the user's line has the best name: Queue.get, for example,
+            # waits on a lock inside.
             seen.waits_on = meaning[1] or seen.waits_on
             if name == BATON_WAITS and file.endswith(BATON_FILE):
                 # It waits until that file is gone, and the process that made it may have died. The
@@ -228,7 +230,7 @@ class FrameReader:
 
     def _judge(self, file: str) -> bool:
         if file.endswith(".pyx"):
-            # mpi4py is Cython: its sources have the names that they had where it was built.
+            # mpi4py is written in Cython: its source names are those of the machine that built it.
             return False
         if file.startswith("<"):
             # In a spawned child `<string>` is multiprocessing's own line.
@@ -262,7 +264,7 @@ def user_frame_of(traceback: Any, reader: FrameReader) -> tuple[str, str, int] |
 def frames_of(traceback: Any, reader: FrameReader) -> tuple[tuple[StackFrame, ...], int]:
     """The frames of a traceback, innermost first, and how many in its middle were left out.
 
-    A recursion has thousands: the first and the last frames tell where it began and ended.
+    A recursion has thousands of frames: the first and the last ones show where it began and ended.
     """
     outer: list[StackFrame] = []
     inner: deque[StackFrame] = deque(maxlen=TRACEBACK_MOST - TRACEBACK_OUTER)

@@ -1,6 +1,6 @@
 """All threads' stacks of this process, taken by the agent's thread while it has the GIL.
 
-Source: `sys._current_frames()`. Nothing stops for it: the other threads go on as soon as the
+Source: `sys._current_frames()`. Nothing is stopped: the other threads continue as soon as the
 interpreter switches. No frame object outlives `take`, and no local is read. Caveat: Python frames
 only. Check: `py-spy dump --pid PID`.
 """
@@ -45,7 +45,7 @@ def take(
         main = threading.main_thread().ident
     frames = sys._current_frames()
     frames.pop(own, None)
-    # The main thread first: where there are too many threads, it is not the one left out.
+    # The main thread first, so that it is not left out if there are too many threads.
     order = sorted(frames, key=lambda ident: (ident != main, ident))
     threads = tuple(
         _thread(frames[ident], ident, names.get(ident), ident == main, reader)

@@ -1,5 +1,5 @@
-"""Notes how long the rank waits in `__next__` of a DataLoader's iterator, and which iterator it
-was.
+"""Measures how long the rank waits in `__next__` of a DataLoader's iterator, and notes the
+iterator.
 
 The time goes to the state page, the iterator to `LoaderNotes` by weak reference. With persistent
 workers an epoch begins in `_reset`, which waits until all workers have answered.
@@ -43,7 +43,7 @@ def wrap(module: ModuleType) -> None:
 
 def _noted(rank: Rank, iterator: Any) -> LoaderNotes:
     """The notes of the rank, with this iterator as the one in use."""
-    # Not by its id: the next epoch's iterator often has that of the last.
+    # Not compared by id: the next epoch's iterator often has the id of the last one.
     notes: LoaderNotes = rank.notes[LoaderNotes]
     if notes.iterator is None or notes.iterator() is not iterator:
         notes.iterator, notes.first_batch = ref(iterator), None
@@ -58,7 +58,7 @@ def _wrap_reset(iterator: Any) -> None:
     @functools.wraps(original)
     def _reset(self: Any, *args: Any, **more: Any) -> Any:
         rank = current.get()
-        # The first time, on its way through the constructor, it waits for nobody.
+        # The first call comes from the constructor and does not wait.
         if rank is None or more.get("first_iter", args[1:2] == (True,)):
             return original(self, *args, **more)
         words = rank.page.words

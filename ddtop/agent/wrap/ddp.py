@@ -48,7 +48,7 @@ def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
     """Bytes of the parameters on a GPU whose gradients go through gloo although this torch has
     NCCL.
 
-    One look a model, which asks no GPU.
+    Read once per model, without a GPU call.
     """
     if getattr(model, "device_type", None) != "cuda":
         return None
