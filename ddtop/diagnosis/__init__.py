@@ -1,1 +1,1 @@
-"""What is wrong, who, why, what next: pure rules over a snapshot."""
+"""Finds what is wrong, which rank is at fault, why, and what to do: pure rules over a snapshot."""

@@ -1,9 +1,9 @@
-"""What a rank does, as one stable word and a short phrase, and where it is instead.
+"""What a rank does, as one stable word and a short phrase, and where in the program it is.
 
-The sources are asked in the order of certainty: the process itself (stopped, at its exit, in a
-garbage collection), the library frames nearest to the user's own line, the kernel's word for a
-sleeping thread, CPU time. The last report of a silent agent is old. Only stacks that were taken
-since, or the kernel, tell what such a rank does now.
+The sources are used in the order of certainty: the process itself (stopped, exiting, in a garbage
+collection), the library frames nearest to the user's own line, the kernel's word for a sleeping
+thread, CPU time. The last report of a silent agent is old: only newer stacks, or the kernel, show
+what such a rank does now.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORDS = (
     "compile", "import", "checkpoint-save", "checkpoint-load", "gc", "gil", "exit", "cuda-sync",
     "debugger", "collective", "p2p", "frozen", "stopped", "unknown", "rpc",
 )  # fmt: skip
-"""Every word there is; for JSON and evidence, so they only ever grow."""
+"""All words. JSON and evidence use them, so words are added but never removed."""
 
 PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = (
     "process",
@@ -41,8 +41,9 @@ PROCESS, CALL, FRAMES, STACKS, KERNEL, CPU, NOTHING = (
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """`word`: one of WORDS. `text` follows "is" or "has been": "waiting for a lock". `source`: what
-    told it: the process, an open call, frames, stacks, the kernel, the CPU, or nothing.
+    """`word`: one of WORDS. `text` follows "is" or "has been": "waiting for a lock". `source`:
+    where this is known from: the process, an open call, frames, stacks, the kernel, the CPU, or
+    nothing.
     """
 
     word: str
@@ -55,7 +56,7 @@ _NOTHING = Classified("unknown", "", NOTHING)
 
 
 def doing(facts: RankFacts, policy: Policy) -> str | None:
-    """A phrase that follows "is" or "has been". None where nothing is known, and for a process that
+    """A phrase that follows "is" or "has been". None if nothing is known, and for a process that
     has ended.
     """
     return classify(facts, policy).text or None
@@ -87,7 +88,7 @@ def classify(facts: RankFacts, policy: Policy) -> Classified:
 def where(facts: RankFacts, policy: Policy) -> str:
     """Where a rank is, to follow "has been" or "is": `in the DataLoader (data.py:40 load_image)`.
 
-    For a silent rank without stacks: where it was seen last.
+    For a silent rank without stacks: where its last report found it.
     """
     found = classify(facts, policy)
     if found.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
@@ -108,8 +109,8 @@ def where(facts: RankFacts, policy: Policy) -> str:
 
 def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
     """`load data.py:40 ‹ step train.py:88 ‹ main train.py:120`: its main thread's own frames,
-    innermost first, and what lies below them; None where no stack was taken. Of a worker only what
-    it runs itself.
+    innermost first, and what lies below them; None where no stack was taken. For a worker only the
+    frames of the worker itself.
     """
     thread = _main(stacks)
     if thread is None:
@@ -124,7 +125,7 @@ def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
 
 
 def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
-    """The same of its other threads that run the program's own code."""
+    """The same for its other threads that run code of the program."""
     others = [thread for thread in stacks.threads if thread is not _main(stacks)]
     own = [one for one in others if any(owner_of(frame) is Owner.USER for frame in one.frames)]
     return [
@@ -139,7 +140,7 @@ def _frames_line(own: tuple[StackFrame, ...], frames_max: int) -> str | None:
 
 
 def fresh_stacks(facts: RankFacts) -> Stacks | None:
-    """The last dump, if the rank has not moved since it was taken."""
+    """The last dump, if the rank has made no progress since."""
     stacks = facts.dump.stacks
     if stacks is None or not stacks.method or facts.gone:
         return None
@@ -191,7 +192,7 @@ def _of_call(facts: RankFacts) -> Classified | None:
 
 
 def _of_frames(facts: RankFacts) -> Classified | None:
-    """What the library frames wait on that the agent sampled last."""
+    """What the library frames of the agent's last sample wait on."""
     place = facts.reported.place
     if place is None:
         return None
@@ -199,7 +200,7 @@ def _of_frames(facts: RankFacts) -> Classified | None:
     if place.waits_for is not None:
         return Classified("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
     if waits_on in ("collective", "p2p"):
-        # Inside send and recv it is not known which: the open call would have told.
+        # A frame does not show whether it is send or recv; an open call would.
         return (
             Classified("collective", f"in {place.callee or 'a collective'}", FRAMES)
             if waits_on == "collective"
@@ -270,7 +271,7 @@ def _of_gil(facts: RankFacts, policy: Policy) -> Classified | None:
         or (facts.process.wakes_per_s or 0.0) < policy.gil_wakes_per_s
     ):
         return None
-    # A look may find it awake, then the kernel says nothing.
+    # A sample may find it awake; then the kernel says nothing.
     said = said_of(facts.process.report)
     if said is not None and said[0] != "lock":
         return None
@@ -282,8 +283,8 @@ def _of_kernel(facts: RankFacts) -> Classified | None:
     said = said_of(process) if process is not None else None
     if process is None or said is None:
         return None
-    # A thread that works is asleep now and then: only the file that it reads is true of more than
-    # this instant.
+    # A thread that works also sleeps now and then. Of such a sleep only the file that it reads is
+    # meaningful.
     if facts.process.working is False or (
         facts.process.working and said[0] == "file" and path_of(process) is not None
     ):
@@ -295,7 +296,7 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:
     process = facts.process.report
     if not facts.process.working or facts.process.cpu_ratio is None or process is None:
         return None
-    # What it works may also be its children's work, or bytes: then its main thread is asleep.
+    # Its work may also be that of its children, or I/O: then its main thread sleeps.
     if process.state != "R" and (process.children or facts.process.cpu_ratio < policy.busy_ratio):
         return None
     if _silent(facts):
@@ -310,7 +311,7 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:
 
 
 def _in_c(facts: RankFacts, found: Classified) -> str:
-    """For a silent rank: C code holds the GIL below that line, whatever it does."""
+    """For a silent rank: C code that this line called holds the GIL, whatever it does."""
     stacks = fresh_stacks(facts)
     user = _user_frame(stacks) if stacks is not None else None
     does = found.text if found.source in (STACKS, KERNEL) else ""
@@ -335,7 +336,7 @@ def _in_c(facts: RankFacts, found: Classified) -> str:
 
 
 def _main(stacks: Stacks) -> ThreadStack | None:
-    """The main thread; where the source does not mark it, the only one."""
+    """The main thread; if the source does not mark it, the only thread."""
     marked = next((thread for thread in stacks.threads if thread.main), None)
     return marked or (stacks.threads[0] if len(stacks.threads) == 1 else None)
 

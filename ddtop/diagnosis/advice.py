@@ -1,4 +1,4 @@
-"""Next steps that several rules advise."""
+"""Advice that several rules share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ONE_GPU_EACH = (
 
 
 def uneven_advice(rank: RankFacts) -> str:
-    """What helps where one rank has less to do than the others."""
+    """The advice if one rank has less to do than the others."""
     if rank.comm.mpi is not None:
         return (
             "uneven loops: let all ranks make the same number of collective calls, also one that"
             " has nothing left to do"
         )
     if rank.loader.report is not None and rank.loader.report.exhausted_unix_ns is None:
-        # Its data was not at an end: it has decided to stop.
+        # Its data had not ended: it decided to stop.
         return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
     return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
 
@@ -43,7 +43,7 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
 
 
 def timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
-    """The shortest timeout (s) of the collectives in which the waiters of a blamed rank are."""
+    """The shortest timeout (s) of the collectives in which others wait for a blamed rank."""
     timeouts = [
         call.timeout_ms
         for rank in blame.waiters

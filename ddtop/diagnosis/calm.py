@@ -14,7 +14,7 @@ from ddtop.words.units import duration, plural
 
 
 def calm(snapshot: Snapshot, policy: Policy) -> str:
-    """What is true when there are no findings."""
+    """The sentence about a job without findings."""
     total = snapshot.world_size
     if snapshot.ended is not None:
         well = snapshot.ended.first_rank is None and not snapshot.ended.failed
@@ -22,7 +22,8 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     if not total:
         return "no rank has reported yet"
     missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]
-    # From a host whose hub cannot be asked only its own ranks are seen: that is no start.
+    # A host that cannot reach its hub shows only its own ranks; that does not mean that the job is
+    # starting.
     unseen = missing if snapshot.apart is not None else []
     if missing and not unseen:
         seen = total - len(missing)
@@ -51,7 +52,7 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
 
 
 def _moving(snapshot: Snapshot, total: int, left: str) -> str:
-    """How a job goes on of which some rank made progress lately."""
+    """The sentence about a job in which some rank has made progress lately."""
     alive = [rank for rank in snapshot.ranks if not rank.gone and rank.hello is not None]
     watched = f"{left}, watched {duration(snapshot.watched_s)}"
     blocked = [rank.rank for rank in alive if rank.state is State.BLOCKED]
@@ -66,7 +67,7 @@ def _moving(snapshot: Snapshot, total: int, left: str) -> str:
 
 
 def _unheard(snapshot: Snapshot) -> str | None:
-    """The hosts that are not heard, which may be why no rank moves."""
+    """The hosts that do not report, which may be why no rank seems to make progress."""
     hosts = {rank.agent.sender: rank.host or "?" for rank in snapshot.ranks if rank.agent.unheard}
     if not hosts:
         return None
@@ -143,9 +144,9 @@ def _phase_of_all(snapshot: Snapshot) -> str | None:
 
 
 def _rpc(snapshot: Snapshot) -> str | None:
-    """What is seen of a program that has no process groups and calls by torch.distributed.rpc.
+    """The sentence about a program without process groups that uses torch.distributed.rpc.
 
-    A worker waits for hours where the call is the whole training, so none of it is a fault.
+    If one call is the whole training, a worker waits for hours, so such waits are not a fault.
     """
     workers = [rank for rank in snapshot.ranks if rank.comm.rpc is not None and not rank.gone]
     if not workers or snapshot.groups:

@@ -7,13 +7,13 @@ from ddtop.model.state.facts import Snapshot
 
 
 def reporters(snapshot: Snapshot) -> set[int]:
-    """Ranks that failed because of other ranks. Where they are now explains nothing."""
+    """Ranks that failed because of other ranks. Their present place explains nothing."""
     return {rank.rank for rank in snapshot.ranks if comm_failure(rank)}
 
 
 def is_reported(snapshot: Snapshot) -> bool:
-    """Whether a rank reports such an error. Then a collective that does not complete has a better
-    name than `collective-stuck`.
+    """Whether a rank reports such an error. Then another finding than `collective-stuck` explains a
+    collective that does not complete.
     """
     return bool(reporters(snapshot)) or any(
         one.error is not None

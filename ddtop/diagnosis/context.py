@@ -1,4 +1,4 @@
-"""What a rule is given, and who waits at the start of the job."""
+"""The input of a rule."""
 
 from __future__ import annotations
 

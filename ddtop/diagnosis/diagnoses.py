@@ -1,4 +1,4 @@
-"""Runs the table of rules over one snapshot. The judge makes a verdict of what they find."""
+"""Runs the table of rules over one snapshot. The judge makes a verdict of the findings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
 
 
 def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
-    """The finding, with where its ranks stand in the grid and in the pipeline."""
+    """The finding, with the position of its ranks in the grid and in the pipeline."""
     lines = [
         line
         for rank in finding.ranks[:PLACES_MOST]
@@ -52,7 +52,8 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
 
 
 def _with_changes(finding: Finding, policy: Policy) -> Finding:
-    """The finding, with the thresholds that the reader has changed: they may have made it."""
+    """The finding, with the thresholds that the user has changed, because they may have caused
+    it."""
     lines = tuple(
         f"changed by you: {name} is {value:g}, by default {ours:g}"
         for name, value, ours in policy.changes()
@@ -61,7 +62,7 @@ def _with_changes(finding: Finding, policy: Policy) -> Finding:
 
 
 def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:
-    """Findings and health as they are shown."""
+    """The verdict with these findings."""
     worst = min(
         (SEVERITIES.index(one.severity) for one in findings), default=SEVERITIES.index(INFO)
     )

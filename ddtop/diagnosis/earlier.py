@@ -1,8 +1,8 @@
-"""A cause that began before another one, which does not explain it.
+"""Finds a cause that began before another one and is therefore not explained by it.
 
-Rank 2 has been asleep for a minute, and the others wait for it. Then somebody stops rank 0. A
-stopped rank explains the waits that follow, so it silences other rules; but it cannot explain
-waits that were too long already when it was stopped. These stay, as a finding of their own.
+Example: rank 2 has been asleep for a minute, and the others wait for it. Then somebody stops rank
+0. A stopped rank explains the waits that follow, so it silences other rules. It cannot explain
+waits that were already too long when it was stopped; these remain as a separate finding.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> l
 
 
 def _waits_for(context: Context, rank: int) -> bool:
-    """Whether that rank is itself in a wait: then another rank may be the reason."""
+    """Whether that rank waits itself: then another rank may be the reason."""
     return context.snapshot.rank(rank).wait is not None

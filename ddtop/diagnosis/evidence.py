@@ -70,7 +70,7 @@ def call_lines(ranks: Sequence[RankFacts], lines_max: int = 4) -> list[str]:
 def place_line(rank: RankFacts) -> str | None:
     """`rank 2 is at /home/ada/train.py:53 take › acquire`: what its agent saw last.
 
-    Of a rank whose agent is silent that is old. Its stack, taken from outside, is of now.
+    If the agent is silent, this place is old; a stack that is taken from outside is not.
     """
     place = rank.reported.place
     if place is None:
@@ -110,16 +110,16 @@ def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
 
 
 def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
-    """Own frames of the rank, and of the DataLoader worker that must deliver its batch.
+    """Frames of the program in the rank and in the DataLoader worker that must deliver its batch.
 
-    Empty unless a dump of now has them.
+    Empty without a current dump.
     """
     stacks = fresh_stacks(rank)
     if stacks is None:
         return []
     lines = []
     text = stack_line(stacks)
-    # One frame says no more than the place.
+    # A single frame says no more than the place.
     if text is not None and (" ‹ " in text or rank.state is State.SILENT):
         lines.append(f"rank {rank.rank}'s stack ({_HOW.get(stacks.method, stacks.method)}): {text}")
     if classify(rank, policy).word == "gil":

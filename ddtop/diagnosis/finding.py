@@ -1,4 +1,4 @@
-"""The shape of a verdict."""
+"""The data structures of a verdict."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SEVERITIES = (CRITICAL, WARNING, INFO)
 """Worst first."""
 OK, UNKNOWN = "ok", "unknown"
 HEALTHS = (OK, WARNING, CRITICAL, UNKNOWN)
-"""What `Verdict.health` may be. Unknown: nothing is known of this moment, because the relay is not
-heard.
+"""What `Verdict.health` may be. Unknown: nothing is known about this moment, because the relay does
+not report.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One root cause, with what it made others do folded under it.
+    """One root cause, together with its consequences.
 
-    `kind`: kebab-case, the name of its rule. `ranks`: the culprits, `victims`: who waits.
-    `summary`: one sentence, who is where instead, since when, who waits. `evidence`: numbers and
-    stack lines, a line each. `advice`: the next step. `since_unix_ns`: when the fact began, not
-    when it was seen.
+    `kind`: kebab-case, the name of its rule. `ranks`: the culprits, `victims`: the ranks that wait.
+    `summary`: one sentence: which rank, what it does instead, since when, which ranks wait.
+    `evidence`: lines with numbers and stacks. `advice`: the next step. `since_unix_ns`: when the
+    fact began, not when it was seen.
     """
 
     kind: Kind
@@ -41,13 +41,13 @@ class Finding:
 
     @property
     def identity(self) -> tuple[Kind, str | None, tuple[int, ...]]:
-        """What makes it the same finding in the next snapshot."""
+        """The key by which it is recognised in the next snapshot."""
         return (self.kind, self.group, self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class Muted:
-    """A finding that stands, and what mutes it."""
+    """A finding that is muted, and the mute."""
 
     finding: Finding
     by: Mute
@@ -55,13 +55,12 @@ class Muted:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What stands at one moment: findings worst first, and a sentence for when there is nothing to
-    find.
+    """The findings of one moment, the worst first, and a sentence for the case that there are none.
 
-    `health` is one of HEALTHS. `unheard`: why nothing is known of this moment, one sentence with
-    the next step; the findings are then those of the moment that was heard last, `unheard_s` (s)
-    ago. Both are None while the relay is heard. `muted`: findings that stand and that a person does
-    not want to hear of; they are not in `findings`, and health does not count them.
+    `health` is one of HEALTHS. `unheard`: why nothing is known about this moment, one sentence with
+    the next step; the findings are then those of the last report, `unheard_s` (s) ago. Both are
+    None while the relay reports. `muted`: findings that a person has muted; they are not in
+    `findings`, and health does not count them.
     """
 
     health: str
@@ -73,12 +72,13 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """The one sentence: the worst finding's summary, else how well things are."""
+        """The one sentence: the summary of the worst finding, or a sentence about the healthy
+        job."""
         return self.findings[0].summary if self.findings else self.calm
 
     def when_unheard(self, why: str | None, seconds: float | None) -> Verdict:
-        """The same while the relay is not heard: health is unknown, and the findings are those that
-        stood then.
+        """The verdict while the relay does not report: health is unknown, and the findings are the
+        last ones.
         """
         if self.health == UNKNOWN and self.unheard == why:
             return replace(self, unheard_s=seconds)

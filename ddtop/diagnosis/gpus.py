@@ -29,21 +29,21 @@ def gpu_text(device: Device) -> str:
 
 
 def cooling(gpu: Gpu) -> str:
-    """How to look at what holds a GPU's clocks down."""
+    """The command that shows what lowers a GPU's clocks."""
     if gpu.vendor == AMD:
         return f"amd-smi metric --power --temperature --clock --gpu {gpu.index}"
     return f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}"
 
 
 def clocks(gpu: Gpu) -> str:
-    """How to compare a GPU with others."""
+    """The command that compares a GPU with others."""
     if gpu.vendor == AMD:
         return f"amd-smi metric --clock --power --ecc --gpu {gpu.index}"
     return f"nvidia-smi -q -d CLOCK,PERFORMANCE,ECC -i {gpu.index}"
 
 
 def health(gpu: Gpu) -> str:
-    """Where the driver's errors about a GPU are."""
+    """The advice that shows where to find the driver's errors about a GPU."""
     if gpu.vendor == AMD:
         return (
             "look at dmesg | grep -i amdgpu, and reset or drain it: amd-smi metric --ecc --gpu"
@@ -53,8 +53,8 @@ def health(gpu: Gpu) -> str:
 
 
 def visible_name(gpus: Iterable[Gpu]) -> str:
-    """The variable that selects these GPUs, in the order of their driver where that takes a word
-    more.
+    """The variable that selects these GPUs, with a second variable if the order of the driver needs
+    one.
     """
     return "HIP_VISIBLE_DEVICES" if any(gpu.vendor == AMD for gpu in gpus) else _CUDA_VISIBLE
 
@@ -68,14 +68,14 @@ def holder_text(one: GpuProcess) -> str:
 
 
 def holders_text(processes: Sequence[GpuProcess], most: int = 3) -> str:
-    """The largest first, the others counted."""
+    """The largest holders, and the number of the others."""
     ordered = sorted(processes, key=lambda one: -(one.used_bytes or 0))
     text = ", ".join(holder_text(one) for one in ordered[:most])
     return f"{text} and {len(ordered) - most} more" if len(ordered) > most else text
 
 
 def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
-    """The GPU of the rank. Where nothing better is known, a guess from its environment."""
+    """The GPU of the rank. If nothing better is known, a guess from its environment."""
     devices = [one for one in snapshot.devices if one.host == rank.host]
     if not devices or rank.hello is None:
         return None
@@ -108,7 +108,7 @@ def memory_line(rank: RankFacts, device: Device | None) -> str | None:
 
 
 def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
-    """The ranks whose own GPU it is. A rank that only has a context there does not count."""
+    """The ranks that compute on this GPU. A rank that only has a context there does not count."""
     found = []
     for number in device.ranks:
         own = snapshot.rank(number).gpu.own
@@ -130,7 +130,7 @@ def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
-    """Processes outside the job that hold a large part of the GPU, without the server of MPS."""
+    """Processes outside the job that hold a large part of the GPU, except the MPS server."""
     return tuple(
         one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or "")
     )
@@ -155,7 +155,7 @@ def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> 
 
 
 def why_held(gpu: Gpu) -> str:
-    """`heat`: what holds its clocks down; empty where nothing does."""
+    """What lowers its clocks, such as `heat`; empty if nothing does."""
     return " and ".join(dict.fromkeys(_WHY[word] for word in gpu.throttle or () if word in _WHY))
 
 
@@ -176,7 +176,7 @@ _WHY = {
 
 
 def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
-    """GPUs of that host that nobody uses and that the job may use."""
+    """GPUs of that host that no process uses and that the job may use."""
     devices = [one for one in snapshot.devices if one.host == host]
     free = [one.gpu for one in devices if _is_free(one, policy)]
     given = _given(host, snapshot, [one.gpu for one in devices]) if free else None

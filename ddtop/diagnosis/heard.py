@@ -1,4 +1,5 @@
-"""The snapshot without old news: what is still true of ranks whose host is not heard."""
+"""Removes old facts from a snapshot: for ranks on a silent host it keeps only what is still
+true."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ddtop.model.state.facts import (
 
 
 def heard_only(snapshot: Snapshot) -> Snapshot:
-    """The snapshot, with only what cannot have changed of ranks whose host is not heard."""
+    """The snapshot. For ranks on a silent host it has only the facts that cannot have changed."""
     if not any(rank.agent.unheard for rank in snapshot.ranks):
         return snapshot
     ranks = tuple([_without_news(rank) if _is_dumb(rank) else rank for rank in snapshot.ranks])
@@ -23,7 +24,7 @@ def heard_only(snapshot: Snapshot) -> Snapshot:
 
 
 def _is_dumb(rank: RankFacts) -> bool:
-    # One that had been stopped before goes on to be until the host is lost.
+    # A rank that was stopped before counts as stopped until the host is lost.
     return rank.agent.unheard and rank.state is not State.STOPPED
 
 

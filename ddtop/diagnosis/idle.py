@@ -1,8 +1,8 @@
 """Which ranks wait for work from outside: a prompt, a request loop, a master without orders, and
 the ranks that wait for it.
 
-Such waits have no usual length, so they are no fault however long they last. A rank that counts
-training steps is never idle: its next step is its work.
+Such waits have no normal length, so they are not a fault, however long they last. A rank that
+counts training steps is never idle: its next step is its work.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ddtop.wire.calls import RECEIVES
 from ddtop.wire.stacks import StackFrame
 
 RHYTHM = "collectives"
-"""`RankFacts.iteration_source` where a repeated pattern of MPI calls was counted: a farm's orders
-make one, too.
+"""`RankFacts.iteration_source` if a repeated pattern of MPI calls was counted. The orders in a task
+farm are such a pattern too.
 """
 REQUESTS = frozenset({"stdin", "socket", "queue"})
 """Words of `doing` for waits in which the next request may come."""
 PROMPTS = frozenset({"stdin", "socket"})
-"""... of an interpreter whose thread runs nothing of the program's own; the event loop of a kernel
-reads a socket.
+"""Words of `doing` for an interpreter at its prompt; the event loop of a notebook kernel reads a
+socket.
 """
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
 _GIVEN = ("broadcast", "bcast", "scatter")
-"""How the names of calls begin in which one rank gives and the others take."""
+"""Prefixes of calls in which one rank sends data to all others."""
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
-"""Words of `doing` of a loop that sleeps and looks: a look may find its thread awake, then nothing
-tells.
+"""Words of `doing` for a loop that polls. If a sample finds its thread awake, the word says
+nothing.
 """
 
 
@@ -43,9 +43,7 @@ def counts_steps(rank: RankFacts) -> bool:
 
 
 def polls(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it sleeps and wakes again and again, like a loop that looks for work. One long sleep
-    does not wake.
-    """
+    """Whether it sleeps and wakes up again and again, like a loop that polls for work."""
     wakes = rank.process.wakes_per_s or 0.0
     return (
         rank.process.working is False
@@ -55,7 +53,8 @@ def polls(rank: RankFacts, policy: Policy) -> bool:
 
 
 class Idle:
-    """Answers for one snapshot. What thousands of ranks share is looked up once."""
+    """Finds the idle ranks of one snapshot. Facts that thousands of ranks share are computed
+    once."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot, self._policy = snapshot, policy
@@ -65,10 +64,11 @@ class Idle:
                 self._single.setdefault(rank, []).append(_is_for_orders(wait))
 
     def gives_orders(self, blame: Blame) -> bool:
-        """Whether workers wait for orders, and the blamed rank waits for input to make orders from.
+        """Whether workers wait for orders, and the blamed rank waits for the input from which it
+        makes orders.
 
-        Nobody is at fault then. All waits for that rank must be for orders: a recv, or a broadcast.
-        A rank that sends to it has work for it.
+        Then no rank is at fault. All waits for that rank must be waits for orders: a recv, or a
+        broadcast. A rank that sends to it has work for it.
         """
         root = self._snapshot.rank(blame.root)
         if counts_steps(root):
@@ -84,8 +84,8 @@ class Idle:
         return classify(root, self._policy).word in REQUESTS or polls(root, self._policy)
 
     def _used_to_it(self, blame: Blame, single: bool) -> bool:
-        """Whether such waits are usual. The rhythm of a simulation contains a broadcast too, a recv
-        does not; and a farm has waited as long before, twice.
+        """Whether such waits are normal. The steps of a simulation may contain a broadcast too, but
+        no such recv. A task farm has waited this long before, at least twice.
         """
         usual_ms = max(
             (self._snapshot.rank(rank).comm.usual_wait_ms or 0.0 for rank in blame.waiters),
@@ -112,8 +112,8 @@ class Idle:
         ):
             return False
         if word in PROMPTS and not runs_own_code(rank):
-            # An interpreter at its prompt, or a kernel between two cells. What was trained before
-            # does not matter.
+            # An interpreter at its prompt, or a kernel between two cells. Earlier training does not
+            # matter.
             return True
         if counts_steps(rank):
             return False
@@ -122,12 +122,12 @@ class Idle:
 
 
 def _is_for_orders(wait: PeerWait) -> bool:
-    """Whether the other side of this wait may be a master without orders."""
+    """Whether this wait may be a wait for orders of a master."""
     return wait.call in RECEIVES or (wait.by_stack and wait.call.lower().startswith(_GIVEN))
 
 
 def runs_own_code(rank: RankFacts) -> bool:
-    """Some frame of the program itself is on its main thread's stack."""
+    """Whether its main thread's stack has a frame of the program."""
     place = rank.reported.place
     return (
         place is not None

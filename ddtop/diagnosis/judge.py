@@ -22,8 +22,8 @@ OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
 OF_ENDS = frozenset({Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.LEFT_EARLY})
 Identity = tuple[Kind, str | None, tuple[int, ...]]
 STEP_NS = 500_000_000
-"""Snapshots closer together than this are one: a viewer that draws more often does not see more
-evidence.
+"""Snapshots closer together than this count as one, because a viewer that draws more often does not
+have more evidence.
 """
 
 
@@ -36,8 +36,8 @@ class _Standing:
 
 
 class Judge:
-    """Holds the findings that stand. Call `observe` with snapshots of one job in the order of their
-    time.
+    """Keeps the findings that are shown. Call `observe` with the snapshots of one job in the order
+    of time.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -49,13 +49,11 @@ class Judge:
         self._stood: tuple[Finding, ...] = ()
         self._stood_unix_ns = self._whole_unix_ns = 0
         self.found: tuple[Finding, ...] = ()
-        """What the last snapshot shows, whether it stands or not."""
+        """The findings of the last snapshot, whether they are shown or not."""
 
     @property
     def wavers(self) -> bool:
-        """Whether a finding has not appeared yet, or is about to disappear: then the next snapshot
-        matters more than most.
-        """
+        """Whether the next snapshot may let a finding appear or disappear."""
         needed = self._policy.appear_snapshots
         return any(one.agreed < needed or one.missed for one in self._standing.values())
 
@@ -67,9 +65,9 @@ class Judge:
     def _holds(
         self, known: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]
     ) -> bool:
-        """Whether a finding of a phase stays through the other phases.
+        """Whether a finding about the training phase stays during the other phases.
 
-        It does not stay beside a hang, nor where the same kind is found for other ranks.
+        It does not stay during a hang, nor if the same kind is found for other ranks.
         """
         kind = known.finding.kind
         if kind not in OF_PHASES or known.agreed < self._policy.appear_snapshots:
@@ -79,8 +77,8 @@ class Judge:
         return snapshot.time_unix_ns - known.seen_unix_ns < self._policy.clear_rates_s * 1e9
 
     def _follow_groups(self, found: Mapping[Identity, Finding]) -> None:
-        """The end of a rank stays one finding, though the group in which others wait for it changes
-        or becomes known later.
+        """A finding about the end of a rank stays the same finding, even if the group in which
+        others wait changes or becomes known later.
         """
         for identity in [one for one in found if one not in self._standing and one[0] in OF_ENDS]:
             kind, _, ranks = identity
@@ -90,16 +88,16 @@ class Judge:
                     break
 
     def look(self, snapshot: Snapshot) -> tuple[Snapshot, Verdict]:
-        """The verdict that stands after this snapshot, and the snapshot with the states that it
-        gives to the ranks.
+        """The verdict after this snapshot, and the snapshot with the states that the verdict gives
+        to the ranks.
         """
         verdict = self.observe(snapshot)
         return with_states(snapshot, verdict.findings), verdict
 
     def observe(self, snapshot: Snapshot) -> Verdict:
-        """The verdict that stands after this snapshot."""
+        """The verdict after this snapshot."""
         if (snapshot.run, snapshot.attempt) != self._run:
-            # Rules never mix runs: what stood in the last attempt ended with it.
+            # Findings of the last attempt ended with it.
             self._run, self._observed_unix_ns = (snapshot.run, snapshot.attempt), None
             self._standing.clear()
             self._stood = ()
@@ -119,7 +117,7 @@ class Judge:
                 self._standing[identity] = _Standing(finding, 1, seen_unix_ns=snapshot.time_unix_ns)
                 continue
             known.seen_unix_ns = snapshot.time_unix_ns
-            # `since` is when the fact began: a later guess does not move it.
+            # `since` is the time at which the fact began: a later estimate does not change it.
             since = min(finding.since_unix_ns, known.finding.since_unix_ns)
             known.finding, known.missed = replace(finding, since_unix_ns=since), 0
             known.agreed += fresh
@@ -131,7 +129,8 @@ class Judge:
         for identity in [identity for identity in self._standing if identity not in found]:
             known = self._standing[identity]
             if unheard and not unheard.isdisjoint(known.finding.ranks or known.finding.victims):
-                # Nothing new is known of them: what stood goes on until they are heard, or lost.
+                # Nothing new is known about these ranks: their findings stay until the ranks report
+                # again, or are lost.
                 continue
             if self._holds(known, snapshot, found):
                 continue
@@ -141,7 +140,7 @@ class Judge:
                 or known.agreed < self._policy.appear_snapshots
             ):
                 del self._standing[identity]
-        # Nothing more will come from a job that has ended: its last state needs no second opinion.
+        # A job that has ended sends nothing more, so its last state needs no second snapshot.
         needed = 1 if snapshot.ended is not None else self._policy.appear_snapshots
         shown = [one.finding for one in self._standing.values() if one.agreed >= needed]
         if snapshot.ended is not None:
@@ -159,8 +158,8 @@ class Judge:
     def _told(
         self, shown: list[Finding], found: Mapping[Identity, Finding], snapshot: Snapshot
     ) -> list[Finding]:
-        """What is shown of a job that is over, with what stood until then; what stands before is
-        remembered for it.
+        """The findings of a job that has ended, with those from before its end. Before the end, it
+        remembers the current findings for this.
         """
         end_unix_ns = began_to_end_unix_ns(shown, snapshot)
         if end_unix_ns is None:
@@ -173,7 +172,8 @@ class Judge:
             return shown
         cancelled = any(one.kind == Kind.CANCELLED for one in shown)
         if not cancelled and self._stood_unix_ns != self._whole_unix_ns:
-            # It was over before the first rank went: somebody who cancels a job may need longer.
+            # A finding that ended before the first rank did. A person who cancels a job may need
+            # some time.
             return shown
         now = [one for one in shown if one.identity in found]
         return list(with_what_stood(now, self._stood, snapshot, self._policy))

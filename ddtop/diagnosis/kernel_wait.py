@@ -1,8 +1,8 @@
-"""What a sleeping main thread waits for, in the kernel's words: its system call, the descriptor of
-that call, and wchan.
+"""What a sleeping main thread waits for, according to the kernel: its system call, the descriptor
+of that call, and wchan.
 
 Call and descriptor say more than wchan, but the relay may not always read them
-(`ProcessState.syscall`). Wchan is nearly always there. Check: `cat /proc/PID/syscall
+(`ProcessState.syscall`). Wchan is nearly always available. Check: `cat /proc/PID/syscall
 /proc/PID/wchan`.
 """
 
@@ -70,7 +70,7 @@ _VERBS: tuple[tuple[Set[str], str], ...] = (
     ({"close"}, "closing"),
 )
 
-# What a call says by itself, whatever its descriptor is.
+# The meaning of calls that does not depend on a descriptor.
 _CALLS: dict[str, Said] = {
     "nanosleep": ("sleep", "asleep"),
     "clock_nanosleep": ("sleep", "asleep"),
@@ -96,7 +96,7 @@ _CALLS: dict[str, Said] = {
     "io_uring_enter": ("file", "waiting for the disk"),
 } | dict.fromkeys(_POLLS, ("socket", "waiting in poll"))
 
-# What a descriptor is, if it is no path.
+# The meaning of a descriptor that is not a path.
 _KINDS: dict[str, Said] = {
     "socket": ("socket", "waiting on a socket"),
     "pipe": ("pipe", "reading a pipe"),
@@ -108,7 +108,7 @@ _KINDS: dict[str, Said] = {
     "pidfd": ("child", "waiting for a process"),
 }
 
-# Parts of wchan, the first that fits.
+# Parts of wchan; the first match counts.
 _WCHANS: tuple[tuple[str, Said], ...] = (
     ("nanosleep", ("sleep", "asleep")),
     ("sys_pause", ("sleep", "waiting for a signal")),
@@ -152,7 +152,7 @@ def sleeps(process: ProcessState | None) -> bool:
 
 
 def said_of(process: ProcessState) -> Said | None:
-    """What the kernel says that the main thread waits for. None while it runs, or if the kernel
+    """What the main thread waits for, according to the kernel. None while it runs, or if the kernel
     says nothing useful.
     """
     if not sleeps(process):
@@ -171,8 +171,8 @@ def said_of(process: ProcessState) -> Said | None:
 def may_be_io(process: ProcessState | None) -> bool:
     """Whether it may be asleep because of a disk, a server or a driver.
 
-    A process in state D inside a call that signals interrupt (nanosleep, futex) is held by a
-    freezer.
+    A process in state D inside a call that signals can interrupt (nanosleep, futex) is frozen by
+    its cgroup.
     """
     said = said_of(process) if process is not None else None
     return said is None or said[0] in _IO_WORDS
@@ -185,7 +185,7 @@ def path_of(process: ProcessState | None) -> str | None:
 
 
 def short(path: str) -> str:
-    """The path for a sentence: the end of a long one, which names it."""
+    """The path for a sentence; of a long path only its end."""
     return path if len(path) <= PATH_MAX else "…" + path[-(PATH_MAX - 1) :]
 
 

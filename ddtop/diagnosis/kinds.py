@@ -1,5 +1,5 @@
-"""The kinds of finding, by name. A kind never changes its value: scripts and old recordings compare
-it.
+"""The kinds of finding. The value of a kind never changes, because scripts and old recordings
+compare it.
 """
 
 from __future__ import annotations

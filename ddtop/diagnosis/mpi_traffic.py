@@ -11,8 +11,8 @@ TAGS_MAX = 4
 
 
 def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
-    """`rank 0 has sent rank 1: 1 with tag 7 (received 0), none with tag 99`; nothing where nothing
-    is counted.
+    """`rank 0 has sent rank 1: 1 with tag 7 (received 0), none with tag 99`; empty if nothing is
+    counted.
     """
     if wait.peer is None or wait.group is None:
         return []

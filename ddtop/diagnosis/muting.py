@@ -1,7 +1,7 @@
-"""Which findings a person, or the program itself, does not want to hear of.
+"""Decides which findings are muted, by a person or by the program itself.
 
-A mute is about findings, not about facts: what it leaves out is still found, shown beside the
-others as muted, and counted. `ddtop mute` makes one for a person, `ddtop.expected` for a program.
+A mute affects findings, not facts: a muted finding is still found, shown as muted, and counted.
+`ddtop mute` makes one for a person, `ddtop.expected` for a program.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ OF_TIME = frozenset({
     Kind.IO_STALL, Kind.LOADER_STUCK, Kind.INPUT_BOUND, Kind.STRAGGLER, Kind.SLOWDOWN,
     Kind.SYNC_BOUND, Kind.CPU_OVERSUBSCRIBED, Kind.LATE_TO_INIT,
 })  # fmt: skip
-"""Kinds that say that a rank is slow, busy or elsewhere: an expected region explains them. It does
-not explain a fault, and a kind that is not in this list is heard.
+"""Kinds that say that a rank is slow, busy or elsewhere, which an expected region explains. All
+other kinds are reported.
 """
 NO_EXCUSE = frozenset({State.STOPPED, State.EXITED, State.KILLED, State.MISSING, State.LOST})
-"""Such a rank is in no region any more, whatever it reported last."""
+"""A rank in such a state is no longer in its region, whatever it reported last."""
 
 
 def heard_and_muted(
     findings: Iterable[Finding], mutes: tuple[Mute, ...]
 ) -> tuple[tuple[Finding, ...], tuple[Muted, ...]]:
-    """The findings that are heard, and those that are muted."""
+    """(the findings that are reported, those that are muted)."""
     heard: list[Finding] = []
     muted: list[Muted] = []
     for finding in findings:
@@ -50,7 +50,7 @@ def _mutes(mute: Mute, finding: Finding) -> bool:
     if not mute.ranks:
         return bool(mute.kind)
     ranges = rank_ranges(mute.ranks) or ()
-    # A finding that blames another rank too is news.
+    # A finding that also blames another rank is reported.
     return bool(finding.ranks) and all(
         any(rank in part for part in ranges) for rank in finding.ranks
     )
@@ -59,9 +59,10 @@ def _mutes(mute: Mute, finding: Finding) -> bool:
 def heard_and_expected(
     findings: Iterable[Finding], snapshot: Snapshot
 ) -> tuple[list[Finding], tuple[Muted, ...]]:
-    """The findings that are heard, and those of ranks that are in an expected region.
+    """(the findings that are reported, those of ranks in an expected region).
 
-    Once a region has taken longer than expected its finding is heard, as a warning that names it.
+    Once a region has taken longer than expected, its finding is reported as a warning that names
+    the region.
     """
     now = snapshot.time_unix_ns
     heard: list[Finding] = []
@@ -82,7 +83,7 @@ def _regions_of(finding: Finding, snapshot: Snapshot) -> dict[int, Expectation]:
     """The regions that explain the finding, by rank; empty if it blames a rank that is in none."""
     if finding.kind not in OF_TIME:
         return {}
-    # Such a finding names all ranks because it can blame none: one of them is reason enough.
+    # Such a finding names all ranks because it can blame none, so a region of one rank is enough.
     of_all = finding.kind == Kind.NO_PROGRESS and not finding.victims
     found: dict[int, Expectation] = {}
     for number in finding.ranks:
@@ -95,7 +96,7 @@ def _regions_of(finding: Finding, snapshot: Snapshot) -> dict[int, Expectation]:
 
 
 def _region_of(rank: RankFacts) -> Expectation | None:
-    """The region that the rank is in; None of one that is stopped, gone, or raised."""
+    """The region that the rank is in; None if it is stopped, has ended, or raised."""
     raised = rank.reported.exception is not None and not rank.reported.went_on
     return None if rank.gone or rank.state in NO_EXCUSE or raised else rank.progress.expected
 
@@ -118,7 +119,7 @@ def _late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> F
 
 
 def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:
-    """The mute that such a region is, until the first of them takes longer than expected."""
+    """These regions as a mute, until the first of them takes longer than expected."""
     first = min(regions.values(), key=lambda one: one.until_unix_ns)
     return Mute(
         finding.kind,

@@ -1,6 +1,4 @@
-"""What NCCL says, as lines of evidence: its status service (RAS), and when torch's watchdog ends a
-wait.
-"""
+"""Lines of evidence from NCCL: its status service (RAS), and when torch's watchdog ends a wait."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ _STATES = {
     "finalize": ("is taking down", "are taking down"),
     "left": ("answers and is not in", "answer and are not in"),
 }
-"""What a rank does with its communicator, for one and for several; `left` is one that took it down,
-or that never came to build it.
+"""The state of a rank in its communicator, singular and plural. `left`: it has destroyed the
+communicator, or never joined it.
 """
 
 
 class _Known:
     """The ranks of the job by their processes; built only when a rank stands out.
 
-    NCCL names addresses and no hosts. In containers every process may have pid 1. Ranks that share
-    a pid are told apart by their numbers in a communicator of the whole job. Ranks with a unique
-    pid show which address is which host.
+    NCCL reports addresses, not host names. In containers every process may have pid 1. Ranks with
+    the same pid are distinguished by their numbers in a communicator of the whole job. Ranks with a
+    unique pid show which address is which host.
     """
 
     def __init__(self, snapshot: Snapshot, answer: RasAnswer) -> None:
@@ -37,7 +35,7 @@ class _Known:
         self._by_process: dict[tuple[str, int], int] | None = None
 
     def number(self, rank: RasRank) -> int | None:
-        """Its rank in the job. None where that is not certain."""
+        """Its rank in the job; None if that is not certain."""
         if self._by_process is None:
             self._by_process = self._learned()
         return self._by_process.get((rank.host, rank.pid))
@@ -76,8 +74,8 @@ class _Known:
 
 
 def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """What the service said: which ranks NCCL calls dead, and which have launched fewer
-    collectives. Empty where it said nothing lately.
+    """What the service reported: which ranks NCCL calls dead, and which have launched fewer
+    collectives. Empty if it has reported nothing lately.
     """
     answer = snapshot.ras
     if answer is None or (snapshot.ras_age_s or 0.0) > policy.ras_fresh_s:
@@ -87,8 +85,8 @@ def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
     lines: list[str] = []
     known = _Known(snapshot, answer)
     for one in answer.communicators:
-        # The text does not tell whose communicator it is: another job's may be in it, where two
-        # share the port.
+        # The text does not say which job a communicator belongs to: if two jobs share the port, it
+        # may have both.
         ranks = [rank for rank in one.ranks if not answer.text or known.number(rank) is not None]
         lines += _gone(one, ranks, known)
         lines += _in_states(ranks, known)
@@ -130,8 +128,8 @@ def launched_less(
     """(op, ranks that have launched fewer of it than most, the other members), where all members
     are known.
 
-    The text names only ranks that stand out. The others are known for a communicator of the whole
-    job.
+    The text names only ranks that differ. The others are known if the communicator has all ranks of
+    the job.
     """
     known = _Known(snapshot, answer)
     for one in answer.communicators:
@@ -162,8 +160,8 @@ def building_line(ranks: Collection[RankFacts]) -> str | None:
 def _is_cut_off(one: Communicator) -> bool:
     """Whether the process that answered reaches less than half of the others.
 
-    It may have been stopped for a minute itself, and NCCL never takes back a rank that it has
-    called dead.
+    It may have been stopped for a minute itself, and NCCL never revives a rank that it has called
+    dead.
     """
     return 2 * sum(rank.state in GONE for rank in one.ranks) > one.size > 0
 

@@ -1,5 +1,5 @@
-"""What a rank's own phase says to those who wait for it: a checkpoint, a validation, a compilation
-takes its time.
+"""How a rank's phase changes the time limits of those who wait for it: a checkpoint, a validation
+or a compilation takes long.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from ddtop.words.sentences import file_line
 from ddtop.words.units import duration
 
 LONG_PHASES = (CHECKPOINT, VALIDATE, TEST, COMPILE, SANITY_CHECK)
-"""Phases in which one rank may keep the others waiting. A word of the program's own is none."""
+"""Phases in which one rank may let the others wait. Names that the program has chosen do not
+count."""
 
 
 def phase_of(rank: RankFacts) -> TrainingProgress | None:
-    """The progress of a rank that is in such a phase; None of all others."""
+    """The progress of a rank that is in such a phase; None for all other ranks."""
     told = rank.progress.training
     if told is None or told.phase not in LONG_PHASES or told.since_unix_ns is None or rank.gone:
         return None
@@ -31,11 +32,11 @@ def phase_of(rank: RankFacts) -> TrainingProgress | None:
 
 
 def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) -> float:
-    """How long (s) the others may wait for it before that is critical.
+    """How long (s) the others may wait for it before the wait is critical.
 
-    `limit_s`: the limit without a phase. `works`: it uses CPU or does I/O. Then the phase may last
-    `phase_overdue_factor` times its usual length. One that does neither has less time, but the
-    length that such phases have had before.
+    `limit_s`: the limit without a phase. `works`: it uses CPU or does I/O. If it works, the phase
+    may last `phase_overdue_factor` times its usual length. Otherwise it has less time, but at least
+    the length of earlier phases.
     """
     told = phase_of(rank)
     if told is None:

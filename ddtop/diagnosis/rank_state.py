@@ -1,4 +1,4 @@
-"""The state of each rank, out of the facts and the findings that stand.
+"""Decides the state of each rank from the facts and the findings.
 
 This is the only place that decides it. The table, filters, the map, hosts, JSON and metrics read
 `RankFacts.state` of a snapshot that has passed through `with_states`, so they cannot contradict the
@@ -19,8 +19,8 @@ from ddtop.model.state.facts import Snapshot, State
 OWN_WORD = frozenset({
     State.SILENT, State.STOPPED, State.LOST, State.MISSING, State.EXITED, State.KILLED,
 })  # fmt: skip
-"""States that say what became of a rank. No finding replaces them: that the rank is to blame is
-said by its mark (`culprits`).
+"""States that say how a rank ended or stopped. No finding replaces them; a mark shows that the rank
+is at fault (`culprits`).
 """
 _CALM = frozenset({State.RUNNING, State.WAITING})
 
@@ -44,8 +44,8 @@ def _culprits(findings: Iterable[Finding]) -> dict[int, None]:
 def states_by_finding(
     snapshot: Snapshot, findings: Iterable[Finding]
 ) -> dict[int, tuple[State, frozenset[State]]]:
-    """What the findings say of the ranks that they name: the state, and the states that it may
-    replace. All other ranks have the state of their facts.
+    """The state that the findings give to each rank that they name, and the states that it may
+    replace. All other ranks keep the state of their facts.
     """
     findings = tuple(findings)
     every = frozenset(State) - OWN_WORD
@@ -57,7 +57,7 @@ def states_by_finding(
             for rank in finding.victims:
                 said.setdefault(rank, (State.BLOCKED, _CALM))
     for finding in findings:
-        # A warning that names all ranks is about the job: it singles out nobody.
+        # A warning that names all ranks is about the job, not about single ranks.
         alone = len(finding.ranks) < len(snapshot.ranks) or len(snapshot.ranks) == 1
         if finding.severity == WARNING and alone:
             state = State.STRAGGLER if finding.kind == Kind.STRAGGLER else State.WARNING

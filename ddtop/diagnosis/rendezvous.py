@@ -1,5 +1,5 @@
-"""Which ranks wait inside init_process_group, and which have failed there. All rules of the start
-ask this first.
+"""Finds the ranks that wait inside init_process_group and those that failed there. All rules about
+the start use this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The ranks that meet in init_process_group.
+    """The ranks that have called init_process_group.
 
     `inside`: those that wait there. `gave_up`: those that failed there. `since_unix_ns`: when the
     first of them entered. `waited_s`: how long ago that is.
@@ -78,8 +78,8 @@ class Joining:
 
 
 def joining_of(snapshot: Snapshot) -> Joining | None:
-    """None if a rank has communicated, if no rank is inside, or if a rank failed for a reason of
-    its own."""
+    """None if a rank has communicated, if no rank is inside, or if a rank failed for its own
+    reason."""
     if any(_communicated(rank) for rank in snapshot.ranks):
         return None
     gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
@@ -106,7 +106,7 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
 
 
 def _is_inside(rank: RankFacts) -> bool:
-    # Its agent is silent where torch opens a file again and again with the GIL held.
+    # Its agent is silent while torch opens a file again and again with the GIL held.
     silent = (
         rank.state is State.SILENT
         and rank.process.report is not None
@@ -144,8 +144,8 @@ def port_was_taken(rank: RankFacts) -> bool:
 
 
 def could_not_connect(rank: RankFacts) -> bool:
-    """Whether it never had a connection to the store. An error about missing peers reads
-    differently.
+    """Whether it never had a connection to the store. The error about missing peers is a different
+    one.
     """
     return rank.reported.exception is not None and bool(
         _NO_STORE.search(rank.reported.exception.text)

@@ -1,1 +1,2 @@
-"""One file a rule. A rule imports no other rule; `ddtop/diagnosis/table.py` lists them all."""
+"""The rules, one per file. A rule imports no other rule. `ddtop/diagnosis/table.py` lists all of
+them."""

@@ -1,9 +1,9 @@
 """`comm-error`: the backend has failed under ranks, and no rank has crashed, been killed or been
 stopped.
 
-A rank that reports such an error is never blamed for it. The peer is named where something tells
-it: the text of the error, the ranks that had not joined the collective that timed out, a rank that
-has left its process group, one that no longer reports.
+A rank that reports such an error is never blamed for it. The finding names a peer if it can be
+found: from the text of the error, from the ranks that had not joined the collective that timed out,
+or because a rank has left its process group or no longer reports.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _TIMEOUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 class _Peers:
     """The ranks that the error is about.
 
-    `why` follows their names in the sentence. `sure`: no later news can change it. `going`: they
-    are ending, and how they end tells more.
+    `why` follows their names in the sentence. `sure`: later records cannot change it. `going`: they
+    are ending, and how they end will say more.
     """
 
     ranks: tuple[int, ...]
@@ -51,7 +51,7 @@ class _Peers:
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding. It runs only where nothing else is critical."""
+    """At most one finding. The rule runs only if no other finding is critical."""
     snapshot, policy = context.snapshot, context.policy
     failed = reporters(snapshot)
     if failed:
@@ -139,8 +139,8 @@ def _peers(
             return _Peers(
                 tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True
             )
-    # The news of its own end may lie between the error and now; what it left before is what closed
-    # the connections.
+    # The record of its end may arrive after the error. Only a group that it left before the error
+    # closed the connections.
     left = [
         rank.rank
         for rank in others
@@ -170,8 +170,8 @@ def _open(rank: RankFacts) -> GroupProgress | None:
 
 
 def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
-    """By its last numbers, even if its process has ended: torch's launcher ends all ranks when one
-    has failed.
+    """Uses its last numbers, even if its process has ended, because torch's launcher ends all ranks
+    when one has failed.
     """
     progress = next((one for one in rank.comm.groups if one.group == group), None)
     return progress is not None and comparable_seq(progress) < seq
@@ -180,11 +180,11 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
 def _long_awaited(
     snapshot: Snapshot, behind: Collection[int], wait: GroupProgress, since: int, policy: Policy
 ) -> list[int]:
-    """The ranks that are behind, that the first rank awaited for long, and that waited in no
+    """The ranks that are behind, for which the first rank waited long, and which did not wait in a
     collective of this group themselves.
 
     After a timeout NCCL's watchdog aborts the communicator, and the error may not name the timeout.
-    A broken link is different: it fails ranks that are inside the collective.
+    A broken link is different: then ranks fail that are inside the collective.
     """
     waited_s = (since - (wait.pending_since_unix_ns or since)) / 1e9
     if waited_s < policy.still_limit_s:
@@ -274,7 +274,7 @@ def _finding(
 
 
 def _short(text: str) -> str:
-    # gloo puts the path of its own source file before the reason, and good wishes behind it.
+    # gloo writes the path of its own source file before the reason, and general advice after it.
     return clipped(re.sub(r"^\[[^\]]*\]:?\s*", "", text).partition(". ")[0], 120)
 
 

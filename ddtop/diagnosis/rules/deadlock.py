@@ -1,8 +1,8 @@
 """`wait-cycle` and `unmatched-p2p`: ranks that wait for each other, and for nobody else.
 
-A cycle has no end to blame, so this rule looks at each wait in it. A send or recv cannot match if
-its peer is in a collective, or in a call with another tag: then that call is the finding. Otherwise
-all ranks of the cycle are named.
+No rank of a cycle can be blamed, so this rule checks each wait in it. A send or recv cannot match
+if its peer is in a collective, or in a call with another tag; then the finding is about that call.
+Otherwise it names all ranks of the cycle.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _About:
 
 
 def _cannot_match(single: list[PeerWait], in_single: set[int]) -> list[PeerWait]:
-    """The calls that the present call of their peer can never match."""
+    """The calls that can never match the current call of their peer."""
     single = [wait for wait in single if wait.call not in GROUP_MAKERS]
     to_collective = [wait for wait in single if not any(peer in in_single for peer in wait.behind)]
     if to_collective:
@@ -107,8 +107,8 @@ def _other_tag(one: PeerWait, other: PeerWait) -> bool:
 
 
 def _from_itself(about: _About, policy: Policy) -> list[Finding]:
-    """A receive from the own rank with no message under way: only the waiting rank itself could
-    send it.
+    """A rank that receives from itself although no message is on its way: only the waiting rank
+    could send it.
     """
     found = []
     for wait in about.snapshot.peer_waits:
@@ -119,7 +119,7 @@ def _from_itself(about: _About, policy: Policy) -> list[Finding]:
 
 
 def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[PeerWait]) -> Finding:
-    # A send may have been buffered, a receive that stands has certainly got nothing.
+    # A send may have been buffered, but an open receive has certainly received nothing.
     snapshot, first = about.snapshot, next((wait for wait in odd if wait.call in RECEIVES), odd[0])
     ranks = tuple(sorted({wait.rank for wait in odd}))
     lines = [_says(about, rank) for rank in cycle[:8]]
@@ -144,8 +144,8 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
 
 
 def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
-    """What has been sent. Receives are shown where there are any; the sends are the other side of
-    the same messages.
+    """What has been sent. If there are receives, only these are shown, because the sends are the
+    other side of the same messages.
     """
     receives = [wait for wait in odd if wait.call in RECEIVES] or odd
     return list(

@@ -1,7 +1,7 @@
 """`rank-crashed`, `rank-killed`, `helper-crashed`, `left-early`, `cancelled`: a rank has ended, or
 an exception has ended its main thread.
 
-The first rank to go decides (`model.state.ending`). What followed is part of that finding.
+The rank that ended first decides (`model.state.ending`). What followed is part of that finding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TEXT_CHARACTERS = 100
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding: the first rank to go, and what that did to the others."""
+    """At most one finding: the rank that ended first, and the consequences for the others."""
     snapshot, policy = context.snapshot, context.policy
     bad = [rank for rank in snapshot.ranks if failed(rank)]
     if not bad:
@@ -78,8 +78,8 @@ def _after(
     first, *more = found
     if not failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
-    # Every failure is one that follows from another, which nobody has seen: `comm_error` speaks if
-    # no living rank explains it.
+    # Every failure looks like a consequence of an unseen one: `comm_error` reports it if no living
+    # rank explains it.
     if comm_failure(first) or _may_be_cancelled(first, snapshot, policy):
         return []
     same = raised_alike(first, bad, policy)
@@ -135,7 +135,7 @@ def _unclear(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
 
 
 def _was_killed(rank: RankFacts) -> bool:
-    # A launcher's SIGTERM may overtake a rank that is on its way out of its own exception.
+    # A launcher's SIGTERM may arrive while a rank is still ending because of its own exception.
     if fatal_exception(rank):
         return False
     return rank.process.exit is not None and (
@@ -189,7 +189,7 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
 
 
 def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) -> Finding:
-    """A process that is no rank failed, and the program that had started it ended the ranks."""
+    """A process that is not a rank failed, and the program that had started it ended the ranks."""
     name = "the program that started the ranks" if helper.launcher else "a helper process"
     summary = f"{name} (pid {helper.pid})"
     exception = helper.exception
@@ -265,7 +265,7 @@ def _outlived(gone: RankFacts) -> str:
 def _crashed(
     snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others: tuple[int, ...]
 ) -> Finding:
-    """`same`: the ranks that raised what the first one did, itself included."""
+    """`same`: the ranks that raised the same exception as the first one, including it."""
     exception = first.reported.exception if fatal_exception(first) else None
     if exception is not None:
         text = f": {clipped(exception.text, _TEXT_CHARACTERS)}" if exception.text else ""

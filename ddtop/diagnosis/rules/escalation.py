@@ -1,7 +1,7 @@
 """`io-stall` and `loader-stuck` become critical once the whole job makes no progress because of
 them.
 
-A rank that nobody waits for is a warning at first.
+While nobody waits for the rank, they are only warnings.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """Each warning is replaced."""
+    """All findings; each such warning is replaced by the critical finding."""
     raised = {one.identity: one for one in own}
     return [raised.get(one.identity, one) for one in context.found]

@@ -1,7 +1,7 @@
 """`exception-swallowed`: some ranks catch an exception again and again that the others never see.
 
-It needs DDTOP_EXCEPTIONS=1. What all ranks catch alike is the program's style. Where a critical
-finding blames such a rank, the exception is a line of that finding's evidence.
+It needs DDTOP_EXCEPTIONS=1. An exception that all ranks catch is normal for the program. If a
+critical finding blames such a rank, the exception is a line of that finding's evidence.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """All findings. What the ranks of a critical finding catch is its evidence, and then no finding
-    of its own.
+    """All findings. If a critical finding blames a rank, the exceptions that the rank catches
+    become evidence of that finding.
     """
     snapshot, policy = context.snapshot, context.policy
     explained: list[Finding] = []
@@ -60,8 +60,8 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
 
 
 def _is_judged(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it trains and was sampled often enough, with a complete list: what is not in the list
-    was not there.
+    """Whether it trains and was sampled often enough, with a complete list, so that a missing
+    exception really did not occur.
     """
     catching = rank.reported.catching
     if rank.gone or rank.reported.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
@@ -76,8 +76,8 @@ def _place(caught: Caught) -> _Place:
 
 
 def _differs(having: list[tuple[RankFacts, Caught]], judged: list[RankFacts]) -> bool:
-    """Whether at most half of the ranks have it, and these in every sample. A rare one is in some
-    samples by chance.
+    """Whether at most half of the ranks have it, and these in every sample. A rare exception
+    appears only in some samples.
     """
     if 2 * len(having) > len(judged):
         return False
@@ -131,8 +131,8 @@ def _finding(
 
 
 def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Policy) -> list[str]:
-    """What this rank caught more than once in the last samples, and the ranks that wait for it did
-    not.
+    """The exceptions that this rank caught more than once in the last samples, and the ranks that
+    wait for it did not.
     """
     rank = snapshot.rank(number)
     if rank.reported.catching is None or rank.gone or not rank.reported.catching.caught:

@@ -1,10 +1,10 @@
-"""`not-in-collective` and `interpreter-frozen` where the waiting ranks cannot report, because C
-code holds their GIL, or because they have no agent.
+"""`not-in-collective` and `interpreter-frozen` if the waiting ranks cannot report, because C code
+holds their GIL, or because they have no agent.
 
-NCCL's own thread tells which ranks have enqueued a collective and which have not. The rule reports
-only where all ranks that have enqueued it are silent, and NCCL has said the same twice: a training
-loop in C launches more in between. Of ranks that are read from outside their stacks say the same:
-they have been in one call without a break.
+NCCL's own thread reports which ranks have enqueued a collective and which have not. The rule makes
+a finding only if all ranks that have enqueued it are silent and NCCL has reported the same twice; a
+training loop in C would launch more collectives in between. For ranks that are read from outside,
+their stacks must show that they have been in one call without a break.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _finding(
     policy: Policy,
     stayed_s: float | None = None,
 ) -> Finding:
-    """`stayed_s`: for so long the waiters have not moved on, as seen from outside."""
+    """`stayed_s`: how long the waiters have been in the same call, as seen from outside."""
     ranks, first = tuple(one.rank for one in roots), roots[0]
     frozen = all(_is_frozen(one) for one in roots)
     if stayed_s is not None:

@@ -1,4 +1,4 @@
-"""`gpu-shared` where NCCL refuses it: two ranks are on one GPU, and a rank crashes."""
+"""`gpu-shared` if NCCL refuses it: two ranks are on one GPU, and a rank crashes."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
-    """The ranks on one GPU by the exception of the one that crashed; empty if it says no such
-    thing.
+    """The ranks on one GPU, from the exception of the rank that crashed; empty if it is another
+    exception.
     """
     exception = snapshot.rank(crashed).reported.exception
     text = exception.text if exception is not None else ""
@@ -55,6 +55,7 @@ def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """The crash is reported with its cause, and not a second time. There is at most one crash."""
+    """All findings, without the crash, which is reported with its cause. There is at most one
+    crash."""
     crashes = {one.identity for one in context.found if own and one.kind == Kind.RANK_CRASHED}
     return [own[0] if one.identity in crashes else one for one in context.found]

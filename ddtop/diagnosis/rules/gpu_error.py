@@ -29,7 +29,7 @@ HARDWARE = {
     140: "unrecovered memory error",
     143: "it could not be initialised",
 }
-"""Xids after which nothing goes on; NVIDIA's list, in its words shortened."""
+"""Xids after which the GPU does not continue, with shortened texts of NVIDIA's list."""
 PROGRAM = frozenset({13, 31, 43, 45, 68, 69})
 """Xids of a program's own faults (a bad address, an assert): the rank's exception says more."""
 _EXPLAINED = frozenset(
@@ -52,7 +52,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """What follows from a failed GPU is part of its finding: its rank is elsewhere or crashes, or
+    """All findings, without the consequences of a failed GPU: its rank is elsewhere or crashes, or
     all ranks wait for each other.
     """
     found = context.found
@@ -92,8 +92,8 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     if not (gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed):
         return None
     ranks = ranks_of(device, snapshot)
-    # What a GPU did before these ranks began (and were started again, perhaps because of it) is
-    # not what happens to them.
+    # Errors from before the start of these ranks do not count; the ranks may have been restarted
+    # because of them.
     begun = min(
         (hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0
     )

@@ -1,4 +1,5 @@
-"""`gpu-unavailable`: a rank could not start on its GPU; who holds it, and which GPUs are free.
+"""`gpu-unavailable`: a rank could not use its GPU. The finding says which process uses it, and
+which GPUs are free.
 
 Torch raises an exception, which ends the rank. This rule adds the cause to the crash that
 `departures` has found.
@@ -56,7 +57,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """The crash is reported with its cause, and not a second time."""
+    """All findings, without the crash, which is reported with its cause."""
     by_rank = {one.ranks: one for one in own}
     return [
         by_rank.get(one.ranks, one) if one.kind == Kind.RANK_CRASHED else one
@@ -112,7 +113,7 @@ def _of_memory(
     if others or (sharing and not rank.progress.iteration):
         why = f"rank {rank.rank} found too little free memory on its GPU"
         return _finding(crash, rank, device, snapshot, policy, why, "")
-    # No other process uses it, so the program itself needs too much: add the numbers.
+    # No other process uses the GPU, so the program itself needs too much memory: add the numbers.
     line = memory_line(rank, device)
     advice = (
         "it is the rank's own memory: a smaller batch, activation checkpointing, or"
@@ -134,8 +135,7 @@ def _finding(
     evidence = list(crash.evidence)
     free = free_gpus(rank.host, snapshot, policy)
     if device is not None:
-        # A display server's or a notebook's context keeps nobody out, unless one process is all
-        # that may be there.
+        # The context of a display server or a notebook keeps no rank out, except in exclusive mode.
         others = device.foreign
         if not device.gpu.exclusive:
             others = strangers(device, policy) or tuple(
@@ -173,7 +173,7 @@ def _finding(
 
 
 def _others(crash: Finding) -> str:
-    """What the crash did to the others."""
+    """The part of the summary about the other ranks."""
     _, found, rest = crash.summary.partition("; ")
     return f"; {rest}" if found and crash.victims else ""
 

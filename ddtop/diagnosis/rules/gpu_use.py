@@ -1,5 +1,5 @@
-"""`gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`: GPUs that do less for the job
-than they could.
+"""`gpu-shared`, `gpu-busy`, `gpu-memory-low` and `gpu-throttled`: GPUs that are slower for the job
+than they could be.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _stands_out(device: Device, policy: Policy) -> bool:
-    """Whether it needs a closer look. Of ten thousand GPUs nearly none does."""
+    """Whether it needs a closer look. Nearly no GPU does."""
     gpu = device.gpu
     if len(device.ranks) > 1 or device.foreign or device.throttled_since_unix_ns is not None:
         return bool(device.ranks)
@@ -116,8 +116,8 @@ def _memory_low(
     cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).gpu.cuda) is not None]
     refused = device.refused_lately
     others = lasting_strangers(device, policy)
-    # A full GPU alone is how torch's allocator works: it keeps what it once had. And what it
-    # refused while a program looked for the batch that fits is over.
+    # A full GPU alone is normal, because torch's allocator keeps its memory. Retries from a search
+    # for the largest batch size are over.
     if refused < policy.gpu_retries and not others:
         return
     reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
@@ -176,14 +176,14 @@ def _throttled(
     usual = clocks.get(gpu.name)
     against = "the job's other GPUs of this model run"
     if usual is None:
-        # The only one of its kind: many GPUs run at their power cap.
+        # It is the only GPU of its model. Many GPUs run at their power cap.
         usual, against = float(gpu.sm_max_mhz or 0), "it could run"
         if not held_by_more_than_load(gpu):
             return
     if gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
         return
     if not held_by_more_than_load(gpu):
-        # Others that wait run faster for that; those that draw as much have the same to do.
+        # GPUs that wait run faster; those that draw as much power do the same work.
         usual = _clock_under_load(device, snapshot, policy)
         if usual is None or gpu.sm_mhz >= policy.gpu_slow_ratio * usual:
             return
@@ -201,7 +201,7 @@ def _throttled(
 
 
 def _slower(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
-    """What it costs the job: the steps of these ranks now, against the shortest ones of before."""
+    """The cost for the job: the present steps of these ranks, compared with their shortest ones."""
     steps = [
         (one.step_ms, one.step_best_ms)
         for one in (snapshot.rank(rank).progress for rank in ranks)
@@ -236,8 +236,8 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """All findings. A GPU that is the cause of a straggler is part of that finding; ranks that wait
-    for a GPU that others use are victims here.
+    """All findings. A GPU that causes a straggler is part of the straggler finding. Ranks that wait
+    for a GPU that other processes use become victims here.
     """
     snapshot = context.snapshot
     slow = {

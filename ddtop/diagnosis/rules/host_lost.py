@@ -54,8 +54,8 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether all other ranks have ended. Then the lost one has ended with them, unless they ended
-    because of it.
+    """Whether all other ranks have ended. Then the lost ones ended with them, unless the others
+    ended because of the lost host.
     """
     others = [
         rank for rank in snapshot.ranks if rank.hello is not None and rank.state is not State.LOST
@@ -167,7 +167,7 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
 
 
 def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
-    """What the rank did when it was last heard."""
+    """What the rank did in its last report."""
     parts = []
     if rank.progress.iteration is not None:
         parts.append(f"iteration {rank.progress.iteration:,}")

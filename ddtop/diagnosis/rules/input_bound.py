@@ -22,8 +22,8 @@ def rule(context: Context) -> list[Finding]:
     if not concerned:
         return []
     if 2 * len(concerned) > snapshot.world_size:
-        # Most are: the others wait for data nearly as long, or for those that do. A list that
-        # changes with every sample would be a new finding each time.
+        # If most ranks are input-bound, name all ranks: the others wait for data nearly as long, or
+        # for those ranks. A list that changes with every sample would be a new finding each time.
         least = policy.input_bound_ratio * policy.input_bound_others
         concerned = [
             rank
@@ -32,12 +32,13 @@ def rule(context: Context) -> list[Finding]:
         ]
     ranks = tuple(rank.rank for rank in concerned)
     if set(ranks) <= context.explained:
-        # The loader of one rank is the cause that its straggler finding names.
+        # The loader of a single rank is the cause in its straggler finding.
         return []
     share = median(rank.loader.wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]
     assert lead.loader.report is not None
-    # Of several loaders the one that it waits for: the one that validates has settings of its own.
+    # If there are several loaders, the one that it waits for: the loader of a validation has other
+    # settings.
     loader = lead.loader.report.waited or lead.loader.report
     if loader.workers:
         setting = (
@@ -76,7 +77,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _whose(rank: RankFacts) -> str:
-    """The dataset of that loader. Empty where it is not known."""
+    """The dataset of that loader; empty if it is not known."""
     waited = rank.loader.report.waited if rank.loader.report is not None else None
     if waited is None:
         return ""
@@ -87,8 +88,8 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     loader = rank.loader.report
     if rank.gone or loader is None or rank.loader.wait_ratio is None:
         return False
-    # In every quarter of the window: one long wait (an epoch's worker start, a file server's
-    # hiccup) is no bottleneck.
+    # In every quarter of the window, because one long wait (the start of workers at an epoch, a
+    # pause of a file server) is not a bottleneck.
     if min(rank.loader.wait_ratio, rank.loader.wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
     if (
@@ -97,13 +98,13 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
         return False
     if rank.reported.window_s is None or rank.reported.window_s < policy.input_bound_window_s:
         return False
-    # Batches that lie ready are not what it waits for.
+    # It does not wait for batches that are ready.
     return loader.depth is None or loader.capacity is None or loader.depth <= loader.capacity // 2
 
 
 def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
-    """Whether one worker is waited for nearly always. Batches come from the workers in turn, so
-    more workers would not help.
+    """Whether the rank nearly always waits for the same worker. Workers deliver in turn, so more
+    workers would not help.
     """
     loader = rank.loader.report
     return (

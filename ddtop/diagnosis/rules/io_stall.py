@@ -1,8 +1,9 @@
 """`io-stall`: the main thread stays in one uninterruptible sleep (state D), and its I/O does not
 progress.
 
-A rank that writes a large checkpoint is often in state D, but it wakes and its counters move. A
-rank whose file server is dead does neither. Even SIGKILL does not end it before the server answers.
+A rank that writes a large checkpoint is often in state D too, but it wakes up and its counters
+grow. For a rank whose file server is dead, neither happens. Even SIGKILL does not end it before the
+server answers.
 """
 
 from __future__ import annotations

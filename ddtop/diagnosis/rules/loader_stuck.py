@@ -1,8 +1,8 @@
 """`loader-stuck`: the main thread waits for a batch, and the worker that must deliver it has ended,
 is stopped or makes no progress.
 
-The rank can do nothing about that, so the finding is about the worker. A worker that works, however
-slowly, is left to `not-in-collective`; so is a DataLoader without workers.
+The rank can do nothing about this, so the finding is about the worker. For a worker that works,
+however slowly, and for a DataLoader without workers, the finding is `not-in-collective`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 class _About:
-    """Facts of the whole job that each rank needs: looked up once."""
+    """Facts of the whole job that are needed for each rank, computed once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_unix_ns = snapshot.time_unix_ns
@@ -57,8 +57,8 @@ class _About:
 def _severity(
     about: _About, rank: RankFacts, cause: str, blame: Blame | None, policy: Policy
 ) -> str | None:
-    """None: too early. A dead worker has the same limit: where torch notices it, it raises within
-    five seconds.
+    """None: too early. A dead worker has the same limit, because torch raises within five seconds
+    if it notices.
     """
     now = about.now_unix_ns
     stood_s = (now - (rank.loader.stuck_since_unix_ns or now)) / 1e9
@@ -76,7 +76,7 @@ def _severity(
 
 
 def _all_locked(snapshot: Snapshot) -> bool:
-    """Whether all workers of all ranks wait for locks: nobody is left to release one."""
+    """Whether all workers of all ranks wait for locks, so that none can release one."""
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
         cause_of(rank) == LOCKED
@@ -160,7 +160,7 @@ def _does(rank: RankFacts, number: int) -> str:
 
 
 def _worker_stack(rank: RankFacts) -> str | None:
-    """Its frames, if they were taken while it had to deliver this batch."""
+    """The worker's frames, if they were taken while it had to deliver this batch."""
     loader = rank.loader.report
     assert loader is not None
     since = min(loader.waiting_since_unix_ns or 1 << 62, rank.loader.stuck_since_unix_ns or 1 << 62)

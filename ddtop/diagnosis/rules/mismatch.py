@@ -1,8 +1,8 @@
-"""`collective-mismatch`: at one (group, sequence number) the ranks called different things.
+"""`collective-mismatch`: the ranks made different calls with the same group and sequence number.
 
-The key identifies one collective for ever, so records of different age may be compared. Retired
-entries count too: with gloo the smaller side of a size mismatch completes, and the mismatch is seen
-one collective later.
+Group and sequence number identify one collective for ever, so records of different age can be
+compared. Retired entries count too: with gloo the smaller side of a size mismatch completes, and
+the mismatch is seen one collective later.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _SAME_SIZES = {
     "reduce_scatter",
     "_all_gather_base",
 }
-"""Collectives to which every rank must bring the same number of values; in the others sizes may
-differ by design.
+"""Collectives to which every rank must pass the same number of values; in others sizes may differ.
 """
 
 
@@ -65,13 +64,13 @@ def _stands(since_unix_ns: int, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _differ(calls: Collection[Collective]) -> bool:
-    """Whether these calls cannot be one collective. A length that is not known says nothing."""
+    """Whether these calls cannot be one collective. An unknown length does not count."""
     return len(set(_signatures(dict(enumerate(calls))).values())) > 1
 
 
 def _signatures(by_rank: Mapping[int, Collective]) -> dict[int, tuple[object, ...]]:
-    """What must be equal. In MPI root and length are not known for a call that is only waited for:
-    it is assumed to match.
+    """The values that must be equal. In MPI, root and length of a nonblocking call are not known at
+    its wait, so they are assumed to match.
     """
     roots = Counter(
         call.root for call in by_rank.values() if call.op in ROOTED and call.root is not None
@@ -105,7 +104,7 @@ def _finding(snapshot: Snapshot, group: str, seq: int, by_rank: dict[int, Collec
     signatures = _signatures(by_rank)
     counts = Counter(signatures.values())
     (_, most), *rest = counts.most_common()
-    # Without a clear majority nobody can be called the odd one.
+    # Without a clear majority, no side can be called wrong.
     majority = most > sum(number for _, number in rest)
     usual = counts.most_common(1)[0][0]
     odd = tuple(sorted(rank for rank in by_rank if not majority or signatures[rank] != usual))

@@ -1,8 +1,8 @@
-"""`collective-mismatch` where MPI itself has noticed it: a message longer than its buffer
+"""`collective-mismatch` that MPI itself has detected: a message longer than its buffer
 (MPI_ERR_TRUNCATE).
 
-The rank with the smaller buffer raises, and would be reported as crashed. But the call is the
-cause, and the call of the others at the same number is its other half.
+The rank with the smaller buffer raises, and would be reported as crashed. But the cause is its
+call, and the call of the others with the same number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`no-progress`: the job made steps, batches or collectives, makes none any more, and no other rule
 knows why.
 
-This is the last rule. It says where each rank is, and names the ranks that are not where most are.
-A rule that knows more replaces it. Where all ranks only wait for work from outside, the job is
-idle, and the finding is an info.
+This is the last rule. It says where each rank is, and names the ranks that are not at the same
+place as most. The finding of a more precise rule replaces it. If all ranks only wait for work from
+outside, the job is idle, and the finding is an info.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def rule(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     still = standstill_of(snapshot, policy)
     if still is None or any(not blame.due for blame in snapshot.blames):
-        # The rule of that wait still tolerates it: such waits have taken as long before.
+        # The rule for such waits still tolerates this one, because earlier waits have taken as
+        # long.
         return []
     if set(still.stances) <= Idle(snapshot, policy).ranks(still.active):
         return (
@@ -53,8 +54,8 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _needs_numbers(still: Standstill, policy: Policy) -> bool:
-    """Whether only sequence numbers could tell a hang from slow communication: all ranks are in
-    calls for others, and are read from outside.
+    """Whether only sequence numbers could distinguish a hang from slow communication: all ranks are
+    in communication calls, and are read from outside.
     """
     outside = any(rank.comm.outside is not None for rank in still.active)
     return outside and all(word_of(rank, policy) in COMMUNICATES for rank in still.active)
@@ -83,13 +84,13 @@ def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
     place = rank.reported.place
     if place is None:
         return (None, word_of(rank, policy))
-    # A loop that polls comes to one of several lines at each look.
+    # Each sample may find a polling loop at another line.
     line = place.line if (rank.reported.line_age_s or 0.0) >= 1.0 else None
     return (place.file, place.function, line)
 
 
 def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
-    """Ranks at one place, by their callers, where all of them have a current dump."""
+    """Ranks at one place, grouped by their callers, if all of them have a current dump."""
     stacks = {rank.rank: fresh_stacks(rank) for rank in same}
     lines = {rank: stack_line(one, 6) if one is not None else None for rank, one in stacks.items()}
     text = where(same[0], policy)
@@ -106,7 +107,8 @@ def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple
     every = tuple(rank.rank for rank in still.active)
     elsewhere = [rank.rank for rank in still.active if word_of(rank, policy) not in COMMUNICATES]
     if elsewhere and len(elsewhere) < len(every):
-        # Some are in a call for others. They wait for all that are not in one, however many.
+        # Some ranks are in a communication call. They wait for all ranks that are not, however
+        # many.
         return tuple(elsewhere)
     largest = set(classes[-1].ranks)
     return (

@@ -1,9 +1,9 @@
 """`not-in-collective`, `left-early` and `interpreter-frozen`: others wait in a collective that
 these ranks have not joined.
 
-Where the blamed rank is, and what is known of its process, decides the kind and the severity. A
-rank that visibly works is a warning until that takes too long. One that makes no progress is
-critical at once.
+The kind and the severity depend on where the blamed rank is and on the state of its process. A rank
+that visibly works is a warning until the wait is too long. A rank without progress is critical at
+once.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ BY_STACK = (
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for all ranks that are waited for in the same way; other rules explain what ranks
-    do that wait for a DataLoader worker or that report an error of the backend.
+    """One finding for all blamed ranks of the same kind. Other rules handle ranks that wait for a
+    DataLoader worker or that report an error of the backend.
     """
     snapshot, policy = context.snapshot, context.policy
     explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
     kinds: dict[tuple[Kind, str], list[Blame]] = {}
     about = _About(snapshot, policy)
     for blame in snapshot.blames:
-        # Gone and stopped ranks and those of lost hosts have rules of their own; of a rank that was
-        # never heard of nothing is known.
+        # Ranks that have ended or stopped, and those of lost hosts, have their own rules. Nothing
+        # is known about a rank that has never reported.
         if not blame.due or blame.condition in (GONE, STOPPED, LOST) or blame.root in explained:
             continue
         if (
@@ -75,8 +75,8 @@ _Key = tuple[int, str | None, bool, bool, TrainingProgress | None]
 
 
 class _About:
-    """Facts that many blames share, looked up once: thousands of ranks may be blamed by the same
-    thousands.
+    """Facts that many blames share, computed once: thousands of ranks may be blamed by the same
+    thousands of ranks.
     """
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
@@ -85,8 +85,8 @@ class _About:
         self._limits: dict[_Key, float] = {}
 
     def _finishes(self, blame: Blame) -> bool:
-        """Whether the others are done and only this rank has work left, such as a child process
-        that packs the results.
+        """Whether the others have finished and only this rank still has work, such as a child
+        process that packs the results.
         """
         last = blame.peer_wait is not None and blame.peer_wait.call == FINALIZE
         return last and classify(self._snapshot.rank(blame.root), self._policy).word in (
@@ -95,7 +95,7 @@ class _About:
         )
 
     def severity(self, blame: Blame, kind: Kind) -> str:
-        """A warning while the wait is usual for its waiters, critical afterwards.
+        """A warning while the wait is normal for its waiters, critical afterwards.
 
         A rank that works has more time than one that makes no progress. A rank that has left its
         loop does not return, so it is critical at once.
@@ -226,7 +226,7 @@ def _finding(
         subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
     elif severity == WARNING and first.condition != STILL and _is_seen_to_work(lead, first):
         busy = "is still working" if len(ranks) == 1 else "are still working"
-        # One that moves by other signs than its CPU may well be asleep at this instant.
+        # A rank that works without using its CPU may be asleep at this instant.
         asleep = lead.process.working is False and lead.reported.place is not None
         spot = (
             f"in {function_text(lead.reported.place)} ({file_line(lead.reported.place)})"
@@ -251,7 +251,7 @@ def _finding(
 
 
 def _became(rank: RankFacts) -> str | None:
-    """The program that has replaced the rank's by exec; None: it runs its own."""
+    """The program that has replaced the rank's by exec; None if there is none."""
     return rank.process.report.became if rank.process.report is not None else None
 
 
@@ -265,13 +265,14 @@ def _replaced(ranks: tuple[int, ...], lead: RankFacts, became: str) -> str:
 
 
 def _is_seen_to_work(rank: RankFacts, blame: Blame) -> bool:
-    """Whether it may be said to work. After a look of seconds from outside only its CPU says so."""
+    """Whether the sentence may say that it works. After only seconds of sampling from outside, only
+    its CPU use shows this."""
     by_stack = blame.peer_wait is not None and blame.peer_wait.by_stack
     return not by_stack or rank.process.working is True
 
 
 def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
-    """The phase that they say they are in, if it is the same; None: they are in none."""
+    """The phase that they report, if it is the same; None if they are in none."""
     told = [phase_of(snapshot.rank(rank)) for rank in ranks]
     if len({one.phase if one is not None else None for one in told}) > 1:
         return None
@@ -291,7 +292,7 @@ def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
 
 
 def _places(snapshot: Snapshot, ranks: tuple[int, ...], waited: str, policy: Policy) -> str:
-    """Where they are; each by itself where that differs."""
+    """Where they are; listed one by one if their places differ."""
     texts = {where(snapshot.rank(rank), policy) for rank in ranks}
     if len(texts) == 1:
         return f"{texts.pop()} for {waited}"
@@ -331,8 +332,7 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
                 f" {verb(inside, 'waits', 'wait')} in #{blame.seq}"
             )
     waiter = snapshot.rank(blames[0].waiters[0])
-    # From a thread of NCCL's own: it answers where Python stands, and where torch's recorder is
-    # off.
+    # From NCCL's own thread, which answers even if Python is blocked or torch's recorder is off.
     lines += ras_lines(snapshot, policy)[:3]
     if (place := waiter.reported.place) is not None:
         spot = f"rank {waiter.rank} waits at {file_line(place)} {function_text(place)}"
@@ -344,7 +344,7 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
 
 
 def _waiters_in(snapshot: Snapshot, blame: Blame) -> tuple[int, ...]:
-    """Those who wait in the very collective; the others wait elsewhere, for these."""
+    """The ranks that wait in this collective. Other victims wait for these ranks."""
     inside = {
         wait.rank for wait in snapshot.waits if (wait.group, wait.seq) == (blame.group, blame.seq)
     }
@@ -418,4 +418,4 @@ _BY_WORD = {
     "rpc": "see where the process is that it calls: ddtop stacks",
     "child": "see what its child processes do: ps -o pid,stat,wchan:32,args --ppid {pid}",
 }
-"""Advice for what a rank does that says more than that it is elsewhere."""
+"""Advice for activities that need special advice."""

@@ -1,4 +1,4 @@
-"""`cpu-oversubscribed`: half of a host's ranks are often ready to run and have no CPU."""
+"""`cpu-oversubscribed`: half of a host's ranks are often ready to run but get no CPU."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _delayed(rank: RankFacts) -> float:
 
 
 def _used(rank: RankFacts) -> float:
-    """Cores over the same time as the delays: over two seconds it goes up and down, and the
-    finding would come and go with it.
+    """Cores over the same time as the delays. Over two seconds the value varies, and the finding
+    would appear and disappear with it.
     """
     return (rank.process.pressure.used_cores or 0.0) if rank.process.pressure is not None else 0.0
 
@@ -78,9 +78,9 @@ def _throttled(rank: RankFacts) -> float:
 
 
 def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
-    """Whether the ranks and their children use much of their CPUs, and need more than these.
+    """Whether the ranks and their children use much of their CPUs and need more.
 
-    Two ranks of one thread on two cores wait because of other processes, however much they use.
+    Two single-threaded ranks on two cores wait only because of other processes.
     """
     cpus = _cpus(host, ranks)
     used = sum(_used(rank) for rank in ranks)
@@ -94,8 +94,8 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
 def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
     """Whether far more of their own threads are ready to run than there are CPUs.
 
-    Other processes can make them wait, but cannot make them more, unless these take nearly all CPU
-    time.
+    Other processes can make these threads wait, but cannot increase their number, unless they take
+    nearly all CPU time.
     """
     used = sum(_used(rank) for rank in ranks)
     if used < policy.oversubscribed_threads_own_ratio * _cpus(host, ranks):
@@ -119,9 +119,7 @@ def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
 
 
 def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> str | None:
-    """Which CPUs other processes use. All CPUs are in use then, also those that the ranks do not
-    use.
-    """
+    """How many CPUs other processes use, if all CPUs are in use."""
     others = _cpus(host, ranks) - sum(_used(rank) for rank in ranks)
     if others < policy.foreign_cores:
         return None
@@ -194,7 +192,8 @@ def _finding(
             "raise the container's CPU limit, or start fewer threads: OMP_NUM_THREADS, num_workers"
         )
     else:
-        # The number of runnable threads changes with each look, so it is no part of the sentence.
+        # The number of runnable threads changes with each sample, so it is not part of the
+        # sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
         waiting = sum(_threads_delayed(rank) for rank in ranks) / len(ranks)
         advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)
