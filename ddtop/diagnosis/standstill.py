@@ -1,4 +1,4 @@
-"""Whether the whole job makes no progress, since when, and how bad that is."""
+"""Whether the whole job makes no progress, since when, and with what severity."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WORKS, SPINS, STILL = "works", "spins", "still"
 class Standstill:
     """A job without progress.
 
-    `alive`: the ranks whose processes live. `active`: those that are not done, or all. `stances`:
-    what each active rank does, by rank. `since_unix_ns`: the last progress.
+    `alive`: the ranks whose processes live. `active`: those that have not finished, or all.
+    `stances`: works, spins or still, for each active rank. `since_unix_ns`: the last progress.
     """
 
     alive: tuple[RankFacts, ...]
@@ -55,20 +55,20 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     if since is None:
         return None
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
-    # A rank that has left its groups waits for those that have work left.
+    # A rank that has left its groups waits for those that still have work.
     active = tuple([rank for rank in alive if rank.reported.phase != "leaving"]) or alive
     stances = {rank.rank: _stance(rank, quiet_s, policy) for rank in active}
     if STILL in stances.values():
-        # A rank that waits for its GPU spins. Its GPU may wait for a rank that stands still.
+        # A rank that waits for its GPU spins, and its GPU may wait for a rank without progress.
         gpu = [rank.rank for rank in active if classify(rank, policy).word == "cuda-sync"]
         stances |= {number: STILL for number in gpu if stances[number] == SPINS}
     return Standstill(alive, active, stances, since, quiet_s)
 
 
 def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
-    """Since when a start hangs. None where it may only be slow.
+    """Since when a start hangs; None if it may only be slow.
 
-    It hangs where all ranks are stuck in a lock that has a name, or all in communication.
+    It hangs if all ranks are blocked in a named lock, or all in communication.
     """
     places = [
         rank.reported.place
@@ -98,7 +98,8 @@ def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
         return WORKS
     if rank.process.working is False:
         return STILL
-    # One line for all that time: a long call into C, or a library that spins while it waits.
+    # It has been at one line all the time: a long call into C, or a library that spins while it
+    # waits.
     same_line = (rank.reported.line_age_s or 0.0) >= max(
         policy.same_line_s, policy.same_line_quiet_ratio * quiet_s
     )
@@ -112,7 +113,7 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     critical_s = max(policy.no_progress_critical_s, policy.no_progress_habit_factor * usual_s)
     patient_s = max(policy.no_progress_patient_s, critical_s)
     if not still.any_is(STILL):
-        # It is work, or a wait that looks like it.
+        # The ranks work, or their wait looks like work.
         return None if still.quiet_s < patient_s else WARNING if still.all_are(SPINS) else INFO
     words = {word_of(rank, policy) for rank in still.active}
     if not still.all_are(STILL) or words & _PHASES:
@@ -120,7 +121,7 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     elif not _needs_nobody(still, words, policy):
         critical_s = patient_s
     if "loader" in words or any(rank.process.stalled_since_unix_ns for rank in still.active):
-        # From then on the rules of loaders and disks speak.
+        # After that time the rules for loaders and disks apply.
         warning_s = max(warning_s, policy.stall_alone_limit_s)
     if still.quiet_s < warning_s:
         return None
@@ -129,9 +130,9 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
-    """How long this job usually makes no progress, or ten of its steps."""
+    """The usual longest pause of this job, or ten of its steps."""
     steps_s = max((rank.progress.step_ms or 0.0 for rank in still.active), default=0.0) / 1000
-    # The pauses of the whole job are at most those of the rank that pauses least.
+    # The pause of the whole job is at most that of the rank with the shortest pauses.
     habit_s = min((rank.progress.usual_pause_s or 0.0 for rank in still.active), default=0.0)
     waits_s = (
         max(
@@ -148,7 +149,7 @@ def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
 
 
 def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
-    """Whether the job waits for nothing outside. `words` are those of all ranks."""
+    """Whether the job waits for nothing outside. `words`: the activities of all ranks."""
     if all(rank.reported.phase == "leaving" for rank in still.active):
         return False
     if all(
@@ -160,7 +161,7 @@ def _needs_nobody(still: Standstill, words: set[str], policy: Policy) -> bool:
     if not elsewhere:
         return True
     if not any(rank.progress.iteration is not None for rank in still.active):
-        # Nothing that has steps: a server's main thread sleeps, too.
+        # Without steps it may be a server, whose main thread sleeps too.
         return words <= COMMUNICATES | {"file"}
     return not all(_asks_outside(rank, policy) for rank in elsewhere)
 

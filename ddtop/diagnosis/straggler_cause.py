@@ -1,4 +1,4 @@
-"""Why a rank is slow, by its numbers and those of the ranks that wait for it."""
+"""Finds why a rank is slow, from its numbers and those of the ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
     "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "python", "unknown",
 )  # fmt: skip
 NOT_MEASURED = "not measured"
-"""In the text of a cause: no measurement explains it."""
+"""Part of the text of a cause that no measurement explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`word`: one of the above, `text`: after "it", a sentence's end, `advice`: what to do about
-    it.
-    """
+    """`word`: one of the above. `text`: the end of a sentence, after "it". `advice`: what to do."""
 
     word: str
     text: str
@@ -41,7 +39,7 @@ class Cause:
 
 
 def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) -> Cause:
-    """The first known cause that explains half of what the others wait."""
+    """The first known cause that explains half of the time that the others wait."""
     others = [snapshot.rank(number) for number in late.waiters]
     share = late.share_ratio
     host = host_of(rank, snapshot)
@@ -134,7 +132,8 @@ def _of_gil(
     rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
 ) -> Cause | None:
     own = _held(rank)
-    # A busy machine makes looks late on all ranks of a host, and a rank without a CPU.
+    # A busy machine delays the samples on all ranks of a host, and so does a lack of CPU on one
+    # rank.
     if (
         own - max(median(_held(other) for other in others), _delay(rank))
         < policy.cause_held_part * share
@@ -180,7 +179,7 @@ def _of_gpu(
         else None
     )
     if device is None or (device.util_mean_ratio or 0.0) < policy.gpu_busy_ratio:
-        # A slow host leaves its GPU idle: the GPU is not the cause then.
+        # If the CPU side is slow, its GPU is idle, and then the GPU is not the cause.
         return None
     if busy := lasting_strangers(device, policy):
         return Cause(
@@ -215,8 +214,8 @@ def _of_gpu(
 def _of_computing(
     rank: RankFacts, device: Device, alike: Sequence[Device], policy: Policy
 ) -> Cause | None:
-    """The GPUs of the others are as busy at a fraction of its power: one computes, the others run
-    waiting kernels.
+    """The GPUs of the others are as busy but draw a fraction of its power: they run waiting kernels
+    while this one computes.
     """
     own, busy = device.power_mean_watts, policy.gpu_wait_busy_ratio
     watts = [
@@ -265,8 +264,8 @@ def _of_cpu(
 ) -> Cause | None:
     delay = _delay(rank)
     more = delay - median(_delay(other) for other in others)
-    # On a busy machine who sleeps longer waits longer for a CPU afterwards: the code explains more
-    # of it then.
+    # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
+    # code is the better explanation.
     if more < max(policy.cause_part * share, policy.cause_cpu_part * _most(rank, others)[0]):
         return None
     load = rank.process.report.load if rank.process.report is not None else None
@@ -274,7 +273,7 @@ def _of_cpu(
     if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
         parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
-        # How many differs from look to look, and stands in the evidence.
+        # The number differs between samples, so it is only in the evidence.
         parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
     if (
         host is not None
@@ -338,20 +337,18 @@ def _of_python(
 
 
 def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, float, Spot | None]:
-    """What `_more` says about the function or line with the largest difference. Nothing without
+    """What `_more` says about the function or line with the largest difference. Zeros without
     samples.
     """
     mine = _working(rank)
     found = [_more(spot, rank, others, whole=True) for spot in by_function(mine)]
     found += [_more(spot, rank, others, whole=False) for spot in mine]
-    # A whole function says more than one of its lines, unless both kinds of ranks are in it.
+    # A whole function says more than one of its lines, unless the waiting ranks are in it too.
     return max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
 
 
 def _working(rank: RankFacts) -> list[Spot]:
-    """Its samples, without those that found it waiting for others, perhaps at the very line of the
-    work.
-    """
+    """Its samples, without those in which it waited for others, perhaps at the same line."""
     return [
         spot
         for spot in rank.reported.spots

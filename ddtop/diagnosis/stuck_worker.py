@@ -1,4 +1,4 @@
-"""What keeps the DataLoader worker that must deliver the next batch of a rank."""
+"""Why the DataLoader worker that must deliver a rank's next batch makes no progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddtop.wire.loader import Loader
 from ddtop.wire.records import ProcessState
 
 DEAD, HALTED, LOCKED, DISK, STUCK = "gone", "stopped", "lock", "disk", "stuck"
-"""What keeps the worker."""
+"""The reasons."""
 
 
 def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
@@ -21,7 +21,7 @@ def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
 
 
 def cause_of(rank: RankFacts) -> str | None:
-    """One of the words above; None where the rank waits for no worker, or the worker works."""
+    """One of the words above; None if the rank waits for no worker, or the worker works."""
     loader = rank.loader.report
     if (
         rank.gone
@@ -46,14 +46,15 @@ def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
     fetches batches ahead.
     """
     waits_on = rank.reported.place.waits_on if rank.reported.place is not None else None
-    # An iterator that is shut down stays so, whether anybody waits for its workers or not.
+    # For an iterator that is shutting down, it does not matter whether a thread waits for its
+    # workers.
     if loader.closing:
         return waits_on == "DataLoader"
     return rank.reported.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
 
 
 def worker_said(loader: Loader) -> tuple[str, str] | None:
-    """What the kernel says of the worker: a word and a phrase that follows "is"."""
+    """What the worker does, according to the kernel: a word and a phrase that follows "is"."""
     return said_of(
         ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan)
     )

@@ -1,6 +1,6 @@
 """Every rule in one table: what it reports, what it reads, and what keeps it silent.
 
-The rows run from top to bottom. A cause stands above what it may cause, so that a rule can see
+The rules run from top to bottom. A cause is above its possible consequences, so that a rule can see
 whether its own finding is only a consequence. `ddtop/diagnosis/diagnoses.py` runs the table.
 """
 
@@ -72,10 +72,10 @@ class RuleRow:
     unless: tuple[Condition, ...] = ()
     #: Rules above. This rule leaves out the ranks that they have reported (`Context.explained`).
     leaves_out: tuple[str, ...] = ()
-    #: All findings after this rule, where it completes or replaces findings of rules above.
+    #: Returns all findings after this rule, if it completes or replaces findings of rules above.
     fold: Fold | None = None
-    #: What it finds may have begun before what silences it. Then it is a cause of its own, and it
-    #: stays (`ddtop.diagnosis.earlier`).
+    #: Its finding may have begun before the finding that silences it. Then it is a separate cause
+    #: and is kept (`ddtop.diagnosis.earlier`).
     may_be_earlier: bool = False
 
     @property
@@ -84,13 +84,13 @@ class RuleRow:
         return self.rule.__module__.rpartition(".")[2]
 
     def can_speak(self, context: Context) -> bool:
-        """Whether there is anything to read, and the job is one that the rule is about."""
+        """Whether the snapshot has what the rule reads, and the rule applies to this job."""
         return all(getattr(context.snapshot, name) for name in self.needs) and not any(
             condition(context) for condition in self.unless if condition is not end_explains_all
         )
 
     def silencers(self, context: Context) -> tuple[Finding, ...]:
-        """The findings so far that explain what this rule would report."""
+        """The findings so far that explain this rule's finding."""
         names = self.silenced_by
         if end_explains_all in self.unless and end_explains_all(context):
             names = (*names, *ENDS)
@@ -105,9 +105,9 @@ class RuleRow:
 
 STARTS = ("rendezvous", "starting", "unreachable")
 ENDS = (*STARTS, "mpi_truncated", "departures")
-"""What keeps the ranks from meeting explains why they gave up; a departure explains later waits."""
+"""A failed rendezvous explains why ranks gave up; a departure explains later waits."""
 CAUSES = (*ENDS, "stopped", "mismatch")
-"""What explains every wait."""
+"""Rules whose findings explain every wait."""
 BESIDE = frozenset({
     Kind.VERSION_SKEW, Kind.WRONG_BACKEND, Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET,
     Kind.INPUT_BOUND, Kind.SYNC_BOUND, Kind.STRAGGLER, Kind.CPU_OVERSUBSCRIBED, Kind.GPU_SHARED,
@@ -115,7 +115,8 @@ BESIDE = frozenset({
     Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED, Kind.MEMORY_PRESSURE, Kind.DISK_FULL,
     Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED,
 })  # fmt: skip
-"""Kinds that may be true of a job that moves: as warnings they do not explain that it has stopped.
+"""Kinds that may also be true for a job that makes progress. As warnings they do not explain a job
+without progress.
 """
 
 
@@ -125,7 +126,7 @@ def job_has_ended(context: Context) -> bool:
 
 
 def end_explains_all(context: Context) -> bool:
-    """No rank makes progress, and a rank that has gone or never came is the reason."""
+    """No rank makes progress, because a rank has ended or never started."""
     ends = (finding for name in ENDS for finding in context.reported.get(name, ()))
     return not context.snapshot.moving and any(one.severity == CRITICAL for one in ends)
 
@@ -141,17 +142,17 @@ def hang_found(context: Context) -> bool:
 
 
 def backend_reports_error(context: Context) -> bool:
-    """A rank reports an error of its backend: `comm-error` is the better name for its wait."""
+    """A rank reports an error of its backend: then `comm-error` explains its wait better."""
     return is_reported(context.snapshot)
 
 
 def waits_are_explained(context: Context) -> bool:
-    """Some finding so far says for whom others wait."""
+    """Some finding so far says which rank others wait for."""
     return any(one.victims for one in context.found)
 
 
 def standstill_is_explained(context: Context) -> bool:
-    """Some finding so far may be why the job makes no progress."""
+    """Some finding so far may explain why the job makes no progress."""
     return any(
         one.severity == CRITICAL or (one.severity == WARNING and one.kind not in BESIDE)
         for one in context.found

@@ -1,10 +1,10 @@
-"""What stood when a job ended: somebody ended it because of that, most often.
+"""The findings just before a job ended, which are often the reason why somebody ended it.
 
 Problem: a job hangs for an hour. Then its time limit or a person ends it, or kills one of its
 ranks, and the launcher ends the others. In the morning a person reads "cancelled, nothing to fix",
-or "rank 1 was killed by SIGKILL". What we do: a cancellation tells the critical findings
-that stood until then, with their evidence and advice. Before any other end, the hang that stood is
-listed as a finding of its own: it is the earlier cause.
+or "rank 1 was killed by SIGKILL". What we do: a cancellation also reports the critical findings
+until then, with their evidence and advice. For any other end, an earlier hang is listed as a
+separate finding, because it is the earlier cause.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OF_A_JOB_THAT_MOVES = frozenset({
     Kind.MEMORY_PRESSURE, Kind.DISK_FULL, Kind.GPU_BUSY, Kind.GPU_SHARED, Kind.GPU_MEMORY_LOW,
     Kind.GPU_THROTTLED,
 })  # fmt: skip
-"""Kinds that are no hang, even where they are critical. A slow rank is no reason for a kill."""
+"""Kinds that are not a hang, even if they are critical. A slow rank is no reason to kill a job."""
 
 _FIRST_TO_GO = (Kind.RANK_KILLED, Kind.RANK_CRASHED, Kind.LEFT_EARLY)
 
 
 def is_over(snapshot: Snapshot) -> bool:
-    """Whether all ranks are gone: also where nobody could tell how the job ended."""
+    """Whether all ranks have ended, even if it is not known how."""
     if snapshot.ended is not None:
         return True
     return bool(snapshot.ranks) and all(rank.gone for rank in snapshot.ranks)
@@ -51,10 +51,11 @@ def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int
 def with_what_stood(
     findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot, policy: Policy
 ) -> tuple[Finding, ...]:
-    """The findings of a job that is over, with what was critical until it began to end.
+    """The findings of a job that has ended, with those that were critical until it began to end.
 
-    `stood`: all findings of a moment before. What began with the end itself, such as the end of the
-    first rank, is none of its reasons. Findings that tell it already stay as they are.
+    `stood`: all findings of an earlier moment. Findings that began with the end itself, such as the
+    end of the first rank, are not reasons for it. Findings that already include the reason stay
+    unchanged.
     """
     end_unix_ns = began_to_end_unix_ns(findings, snapshot)
     if end_unix_ns is None:
@@ -78,7 +79,7 @@ def with_what_stood(
 
 
 def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
-    """A cancellation, with what was critical until then."""
+    """A cancellation, with the findings that were critical until then."""
     if not reasons or _UNTIL_THEN in finding.summary:
         return finding
     first, *more = reasons
@@ -98,8 +99,8 @@ def _who_ended(findings: Iterable[Finding]) -> str:
 
 
 def _is_told(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot) -> bool:
-    """Whether the findings of the end say it: the same one, or the end of the very rank that the
-    others waited for, where that tells what it did.
+    """Whether the findings about the end already include it: the same finding, or the end of the
+    rank for which the others waited, if that says what the rank did.
 
     An exception of that rank names the line, and `comm-error` says where the ranks are that had
     not joined.

@@ -1,4 +1,4 @@
-"""The call in which a rank waits, as a sentence has it."""
+"""The call in which a rank waits, as text for a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def peer_text(wait: PeerWait) -> str:
     """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank
     0, tag 7`.
 
-    The tag only where it is not the default; of MPI's communicators always, where it is not any.
+    The tag only if it is not the default; for MPI always, unless it is "any".
     """
     tag = ""
     if wait.peer is None and wait.call in RECEIVES and wait.group is not None:
@@ -23,8 +23,8 @@ def peer_text(wait: PeerWait) -> str:
 
 
 def waited_text(blame: Blame, groups: tuple[Group, ...]) -> str:
-    """What the waiters of a blamed rank wait in: a collective of a group, or a call for single
-    ranks.
+    """The call in which others wait for a blamed rank: a collective of a group, or a call for
+    single ranks.
     """
     if blame.peer_wait is not None:
         single = len(blame.waiters) == 1

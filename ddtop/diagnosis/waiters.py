@@ -1,4 +1,5 @@
-"""Who waits for a rank, as a clause: who waits in which call, and who waits only for those."""
+"""A clause about the ranks that wait for a rank: which rank waits in which call, and which ranks
+wait only for those."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def waits_clause(
 ) -> str:
     """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for these`.
 
-    `first`: the wait that the clause names first. `ranks`: those that are waited for. `victims`:
-    all ranks that are held up. `it`: the word for what they wait for, where that is no rank.
+    `first`: the wait that the clause names first. `ranks`: the blamed ranks. `victims`: all ranks
+    that wait. `it`: the word for what they wait for, if that is not a rank.
     """
     here: set[int] = set()
     others: dict[str, set[int]] = {}
@@ -42,7 +43,7 @@ def waits_clause(
         what += ", by its stack" if len(first.waiters) == 1 else ", by their stacks"
     it = it or verb(ranks, "it", "them")
     if not here:
-        # All members have entered that collective, or it is not known who is behind in it.
+        # All members have entered that collective, or it is not known which are behind.
         every: tuple[Wait | PeerWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
         here = {wait.rank for wait in every if wait.rank in held and _is_in(wait, first)}
     here = here or set(held)
@@ -64,8 +65,8 @@ def waits_clause(
 def first_wait(
     snapshot: Snapshot, waiting: Sequence[RankFacts], ranks: Collection[int]
 ) -> Blame | Wait | None:
-    """What the clause names first where `waiting` wait for `ranks`: the oldest wait for one of
-    these ranks; else the collective of the first that waits.
+    """The wait that the clause names first if `waiting` wait for `ranks`: the oldest wait for one
+    of these ranks; else the collective of the first that waits.
     """
     blames = [blame for blame in snapshot.blames if blame.root in ranks]
     blame = min(blames, key=lambda one: one.since_unix_ns, default=None)
@@ -73,7 +74,7 @@ def first_wait(
 
 
 def _for_these(snapshot: Snapshot, ranks: set[int]) -> Iterable[Wait | PeerWait]:
-    # Thousands of waits share one tuple of whom they wait for.
+    # Thousands of waits share one `behind` tuple.
     known: dict[int, bool] = {}
     every: tuple[Wait | PeerWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
     for wait in every:

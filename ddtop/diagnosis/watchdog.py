@@ -1,4 +1,4 @@
-"""Who ends a wait on NCCL and when, by torch's version and the variables of the ranks.
+"""What ends a wait on NCCL, and when, from torch's version and the variables of the ranks.
 
 Source: torch's ProcessGroupNCCL.cpp. `Watchdog::runLoop`: a collective that has timed out is
 reported, then the watchdog sleeps four times TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, then
@@ -21,7 +21,7 @@ from ddtop.model.state.facts import RankFacts
 from ddtop.words.units import duration
 
 DUMPS_FROM = (2, 10)
-"""Versions from here on are known to dump at a timeout unless they are told not to."""
+"""From this version on, torch dumps at a timeout unless a variable switches it off."""
 NCCL2_FROM = (2, 15)
 _OFF = ("0", "")
 _TEARS_DOWN = ("1", "3")
@@ -30,8 +30,8 @@ _TEARS_DOWN = ("1", "3")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the variables of a rank say; `dumps` None: not known of this version. `second`: "nccl"
-    is nccl2.
+    """The settings in the variables of a rank. `dumps` None: not known for this version. `second`:
+    "nccl" is nccl2.
     """
 
     handling: str
@@ -66,10 +66,10 @@ def settings_of(environment: Mapping[str, str], torch: str | None) -> Settings:
 
 
 def watchdog_line(ranks: Collection[RankFacts], since_unix_ns: int, now_unix_ns: int) -> str | None:
-    """Who ends the wait and when, or that nothing will.
+    """A line that says what ends the wait, and when, or that nothing will.
 
-    None for other backends, and where the timeout is not known. `since_unix_ns`: counted from here
-    where the recorder does not say when a collective was made.
+    None for other backends, and if the timeout is not known. `since_unix_ns`: the start of the
+    wait, if the recorder does not know when a collective was made.
     """
     for rank in ranks:
         hello = rank.hello
@@ -114,7 +114,7 @@ def _line(settings: Settings, timeout_s: float, waited_s: float) -> str:
     who, after_s = "torch's watchdog ends the ranks", settings.report_s
     dumps = settings.dumps
     if settings.second and settings.handling not in _TEARS_DOWN:
-        # The dump is made where the process is ended.
+        # The dump is made only if the process is ended.
         who, dumps = "torch's watchdog aborts NCCL, and the wait raises an error,", False
     elif settings.handling not in _TEARS_DOWN:
         who, after_s = "torch's heartbeat monitor ends the ranks", settings.heartbeat_s

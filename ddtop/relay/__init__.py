@@ -1,4 +1,5 @@
-"""The relay: one process per host and run. It collects frames, watches processes, keeps, forwards.
+"""The relay: one process per host and run.
 
-It reads the envelope of a frame, not its meaning.
+It collects frames, watches processes, and stores and forwards the frames. It reads the envelope of
+a frame, not its content.
 """

@@ -1,6 +1,6 @@
 """`python -m ddtop.relay --job NAME --run RUN`.
 
-Started by an agent, detached from the job before anything else.
+An agent starts it. It first detaches itself from the job.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from ddtop.procfs import parent_of
 
 LINGER_S, LINGER_SCHEDULED_S = 300.0, 10.0
 LOCK_TRIES, LOCK_BETWEEN_S = 20, 0.05
-"""An agent that looks whether a relay lives holds the lock for an instant."""
+"""An agent that checks whether a relay lives holds the lock for an instant."""
 NICE = 5
 DESCRIPTORS = 1 << 15
-"""A connection is one each: strangers may not take what the ranks and the files need."""
+"""Each connection needs one descriptor. Unknown peers must not use up those for the ranks and the
+files."""
 
 
 def detach() -> None:
-    """Leave nothing of the job in this process: session, folder, descriptors, priority, pinning."""
+    """Detach this process from the job: session, folder, descriptors, priority, CPU affinity."""
     with contextlib.suppress(OSError):
         os.setsid()
     # The agent's thread, which may have started us, has all signals blocked.
@@ -50,7 +51,8 @@ def detach() -> None:
 
 
 def linger_s(launcher: int) -> float:
-    """How long to stay after the end: a person reads it later, a scheduler waits for us."""
+    """How long to stay after the end of the job, seconds. Long enough for a person to look; short
+    under a scheduler, which waits for this process."""
     wanted = os.environ.get("DDTOP_LINGER_S", "")
     if wanted.isascii() and wanted.replace(".", "", 1).isdigit():
         return float(wanted)
@@ -60,7 +62,7 @@ def linger_s(launcher: int) -> float:
 
 
 def main() -> None:
-    """Take the lock of this run, serve, leave."""
+    """Take the lock of this run, serve, and exit."""
     detach()
     parser = argparse.ArgumentParser(prog="python -m ddtop.relay")
     parser.add_argument("--job", required=True)
@@ -93,8 +95,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, stop)
         server.serve()
         lock.unlink(missing_ok=True)
-    except Exception:  # noqa: BLE001 - the process's own edge: the reason is kept, then it ends
-        # Nobody reads our stderr: the reason lies beside the socket, where `ddtop doctor` finds it.
+    except Exception:  # noqa: BLE001 - the last handler of this process: it writes the reason and ends
+        # Nobody reads our stderr: the reason is written next to the socket, where `ddtop doctor`
+        # finds it.
         log = private.opened(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.write(log, traceback.format_exc().encode(errors="replace"))
         sys.exit(1)

@@ -1,8 +1,8 @@
-"""When a relay asks its ranks for exact arrivals: they wait unevenly, or they wait much.
+"""Decides when a relay asks its ranks for exact arrivals: when their waits differ, or are long.
 
 The ratios come from four samples a second, so those of a job that communicates much differ by
-chance. That costs one read of the entries a minute and is no finding. What the answers mean is not
-decided here.
+chance. That costs one read of the entries per minute and makes no finding. This module does not
+interpret the answers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from statistics import median
 from ddtop.policy import Policy
 
 LOOKS_FIRST, LOOKS_EACH, LOOKS_MOST = 12, 2, 80
-"""Samples behind the first ratio of an agent, samples that each report adds, and the most that a
-ratio is made of. They follow from the sampler of the agent."""
+"""Samples in the first ratio of an agent, samples that each report adds, and the maximum. They
+follow from the sampling rate of the agent."""
 
 
 class ArrivalsTrigger:
-    """The ratio of each process, and what follows from all of them. Times are monotonic s."""
+    """The wait ratio of each process, and the decision from all of them. Times are monotonic s."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -32,7 +32,7 @@ class ArrivalsTrigger:
         self._least: Hashable | None = None
 
     def saw(self, pid: Hashable, wait_ratio: float | None, now: float) -> None:
-        """An agent reports how much of the last 20 s it has waited."""
+        """Note the share of the last 20 s that a rank has waited."""
         if wait_ratio is not None and 0.0 <= wait_ratio <= 1.0:
             looks = self._looks.get(pid, LOOKS_FIRST - LOOKS_EACH) + LOOKS_EACH
             self._ratios[pid] = (now, wait_ratio)
@@ -50,7 +50,7 @@ class ArrivalsTrigger:
             return False
         self._calm_since = None
         if (least := self._far_below()) is not None and least != self._least:
-            # The answers so far are about another rank.
+            # The earlier answers are about another rank.
             self._least, self._times = least, min(self._times, 1)
         self._since = self._since if self._since is not None else now
         pauses_s = policy.arrivals_pauses_s

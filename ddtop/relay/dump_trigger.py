@@ -1,4 +1,5 @@
-"""When a relay asks for stacks by itself: something is stuck, and maybe nobody is attached."""
+"""Decides when a relay takes stacks automatically: something is stuck, and perhaps no viewer is
+attached."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ KEYS_KEPT = 256
 
 
 class DumpTrigger:
-    """Decides once for each stuck key, and not more often than `auto_dump_every_s`.
+    """Takes stacks once for each stuck key, and not more often than every `auto_dump_every_s`.
 
     A stuck key names what an agent sees without progress, such as one collective of one group.
     Times are monotonic s.
@@ -21,15 +22,15 @@ class DumpTrigger:
         self._asked = float("-inf")
 
     def saw(self, key: str, now: float) -> None:
-        """An agent reports that this is stuck."""
+        """Note that an agent reports this as stuck."""
         if key in self._done or not self._enabled:
             return
         known = self._seen.get(key)
         if known is None and len(self._seen) >= KEYS_KEPT:
-            # Each of thousands of ranks may wait in a call of its own. Those known are enough.
+            # Thousands of ranks may each wait in a different call. The known keys are enough.
             return
         first, last = known or (now, now)
-        # A key that comes back after a pause made progress in between.
+        # If a key is reported again after a pause, there was progress in between.
         self._seen[key] = (first if now - last <= self._policy.auto_dump_fresh_s else now, now)
 
     def due(self, now: float) -> str | None:

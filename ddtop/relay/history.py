@@ -1,4 +1,4 @@
-"""What a relay remembers: the latest frame of each kind and rank, and a history of bounded size."""
+"""The memory of a relay: the latest frame of each kind and rank, and a history of bounded size."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from ddtop.wire.frames import Envelope
 
 HISTORY_BYTES = 12 << 20
-"""About 25 minutes of 8 ranks, and two seconds of 10,000: of so many a late viewer gets the latest
-of each and little more. With Python's own share it keeps the relay below 60 MiB."""
+"""About 25 minutes of 8 ranks, and two seconds of 10,000, for which a late viewer gets little more
+than the latest frames. Together with Python's own memory the relay stays below 60 MiB."""
 LATEST_MAX, LATEST_HUB_MAX = 4096, 5 << 17
-"""Latest frames kept: a flood of invented ranks must not grow the relay. A hub has those of 131,072
-ranks."""
+"""The maximum number of latest frames, so that invented ranks cannot fill the memory. A hub keeps
+those of 131,072 ranks."""
 FACTS = ("Hello", "Groups", "Exit", "Stacks")
 LATEST_BYTES = 1 << 30
-"""... and none grows it by large ones. The honest frames of 131,072 ranks are about 600 MiB."""
+"""The maximum size of the latest frames. The real frames of 131,072 ranks take about 600 MiB."""
 
 _Key = tuple[str, str, "int | None", "int | None"]
 
@@ -22,7 +22,8 @@ _Key = tuple[str, str, "int | None", "int | None"]
 class FrameHistory:
     """Frames in order of arrival.
 
-    Exits and Hellos are kept besides the history: they are facts for the whole run.
+    Exits and Hellos are kept separately from the history, because they are needed for the whole
+    run.
 
     `latest_max`: latest frames that are kept.
     """
@@ -46,8 +47,8 @@ class FrameHistory:
     ) -> None:
         """Remember a frame.
 
-        `latest` False: it replaces no latest frame and is kept as history only. `own`: it is of
-        this host. `past` False: it is not kept as history, so it pushes nothing out.
+        `latest` False: it replaces no latest frame and is only kept as history. `own`: it comes
+        from this host. `past` False: it is not kept as history, so that it pushes nothing out.
         """
         self._order += 1
         if latest:
@@ -72,7 +73,7 @@ class FrameHistory:
         return found is not None and found[1] == frame
 
     def facts(self) -> list[bytes]:
-        """The latest frames that give all others their meaning, in order of arrival.
+        """The latest frames that are needed to understand all others, in order of arrival.
 
         May be called by another thread.
         """
@@ -80,8 +81,8 @@ class FrameHistory:
         return [frame for _, frame, _ in sorted(latest, key=lambda item: item[0])]
 
     def since(self, unix_ns: int, own: bool = False) -> list[bytes]:
-        """History from that time on, behind the latest frames that are older, all in order of
-        arrival. `own`: only of this host.
+        """The history from that time on, after the older ones of the latest frames, all in order of
+        arrival. `own`: only those of this host.
         """
         recent = [
             (order, frame)

@@ -31,8 +31,9 @@ PAGES = (
                 " {healthy_wait_factor} times the longest healthy wait or {working_habit_factor}"
                 " times one that happened twice; critical after {working_critical_s} or"
                 " {working_critical_factor} times that wait, at most {timeout_critical_ratio} of"
-                " the timeout. I/O with little CPU: up to {transfer_critical_s}. Checkpoint, validation, compilation: after {phase_overdue_factor}"
-                " times the usual length, {phase_still_limit_s} without CPU."
+                " the timeout. I/O with little CPU: critical after {transfer_critical_s}."
+                " Checkpoint, validation, compilation: after {phase_overdue_factor} times the usual"
+                " length, {phase_still_limit_s} without CPU."
             ),
         ),
         steps=(

@@ -1,5 +1,5 @@
-"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are there
-and do not find each other.
+"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are alive
+but do not find each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ddtop.words.units import duration
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding. What is asked first is the cause of what is asked later."""
+    """At most one finding. The checks are in the order of cause and effect."""
     snapshot, policy = context.snapshot, context.policy
     joining = joining_of(snapshot)
     if joining is None:
@@ -119,8 +119,8 @@ def _dead_rivals(rank: RankFacts) -> list[int]:
 
 
 def _are_two(one: Hello, other: Hello) -> bool:
-    """Whether these are two ranks. A program that starts the real one and waits for it is no rank
-    itself.
+    """Whether these are two ranks. A program that starts the real rank and waits for it is not a
+    rank itself.
     """
     if one.launcher_pid == other.pid or other.launcher_pid == one.pid:
         return False
@@ -273,8 +273,8 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
 
 
 def _stores(ranks: list[RankFacts]) -> dict[int, str]:
-    """The store that each rank connects to. Names of one host count as one, and so do two names
-    that both lead there.
+    """The store that each rank connects to. Several names of one host count as one, and so do two
+    names that both lead to this host.
     """
     found = {rank.rank: text for rank in ranks if (text := store_text(rank)) is not None}
     ports = {place[1] for rank in ranks if (place := store_of(rank)) is not None}
@@ -287,7 +287,7 @@ def _stores(ranks: list[RankFacts]) -> dict[int, str]:
                 reached or place[0] in LOOPBACK or (way is not None and way.local)
             ):
                 found[rank.rank] = f"this host:{port}"
-        # Without a look from outside names are only names.
+        # Without data from outside, names cannot be compared.
         if any(rank.comm.rendezvous is None for rank in ranks):
             return {}
         if set(found.values()) - {f"this host:{port}"} and len(set(found.values())) > 1:
@@ -305,8 +305,8 @@ def _minority(
 ) -> tuple[int, ...]:
     """The ranks at fault.
 
-    Of two equal halves: those that the number of processes refutes, or those that are not with rank
-    0, which makes the store. Otherwise all.
+    If there are two equal halves: the half that the number of processes disproves, or the half
+    without rank 0, which creates the store. Otherwise all.
     """
     (first, most), (_, second) = counts.most_common(2)
     if most > second:
@@ -393,7 +393,7 @@ def _is_stranger(rank: RankFacts, way: Rendezvous, taken: bool) -> bool:
 def _stranger(
     joining: Joining, taken: list[RankFacts], strange: list[tuple[RankFacts, Rendezvous]]
 ) -> Finding:
-    # Rank 0 could not get the port: ranks that look for the store there find a stranger.
+    # Rank 0 could not get the port: the other ranks find another program there.
     there = {store_of(rank) for rank in taken}
     found = {rank.rank for rank in (*taken, *joining.inside) if store_of(rank) in there} | {
         rank.rank for rank, _ in strange
@@ -448,7 +448,8 @@ def _leads_elsewhere(way: Rendezvous) -> bool:
 
 
 def _explained(snapshot: Snapshot, way: Rendezvous) -> bool:
-    """Whether the refusal only says that rank 0, which makes the store, is not there yet."""
+    """Whether the connection is only refused because rank 0, which creates the store, has not
+    started yet."""
     return way.probe == "refused" and not has_entered(snapshot.rank(0))
 
 

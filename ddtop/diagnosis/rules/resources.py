@@ -1,4 +1,4 @@
-"""`memory-pressure` and `disk-full`: what a rank or its host is about to run out of."""
+"""`memory-pressure` and `disk-full`: resources of a rank or its host that are nearly used up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddtop.words.sentences import about
 
 
 def rule(context: Context) -> list[Finding]:
-    """Findings for each host, and for single ranks where the limit is their own."""
+    """Findings for each host, and for single ranks with their own limit."""
     snapshot, policy = context.snapshot, context.policy
     found: list[Finding] = []
     for host, every in snapshot.by_host():
@@ -180,7 +180,7 @@ def _memory(
 
 
 def _little(left: int | None, total: int | None, policy: Policy) -> bool:
-    """Whether what is left is both a small part and a small amount."""
+    """Whether the rest is small, both as a share and as an amount."""
     if left is None or not total:
         return False
     return left <= policy.memory_low_ratio * total and left <= policy.memory_low_bytes
@@ -210,7 +210,7 @@ def _of_disks(
     host: HostState, ranks: list[RankFacts], snapshot: Snapshot, policy: Policy
 ) -> Iterator[Finding]:
     for disk in host.load.disks if host.load is not None else ():
-        # What lies in memory is said as memory.
+        # A file system in memory is reported as memory.
         if disk.uses == "shm":
             continue
         what = _full(disk, policy)

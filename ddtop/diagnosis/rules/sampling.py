@@ -14,7 +14,7 @@ from ddtop.words.ranks import ranks_text, verb
 
 
 def rule(context: Context) -> list[Finding]:
-    """At most one finding of each kind for the group in which gradients are averaged."""
+    """At most one finding of each kind, for the group in which gradients are averaged."""
     snapshot, policy = context.snapshot, context.policy
     by_group: dict[str, list[RankFacts]] = {}
     for rank in snapshot.ranks:
@@ -29,7 +29,7 @@ def rule(context: Context) -> list[Finding]:
     found = []
     for name, ranks in by_group.items():
         group = snapshot.group(name)
-        # Evidence of all its members, or none.
+        # All members must provide evidence.
         if group is not None and len(group.ranks) > 1 and len(ranks) == len(group.ranks):
             found += _undivided(ranks, name, snapshot, policy) + _unmoved(ranks, name, snapshot)
     return found
@@ -47,13 +47,13 @@ def _undivided(
     same = {(feed.plain, feed.sampler, feed.dataset, feed.length, feed.first) for feed in feeds}
     if not first.plain or first.length is None or len(same) != 1:
         return []
-    # As many batches a step as there are ranks: those of the others may be passed over. (Or
-    # gradients are accumulated.)
+    # As many batches per step as there are ranks: each rank may skip the batches of the others, or
+    # accumulate gradients.
     if any(feed.taken >= policy.feed_passed_over * len(ranks) * feed.steps for feed in feeds):
         return []
-    # In the same order the batches must be the same; shuffled, the dataset must hold something that
-    # can be compared: one that makes up its samples (a benchmark's), or asks for the rank, gives
-    # each its own.
+    # Without a shuffle, the batches must be the same. With a shuffle, the dataset must hold data
+    # that can be compared: a dataset that invents samples (as in a benchmark) or asks for the rank
+    # gives each rank its own.
     ordered = first.sampler == "SequentialSampler"
     if not (
         first.batch is not None and len({feed.batch for feed in feeds}) == 1

@@ -21,7 +21,8 @@ from ddtop.words.sentences import file_line
 
 
 class _Compared(NamedTuple):
-    """All ranks against one moment: `slower` is the share of its speed that the job has lost."""
+    """All ranks compared with one earlier time. `slower`: the share of its speed that the job has
+    lost."""
 
     when: str
     slower: float
@@ -31,14 +32,14 @@ class _Compared(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """What has changed, in words; `ranks`: where, empty for all."""
+    """What has changed, as text. `ranks`: the ranks that have changed, empty for all."""
 
     text: str
     ranks: tuple[int, ...] = ()
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding, about the moment against which it has lost most."""
+    """One finding, about the earlier time with the largest loss."""
     snapshot, policy = context.snapshot, context.policy
     compared = [
         one
@@ -92,8 +93,8 @@ def _then(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
 def _compare(snapshot: Snapshot, when: str, policy: Policy) -> _Compared | None:
     """None if too few ranks know both speeds, or if noise explains the difference.
 
-    On most ranks the two speeds must be further apart than the pieces of each of them: a job whose
-    speed varies by itself has no such gap.
+    On most ranks the two speeds must differ by more than the pieces of each of them, so that a job
+    whose speed always varies is not reported.
     """
     found = []
     for rank in snapshot.ranks:
@@ -118,7 +119,7 @@ def _is_apart(now: Speed, then: Speed, policy: Policy) -> bool:
 
 
 def _cause(snapshot: Snapshot, found: _Compared, policy: Policy) -> _Cause:
-    """What takes the time that a step takes longer."""
+    """The reason why a step takes longer."""
     pairs = list(zip(found.now, found.then, strict=True))
     longer = [now.step_ms - then.step_ms for now, then in pairs]
     data = [now.loader_ms - then.loader_ms for now, then in pairs]
@@ -168,7 +169,7 @@ def _in_own_code(found: _Compared, more_ms: float) -> str:
 
 
 def _not_waiting(found: _Compared, policy: Policy) -> list[int]:
-    """Few ranks whose waits have not grown, while those of the others have."""
+    """A few ranks whose waits have not grown although those of the others have."""
     grown = dict(zip([one.rank for one in found.ranks], _waits_more(found), strict=True))
     more = [rank for rank, one in grown.items() if one >= policy.slowdown_wait_ratio]
     less = [rank for rank, one in grown.items() if one < policy.slowdown_wait_ratio / 3]

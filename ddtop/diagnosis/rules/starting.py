@@ -1,7 +1,7 @@
 """`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in
-init_process_group for ranks that are not there.
+init_process_group for ranks that have not called it.
 
-`rules.rendezvous` runs before: a rank that looks for the others in the wrong place is not late.
+`rules.rendezvous` runs first: a rank that connects to the wrong address is not late.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ddtop.words.units import duration
 _NODES = tuple(name for one in launch.launchers() for name in one.nodes_of_job)
 _DEFAULT_TIMEOUT_S = {"nccl": 600.0}
 _TIMEOUT_S = 1800.0
-"""Torch's own, where the program gives none."""
+"""Torch's default."""
 
 
 def rule(context: Context) -> list[Finding]:
-    """Which rank keeps the others waiting. Silent once a rank has communicated."""
+    """Finds the ranks for which the others wait. Silent once a rank has communicated."""
     snapshot, policy = context.snapshot, context.policy
     joining = joining_of(snapshot)
     if joining is None:
@@ -104,8 +104,8 @@ def _is_late(rank: RankFacts) -> bool:
 
 
 def _stands(rank: RankFacts, policy: Policy) -> bool:
-    """Whether it does nothing and has been at one line for a while. A slow import wakes and reads
-    in between.
+    """Whether it does nothing and has been at one line for a while. A slow import wakes up and
+    reads in between.
     """
     if rank.process.working is not False or (
         rank.process.report is not None and rank.process.report.state == "D"
@@ -190,8 +190,8 @@ def _busy(rank: RankFacts, policy: Policy) -> str:
 def _late_candidates(
     snapshot: Snapshot, joining: Joining, missing: tuple[int, ...], policy: Policy
 ) -> list[Finding]:
-    """Processes that look like ranks of the job and have no rank number yet, or one that no agent
-    has claimed.
+    """Processes that look like ranks of the job but have no rank number yet, or a number that no
+    agent has claimed.
     """
     found = _candidates(snapshot, missing)
     if not found or joining.waited_s < policy.still_limit_s:
@@ -307,7 +307,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
     if not missing or joining.waited_s <= policy.init_missing_limit_s:
         return []
     if any(_is_late(one) for one in snapshot.ranks) or _candidates(snapshot, missing):
-        # They come one after the other; who is here has not entered yet either.
+        # The ranks are still starting: those that exist have not called it either.
         return []
     unseen = unseen_hosts(snapshot)
     comes = (
@@ -370,8 +370,8 @@ def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | 
 
 
 def unseen_hosts(snapshot: Snapshot) -> str | None:
-    """Why ranks may live on hosts that do not report here. None where the job has one host, as far
-    as its variables say.
+    """Why ranks may be on hosts that do not report here. None if the job has one host according to
+    its variables.
     """
     hellos = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     hosts = {hello.host for hello in hellos}

@@ -1,5 +1,5 @@
-"""`rank-stopped`: state T or a frozen cgroup for two seconds. Nothing else is needed: a stopped
-rank takes part in nothing.
+"""`rank-stopped`: state T or a frozen cgroup for two seconds. This is enough, because a stopped
+rank can do nothing.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def rule(context: Context) -> list[Finding]:
 def _waiting(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
     """The ranks in a collective that a stopped rank holds up.
 
-    A collective that all members have entered needs all of them. A rank that waits only for others
-    waits for another reason.
+    A collective that all members have entered needs all of them. A rank that waits only for other
+    ranks has another reason.
     """
     held_up = waiters_of(blame for blame in snapshot.blames if blame.root in stopped)
     return [
@@ -78,7 +78,7 @@ def _waiting(snapshot: Snapshot, stopped: frozenset[int]) -> list[RankFacts]:
 
 
 def _how(stopped: list[RankFacts]) -> tuple[str, str]:
-    """(what holds it, what lets it continue)."""
+    """(what stopped it, how to let it continue)."""
     pids = [str(rank.process.report.pid) for rank in stopped if rank.process.report]
     held = {
         "frozen" if rank.process.report.frozen else rank.process.report.state

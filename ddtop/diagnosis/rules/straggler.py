@@ -1,4 +1,4 @@
-"""`straggler`: the job moves, and in most steps all ranks wait for the same ones."""
+"""`straggler`: the job makes progress, but in most steps all ranks wait for the same ranks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
-    """A finding without a cost: the hosts move together, and nothing measures how long a kernel
-    waited.
+    """A finding without a cost: the CPU side of all ranks moves together, and the wait of a kernel
+    cannot be measured.
     """
     ranks, waiters = late.ranks, late.waiters
     device = device_of(snapshot.rank(ranks[0]), snapshot)
@@ -135,7 +135,7 @@ def _lines(late: Late, snapshot: Snapshot, policy: Policy) -> list[str]:
     lines = []
     for number in late.ranks[:4]:
         rank = snapshot.rank(number)
-        # 1 is as fast as the ranks that wait, and as it has been itself.
+        # 1 means as fast as the ranks that wait, or as fast as its own best.
         scores = f"{1 - late.share_ratio:.0%} of the others' speed"
         if best_ms := rank.progress.step_best_ms:
             scores += (

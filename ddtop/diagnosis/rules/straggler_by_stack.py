@@ -1,6 +1,6 @@
-"""`straggler` among ranks that were started without ddtop, by many looks at their stacks.
+"""`straggler` among ranks that were started without ddtop, from many samples of their stacks.
 
-Always a warning: nobody outside measures what it costs.
+It is always a warning, because its cost cannot be measured from outside.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ _WITH_ROOT = frozenset({"broadcast", "scatter", "gather", "reduce"})
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for each group whose members all wait, and of which nobody is behind in the first
-    collective that has not completed.
+    """One finding for each group whose members all wait in the first collective that has not
+    completed.
     """
     snapshot, policy = context.snapshot, context.policy
     found = []
@@ -44,8 +44,8 @@ def _inside(waits: list[Wait]) -> list[Wait]:
 
 
 def _one_collective(waits: list[Wait]) -> bool:
-    """Whether all wait because of the same one. One with a root may complete on some ranks first;
-    these wait in the next one then.
+    """Whether all wait because of the same collective. A collective with a root may complete on
+    some ranks first; these then wait in the next one.
     """
     inside = _inside(waits)
     return len(inside) == len(waits) or all(wait.op in _WITH_ROOT for wait in inside)
@@ -64,7 +64,8 @@ def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -
 
 
 def _idles(rank: RankFacts, nccl: bool) -> bool:
-    # A rank that waits for its GPU spins, also while the GPU computes: only its power shows which.
+    # A rank spins while it waits for its GPU, whether the GPU computes or not. Only the power of
+    # the GPU shows the difference.
     return rank.process.working is False or (nccl and rank.gpu.waits is True)
 
 
@@ -84,7 +85,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
     where = "look at the network, not at the code"
     advice = "check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)"
     if any(wait.op is None for wait in waits):
-        # Different operations of one number block all of them just so.
+        # Different operations with the same number block all ranks in the same way.
         where = "either their operations differ, which is not known here, or the network fails"
         evidence += _lines(members)
         advice = f"do all of them call the same operation (ddtop stacks)? Then {advice}"
@@ -108,7 +109,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
 
 
 def _state(snapshot: Snapshot, waits: list[Wait], what: str, since_unix_ns: int) -> str:
-    """For whom it has not completed, and for whom it has."""
+    """On which ranks it has not completed, and on which it has."""
     lasts = f"has not completed for {duration((snapshot.time_unix_ns - since_unix_ns) / 1e9)}"
     inside = {wait.rank for wait in _inside(waits)}
     passed = [wait.rank for wait in waits if wait.rank not in inside]

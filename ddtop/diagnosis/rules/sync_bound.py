@@ -16,7 +16,7 @@ from ddtop.words.sentences import about, names_of_groups
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for the largest group whose steps are mostly collectives. Silent where ranks wait
+    """One finding for the largest group whose steps are mostly collectives. Silent if ranks wait
     for each other.
     """
     snapshot, policy = context.snapshot, context.policy
@@ -37,7 +37,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -> float | None:
-    """The share of the time in collectives, without waiting for the last rank to arrive. None where
+    """The share of the time in collectives, without waiting for the last rank to arrive. None if
     the ranks count no steps.
     """
     if any(
@@ -49,7 +49,7 @@ def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -
     ):
         return None
     ratios = [rank.comm.wait_ratio or 0.0 for rank in members]
-    # Ranks of which one hardly waits are not held up by the network.
+    # If one of the ranks hardly waits, the network is not the reason.
     return (
         min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
     )

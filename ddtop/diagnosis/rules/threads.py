@@ -1,9 +1,9 @@
 """`threads-share-group`: two threads of one rank are in collectives of one group at the same time.
 
-Their order is then random on every rank: calls of different threads are matched, and never return.
-Other thread ids in a group alone mean nothing: backward passes communicate from autograd's own
-threads, in turn with the thread that called them. So only threads that Python started count, and
-only collectives that both have open at one time.
+Their order is then random on every rank: calls of different threads are matched and never return.
+Different thread ids in a group alone are normal, because backward passes communicate from
+autograd's own threads while the calling thread waits. So only threads that Python started count,
+and only collectives that both have open at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.sentences import names_of_groups
 
 _NOT_PYTHONS = ("pt_", "native")
-"""How the names of threads begin that Python did not start: autograd's, the backend's own."""
+"""Prefixes of the names of threads that Python did not start: those of autograd and of the
+backend."""
 _COLLECTIVE = re.compile(r"^(?:all_|reduce|broadcast|gather|scatter|barrier$)")
 _SAME_ORDER = (
     "give each thread a group of its own (dist.new_group), or let one thread do all communication"
@@ -49,7 +50,7 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """All findings. Each that is about a shared group names the threads as its likely cause."""
+    """All findings. Findings about a shared group get the threads as their likely cause."""
     by_group = {one.group: one for one in own}
     explained = []
     for finding in context.found:
@@ -75,11 +76,11 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
 
 
 _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT_CYCLE})
-"""What it leads to."""
+"""Its possible consequences."""
 
 
 def _recorded(rank: RankFacts, group: str) -> Calls:
-    """From the flight recorder: open entries of two threads."""
+    """The open entries of two threads in the flight recorder."""
     first: dict[int, tuple[str, str]] = {}
     for call in sorted(rank.comm.open_collectives, key=lambda one: one.seq):
         if (
@@ -92,10 +93,9 @@ def _recorded(rank: RankFacts, group: str) -> Calls:
 
 
 def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
-    """From a dump of its threads, where the recorder has no thread ids: two threads in collective
-    calls.
+    """Two threads in collective calls in a dump of its threads, if the recorder has no thread ids.
 
-    A frame does not say for which group it waits, so only one group may be pending.
+    A frame does not show its group, so only one group may be pending.
     """
     pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
     known = any(call.thread_id is not None for call in rank.comm.open_collectives)

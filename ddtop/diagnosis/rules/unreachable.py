@@ -1,6 +1,6 @@
 """`peer-unreachable`: ranks reach the store, but not the address at which another rank listens.
 
-Also `collective-stuck` in init_process_group: all ranks have joined, it does not return, and no
+Also `collective-stuck` in init_process_group: all ranks have joined, but it does not return, and no
 socket shows why.
 """
 
@@ -25,11 +25,11 @@ _ADVICE = (
 _MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
 _REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
 _BRIDGES = ("172.17.", "192.168.122.")
-"""Addresses of docker0 and virbr0, which every host has for itself."""
+"""Addresses of docker0 and virbr0, which exist on every host separately."""
 
 
 def rule(context: Context) -> list[Finding]:
-    """What keeps ranks inside init_process_group that have all reached the store."""
+    """Finds why ranks that have all reached the store remain inside init_process_group."""
     snapshot, policy = context.snapshot, context.policy
     joining = joining_of(snapshot)
     if joining is None:

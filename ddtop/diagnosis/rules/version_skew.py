@@ -12,7 +12,8 @@ from ddtop.words.ranks import by_value, ranks_text, verb
 
 
 def rule(context: Context) -> list[Finding]:
-    """One finding for all ranks that differ. What a rank has not reported yet is not compared."""
+    """One finding for all ranks that differ. Values that a rank has not reported yet are not
+    compared."""
     snapshot = context.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
     if len({(one.torch, one.python, one.script, one.script_digest) for one in hellos.values()}) < 2:

@@ -1,15 +1,16 @@
-"""The stacks of all ranks of this host, each by the path that works, without blocking the relay.
+"""Collects the stacks of all ranks of this host, each by the first method that works, without
+blocking the relay.
 
-The agent is asked first: it reads the stacks with the GIL, which disturbs nobody. If it is silent
-or does not answer, the next step depends on who asked. For a user, the dump signal makes
+The agent is asked first: it reads the stacks with the GIL, which does not disturb the rank. If it
+is silent or does not answer, the next step depends on who asked. For a user, the dump signal makes
 faulthandler write the stacks; py-spy comes last, because it stops the process while it reads. When
-the relay asks by itself it changes nothing in the job: it sends no signal, and py-spy only reads
+no person has asked, the relay does not disturb the job: it sends no signal, and py-spy only reads
 memory (`--nonblocking`).
 
 Children of a rank that make no progress (DataLoader workers) are asked after it, one after the
 other. Forked ones get the same signal, because they share the rank's file; py-spy reads the others.
-By itself the relay reads only the worker that must deliver the next batch. Each rank ends with
-exactly one `Stacks` record. If there are no stacks, the record says why.
+When no person has asked, the relay reads only the worker that must deliver the next batch. Each
+rank ends with exactly one `Stacks` record. If there are no stacks, the record says why.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import ThreadStack
 
 AGENT_S = 2.0
-"""An agent is woken by the request and answers within milliseconds; one that still reports but does
-not answer, will not."""
+"""The request wakes the agent, which answers within milliseconds. An agent that still reports but
+has not answered by then will not answer."""
 LOOK_S = 0.25
-"""Between two looks at the threads of a silent rank. A thread that waits for the GIL wakes 50 times
-in it."""
+"""Between two looks at the threads of a silent rank. A thread that waits for the GIL wakes up 50
+times in it."""
 SIGNAL_S = 0.7
 PY_SPY_S = 15.0
 """Reading symbols of a big CUDA build takes seconds."""
@@ -65,12 +66,11 @@ class _Child:
 
 @dataclass
 class _Target:
-    """One rank that is asked. `step` is the way that is being tried, `since` when that began
-    (monotonic s).
+    """One rank that is asked. `step` is the current method, `since` its start (monotonic s).
 
-    `requests`: who still waits for an answer; more than one where several viewers asked at the same
-    time. `gently`: the py-spy at work was begun without a person's wish. `threads`: its threads at
-    the first look.
+    `requests`: the requests that still wait for an answer; several viewers may have asked at the
+    same time. `gently`: the running py-spy was started without the request of a person. `threads`:
+    its threads at the first look.
     """
 
     watched: Watched
@@ -91,7 +91,7 @@ class _Target:
 
 
 class Dumps:
-    """All requests that are under way. Used by the relay's loop only.
+    """All open requests. Used by the relay's loop only.
 
     `publish(stacks, hello, latest)` sends a record out; `ask_agent(pid, request, automatic)` says
     whether the request could be handed to that rank's agent.
@@ -114,9 +114,10 @@ class Dumps:
         native: bool = False,
         automatic: bool = False,
     ) -> int:
-        """Begin to ask these ranks. Returns how many `Stacks` will come for the request.
+        """Begin to ask these ranks. Returns the number of `Stacks` records that the request will
+        get.
 
-        A rank that is being asked already answers both requests.
+        A rank that is already being asked answers both requests.
         """
         count = 0
         for one in watched:
@@ -135,7 +136,7 @@ class Dumps:
 
     def _join(self, target: _Target, request: str) -> None:
         target.requests.append(request)
-        # A person wants to know: what was begun by itself may now go all the way.
+        # Now a person has asked: an automatic request may now use all methods.
         target.automatic = False
         if target.step == AGENT:
             self._ask_agent(target.watched.hello.pid, request, False)
@@ -158,19 +159,19 @@ class Dumps:
             self._step(target)
 
     def due(self) -> float:
-        """When `on_time` wants to be called next, monotonic s.
+        """When to call `on_time` next, monotonic s.
 
-        Infinity when nothing is under way.
+        Infinity if no request is open.
         """
         return time.monotonic() + POLL_S if self._targets else float("inf")
 
     def on_time(self) -> None:
-        """Look at everything that is under way."""
+        """Advance all open requests."""
         for target in list(self._targets.values()):
             self._step(target)
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop everything that was started."""
         for target in self._targets.values():
             _end_spy(target)
             self._leave_child(target)
@@ -249,7 +250,7 @@ class Dumps:
             self._last_way(target)
 
     def _grown_up(self, target: _Target) -> tuple[ThreadStack, ...]:
-        """The threads in the dump file, once it has not grown between two looks."""
+        """The threads in the dump file, once it has stopped growing."""
         data = signal.written(target.watched.hello)
         if len(data) != target.size or not faulthandler_text.is_complete(data):
             target.size = len(data)
@@ -272,12 +273,12 @@ class Dumps:
         if not isinstance(found, str):
             self._answered(target, "py-spy", found, note)
         elif target.gently and not target.automatic:
-            # A person has asked in the meantime, for whom more may be done.
+            # Meanwhile a person has asked, so more methods are allowed.
             target.why.clear()
             self._begin(target)
         elif target.native:
-            # Better the agent's stacks than none: without native frames, and the reason is in the
-            # log line.
+            # The agent's stacks, without native frames, are better than none. The record has the
+            # reason.
             target.native = False
             target.why.append(found)
             self._begin(target)
@@ -286,9 +287,9 @@ class Dumps:
             self._unanswered(target, "; ".join(target.why))
 
     def _begin_spy(self, target: _Target, pid: int) -> None:
-        """Let py-spy read this process, as soon as few enough others are being read.
+        """Let py-spy read this process as soon as not too many others are being read.
 
-        It stops no process unless a person asked for that.
+        py-spy pauses the process only if a person asked.
         """
         if sum(1 for one in self._targets.values() if one.spy is not None) >= PY_SPY_AT_ONCE:
             return
@@ -299,9 +300,9 @@ class Dumps:
     def _spied(
         self, target: _Target, age: float
     ) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
-        """What py-spy found, and how it is less than what was asked for.
+        """(the stacks, what is missing compared with the request).
 
-        The first is the stacks, or why there are none, or None while py-spy is at work.
+        The first is a sentence if there are no stacks, and None while py-spy runs.
         """
         assert target.spy is not None
         found = target.spy.poll()
@@ -347,7 +348,7 @@ class Dumps:
     # -- its children
 
     def _next_child(self, target: _Target, age: float) -> bool:
-        """Ask the children that make no progress, one by one; False when there are no more."""
+        """Ask the children that make no progress, one by one; False if there are no more."""
         if target.child is not None:
             if target.child_pidfd is not None:
                 self._read_signal_of_child(target, target.child, age)
@@ -359,21 +360,21 @@ class Dumps:
         if age < self._policy.worker_idle_s:
             return True
         child = target.children.popleft()
-        # In state T it cannot move, and py-spy reads it without letting it go on.
+        # A child in state T cannot change, and py-spy reads it without waking it.
         is_idle = child.seen is not None and child.seen == _effort(child.pid)
         if is_idle and registry.start_ticks(child.pid) == child.start_ticks:
             target.child = child
             if not target.automatic:
                 self._signal_child(target, child)
-            # The others have been idle long enough by now.
+            # By now the others have been idle long enough.
             self._enter(target, DONE)
             target.since -= self._policy.worker_idle_s
         return True
 
     def _signal_child(self, target: _Target, child: _Child) -> None:
-        """Send it the dump signal; `child_pidfd` stays None where that cannot be."""
+        """Send it the dump signal; `child_pidfd` stays None if that is not possible."""
         hello = target.watched.hello
-        # One that is stopped would handle it when it goes on, long after anybody wanted to know.
+        # A stopped child would handle the signal only when it continues, perhaps much later.
         stopped = (_state(child.pid) or "T") in "Tt"
         if stopped or signal.why_not(hello, child.pid, child.start_ticks) is not None:
             return

@@ -1,9 +1,9 @@
-"""The text that faulthandler writes, as stacks. Pure: text in, records out.
+"""Parses the text that faulthandler writes. Pure: text in, records out.
 
 The writer is a signal handler: it writes a few bytes at a time, without a head, a length or an end,
-every thread newest first, so the main thread comes last. What is read while it writes ends
-anywhere; and where more than a hundred threads live the main thread is never written at all. Seen
-in CPython 3.10 to 3.14:
+every thread newest first, so the main thread comes last. A text that is read while it is written
+may end anywhere. With more than a hundred threads, the main thread is never written. Seen in
+CPython 3.10 to 3.14:
 
     Current thread 0x00007f7f (most recent call first):         the thread on which the signal's
         handler ran
@@ -14,7 +14,7 @@ in CPython 3.10 to 3.14:
       ...                                                        more than 100 frames
           (indented), or threads (not indented)
 
-From 3.13 on a stack of more than 100 frames ends behind the hundredth without a word. `<freed
+From 3.13 on, a stack of more than 100 frames ends after the hundredth without a mark. `<freed
 thread state>`, not indented, ends a text of 3.14: the list of threads was lost.
 """
 
@@ -51,11 +51,11 @@ _THREAD_BEGINS = "_bootstrap"
 def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
     """Every thread in the text, in its order.
 
-    Lines that are none of faulthandler's are passed over.
+    Other lines are ignored.
 
-    A last line without its newline is not read: it may be half a name. `main` marks the thread
-    listed last, unless others visibly were to follow. `omitted` is a lower bound: faulthandler does
-    not count what it leaves out.
+    A last line without a newline is not read, because it may be half a name. `main` marks the
+    thread that is listed last, unless more threads were to follow. `omitted` is a lower bound:
+    faulthandler does not count what it leaves out.
     """
     threads: list[_Thread] = []
     cut = not (text.endswith("\n") if isinstance(text, str) else text.endswith(b"\n"))
@@ -80,10 +80,11 @@ def parse(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def is_complete(data: bytes) -> bool:
-    """The main thread is whole: the text ends behind a frame that can be the outermost one.
+    """Whether the main thread is complete: the text ends after a frame that can be the outermost
+    one.
 
-    A sign, not a proof. A text read right between a module's frame and those of the importer looks
-    whole for a few microseconds, so a caller reads once more and takes it when it has not grown.
+    This is a sign, not a proof. Between a module's frame and those of its importer a text looks
+    complete for a few microseconds, so a caller reads again and accepts a text that has not grown.
     """
     if not data.endswith(b"\n"):
         return False
@@ -116,7 +117,7 @@ class _Thread:
 
     @property
     def started_by_another(self) -> bool:
-        """It cannot be the main thread."""
+        """Whether it cannot be the main thread."""
         return bool(self._history) and self._history[-1].function == _THREAD_BEGINS
 
     def take(self, line: str) -> None:
@@ -179,9 +180,9 @@ def _unescape(text: str) -> str:
 def _character(match: re.Match[str]) -> str:
     """The character behind an escape.
 
-    What faulthandler would not have escaped is part of the name.
+    A character that faulthandler does not escape is part of the name.
 
-    Half a surrogate pair (a byte that is not UTF-8) stays escaped: it could not be sent.
+    Half a surrogate pair (a byte that is not UTF-8) stays escaped, because it could not be sent.
     """
     code = int(match[1] or match[2] or match[3], 16)
     if 32 <= code < 127 or 0xD800 <= code < 0xE000 or code > 0x10FFFF:

@@ -1,20 +1,21 @@
-"""How much of a recording stacks may take.
+"""Limits the share of a recording that stacks may take.
 
-A user who asks for stacks again and again must not push out what the job did.
+A user who asks for stacks again and again must not push the history of the job out of the
+recording.
 """
 
 from __future__ import annotations
 
 PART = 4
-"""One byte of stacks for so many of everything else, behind a first allowance of one eighth of the
-whole: 50 dumps of 8 ranks."""
+"""One byte of stacks for this many bytes of other records, after a first allowance of one eighth of
+the whole: 50 dumps of 8 ranks."""
 FIRST_PART = 8
 
 
 class JournalShare:
     """Counts what is recorded. Used by the relay's loop only.
 
-    `left_out`: stacks that were not recorded; viewers got them all the same.
+    `left_out`: stacks that were not recorded; viewers have got them.
     """
 
     def __init__(self, whole_bytes: int) -> None:

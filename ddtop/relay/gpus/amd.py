@@ -1,13 +1,13 @@
 """What AMD's driver reports about the GPUs, through amdsmi.
 
 Source: `amdsmi` of ROCm 6.1 to 7.0 (`py-interface/amdsmi_interface.py`, `docs/reference/
-amdsmi-py-api.md` of github.com/ROCm/amdsmi). Caveat: it was read there and tested with a double;
-no AMD GPU has been met. Each call may fail by itself, and what a GPU does not report is the text
-"N/A": both become None. Check: `amd-smi monitor`, `amd-smi process`.
+amdsmi-py-api.md` of github.com/ROCm/amdsmi). Caveat: this was written from the documents and tested
+with a double, never with an AMD GPU. Each call may fail separately, and a value that a GPU does not
+report is the text "N/A": both become None. Check: `amd-smi monitor`, `amd-smi process`.
 
-amdsmi is no dependency of ddtop: ROCm brings it, and it must fit the driver. Units differ between
-its releases. Power caps are in W or uW and temperatures in C or mC: numbers that are too large for
-the one are in the other.
+amdsmi is not a dependency of ddtop: it comes with ROCm, and must match the driver. Units differ
+between its releases. Power caps are in W or uW and temperatures in C or mC: numbers that are too
+large for the larger unit are in the smaller one.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def driver_is_there() -> bool:
 
 
 def library() -> Any:
-    """The amdsmi module; only where there is a driver: it loads libamd_smi.so.
+    """The amdsmi module. Call it only if there is a driver: it loads libamd_smi.so.
 
     Raises:
         DriverError: it cannot be imported.
     """
     try:
         import amdsmi
-    # Without its library it raises KeyError, with another release of it AttributeError.
+    # It raises KeyError without its library, and AttributeError with another release of it.
     except Exception as error:  # noqa: BLE001 - a foreign package may raise anything
         why = f"amdsmi cannot be imported ({type(error).__name__}: {error})"[:120]
         raise DriverError(f"{why}; {HOW_TO_INSTALL}") from None
@@ -81,7 +81,8 @@ class AmdDriver(LibraryDriver):
 
 
 class AmdSmi:
-    """A session with AMD's driver. One thread; each call may block for as long as the driver does.
+    """A session with AMD's driver, for one thread. Each call may block for as long as the driver
+    does.
 
     Raises:
         DriverError: there is no driver, or it does not answer.
@@ -118,7 +119,7 @@ class AmdSmi:
             self._gpu(index, handle, processes, slowly)
             for index, handle in enumerate(self._all_handles())
         ]
-        # The parts of a divided GPU share an address: it says nothing then.
+        # The parts of a divided GPU share an address, so it does not identify them.
         addresses = [gpu.pci for gpu in found]
         return tuple(
             gpu if addresses.count(gpu.pci) == 1 else msgspec.structs.replace(gpu, pci=None)
@@ -134,7 +135,7 @@ class AmdSmi:
         return self._handles
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """The answer of a call; None where GPU, driver or library do not have it."""
+        """The answer of a call; None if the GPU, the driver or the library does not support it."""
         call = getattr(self._smi, f"amdsmi_get_{name}", None)
         if call is None:
             return None
@@ -144,7 +145,8 @@ class AmdSmi:
             return None
 
     def _fields(self, name: str, *arguments: Any) -> Callable[[str], Any]:
-        """A look into the dictionary that a call answers; None for "N/A" and what is missing."""
+        """A function that reads the dictionary that a call returns; None for "N/A" and missing
+        values."""
         found = self._ask(name, *arguments)
         fields = found if isinstance(found, dict) else {}
         return lambda key: None if fields.get(key) == "N/A" else fields.get(key)
@@ -196,7 +198,7 @@ class AmdSmi:
 
     def _watts(self, power: Callable[[str], Any]) -> float | None:
         for key in ("current_socket_power", "average_socket_power", "socket_power"):
-            # MI300 has the first, older GPUs the second; the other one is 0 or "N/A".
+            # MI300 reports the first value, older GPUs the second; the other one is 0 or "N/A".
             watts = _number(power(key))
             if watts:
                 return float(watts)
@@ -204,7 +206,7 @@ class AmdSmi:
 
     def _celsius(self, handle: Any) -> int | None:
         kinds, now = self._smi.AmdSmiTemperatureType, self._smi.AmdSmiTemperatureMetric.CURRENT
-        # MI300 has no sensor at its edge.
+        # MI300 has no edge sensor.
         for kind in (kinds.HOTSPOT, kinds.EDGE):
             found = _number(self._ask("temp_metric", handle, kind, now))
             if found:
@@ -212,7 +214,8 @@ class AmdSmi:
         return None
 
     def _throttles(self, handle: Any) -> tuple[str, ...] | None:
-        """What holds its clocks down. MI300 and later report it; for older GPUs it is None."""
+        """The reasons why its clocks are lowered. MI300 and later report them; None for older
+        GPUs."""
         status = self._fields("violation_status", handle)
         told = {word for key, word in _THROTTLES if status(key)}
         known = any(status(key) is not None for key, _ in _THROTTLES)
@@ -224,7 +227,7 @@ class AmdSmi:
             return None
         found: dict[int, int | None] = {}
         for one in listed:
-            # Before ROCm 6.2 these were handles to be asked for more.
+            # Before ROCm 6.2 these were handles, which need further calls.
             if not isinstance(one, dict) or not isinstance(one.get("pid"), int):
                 return None
             usage = one.get("memory_usage")
@@ -275,7 +278,7 @@ class AmdSmi:
 
 
 def _number(value: Any) -> int | None:
-    """A count; None for "N/A", and for the largest numbers, which say "not known"."""
+    """A count; None for "N/A", and for the largest numbers, which mean "not known"."""
     known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < (1 << 63)
     return int(value) if known and value not in (0xFFFF, 0xFFFFFFFF) else None
 

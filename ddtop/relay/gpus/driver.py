@@ -1,4 +1,4 @@
-"""What the relay asks of a GPU driver, whatever its maker, and what their readers share."""
+"""The protocol of a GPU driver, for all makers, and code that their readers share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ddtop.policy import Policy
 from ddtop.wire.gpu import Gpu, GpuProcess
 
 PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
-"""How often the processes on a GPU are read, and how often what hardly ever changes is."""
+"""How often the processes on a GPU are read, and how often values that hardly change."""
 PROCESSES_MAX = 32
 """Processes listed for a GPU. An MPS server can have more clients."""
 
 
 class DriverError(Exception):
-    """The driver cannot be asked; the text says why."""
+    """The driver does not answer; the text says why."""
 
 
 class Session(Protocol):
@@ -24,7 +24,7 @@ class Session(Protocol):
     """
 
     driver: str | None
-    """The driver's version; None where it does not say."""
+    """The driver's version; None if it does not report one."""
 
     def sample(self, now_s: float | None = None) -> tuple[Gpu, ...]:
         """All GPUs of this host now. `now_s`: monotonic seconds.
@@ -44,10 +44,10 @@ class Driver(Protocol):
     """As in a sentence: `NVIDIA`."""
 
     def present(self) -> bool:
-        """Whether this host has the driver. It looks at files and loads nothing."""
+        """Whether this host has the driver. It checks files and loads nothing."""
 
     def library(self) -> Any:
-        """The Python module that asks the driver.
+        """The Python module that calls the driver.
 
         Raises:
             DriverError: it is not installed.
@@ -85,14 +85,14 @@ class LibraryDriver:
 
 
 class Schedule:
-    """Which of the two rarer parts of a sample are due."""
+    """Decides which of the two rarer parts of a sample are due."""
 
     def __init__(self) -> None:
         self._processes_at = self._slowly_at = float("-inf")
 
     def due(self, now_s: float) -> tuple[bool, bool]:
-        """(read the processes, read what hardly ever changes) in the sample of `now_s`, monotonic
-        seconds. Each that is due counts as read.
+        """(read the processes, read values that hardly change) in the sample of `now_s`, monotonic
+        seconds. A part that is due counts as read.
         """
         processes = now_s - self._processes_at >= PROCESSES_EVERY_S
         slowly = now_s - self._slowly_at >= SLOWLY_EVERY_S

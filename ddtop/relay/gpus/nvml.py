@@ -1,9 +1,9 @@
 """What NVIDIA's driver reports about the GPUs, through NVML.
 
-Every call may fail by itself: what a GPU does not report is None. The library is an argument, so
-that a double can stand for it. Values that change every second are read at every sample, processes
-every few samples, the states of links and memory rarely. A call costs 10 to 100 us, the one for
-processes costs milliseconds.
+Every call may fail separately: a value that a GPU does not report is None. The library is an
+argument, so that tests can use a double. Values that change every second are read in every sample,
+processes every few samples, the states of links and memory rarely. A call costs 10 to 100 us, the
+one for processes costs milliseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SM, _MEMORY, _GPU_SENSOR, _UNCORRECTED, _SINCE_BOOT, _EXCLUSIVE, _PROHIBITED, _
 )
 _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _INVALID, _DRIVER_NOT_LOADED = 3, 4, 6, 2, 9
 _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND, _LOST, _RESET_REQUIRED = 12, 13, 15, 16
-"""Of nvml.h, whose numbers never change; older releases of its Python module lack some of the
+"""Numbers from nvml.h, which never change; older releases of the Python module lack some of the
 names."""
 _LINKS = 18
 _DEVICES = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"), Path("/dev/dxg"))
@@ -53,7 +53,7 @@ class NvmlError(DriverError):
 
 
 class _LostError(Exception):
-    """The GPU answers no more."""
+    """The GPU no longer answers."""
 
 
 def driver_is_there() -> bool:
@@ -65,7 +65,8 @@ def driver_is_there() -> bool:
 
 
 def library() -> Any:
-    """The pynvml module; only where there is a driver: it is eight thousand lines.
+    """The pynvml module. Call it only if there is a driver, because the module has eight thousand
+    lines.
 
     Raises:
         NvmlError: it is not installed.
@@ -98,7 +99,8 @@ class NvidiaDriver(LibraryDriver):
 
 
 class Nvml:
-    """A session with the driver. One thread; each call may stand for as long as the driver does.
+    """A session with the driver, for one thread. Each call may block for as long as the driver
+    does.
 
     Raises:
         NvmlError: there is no driver, or it does not fit the library.
@@ -106,8 +108,8 @@ class Nvml:
 
     def __init__(self, nv: Any) -> None:
         self._nv = nv
-        # The second is no NVMLError: an older driver, asked for what the Python module takes for
-        # granted.
+        # The second error is not an NVMLError: an older driver lacks a function that the Python
+        # module needs.
         self._errors = (nv.NVMLError, getattr(nv, "NVMLLibraryMismatchError", nv.NVMLError))
         try:
             nv.nvmlInit()
@@ -125,7 +127,7 @@ class Nvml:
         self.driver = text(driver) if driver is not None else None
 
     def close(self) -> None:
-        """End the session: a driver that was loaded anew is known to the next one only."""
+        """End the session: only a new session can use a driver that was loaded again."""
         with contextlib.suppress(*self._errors):
             self._nv.nvmlShutdown()
 
@@ -196,7 +198,7 @@ class Nvml:
         except self._errors as error:
             if _code(error) in (_NO_PERMISSION, _NOT_FOUND, _INVALID, _NOT_SUPPORTED):
                 return None
-            # Drivers say "unknown error" here too of a GPU that has fallen off the bus.
+            # For a GPU that has fallen off the bus, drivers may also report "unknown error" here.
             raise _LostError from None
         uuid = text(self._ask("", "nvmlDeviceGetUUID", handle) or f"unknown-{index}")
         self._handles[index] = handle, uuid
@@ -233,7 +235,7 @@ class Nvml:
     def _instances(self, gpu: Gpu, handle: Any, processes: bool) -> list[Gpu]:
         """The MIG instances of a GPU.
 
-        They have memory of their own, clocks and power are the GPU's.
+        They have separate memory; clocks and power are those of the GPU.
         """
         found = []
         for number in range(self._ask(gpu.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
@@ -261,26 +263,27 @@ class Nvml:
         return found
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int | None, int | None]:
-        """(used, total) as nvidia-smi has them: what the driver keeps for itself is not used."""
+        """(used, total) as in nvidia-smi: memory that the driver reserves does not count as
+        used."""
         newer = (uuid, "memory v2")
         memory = None
         if newer not in self._unsupported:
             try:
                 memory = self._ask("", "nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
             except TypeError:
-                # The pynvml that is no longer maintained takes no version.
+                # The old, unmaintained pynvml takes no version argument.
                 self._unsupported.add(newer)
         if memory is None:
             memory = self._ask(uuid, "nvmlDeviceGetMemoryInfo", handle)
             if memory is not None:
-                # An older driver has the older struct only.
+                # An older driver has only the older struct.
                 self._unsupported.add(newer)
         return (int(memory.used), int(memory.total)) if memory is not None else (None, None)
 
     def _celsius(self, uuid: str, handle: Any) -> int | None:
         found = self._ask(uuid, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
         if found is None:
-            # What replaces it: the older call may be gone from a driver to come.
+            # Its replacement: a future driver may no longer have the older call.
             found = self._ask(uuid, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
         return int(found) if found is not None else None
 
@@ -357,8 +360,8 @@ class Nvml:
             return None, None
         states = []
         for link in range(getattr(self._nv, "NVML_NVLINK_MAX_LINKS", _LINKS)):
-            # Of the links that a GPU does not have a driver says "invalid argument" or "not
-            # supported": that is no word on the others.
+            # For links that a GPU does not have, a driver reports "invalid argument" or "not
+            # supported". This says nothing about the other links.
             state = self._ask("", "nvmlDeviceGetNvLinkState", handle, link)
             if state is not None:
                 states.append(bool(state))
@@ -375,8 +378,8 @@ def text(value: Any) -> str:
 def _misreads(nv: Any) -> bool:
     """Whether this nvidia-ml-py reads the list of processes wrongly.
 
-    Its release 12.535.77 has a struct that one driver had and the next took back. From the second
-    process on its numbers are garbage.
+    Release 12.535.77 uses a struct that only one driver had. From the second process on, its
+    numbers are garbage.
     """
     struct = getattr(nv, "c_nvmlProcessInfo_t", None)
     return any(name == "usedGpuCcProtectedMemory" for name, *_ in getattr(struct, "_fields_", ()))

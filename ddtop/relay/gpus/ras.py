@@ -1,13 +1,13 @@
 """NCCL's status service (RAS): a thread in each process of a job answers for the whole job.
 
-It listens on localhost. The relay asks only while something is stuck, at most every ten seconds, in
-a thread of its own. An answer takes milliseconds, but five to ten seconds after a peer has fallen
-silent, because NCCL waits for it. Another job or a stranger may listen on that port. So the answer
-is bounded, and communicators without a process of this job are left out.
+It listens on localhost. The relay asks only while something is stuck, at most every ten seconds, on
+a separate thread. An answer takes milliseconds, or five to ten seconds if a peer is silent, because
+NCCL waits for it. Another job or another program may listen on that port. So the answer is bounded,
+and communicators without a process of this job are left out.
 
-Before 2.29, an answer about several communicators with a missing rank is built from memory beyond
-its buffer, in the process that answers; over IPv6 that process allocates gigabytes. Such a release
-is asked only while all ranks are there and run.
+Before 2.29, an answer about several communicators with a missing rank makes the answering process
+read beyond its buffer; over IPv6 that process allocates gigabytes. Such a release is asked only
+while all ranks exist and run.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ ADDRESS = "localhost:28028"
 DEADLINE_S = 11.0
 """NCCL stops waiting for silent peers after five seconds in each direction, ten in all."""
 GREETING_S, TRIES = 1.0, 5
-"""All processes of a node share the port and the kernel picks one by the port of the asking side:
-one that is stopped takes the question and says nothing. A living one greets at once."""
+"""All processes of a node share the port, and the kernel picks one by the source port of the
+connection. A stopped process accepts the connection but never answers; a running one sends its
+greeting at once."""
 EVERY_S = 10.0
 ANSWER_BYTES_MAX = 4 << 20
 COMMUNICATORS_MAX, RANKS_MAX, OPS_MAX, TEXT_MAX = 64, 4096, 16, 200
 REPORTED_RANKS_MAX = 2048
 NOT_ASKED = "before NCCL 2.29 it is not asked while a rank is gone or stopped"
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
-"""2.28.7 and 2.28.9 write no comma there, of missing ranks only."""
+"""For missing ranks, 2.28.7 and 2.28.9 write no comma there."""
 
 
 class _NotAskedError(Exception):
-    """It is a release that it is better not to ask now."""
+    """This release must not be asked now."""
 
 
 def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> RasAnswer:
-    """The answer of the service: JSON if it can, else its text.
+    """The answer of the service: JSON if it supports it, else its text.
 
     It never raises: `why` of the answer says what failed. `whole`: all ranks of the job live and
     none of them is stopped.
@@ -98,8 +99,8 @@ def _talk(lines: _Lines, whole: bool) -> tuple[bytes, bool]:
     lines.say("SET FORMAT json")
     as_json = lines.read_line().strip().upper() == b"OK"
     if not whole:
-        # No such events: 2.29 and later say so and change nothing, older ones do not know the
-        # command.
+        # There are no such events: 2.29 and later report that and change nothing; older releases do
+        # not know the command.
         lines.say("MONITOR ?")
         if b"UNKNOWN COMMAND" in lines.read_line().upper():
             raise _NotAskedError
@@ -238,9 +239,9 @@ def _number(said: Mapping[str, Any], key: str) -> int | None:
 def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
     """The answer without the communicators of other jobs of this user.
 
-    A communicator belongs to another job if it shares no process with ours, also not through
-    further communicators. The text names few ranks. So it is left out only if it names a process of
-    this host that is not ours.
+    A communicator belongs to another job if it shares no process with ours, neither directly nor
+    through further communicators. The text names only few ranks, so there a communicator is left
+    out only if it names a process of this host that is not ours.
     """
     if answer.text:
         kept = [one for one in answer.communicators if not _has_stranger(one, pids)]
@@ -258,7 +259,8 @@ def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
 
 
 def _bounded(found: list[Communicator]) -> tuple[Communicator, ...]:
-    """At most TOLD_MAX ranks in all, those that stand out first: a frame has a largest size."""
+    """At most REPORTED_RANKS_MAX ranks in all, those that differ first, because the size of a frame
+    is limited."""
     room, reported = REPORTED_RANKS_MAX, []
     for one in found:
         ranks = sorted(
@@ -284,7 +286,7 @@ def _has_stranger(one: Communicator, pids: Collection[int]) -> bool:
 
 
 def _is_here(address: str) -> bool:
-    """Whether this address belongs to this host: no other address can be bound.
+    """Whether this address belongs to this host: only such an address can be bound.
 
     NCCL never gives a name, and a name server could take long.
     """
@@ -298,9 +300,9 @@ def _is_here(address: str) -> bool:
 
 
 class Ras:
-    """When the service is asked, and its last answer. Times are monotonic s.
+    """Decides when to ask the service, and keeps its last answer. Times are monotonic s.
 
-    Used by the relay's thread. Only the question itself runs on a thread of its own.
+    Used by the relay's thread. Only the request itself runs on a separate thread.
     """
 
     def __init__(self, policy: Policy, deadline_s: float = DEADLINE_S) -> None:
@@ -324,13 +326,13 @@ class Ras:
         return self._since is not None and now - self._since >= self._policy.ras_stuck_s
 
     def look(self, now: float, here: Iterable[Watched], elsewhere: int = 0) -> RasAnswer | None:
-        """An answer that has just come, once.
+        """A new answer, returned once.
 
-        Asks where something has been stuck for two seconds; never waits.
+        Asks if something has been stuck for two seconds; never waits.
 
-        `here`: the living ranks of this host, `elsewhere`: how many live on the others. One relay
-        asks for all hosts: that of rank 0. Where C code holds the interpreter of every rank nobody
-        can report that something is stuck: their silence shows it.
+        `here`: the living ranks of this host, `elsewhere`: how many live on other hosts. Only the
+        relay of rank 0's host asks, for all hosts. If C code holds the GIL of every rank, none can
+        report that something is stuck; then their silence is the reason to ask.
         """
         answer, self._answer = self._answer, None
         ranks = [one for one in here if "nccl" in (one.hello.backend or "")]
@@ -382,7 +384,7 @@ def is_whole(here: Collection[Watched], elsewhere: int) -> bool:
 
 
 def address_of(environments: Collection[Mapping[str, str]]) -> str | None:
-    """Where the service of these ranks listens; None where it is switched off."""
+    """The address of the service of these ranks; None if it is switched off."""
     for one in environments:
         if one.get("NCCL_RAS_ENABLE", "1") == "0":
             return None

@@ -1,7 +1,8 @@
-"""The text of NCCL's status service, 2.24 to 2.28.3.
+"""Parses the text of NCCL's status service, 2.24 to 2.28.3.
 
-It is a table of groups of equal communicators, followed by the ranks that differ. Of a communicator
-in which all ranks agree it has only the size. Ranks are named where few differ from the others.
+It is a table of groups of equal communicators, followed by the ranks that differ. For a
+communicator in which all ranks agree it has only the size. It names ranks if only a few differ from
+the others.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class _Entry:
 
 
 class _Reader:
-    """Line by line; the meaning of a line depends on its entry."""
+    """Reads line by line; the meaning of a line depends on its entry."""
 
     def __init__(self) -> None:
         self.groups: dict[int, tuple[int, int, str]] = {}
@@ -103,7 +104,7 @@ class _Reader:
 
     def _in_entry(self, entry: _Entry, text: str) -> None:
         if different := _COUNTS.match(text):
-            # 2.24 counts all kinds as one.
+            # 2.24 counts all kinds of operations together.
             self._op, self._many = different[1].replace("collective", "collectives"), ""
         elif many := _MANY.match(text):
             self._many = many[2]
@@ -121,8 +122,8 @@ class _Reader:
             self._name(entry, _Rank(int(rank[1]), int(gpu) if gpu else None, pid, host), rank[2])
 
     def _name(self, entry: _Entry, said: _Rank, what: str) -> None:
-        """A rank with what is told of it alone, or (`what` empty) of all those that were just
-        counted.
+        """Note a rank with its own state, or (`what` empty) with the state of the ranks that were
+        just counted.
         """
         self._named += 1
         if self._named > RANKS_MAX:
@@ -177,7 +178,7 @@ def usual_of(values: list[tuple[int, int]]) -> int:
 
 
 def parse_text(text: str) -> RasAnswer:
-    """What it says; `why` where it is none of NCCL's."""
+    """The answer; with `why` if the text does not come from NCCL."""
     version = _VERSION.search(text)
     reader = _Reader()
     for line in text.splitlines()[:LINES_MAX]:
@@ -186,7 +187,8 @@ def parse_text(text: str) -> RasAnswer:
         return RasAnswer(why="its answer was not understood", text=True)
     found = list(islice(reader.communicators(), COMMUNICATORS_MAX))
     named = {(rank.host, rank.pid) for one in found for rank in one.ranks}
-    # 2.24 tells the missing processes and the missing ranks apart, and not which is which.
+    # 2.24 lists the missing processes and the missing ranks separately, without saying which belong
+    # together.
     lost = [
         RasRank(-1, host, pid, state)
         for (host, pid), state in list(reader.lost.items())[:RANKS_MAX]

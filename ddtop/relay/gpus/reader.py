@@ -1,7 +1,7 @@
-"""The GPUs of this host. The driver is asked in a thread of its own, because it may not answer.
+"""Reads the GPUs of this host. The driver is called on a separate thread, because it may not
+answer.
 
-A hung GPU can hold any call of NVML for minutes. The relay takes what was read last and reports how
-old that is.
+A hung GPU can block any NVML call for minutes. The relay uses the last sample and reports its age.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch, Xid
 
 SAMPLE_EVERY_S = 1.0
 AGAIN_S = 30.0
-"""A driver that could not be asked is tried again after this: it may be loaded by then."""
+"""A driver that did not answer is tried again after this time; it may be loaded by then."""
 XID_WAIT_MS = 5000
 XIDS_KEPT = 8
 _XID_EVENTS, _TIMEOUT, _NO_EVENTS = 0x8, 10, (3, 13)
 """nvml.h: nvmlEventTypeXidCriticalError; NVML_ERROR_TIMEOUT; not supported, not found."""
 KNOWN_MAX = 512
 COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
-"""Program and script. What follows may be a secret of another user."""
+"""Program and script. The following arguments may contain a secret of another user."""
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's own number for the namespace that it starts with."""
+"""The kernel's number for the initial pid namespace."""
 
 
 DRIVERS: tuple[Driver, ...] = (NvidiaDriver(), AmdDriver())
-"""The drivers that can be asked; the first that this host has is asked. A host with NVIDIA's GPUs
-often has a processor of AMD with a small GPU too, on which no rank computes.
+"""The supported drivers; the first one that this host has is used. A host with NVIDIA GPUs often
+also has an AMD processor with a small GPU, on which no rank computes.
 """
 
 
 def driver_here(drivers: Sequence[Driver] = DRIVERS) -> Driver | None:
-    """The driver of this host's GPUs; None where there is none that ddtop can ask."""
+    """The driver of this host's GPUs; None if there is none that ddtop supports."""
     return next((driver for driver in drivers if driver.present()), None)
 
 
 class GpuReader:
-    """Asks the driver once a second while it is wanted, if there is one. `look` never waits."""
+    """Samples the driver, if there is one, once a second while it is wanted. `look` never waits."""
 
     def __init__(self, policy: Policy, drivers: Sequence[Driver] = DRIVERS) -> None:
         self._policy, self._drivers = policy, drivers
@@ -77,9 +77,9 @@ class GpuReader:
     ) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
         """(the GPUs, how the driver answers); None where there is no driver.
 
-        `owners`: rank by pid, children included; `launcher`: what has started the ranks, 0 where
-        that is not known; `wanted`: False once no rank lives here. The session with the driver ends
-        then, and what was read last remains.
+        `owners`: rank by pid, children included; `launcher`: pid of the program that started the
+        ranks, 0 if not known; `wanted`: False once no rank lives here. Then the session with the
+        driver ends, and the last sample remains.
         """
         self._owners, self._launcher = owners, launcher
         if wanted and self._thread is None:
@@ -106,7 +106,7 @@ class GpuReader:
         if driver is None:
             return
         self._asked, self._asked_ns, self._rested_ms = driver, time.monotonic_ns(), None
-        # A thread that still hangs in the driver keeps its own.
+        # A thread that still hangs in the driver keeps its own event.
         self._stop, self._xids = threading.Event(), Xids(self._xids.found)
         self._thread = threading.Thread(
             target=self._run, args=(driver, self._stop), name="ddtop-gpus", daemon=True
@@ -149,7 +149,7 @@ class GpuReader:
             return msgspec.structs.replace(gpu, xids=xids)
         reported, known = self._processes_of.get(gpu.uuid, ((), ()))
         if reported is not gpu.processes:
-            # The list is read every few samples: only then can a pid be another's.
+            # The list is read every few samples; only then can a pid belong to a new process.
             known = tuple(self._process(one) for one in gpu.processes)
             self._processes_of[gpu.uuid] = gpu.processes, known
         return msgspec.structs.replace(
@@ -162,8 +162,8 @@ class GpuReader:
 
     def _process(self, one: GpuProcess) -> GpuProcess:
         key = (one.pid, registry.start_ticks(one.pid))
-        # Of one without a start nothing stays true: it has ended, or is hidden, and the next of
-        # that pid would be, too.
+        # A process without a start time is not remembered: it has ended or is hidden, and the pid
+        # may get a new process.
         known = self._known.get(key) if key[1] is not None else None
         if known is None:
             if len(self._known) >= KNOWN_MAX:
@@ -178,9 +178,10 @@ class GpuReader:
 
 
 class Xids:
-    """Listens for the driver's error events in a thread of its own.
+    """Listens for the driver's error events on a separate thread.
 
-    There is no other way to hear of them. `found`: the last ones by GPU, of an earlier session too.
+    They are not available in any other way. `found`: the last events by GPU, including those of
+    earlier sessions.
     """
 
     def __init__(self, found: dict[str, deque[Xid]] | None = None) -> None:
@@ -200,18 +201,18 @@ class Xids:
             self._thread.start()
 
     def of(self, uuid: str) -> tuple[Xid, ...]:
-        """The last ones of a GPU."""
+        """The last events of a GPU."""
         return tuple(self.found.get(uuid, ()))
 
     def _run(self, nv: Any) -> None:
-        # The wait ends with an error for all GPUs when one is lost: the others are listened to
-        # again.
+        # If one GPU is lost, the wait ends with an error for all GPUs; listen to the others again.
         while not self.stop.is_set() and self._session(nv):
             self.stop.wait(AGAIN_S)
 
     def _session(self, nv: Any) -> bool:
         """Listen until the driver ends it; False: no GPU has events."""
-        # A session of its own: that of the samples may end while this thread is in the driver.
+        # A separate session, because that of the samples may end while this thread is in the
+        # driver.
         try:
             nv.nvmlInit()
         except nv.NVMLError:
@@ -244,9 +245,9 @@ class Xids:
 
 
 def _registered(nv: Any, events: Any) -> dict[int, str]:
-    """UUID by handle of the GPUs whose Xids will come.
+    """UUID by handle of the GPUs whose Xids will be reported.
 
-    After one a GPU may no longer give its name.
+    After an Xid a GPU may no longer report its UUID.
     """
     found = {}
     for index in range(nv.nvmlDeviceGetCount()):
@@ -282,7 +283,7 @@ def described(pid: int, own_namespace: bool = False) -> GpuProcess:
                 pid, user=process.username(), command=command, orphan=process.ppid() == 1
             )
     except psutil.NoSuchProcess:
-        # It has ended since the driver was asked, or the kernel hides those of others (hidepid).
+        # It has ended since the sample, or the kernel hides processes of other users (hidepid).
         return GpuProcess(pid, local=_is_there(pid))
     except (psutil.Error, OSError):
         return GpuProcess(pid)
@@ -299,7 +300,8 @@ def _is_there(pid: int) -> bool:
 
 
 def in_own_pid_namespace() -> bool:
-    """Whether this process counts pids for itself, as in a container: NVML has the host's."""
+    """Whether this process has its own pid namespace, as in a container; NVML reports pids of the
+    host."""
     try:
         return os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE
     except OSError:
@@ -307,7 +309,7 @@ def in_own_pid_namespace() -> bool:
 
 
 def _has_device(pid: int) -> bool:
-    """A pid of the host may by chance exist here too.
+    """A pid of the host may also exist here by chance.
 
     A process that uses a GPU has its device file open.
     """

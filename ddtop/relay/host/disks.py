@@ -1,10 +1,10 @@
-"""How full the file systems are that the ranks of a host use.
+"""The free space of the file systems that the ranks of a host use.
 
-The folder of a rank may be on a file server, so each is asked on a thread of its own. Which folders
-they are comes from the kernel's own memory: the links in /proc touch no file system. They are the
-working folder, TMPDIR, and the folders of files that a rank had open for writing, such as a
-checkpoint. A rank in a mount namespace of its own (a container) sees other file systems under its
-paths, so they are read through /proc/PID/root.
+The folder of a rank may be on a file server, so each is read on a separate thread. The folders are
+found from links in /proc, which access no file system. They are the working folder, TMPDIR, and the
+folders of files that a rank had open for writing, such as a checkpoint. A rank with its own mount
+namespace (a container) has other file systems at its paths, so they are read through
+/proc/PID/root.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ddtop.wire.records import Hello
 DISKS_MAX, FOLDERS_MAX = 8, 12
 SHM = "/dev/shm"
 RANKS_A_LOOK, FILES_MAX = 4, 512
-"""Ranks whose open files are read at one look, in turn, and files of each: a readlink and a short
-read, 10 us together."""
+"""Ranks whose open files are read in one look, in turn, and the number of files of each. Each file
+costs a readlink and a short read, 10 us together."""
 _NO_DISKS = ("/dev/", "/proc/", "/sys/", "/memfd:")
 
 _Sized = tuple[int, int, int, int, int]
@@ -33,9 +33,10 @@ _Sized = tuple[int, int, int, int, int]
 
 @dataclass
 class Use:
-    """One folder as the ranks use it. `path`: as they see it; `where`: what to ask here.
+    """One folder that ranks use.
 
-    `ranks`: who had a file open there.
+    `path`: as the ranks see it; `where`: the path to read here. `ranks`: those that had a file open
+    there.
     """
 
     path: str
@@ -59,7 +60,7 @@ class DiskWatch:
         self._here = _namespace("self")
 
     def ask(self, hellos: Iterable[Hello], now: float) -> dict[str, Use]:
-        """Begin to ask for the ranks' folders; what each is used for."""
+        """Begin to read the ranks' folders. Returns the use of each."""
         ranks = tuple(hellos)
         uses: dict[str, Use] = {}
         outside: dict[str, int] = {}
@@ -99,7 +100,7 @@ class DiskWatch:
         oldest = now - self._policy.disk_written_s
         for where in [where for where, one in self._written.items() if one.seen < oldest]:
             del self._written[where]
-        # Rank 0 writes most checkpoints; the others follow in turn.
+        # Rank 0 first, because it writes most checkpoints; the others in turn.
         first = [one for one in ranks if not one.rank]
         others = [one for one in ranks if one.rank]
         chosen = [
@@ -131,7 +132,7 @@ class DiskWatch:
                 found.setdefault(
                     sized[0], Disk(use.path, use.use, *sized[1:], ranks=tuple(sorted(use.ranks)))
                 )
-        # Memory of this host: no server is behind it.
+        # It is memory of this host, without a server.
         with contextlib.suppress(OSError):
             if (shm := _sized(SHM)) is not None:
                 found.setdefault(shm[0], Disk(SHM, "shm", *shm[1:]))
@@ -184,7 +185,7 @@ def _namespace(pid: str) -> str | None:
 
 
 def _sized(path: str) -> _Sized | None:
-    """None where nobody can write."""
+    """None if it is read-only."""
     space, device = os.statvfs(path), os.stat(path).st_dev
     if space.f_flag & os.ST_RDONLY or not space.f_blocks:
         return None
@@ -193,7 +194,7 @@ def _sized(path: str) -> _Sized | None:
 
 
 def _cwd(pid: int) -> str | None:
-    """Read from the kernel's own memory: the folder itself is not touched."""
+    """Read from /proc, without access to the folder itself."""
     try:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:

@@ -1,8 +1,8 @@
-"""Calls on files that may hang, each on a thread of its own.
+"""Runs calls on files that may hang, each on a separate thread.
 
 A path of a rank, the state folder, a program in a virtual environment may all be on a network file
 system. A call on such a path can block for hours, and only a kill ends it. So the relay's loop
-starts the call, goes on, and reads the newest result with its age.
+starts the call, continues, and reads the newest result with its age.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddtop.policy import Policy
 
 T = TypeVar("T")
 CALLS_MAX = 16
-"""Calls of one kind that may hang at a time: each holds a thread. More paths are not looked at
+"""The maximum number of hanging calls of one kind; each keeps a thread. Further paths are not read
 until one of them answers."""
 
 
@@ -27,14 +27,14 @@ class LatestResult(Generic[T]):
     """
 
     def __init__(self, call: Callable[[], T | None]) -> None:
-        """`call` runs on other threads. What it raises is taken as no result."""
+        """`call` runs on other threads. If it raises, there is no result."""
         self._call = call
         self._lock = threading.Lock()
         self._since: float | None = None
         self._result: tuple[float, T] | None = None
 
     def ask(self, now: float) -> None:
-        """Begin the call, unless it is still under way."""
+        """Begin the call, unless it is still running."""
         with self._lock:
             if self._since is not None:
                 return
@@ -42,7 +42,7 @@ class LatestResult(Generic[T]):
         try:
             threading.Thread(target=self._run, name="ddtop-file-call", daemon=True).start()
         except RuntimeError:
-            # No thread is left: the next look tries again.
+            # No thread can be started: the next look tries again.
             with self._lock:
                 self._since = None
 
@@ -50,26 +50,26 @@ class LatestResult(Generic[T]):
         found: T | None = None
         try:
             found = self._call()
-        except Exception:  # noqa: BLE001 - what cannot be read is not measured
+        except Exception:  # noqa: BLE001 - a value that cannot be read is not measured
             found = None
         with self._lock:
             self._since = None
             self._result = (time.monotonic(), found) if found is not None else None
 
     def waiting_s(self, now: float) -> float:
-        """For how long the call has been under way; 0 where none is."""
+        """For how long the call has been running; 0 if none is."""
         with self._lock:
             return max(now - self._since, 0.0) if self._since is not None else 0.0
 
     def result(self, now: float, stale_s: float) -> T | None:
-        """The newest result; None where there is none, or none younger than `stale_s`."""
+        """The newest result; None if there is none, or if it is older than `stale_s`."""
         with self._lock:
             found = self._result
         return found[1] if found is not None and now - found[0] <= stale_s else None
 
 
 class Writer:
-    """Writes the files of one folder, on a thread of its own.
+    """Writes the files of one folder, on a separate thread.
 
     A new write replaces a write under the same name that still waits. `put`, `finish` and the
     properties may be used on any thread.
@@ -90,7 +90,7 @@ class Writer:
         If it raises OSError, the sentence is kept until a later write succeeds.
         """
         with self._changed:
-            # At the end of the queue: what was put before it is written before it.
+            # Append it to the queue, so that earlier writes are done first.
             self._waiting.pop(name, None)
             self._waiting[name] = write
             if self._thread is None:
@@ -105,7 +105,8 @@ class Writer:
 
     @property
     def problem(self) -> str | None:
-        """What could not be written, or that the folder does not answer; None while all is well."""
+        """A sentence about failed writes, or about a folder that does not answer; None if there is
+        no problem."""
         with self._changed:
             waits_s = time.monotonic() - self._since if self._since is not None else 0.0
             if waits_s > self._slow_s:
@@ -114,7 +115,7 @@ class Writer:
             return next(iter(self._problems.values()), None)
 
     def finish(self, seconds: float) -> bool:
-        """Wait until all is written, at most so long; False where it is not."""
+        """Wait at most this long until all is written; False if it is not."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._waiting and self._since is None, seconds

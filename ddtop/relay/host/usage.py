@@ -16,7 +16,7 @@ from ddtop.wire.records import HostState, ProcessState
 
 _T = TypeVar("_T")
 SHORTAGE_S = 0.1
-"""What is due stays due, and would be tried again at once."""
+"""Pause after a shortage of descriptors; without it, the same work would be tried again at once."""
 
 
 class HostProbe:
@@ -57,7 +57,7 @@ class HostProbe:
 def _asked(what: Callable[[], _T]) -> _T | None:
     """The answer, or None if the kernel cannot be asked.
 
-    Strangers may have taken all descriptors of this process.
+    Other peers may have used up all descriptors of this process.
     """
     try:
         return what()
@@ -67,7 +67,7 @@ def _asked(what: Callable[[], _T]) -> _T | None:
 
 @contextlib.contextmanager
 def without_descriptors_left() -> Iterator[None]:
-    """Go on if no descriptor is left: what needs one is not measured this time.
+    """Continue if no descriptor is left: values that need one are not measured this time.
 
     Any other error is raised.
     """

@@ -1,9 +1,10 @@
-"""The clock of a leaf against the clock of its hub, from the times of messages, as in NTP.
+"""The offset between the clock of a leaf and that of its hub, from the times of messages, as in
+NTP.
 
 A leaf sends a question at t1 and has the answer at t4, on its own clock. The answer says when the
 hub received the question (t2) and answered (t3). The offset is ((t2 - t1) + (t3 - t4)) / 2, and
-wrong by at most half of the round trip. So the fastest of the last answers counts. A busy relay or
-a queue in the network delays some answers and does no harm.
+wrong by at most half of the round trip. So the fastest of the last answers is used. It does not
+matter if a busy relay or network delays other answers.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ KEPT = 16
 corrections included."""
 DRIFT_RATIO = 1e-4
 STEPPED_NS = 5_000_000
-"""Wall clock and monotonic clock of one host that moved so far against each other since an answer:
-somebody has set the clock."""
+"""If the wall clock and the monotonic clock of one host have drifted this far apart since an
+answer, somebody has set the clock."""
 SANE_NS = 1 << 62
 
 
@@ -41,26 +42,25 @@ class HubClock:
         self._samples: deque[_Sample] = deque(maxlen=KEPT)
 
     def add(self, sent: int, had: int, answered: int, came: int, mono_ns: int) -> None:
-        """Take in one answer (t1, t2, t3, t4, all unix ns).
+        """Add one answer (t1, t2, t3, t4, all unix ns).
 
-        One that cannot be true is passed over.
+        An impossible one is ignored.
         """
         error = ((came - sent) - (answered - had)) // 2
         if error < 0 or answered < had or max(map(abs, (sent, had, answered, came))) > SANE_NS:
             return
         new = _Sample(((had - sent) + (answered - came)) // 2, error, mono_ns, came - mono_ns)
-        # One that cannot be true together with this one is from before one of the two clocks was
-        # set.
+        # Earlier answers that contradict this one are from before one of the clocks was set.
         fitting = (one for one in self._samples if _agree(one, new))
         self._samples = deque(fitting, maxlen=KEPT)
         self._samples.append(new)
 
     def forget(self) -> None:
-        """Another hub, another clock."""
+        """Forget all answers: there is a new hub."""
         self._samples.clear()
 
     def measured(self, mono_ns: int) -> HostClock | None:
-        """What the fastest of the last answers says; None where there is none."""
+        """The result of the fastest of the last answers; None if there is none."""
         best = min(
             self._samples,
             key=lambda one: one.error_ns + _drift(mono_ns - one.mono_ns),

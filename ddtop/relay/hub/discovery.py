@@ -1,9 +1,9 @@
-"""The addresses where the hub may be, as digits.
+"""Finds the numeric addresses at which the hub may be.
 
-They come from DDTOP_HUB, from job files in a shared state folder, and from the address where the
-ranks meet. Each of these may hang: a name server that does not answer, a file server. So they are
-asked in a thread of its own, and nobody waits for it. The result only says where to ask: a relay
-that answers there must have the key.
+They come from DDTOP_HUB, from job files in a shared state folder, and from the rendezvous address.
+Each look-up may hang, for example on a name server or a file server. So they run on a separate
+thread, and nothing waits for it. The result only says which addresses to try: a relay that answers
+there must have the key.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ddtop.relay.hub.topology import Topology
 from ddtop.wire.hosts import HUB
 
 DEADLINE_S = 10.0
-"""A look that takes longer hangs; another one is begun beside it, but no third."""
+"""A search that takes longer counts as hanging; a second one is started, but no third."""
 LOOKS_MAX = 2
 ADDRESSES_EACH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class HubPlaces:
-    """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as a person would write it.
+    """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as text for people.
 
-    `problem`: what could not be looked up.
+    `problem`: names that could not be looked up.
     """
 
     places: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class HubPlaces:
 
 
 class HubSearch:
-    """Looks in threads; `begin`, `take` and `hangs` are for the relay's."""
+    """Searches on separate threads; `begin`, `take` and `hangs` are for the relay's thread."""
 
     def __init__(self, job: str, sender: str) -> None:
         self._job, self._sender = job, sender
@@ -50,7 +50,7 @@ class HubSearch:
         self._found: HubPlaces | None = None
 
     def begin(self, where: Topology) -> None:
-        """Begin to look, unless a look is under way."""
+        """Begin a search, unless one is running."""
         now = time.monotonic()
         with self._lock:
             hanging = [since for since in self._looks.values() if now - since > DEADLINE_S]
@@ -69,13 +69,13 @@ class HubSearch:
                 self._looks.pop(number, None)
 
     def take(self) -> HubPlaces | None:
-        """What the last look has found, once."""
+        """The result of the last search, returned once."""
         with self._lock:
             found, self._found = self._found, None
             return found
 
     def hangs(self) -> bool:
-        """Whether a look takes longer than it may."""
+        """Whether a search takes too long."""
         with self._lock:
             return any(time.monotonic() - since > DEADLINE_S for since in self._looks.values())
 
@@ -107,8 +107,8 @@ def seek(job: str, sender: str, where: Topology) -> HubPlaces:
         places += [
             (at, place(address, port)) for at, port in enumerate(ports) for address in addresses
         ]
-    # The first port of each host before the others of any: only so many are asked, and a hub takes
-    # the first that is free.
+    # The first port of each host comes before all other ports: only a limited number is tried, and
+    # a hub takes the first free port.
     likely = dict.fromkeys(one for _, one in sorted(places, key=lambda one: one[0]))
     return HubPlaces(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
 
@@ -117,8 +117,8 @@ def _names(job: str, sender: str, where: Topology) -> Iterable[tuple[str, tuple[
     if where.wanted is not None:
         yield where.wanted[0], (where.wanted[1],)
         return
-    # Without a state folder the other ways are left; the relay says elsewhere that it cannot write
-    # there.
+    # Without a state folder the other sources remain; another part of the relay reports that it
+    # cannot write there.
     with contextlib.suppress(registry.RegistryError, OSError):
         now = time.time_ns()
         for entry in registry.read_entries():
