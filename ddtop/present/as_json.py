@@ -1,6 +1,6 @@
-"""`status --json` and `diagnose --json`: stable, versioned, and every key always there.
+"""`status --json` and `diagnose --json`: stable, versioned, and with every key present.
 
-A key may be added in a later version, none is taken away or changes its meaning within one.
+Within a version, keys may be added, but none is removed or changes its meaning.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _number(value: float | None) -> float | None:
 
 
 def _muted(muted: Muted) -> Json:
-    """A finding that stands and is muted, and by what."""
+    """A muted finding, and its mute."""
     return {
         "kind": muted.finding.kind,
         "ranks": list(muted.finding.ranks),
@@ -132,8 +132,8 @@ def probes_off_json(snapshot: Snapshot) -> list[Json]:
 
 
 def _contact(verdict: Verdict | None) -> Json:
-    """Why health is unknown, and for how long (s) the relay has not been heard; null while it
-    is."""
+    """Why health is unknown, and for how long (s) the relay has been silent; null while it
+    reports."""
     if verdict is None:
         return {"contact": None, "contact_age_s": None}
     return {"contact": verdict.unheard, "contact_age_s": verdict.unheard_s}
@@ -151,7 +151,7 @@ def ended_json(ended: Ended | None) -> Json | None:
 
 
 def finding_json(finding: Finding, snapshot: Snapshot | None = None) -> Json:
-    """One finding; without a snapshot it is not known what its group is for."""
+    """One finding. Without a snapshot, the purpose of its group is not known."""
     group = snapshot.group(finding.group) if snapshot is not None and finding.group else None
     return {
         "kind": finding.kind,

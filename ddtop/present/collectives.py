@@ -1,4 +1,4 @@
-"""What moves in a collective: its tensors and their bytes."""
+"""The data of a collective: its tensors and their bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def types_text(one: Collective) -> str:
 
 
 def input_bytes(one: Collective) -> int | None:
-    """Bytes of all input tensors, None where a type or a size is not known."""
+    """Bytes of all input tensors; None if a type or a size is not known."""
     if not one.sizes or not one.dtypes:
         return None
     widths = [_BYTES.get(name.lower()) for name in one.dtypes]

@@ -1,4 +1,4 @@
-"""What a person may want to paste elsewhere: facts of a rank, and what is wrong."""
+"""Texts that a person may want to copy: facts of a rank, and the findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CopyItem:
 
 
 def copies_of(snapshot: Snapshot, verdict: Verdict, number: int | None) -> tuple[CopyItem, ...]:
-    """What can be copied of this rank and of the job; nothing that is not known."""
+    """The texts about this rank and the job that can be copied; unknown ones are left out."""
     found = [CopyItem("s", "sentence", _sentence(verdict))]
     if number is not None:
         rank = snapshot.rank(number)

@@ -1,5 +1,5 @@
-"""What relays refused, could not read or had to drop, as something that happened: one entry while
-it goes on."""
+"""What relays refused, could not read or had to drop, as events: one entry as long as it
+continues."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ddtop.wire.records import HostState
 from ddtop.words import units
 
 APART_NS = 60_000_000_000
-"""After a minute without losses the next one is another entry. A viewer with a wrong key tries
+"""After a minute without losses, the next loss is a new entry. A viewer with a wrong key tries
 every two seconds."""
 REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """At one host, from `unix_ns` on; `of`: the host's name, or its identity where that is known,
-    with the kind of loss."""
+    """Losses at one host, from `unix_ns` on. `of`: the host's identity, or its name if that is not
+    known, with the kind of loss."""
 
     of: tuple[str, str]
     unix_ns: int
@@ -37,7 +37,7 @@ class _Count:
 
 
 class Losses:
-    """The counts of all hosts as they were seen last. A few µs a host and look."""
+    """The last known counts of all hosts. It costs a few µs per host and look."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Count] = {}
@@ -56,7 +56,7 @@ class Losses:
                 known = self._seen.get((name, kind))
                 if not count or (known is not None and count == known.now):
                     continue
-                # A relay that was replaced counts from zero again.
+                # A new relay counts from zero again.
                 if known is None or count < known.now:
                     known = _Count(clean(host.host), 0, count, now, now)
                 elif now - known.last_unix_ns > APART_NS:
@@ -71,8 +71,8 @@ class Losses:
                 yield _loss((name, kind), known)
 
     def follow(self, earlier: Losses) -> Iterator[Loss]:
-        """The first look's sums without what an earlier entry has; no `text` if that has all of
-        them."""
+        """The sums of the first look without those in an earlier entry; no `text` if nothing
+        remains."""
         for of, known in self._first.items():
             before = earlier._seen.get(of)
             if before is None or before.now > known.now:
@@ -88,7 +88,7 @@ def _loss(of: tuple[str, str], count: _Count) -> Loss:
 
 
 def _counts_anything(host: HostState) -> bool:
-    """False for most hosts: 1,250 are asked at each look."""
+    """False for most hosts. It is called for 1,250 hosts at each look."""
     if host.refused or host.garbled or host.dropped:
         return True
     return host.hub is not None and bool(host.hub.dropped)

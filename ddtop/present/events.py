@@ -1,4 +1,4 @@
-"""The events of `ddtop watch`: a line of text each, or one JSON object (`ddtop.event/1`)."""
+"""The events of `ddtop watch`, each as a line of text or a JSON object (`ddtop.event/1`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def event_line(change: Change) -> str:
 
 
 def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
-    """What stands behind the name of the event."""
+    """The text after the name of the event."""
     finding = change.finding
     if change.event == APPEARED and finding is not None:
         return f"{finding.severity} {clean(finding.kind)}: {clean(finding.summary)}"
@@ -46,10 +46,10 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
 
 
 def event_json(change: Change, job: str, snapshot: Snapshot | None = None) -> dict[str, Any]:
-    """One event, every key always there; null (or no rank) where it has nothing to do with the
-    event. `snapshot`: tells what the group of a finding is for.
+    """One event with every key; null (or no rank) if it does not apply to the event.
 
-    `ranks` of `joined` are those that came; none where contact was lost and is there again.
+    `snapshot`: for the purpose of a finding's group. `ranks` of `joined` are the new ranks; empty
+    if contact was lost and is back.
     """
     return {
         "schema": EVENT_SCHEMA,

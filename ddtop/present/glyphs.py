@@ -1,4 +1,4 @@
-"""What a state looks like: one glyph, the word, and the name of a style.
+"""How a state is shown: one glyph, a word, and the name of a style.
 
 The glyph and the word carry the state; the colour only repeats it.
 """
@@ -14,9 +14,10 @@ from ddtop.model.state.facts import RankFacts, State
 class Glyphs:
     """One set of characters; every glyph is one column wide.
 
-    `eighths`: a bar's last cell from one eighth to seven, empty where only whole cells can be
-    drawn. `levels`: a sparkline's cells from the smallest value to the largest; none fills its
-    cell, so that lines above each other stay apart. `hollow`: a bar of what is busy with waiting.
+    `eighths`: the last cell of a bar, from one eighth to seven; empty if only whole cells can be
+    drawn. `levels`: the cells of a sparkline from the smallest value to the largest; none fills its
+    cell, so that two sparklines above each other do not touch. `hollow`: for a bar of time spent
+    waiting.
     """
 
     states: dict[State, str]
@@ -139,7 +140,7 @@ STATE_MEANINGS: dict[State, str] = {
 
 
 def state_style(rank: RankFacts) -> str:
-    """The style of a rank's state; a rank that finished in good order alarms nobody."""
+    """The style of a rank's state; a rank that finished normally has no alarm style."""
     if rank.state is State.EXITED and rank.process.exit is not None and rank.process.exit.code == 0:
         return "dim"
     return STATE_STYLES[rank.state]
@@ -148,8 +149,8 @@ def state_style(rank: RankFacts) -> str:
 def glyphs_for(encoding: str | None, terminal: str = "") -> Glyphs:
     """The set that a terminal or pipe of that encoding can show. `terminal`: its TERM.
 
-    The console of Linux and hardware terminals read UTF-8, but their fonts have few of our signs:
-    all others look alike.
+    The Linux console and hardware terminals read UTF-8, but their fonts have only few of our
+    glyphs; all others look the same.
     """
     if terminal == "linux" or terminal.startswith("vt"):
         return ASCII

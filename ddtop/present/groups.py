@@ -1,7 +1,7 @@
-"""How far each process group is, who is behind, and in what its members are.
+"""The progress of each process group, the ranks that are behind, and the calls of its members.
 
-A job has thousands of groups when each eight ranks are one: an overview looks at the open waits
-only, and the members are looked at for the groups that are on the screen.
+A large job has thousands of groups, for example one for each eight ranks. So an overview reads only
+the open waits, and the members are read only for the groups on the screen.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class GroupFacts:
     group: Group
     #: The last collective that any member has enqueued.
     front: int | None
-    #: Members that others wait for: the last collective that they have enqueued, and who they are.
+    #: The members that others wait for: the last collective that they have enqueued, and their
+    #: ranks.
     lag: tuple[tuple[int | None, tuple[int, ...]], ...]
     wait: GroupWait | None
-    #: The calls that are open at the oldest open number, and who is in each. Two are a mismatch.
+    #: The calls with the oldest open number, and the ranks in each. Two different calls are a
+    #: mismatch.
     ops: tuple[tuple[str, tuple[int, ...]], ...]
     last_op: str
 
@@ -74,7 +76,7 @@ def label_of(group: Group) -> str:
 
 
 def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:
-    """The groups in which somebody waits for longer than a training's rhythm, by name; one pass
+    """The groups in which a rank waits for longer than in a normal step, by name, from one pass
     over the waits."""
     newest = snapshot.time_unix_ns - int(policy.wait_shown_s * SECOND_NS)
     since: dict[str, int] = {}
@@ -82,7 +84,8 @@ def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:
     for wait in snapshot.waits:
         if wait.since_unix_ns <= newest:
             since[wait.group] = min(since.get(wait.group, wait.since_unix_ns), wait.since_unix_ns)
-            # Once a collective: thousands of waiters in the same one name the same ranks.
+            # Once for each collective: thousands of waiters in the same one wait for the same
+            # ranks.
             behind.setdefault(wait.group, {}).setdefault(wait.seq, wait.behind)
     return {
         name: GroupWait(at, frozenset(rank for ranks in behind[name].values() for rank in ranks))
@@ -97,8 +100,8 @@ def order_of(
     policy: Policy,
     at_fault: Collection[int] = (),
 ) -> list[str]:
-    """Those that stand still first: those that wait for a rank at fault, then the longest wait;
-    then all others by name."""
+    """Groups without progress first: those that wait for a rank at fault, then those with the
+    longest wait; then all others by name."""
     limit = snapshot.time_unix_ns - int(policy.group_stuck_s * SECOND_NS)
     stuck = sorted(
         (one.behind.isdisjoint(at_fault), one.since_unix_ns // SECOND_NS, name)
@@ -117,7 +120,7 @@ def natural(text: str) -> tuple[object, ...]:
 
 
 def group_facts(snapshot: Snapshot, group: Group, wait: GroupWait | None) -> GroupFacts:
-    """What is true of one group: one look at each member."""
+    """The facts of one group, from one look at each member."""
     reached: dict[int | None, list[int]] = {}
     held: dict[int, dict[_Moving, list[int]]] = {}
     last_op = ""
@@ -138,8 +141,8 @@ def group_facts(snapshot: Snapshot, group: Group, wait: GroupWait | None) -> Gro
                     number
                 )
     front = max((seq for seq in reached if seq is not None), default=None)
-    # Texts are made once for all members in the same call: of ten thousand each would cost more
-    # than all the rest.
+    # Texts are made once for all members in the same call: to make them for each of ten thousand
+    # members would be the largest cost.
     first = held[min(held)] if held else {}
     ops: dict[str, list[int]] = {}
     for (op, sizes, dtypes), who in first.items():
@@ -158,7 +161,7 @@ def _progress(rank: RankFacts, name: str) -> GroupProgress | None:
 
 
 def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
-    """The members by what is true of them, those that are least far first."""
+    """The members grouped by their state, those that are furthest behind first."""
     found: dict[tuple[State, int | None, int | None, str, bool], list[int]] = {}
     since: dict[tuple[State, int | None, int | None, str, bool], int] = {}
     for number in group.ranks:

@@ -1,6 +1,6 @@
-"""The numbers of a whole job, each with what it was before: the words of the job strip.
+"""The numbers of a whole job, each compared with earlier values: the texts of the job strip.
 
-How they are laid out is `ddtop.ui.render.job_strip`.
+`ddtop.ui.render.job_strip` does the layout.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from ddtop.words import units
 from ddtop.words.progress import number, only_steps, progress_parts
 
 SPANS_S = (60, 120, 300, 600)
-"""Lengths of the lines: the shortest that holds all that is known, and never more than ten
-minutes."""
+"""Time spans of the lines: the shortest one that has room for all values, at most ten minutes."""
 LEAST_CHANGE, GREAT_CHANGE = 0.05, 0.3
-"""Changes below 5 % are noise; a job that is slower by 30 % wants attention."""
+"""Changes below 5 % are noise; a job that is slower by 30 % is highlighted."""
 LINE_SPREAD = 0.2
-"""The least that a line of one row shows between its ends, as a part of the largest value."""
+"""The smallest range of a line of one row, as a share of the largest value."""
 LEAST_POINTS = 0.05
-"""The same for shares, in parts of the whole."""
+"""The same for shares, as a part of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """One number of a job.
 
-    `top`: the largest value that it can have, None where that is not known. `share`: a part of a
-    whole, whose changes are given in points. `more`, `less`: words for a change upwards and
-    downwards.
+    `top`: the largest possible value, None if not known. `share`: a part of a whole, whose changes
+    are given in points. `more`, `less`: words for a change upwards and downwards.
     """
 
     key: str
@@ -96,7 +94,7 @@ THROUGHPUT = MEASURES[0]
 
 
 def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
-    """The measures of which there is a value up to this moment."""
+    """The measures that have a value up to this moment."""
     points = [one.numbers for one in history.points(until_unix_ns)]
     return tuple(one for one in MEASURES if any(one.field(known) is not None for known in points))
 
@@ -111,7 +109,7 @@ def span_ns(history: JobHistory, until_unix_ns: int) -> int:
 def scale_top(measure: Measure, highest: float, whole: float | None = None) -> float:
     """The upper end of a line's scale: a round number, so that it does not move with every value.
 
-    `whole`: all there is of it, where that is known.
+    `whole`: the largest possible value, if known.
     """
     if measure.top is not None:
         return measure.top
@@ -124,8 +122,8 @@ def scale_top(measure: Measure, highest: float, whole: float | None = None) -> f
 
 
 def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float, float]:
-    """The ends of a line of one row: its least and its largest value, but so far apart that noise
-    stays flat."""
+    """The ends of a line of one row: its smallest and its largest value, but far enough apart that
+    noise looks flat."""
     known = [one for one in values if one is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     spread = LINE_SPREAD if measure.share else LINE_SPREAD * high
@@ -141,8 +139,8 @@ def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a number is against before, in words, the most important first; `great`: it wants
-    attention."""
+    """A comparison with earlier values, as text, the most important part first. `great`: it is
+    highlighted."""
 
     texts: tuple[str, ...] = ()
     great: bool = False
@@ -151,11 +149,12 @@ class Comparison:
 def compared(
     measure: Measure, history: JobHistory, until_unix_ns: int, last_run: float | None = None
 ) -> Comparison:
-    """Now against the start and against the last ten minutes: `12 % slower than at 14:02`.
+    """The current value compared with the start and with the last ten minutes: `12 % slower than at
+    14:02`.
 
     `last_run`: by how much the job trains faster than the last run of its name, as a part of that
-    run's speed (`against_last_run`); told with the throughput. Empty while there is nothing to
-    compare, or where nothing has changed; that the throughput has not is said.
+    run's speed (`against_last_run`); shown with the throughput. Empty while there is nothing to
+    compare, or if nothing has changed; only for the throughput, "no change" is shown.
     """
     now = history.now(measure.field, until_unix_ns)
     start = history.at_start(measure.field, until_unix_ns)
@@ -174,7 +173,7 @@ def compared(
     worst = min((change for (_, change), _ in changes), default=0.0)
     if last_run is not None and abs(last_run) >= LEAST_CHANGE:
         side = "above" if last_run > 0 else "below"
-        # What it has lost most against is told first.
+        # The comparison with the largest loss comes first.
         at = 0 if last_run < worst else len(texts)
         texts.insert(at, f"{_percent(last_run)} {side} the last run")
         worst = min(worst, last_run)
@@ -185,7 +184,7 @@ def compared(
 
 
 def _change(measure: Measure, now: float, then: Then) -> tuple[str, float]:
-    """In words, empty for noise; and as a part of what was then."""
+    """(as text, empty for noise; as a share of the earlier value)."""
     if measure.share:
         points = now - then.value
         text = f"{abs(points) * 100:.0f} points {'more' if points > 0 else 'less'}"
@@ -212,15 +211,14 @@ def against_last_run(snapshot: Snapshot) -> float | None:
 
 
 def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
-    """What a job has come to, the most wanted first: time since its start, and since its last
-    step."""
+    """Facts of the job, the most important first: time since its start, and since its last step."""
     now = snapshot.time_unix_ns
     found = []
     if snapshot.first_hello_unix_ns is not None and snapshot.live:
         since = (now - snapshot.first_hello_unix_ns) / units.SECOND_NS
         found.append(f"started {units.duration(_calm(since))} ago")
     stepped = history.stepped_unix_ns(now)
-    # Of a job that makes no progress the banner says since when.
+    # If the job makes no progress, the banner says since when.
     if stepped is not None and snapshot.live and snapshot.still_since_unix_ns is None:
         ago = (now - stepped) / units.SECOND_NS
         found.append(f"last step {units.duration(int(ago)) if ago >= 2 else '< 2 s'} ago")
@@ -228,12 +226,13 @@ def job_facts(snapshot: Snapshot, history: JobHistory) -> tuple[str, ...]:
 
 
 def _calm(seconds: float) -> float:
-    """Whole minutes from two minutes on: a line that changes every second draws the eye."""
+    """Whole minutes from two minutes on, because a line that changes every second distracts."""
     return seconds if seconds < 120 else seconds // 60 * 60
 
 
 def progress_facts(snapshot: Snapshot) -> tuple[str, ...]:
-    """Step, epoch, phase, speed, loss and the time of the end, as far as the program says them."""
+    """Step, epoch, phase, speed, loss and the time of the end, as far as the program reports
+    them."""
     progress = snapshot.progress
     if progress is None:
         return ()

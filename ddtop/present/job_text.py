@@ -45,7 +45,7 @@ def _announced(snapshot: Snapshot) -> Iterator[str]:
 
 
 def starting(snapshot: Snapshot) -> bool:
-    """Nobody has got past the start-up yet."""
+    """Whether all ranks are still starting."""
     early = (State.STARTING, State.JOINING, State.MISSING, State.CULPRIT, State.WARNING)
     return snapshot.iteration is None and all(
         rank.state in early and rank.reported.phase in ("starting", "joining")

@@ -1,4 +1,4 @@
-"""The NOW column: what a rank does, in the fewest words that name it, and for how long."""
+"""The NOW column: what a rank does, in as few words as possible, and for how long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPEN = frozenset({"scheduled", "started"})
 
 
 def waits_text(place: Place) -> str | None:
-    """What the place waits on, as the cell of `words.activities`; None where it does not wait."""
+    """What the place waits on, as the cell of `words.activities`; None if it does not wait."""
     word = place.waits_on
     if not word or word == "collective":
         return None
@@ -73,7 +73,7 @@ def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
 
 
 def doing(rank: RankFacts) -> NowCell:
-    """Its end, a call that it is in, what it waits for, else where its code is."""
+    """Its end, its open call, what it waits for, or else its place in the code."""
     if rank.process.exit is not None:
         return NowCell(end_text(rank.process.exit), rank.process.exit_unix_ns)
     if rank.state is State.MISSING:
@@ -88,7 +88,7 @@ def doing(rank: RankFacts) -> NowCell:
 
 
 def _calling(rank: RankFacts) -> NowCell:
-    """By its own last report."""
+    """From its own last report."""
     call = oldest_call(rank)
     if call is not None:
         return NowCell(open_call_text(call), call.since_unix_ns)
@@ -126,12 +126,12 @@ def _working(rank: RankFacts) -> NowCell:
 
 
 def _place_says_more(rank: RankFacts) -> bool:
-    """Of a rank at fault users ask where it is, not what kind of work that is."""
+    """For a rank at fault, the place is more important than the kind of work."""
     return rank.state is State.CULPRIT and rank.reported.place is not None
 
 
 def _silent(rank: RankFacts) -> NowCell:
-    """Its agent no longer reports: what the relay sees of the process from outside."""
+    """Its agent no longer reports, so this is what the relay sees from outside."""
     if rank.process.report is None:
         return NowCell("agent silent", None, rank.agent.report_age_s)
     seen = f"process {clean(rank.process.report.state)}"

@@ -1,4 +1,4 @@
-"""What people had done to ranks, as a sentence for the events, `watch` and the report."""
+"""Actions that people requested on ranks, as a sentence for the events, `watch` and the report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddtop.present.text import clean
 from ddtop.wire.records import Order
 
 BY_MOST = 4
-"""Askers that are named."""
+"""Requesters that are named."""
 
 
 def order_text(order: Order) -> str:

@@ -1,5 +1,5 @@
-"""The grid of ranks by their parallel groups: a row for each place outside, a column for each place
-in the innermost dimension."""
+"""The grid of ranks by their parallel groups: one column for each position in the innermost
+dimension, one row for each position in the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ CELL_LEAST = 4
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """One row: its place in all dimensions but the innermost, and the ranks of each column."""
+    """One row: its position in all dimensions except the innermost, and the ranks of each
+    column."""
 
     places: tuple[int, ...]
     cells: tuple[tuple[int, ...], ...]
@@ -53,10 +54,10 @@ def grid_lines(
     at_fault: Collection[int] = (),
     glyphs: Glyphs = UNICODE,
 ) -> list[Line]:
-    """The grid in at most `most` lines of at most `width` columns; empty where there is no grid.
+    """The grid in at most `most` lines of at most `width` columns; empty if there is no grid.
 
-    Rows with ranks at fault, then with blocked ranks, come first where not all fit. A row that is
-    too wide for its cells has the ranges of its ranks by state.
+    If not all rows fit, rows with ranks at fault come first, then rows with blocked ranks. A row
+    with too many cells shows the ranges of its ranks by state instead.
     """
     rows = grid_rows(snapshot)
     if not rows or most < ROWS_LEAST:
@@ -100,7 +101,7 @@ def _heading(
 def _chosen(
     snapshot: Snapshot, rows: tuple[GridRow, ...], most: int, at_fault: Collection[int]
 ) -> tuple[list[GridRow], int]:
-    """The rows that are shown, in the order of the grid, and how many are not."""
+    """(the rows that are shown, in the order of the grid; how many are not)."""
     if len(rows) <= most:
         return list(rows), 0
     culprits = frozenset(at_fault)
@@ -143,7 +144,7 @@ def _example(snapshot: Snapshot) -> str:
 
 
 def place_text(snapshot: Snapshot, rank: RankFacts) -> str:
-    """`pp 1, dp 0, tp 3`, the whole grid's dimensions; empty where there is none."""
+    """`pp 1, dp 0, tp 3`, for all dimensions of the grid; empty if there is no grid."""
     return clean(coordinates_text(snapshot.place_of(rank)))
 
 

@@ -24,8 +24,7 @@ from ddtop.words.ranks import rank_list
 
 
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """The main screen once, as plain lines of at most `width` columns; every rank, culprits
-    first."""
+    """The main screen as plain lines of at most `width` columns; every rank, culprits first."""
     shape = rank_table(
         width,
         snapshot.world_size,
@@ -54,8 +53,8 @@ def _row(rank: RankFacts, shape: Table[Column], context: CellContext) -> str:
 def diagnose_text(
     snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE
 ) -> str:
-    """What stands, worst first, each with its evidence and the next step; one sentence where
-    nothing does."""
+    """The findings, worst first, each with its evidence and the next step; one sentence if there
+    are none."""
     lines = [
         plain(line) for line in banner_lines(snapshot, verdict, width, glyphs=glyphs, most=1)[:1]
     ]

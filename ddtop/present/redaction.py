@@ -1,7 +1,7 @@
-"""Redacts a text that strangers will read: all that looks like a secret is removed.
+"""Redacts a text that others will read: everything that looks like a secret is removed.
 
-Agents have redacted their reports by the same patterns (`ddtop.redaction`). A relay or an older
-agent may not have, and source lines and paths come in only here.
+Agents redact their reports by the same patterns (`ddtop.redaction`). A relay or an older agent may
+not, and source lines and paths are added only here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`ddtop report`: all that is known of a job as one text for a ticket. Pure; redacted and bounded
-at the very end."""
+"""`ddtop report`: everything that is known about a job as one text for a ticket. Pure. The text is
+redacted, and bounded as the last step."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ BYTES_MAX = 1 << 20
 SECTION_BYTES_MAX = 120 << 10
 """Seven sections of this and the head are below `BYTES_MAX`."""
 _OWN = tuple(name for one in launchers() for name in one.own_to_rank)
-"""What every launcher sets differently for every rank."""
+"""Variables that every launcher sets to a different value for each rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the report is made of.
+    """The input of the report.
 
-    `seen`: where the facts come from, a sentence. `merged` None: no stacks, and `stacks_note` says
-    why; beside stacks it says how they are less than they could be. `happened`: what happened
-    lately, or why that is not known in `timeline_note`.
+    `seen`: a sentence about the source of the facts. `merged` None: no stacks, and `stacks_note`
+    says why; with stacks it says what is missing. `happened`: the recent events; if they are not
+    known, `timeline_note` says why.
     """
 
     written_unix_ns: int
@@ -74,7 +74,7 @@ def report_text(material: Material) -> str:
     ]
     parts = [f"# ddtop report: {clean(snapshot.job)}", "", *_head(material)]
     for title, body in sections:
-        # Redacted before it is cut: half a secret is not seen to be one.
+        # Redacted before it is cut, because half a secret cannot be recognised.
         text = _cut(redacted(body.rstrip("\n"), material.home), SECTION_BYTES_MAX)
         parts += ["", f"## {title}", "", "````text", text.replace("````", "'''' "), "````"]
     return _cut(redacted("\n".join(parts), material.home), BYTES_MAX - 256) + "\n"
@@ -126,8 +126,7 @@ def _progress(progress: TrainingProgress) -> str:
 
 
 def _without_secrets(verdict: Verdict) -> Verdict:
-    """Redacted before its lines are wrapped: a secret that two lines share is not seen to be
-    one."""
+    """Redacted before its lines are wrapped, because a secret on two lines cannot be recognised."""
     findings = tuple(
         replace(
             finding,
@@ -173,7 +172,7 @@ def _noted(note: str | None) -> list[str]:
 
 
 def _environment(ranks: Sequence[RankFacts]) -> list[str]:
-    """What differs between ranks first, then what all have."""
+    """The variables that differ between ranks first, then those that are equal."""
     hellos = {rank.rank: rank.hello for rank in ranks if rank.hello is not None}
     if not hellos:
         return ["no rank has reported its environment"]
@@ -206,7 +205,7 @@ def _doubles(ranks: Iterable[RankFacts]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _groups(snapshot: Snapshot) -> list[str]:
-    """Each group: its members, and how far each of them is."""
+    """Each group with its members and their progress."""
     lines = []
     for group in snapshot.groups:
         title = (
@@ -228,7 +227,7 @@ def _groups(snapshot: Snapshot) -> list[str]:
 
 
 def _health(material: Material) -> list[str]:
-    """What ddtop lost or could not see: a report that hides this would be believed too much."""
+    """What ddtop lost or could not see, so that nobody trusts the report too much."""
     snapshot, lines = material.snapshot, []
     if material.garbled or snapshot.garbled:
         lines.append(f"{material.garbled + snapshot.garbled:,} records could not be read")
@@ -290,5 +289,6 @@ def _cut(text: str, most_bytes: int) -> str:
 
 
 def _not_yet(hello: Hello, text: str) -> str:
-    """What a rank that has an agent has not reported yet; of others it is not known."""
+    """The text for a value that a rank with an agent has not reported yet; for other ranks it is
+    not known."""
     return text if hello.agent_version else "-"

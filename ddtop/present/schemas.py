@@ -1,8 +1,8 @@
 """JSON schemas of all documents that ddtop prints, made from one table of their keys.
 
-`KEYS` is the promise: every key by its path, with type and meaning. A key that the code adds and
-nobody describes fails a test, and so does a described key that the code no longer prints. The
-reference page and `ddtop schema` are made from it.
+`KEYS` has every key by its path, with type and meaning. A test fails if the code prints a key that
+is not described, or no longer prints a described key. The reference page and `ddtop schema` are
+made from this table.
 """
 
 from __future__ import annotations
@@ -410,7 +410,7 @@ def json_schema(schema: str) -> dict[str, Any]:
 
 
 def _object(keys: Keys, path: str) -> dict[str, Any]:
-    """The object at this path, with all that is described below it."""
+    """The object at this path, with all keys below it."""
     below = {name: told for name, told in keys.items() if name.rpartition(".")[0] == path}
     return {
         "type": "object",

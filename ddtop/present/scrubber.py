@@ -1,5 +1,5 @@
-"""Where in time the screen stands: one line with the moment, how far it is from the end, and what
-happened on the way."""
+"""The line that shows which moment is on the screen, how far it is from the end, and the events in
+between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddtop.words import units
 BAR_COLUMNS_MIN = 12
 BACK_KEY = "\\"
 _ORDER = (WARNING, "gone", CRITICAL)
-"""Where two marks fall on one column the later of these is drawn."""
+"""If two marks are in one column, the later one in this order is drawn."""
 
 
 def scrubber_line(
@@ -26,7 +26,8 @@ def scrubber_line(
     marks: Iterable[tuple[int, str]] = (),
     glyphs: Glyphs = UNICODE,
 ) -> Line:
-    """The line in `width` columns; what has no room is left out from the right, the moment stays.
+    """The line in `width` columns. If there is no room, parts are left out from the right; the
+    moment is always shown.
 
     `span`: first and last moment; `recording`: the last moment is the end, not now.
     """

@@ -1,7 +1,7 @@
 """One job as series for Prometheus: samples of the families in `ddtop/metrics.py`.
 
-At most `metrics.SERIES_MAX` samples a job. Whatever grows with the job is a number over its ranks,
-or the first of a list with a count beside it.
+At most `metrics.SERIES_MAX` samples a job. Values that grow with the job are reduced to one number,
+or to the first entries of a list and their count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ddtop.wire.gpu import Gpu
 
 LABEL_CHARACTERS = 120
 _INFO_FROM = 64
-"""Ranks in which the environment of the launcher is looked for: rank 0 may not have come yet."""
+"""Ranks that are searched for the environment of the launcher, because rank 0 may not have joined
+yet."""
 
 
 class Sample(NamedTuple):
@@ -78,7 +79,7 @@ def _label(text: str) -> str:
 
 def _ranks(snapshot: Snapshot) -> Iterator[Sample]:
     states = Counter(one.state for one in snapshot.ranks)
-    # Also those with no rank: a series that comes and goes cannot be compared with itself.
+    # States without a rank too, because a series should not disappear.
     yield from (Sample("ddtop_ranks", states[state], (state.value,)) for state in State)
     lost = sum(one.lost for one in snapshot.seen)
     yield Sample("ddtop_hosts", len(snapshot.seen) - lost, ("heard",))
@@ -150,7 +151,7 @@ def _gpus(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def _own_gpus(ranks: Iterable[RankFacts]) -> list[Gpu]:
-    """Each GPU once, though ranks may share it."""
+    """Each GPU once, even if ranks share it."""
     owned = [(one.agent.sender, one.gpu.own.gpu) for one in ranks if one.gpu.own is not None]
     found = {(sender, gpu.uuid): gpu for sender, gpu in owned}
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Signals that people send to a rank, and what each of them does to a program that does not handle
+"""The signals that a user can send to a rank, and what each does to a program that does not handle
 it."""
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> st
 
 
 def reachable(rank: RankFacts) -> bool:
-    """It has a process that a signal could be sent to."""
+    """Whether it has a process to which a signal can be sent."""
     return not rank.gone and rank.pid is not None
 
 
 def menu_lines(
     ranks: Sequence[RankFacts], cursor: int, width: int, glyphs: Glyphs = UNICODE
 ) -> list[Line]:
-    """The signals, the one under the cursor marked."""
+    """The list of signals, with the one under the cursor marked."""
     lines: list[Line] = [*_wrapped(f"a signal to {_whom(ranks)}", width, "title"), ()]
     for number, (one, meaning) in enumerate(SIGNALS):
         here = number == cursor
@@ -68,7 +68,7 @@ def menu_lines(
 def question_lines(
     ranks: Sequence[RankFacts], what: signal.Signals, width: int, glyphs: Glyphs = UNICODE
 ) -> list[Line]:
-    """Names everything that the signal would reach, before it does."""
+    """The question before a signal is sent, with all processes that it would reach."""
     lines: list[Line] = [*_wrapped(f"send {what.name} to {_whom(ranks)}?", width, "warning")]
     meaning = dict(SIGNALS).get(what, "")
     lines += [*_wrapped(f"{meaning[:1].upper()}{meaning[1:]}", width, "dim"), ()]

@@ -1,7 +1,7 @@
 """Pieces of text that know how wide they are on a terminal.
 
-A `Span` is a text and the name of a style, a `Line` is a row of them. Names, not colours: what a
-name looks like is decided by the palette of the screen, and a pipe ignores it.
+A `Span` is a text and the name of a style, a `Line` is a sequence of spans. The palette of the
+screen gives each style a colour; plain output ignores styles.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _WORD = re.compile(
 
 
 def clean(text: str) -> str:
-    """The text with nothing in it that could move the cursor.
+    """The text without characters that could move the cursor.
 
-    Host names, paths and exception texts come from other machines: a control character in one would
-    write over the screen, and a character without width would shift every column right of it.
+    Host names, paths and exception texts come from other machines: a control character would write
+    over the screen, and a character without width would shift every column to its right.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -37,8 +37,7 @@ _WIDTHLESS = re.compile("[\u1160-\u11ff\u3164\ud7b0-\ud7fb\uffa0\U0001f3fb-\U000
 without a cell of their own."""
 
 _DISPUTED = re.compile("[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff\U0001d300-\U0001d376]")
-"""One cell before Unicode 16 and two from then on: what a terminal takes them for cannot be
-known."""
+"""One cell wide before Unicode 16 and two since: the width on a terminal cannot be known."""
 
 _FLAG_A = 0x1F1E6
 """Flags are pairs of letters of their own, one or two cells wide as the terminal likes."""
@@ -119,16 +118,16 @@ def _chop(word: str, width: int) -> list[str]:
 
 
 def hang(text: str, width: int, lead: str, under: str | None = None) -> list[str]:
-    """The text wrapped, `lead` before its first line, as much space (or `under`) before the
-    others."""
+    """The wrapped text, with `lead` before its first line and the same amount of space (or `under`)
+    before the others."""
     under = " " * len(lead) if under is None else under
     texts = wrap(text, width - max(len(lead), len(under)))
     return [(lead if number == 0 else under) + line for number, line in enumerate(texts)]
 
 
 def wrap_clauses(text: str, width: int) -> list[str]:
-    """Wrapped like `wrap`, but a clause after a semicolon starts a line where that costs at most
-    one line more."""
+    """Like `wrap`, but a clause after a semicolon starts a new line if this adds at most one
+    line."""
     flat = wrap(text, width)
     if len(flat) == 1:
         return flat
@@ -158,7 +157,7 @@ def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
     spans: list[Span] = []
     room = width
     for text, style in line:
-        # One column is kept for the mark unless this is where the line ends.
+        # One column is reserved for the mark unless the line ends here.
         if cell_width(text) > room - len(ellipsis):
             spans.append((clip(text + ellipsis * 2, room, ellipsis), style))
             break

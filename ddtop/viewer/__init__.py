@@ -1,2 +1,2 @@
-"""Following a job without any text or terminal: sources, the model in a thread, requests,
+"""Follows a job, without any text or terminal: sources, the model on a thread, requests,
 recordings."""

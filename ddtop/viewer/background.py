@@ -1,5 +1,5 @@
-"""Work that takes seconds (a journal on a file server, a past looked at again) beside the event
-loop, and that nobody waits for at the end."""
+"""Runs work that takes seconds (such as reading a journal from a file server) beside the event
+loop. Quitting does not wait for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 async def aside(
     function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Result:
-    """What `function` returns, or raises, in a thread of its own.
+    """The result of `function`, or its exception, from a separate thread.
 
-    Quitting does not wait for it: a thread of the loop's pool would be joined when the loop is
-    closed, this one is not.
+    Quitting does not wait for it: closing the loop would join a thread of the loop's pool, but does
+    not join this one.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()

@@ -1,7 +1,8 @@
-"""From looks at a job to what changed between them: the events of `ddtop watch`.
+"""Finds the changes between looks at a job: the events of `ddtop watch`.
 
-`Judge` decides what stands; here only the difference is reported. After a relay was not heard for a
-while, its ranks report again one by one: a finding that is missing meanwhile is not over.
+`Judge` decides which findings are shown; this module only reports the differences. After a relay
+was silent for a while, its ranks report again one by one: a finding that is missing meanwhile is
+not over.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
     "ordered",
 )
 SETTLE_NS = 5_000_000_000
-"""After the relay is heard again: agents find a new relay within seconds, and a finding stands
-after one more."""
+"""The time after the relay reports again: agents find a new relay within seconds, and a finding
+appears after one more second."""
 SECOND_NS = 1_000_000_000
 _Key = tuple[int, str, tuple[int, ...], str | None]
 
@@ -33,10 +34,10 @@ _Key = tuple[int, str, tuple[int, ...], str | None]
 class Change:
     """One event, at `unix_ns` of the relay's clock.
 
-    `finding`: of `appeared` and `cleared`. `ranks`: those that came, of `joined`; empty where the
-    relay is heard again. `order`: of `ordered`, what somebody had done to ranks. `ended`: of
-    `ended`. `contact`: of `lost`, why the facts are not live. `seconds`: how long the finding
-    stood, or the relay was not heard. `progress`: how far the training was.
+    `finding`: of `appeared` and `cleared`. `ranks`: the new ranks of `joined`; empty if the relay
+    reports again. `order`: of `ordered`, what a person requested. `ended`: of `ended`. `contact`:
+    of `lost`, why the facts are not live. `seconds`: how long the finding stood, or the relay was
+    not heard. `progress`: how far the training was.
     """
 
     event: str
@@ -88,7 +89,7 @@ class Changes:
 
     def _contact_again(self, snapshot: Snapshot) -> list[Change]:
         lost, self._lost_unix_ns = self._lost_unix_ns, None
-        # The last state of a job that ended meanwhile is no contact.
+        # The last state of a job that ended meanwhile does not count as contact.
         if lost is None or snapshot.ended is not None:
             return []
         now = snapshot.time_unix_ns
@@ -123,7 +124,7 @@ class Changes:
         assert look.snapshot is not None
         attempt = look.snapshot.attempt
         shown = {_key(attempt, finding) for finding in look.verdict.findings}
-        # The end of the job is the end of all that stood, and no good news.
+        # All findings end with the job, which does not mean that they were solved.
         if look.snapshot.ended is not None or now < self._settled_unix_ns:
             return []
         over = [self._standing.pop(key) for key in list(self._standing) if key not in shown]
@@ -149,16 +150,16 @@ class Changes:
             )
             if worse:
                 found.append(Change(APPEARED, now, attempt, finding=finding))
-            # The words of now, the worst severity so far.
+            # The current sentence, with the worst severity so far.
             severity = finding.severity if worse or known is None else known.severity
             self._standing[key] = replace(finding, severity=severity)
         return found
 
 
 def _key(attempt: int, finding: Finding) -> _Key:
-    """What makes it the same to a person who is told of it.
+    """The key by which a finding is the same for a person.
 
-    A crash is one crash, whether its peers still wait in a group or have gone too; only where
-    nobody is at fault does the group tell one from another.
+    A crash is one crash, whether its peers still wait in a group or have ended too. Only findings
+    without a rank at fault are distinguished by their group.
     """
     return (attempt, finding.kind, finding.ranks, None if finding.ranks else finding.group)

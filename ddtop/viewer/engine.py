@@ -1,13 +1,13 @@
-"""The model in a thread of its own, so that a key never waits for 10,000 ranks to be taken in and
-judged.
+"""Runs the model on a separate thread, so that a key press never waits for the processing of 10,000
+ranks.
 
-The event loop puts frames in, this thread decodes, applies, looks, judges and tapes, and hands
-finished looks over: frozen values, one reference written by this thread and read by the loop. How
-often it looks follows from what a look costs.
+The event loop queues frames. This thread decodes and applies them, makes looks, judges and keeps
+the tape. It passes finished looks, which are frozen, to the loop through one reference. The time
+between looks depends on the cost of a look.
 
-Python's threads share one lock: while this one computes, the loop gets its turn after the switch
-interval, each time that it wants one. 5 ms, the default, add up to 50 ms a key; with `SWITCH_S` it
-is a few.
+Python's threads share the GIL: while this thread computes, the loop waits for the switch interval
+each time that it needs the GIL. The default of 5 ms adds up to 50 ms per key press; with `SWITCH_S`
+it is a few ms.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ from ddtop.wire.records import Reply, Stacks
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 QUEUE_BYTES_MAX = 48 << 20
-"""What may wait to be taken in: three times what a relay tells a viewer that joins, ten seconds of
+"""The size of the queue: three times the data that a relay sends to a new viewer, or ten seconds of
 10,000 ranks."""
 LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
 LOOK_SHARE = 0.15
-"""Of a core, for looks: 8 ranks are looked at four times a second, 10,000 every three seconds."""
+"""The share of a core for looks: four looks per second for 8 ranks, one every three seconds for
+10,000."""
 LOOK_SHARE_MOST = 0.5
-"""... but where a look takes longer than that allows, as at 100,000 ranks."""
+"""The share if a look takes longer than that, as at 100,000 ranks."""
 SLOW_LOOK_S, LOOK_SHARE_SLOW = 1.0, 0.8
-"""Where a look takes so long, this for the two or three looks until a finding appears or clears."""
+"""If a look takes this long, this share applies to the two or three looks until a finding appears
+or clears."""
 WAVERS_S = STEP_NS / 1e9
-"""Something has been found that does not stand yet: the second opinion is wanted as soon as it
-counts."""
+"""Something was found but is not shown yet: the second look comes as soon as it counts."""
 BEHIND_S = 1.0
-"""A look waits so long for the frames that have come in: of half of them it would say that ranks
-are silent."""
+"""A look waits this long until the queued frames are applied: otherwise ranks would seem silent."""
 MANY_PER_S, NAP_S = 400.0, 0.03
-"""From so many frames a second on they are taken in in heaps: to wake up for each of them would
-cost more than it does."""
+"""From this rate on, frames are applied in batches, because waking up for each frame would cost
+more than the frame."""
 SWITCH_S = 0.0005
 GC_THRESHOLDS = (50_000, 10, 50)
-"""The model is a million objects and none of them is in a circle: Python's collector walked through
-all of them every few seconds, 60 to 200 ms during which no key was answered. Circles are left by
-screens that were closed, a few thousand objects each."""
+"""The model has a million objects without reference cycles. With the default thresholds, Python's
+collector walked through all of them every few seconds, which blocked key presses for 60 to 200 ms.
+Only closed screens leave cycles, of a few thousand objects each."""
 GC_EACH = 20
-"""More of the first threshold for each rank: the facts of two looks are alive for a moment, and
-that is no growth."""
+"""Added to the first threshold for each rank: the facts of two looks exist for a moment, which is
+not growth."""
 CHECKED_BYTES = 256 << 10
-"""So much is taken in between two looks at this process's memory, where that is bounded."""
+"""The amount of data between two checks of this process's memory, if it is bounded."""
 LOOK_COST_BYTES = 4096
-"""What a look makes for each rank of the world that the far side claims."""
+"""The memory that a look needs for each rank of the world size that the other side reports."""
 LET_GO = 250
-"""Facts of ranks that are freed at once: of 10,000 that is 50 ms in one go, in which no other
-thread gets its turn."""
+"""How many ranks' facts are freed at once: freeing those of 10,000 takes 50 ms, during which no
+other thread runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may be held of what a far side says. `memory_bytes`: resident memory of the whole
-    process, from which on nothing more is taken in."""
+    """Limits for data from an untrusted host. `memory_bytes`: the resident memory of the whole
+    process above which no more data is accepted."""
 
     queue_bytes: int = QUEUE_BYTES_MAX
     tape_bytes: int = LIVE_BYTES
@@ -93,7 +93,8 @@ class NewestLook:
 
 @dataclass(frozen=True, slots=True)
 class TapeMoment:
-    """What was true at `asked_unix_ns`, from the tape; at its first moment, where that is later."""
+    """The state at `asked_unix_ns`, from the tape; or at the first moment of the tape, if that is
+    later."""
 
     asked_unix_ns: int
     look: Look
@@ -103,8 +104,8 @@ class Engine:
     """Owns the followers and the tape.
 
     `put`, `travel`, `start` and `close` are for the event loop; so are `seen` and `moment`. The
-    thread calls `on_news` with the answers to this viewer's requests, and without any when there is
-    something else to see that a user waits for.
+    thread calls `on_news` with the answers to this viewer's requests, and with none if there is
+    other news that a user waits for.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Engine:
     ) -> None:
         self._bounds = bounds
         self.full = False
-        """The memory that this engine may use is used up: it takes in and looks at nothing more."""
+        """The memory limit is reached: the engine accepts no more data and makes no more looks."""
         self._job, self._clock = job, clock
         self._answers: list[Reply | Stacks] = []
         self.seen: NewestLook | None = None
@@ -151,7 +152,7 @@ class Engine:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread: it finishes the look that it is in, at most."""
+        """End the thread, at the latest after its current look."""
         self._stop = True
         self._wake.set()
         if self._thread is not None:
@@ -163,13 +164,14 @@ class Engine:
             self._before = None
 
     def follower(self) -> Follower:
-        """For a new connection; only this engine may use it, besides its flags and its clock."""
+        """A follower for a new connection. Only this engine may use it, except for its flags and
+        its clock."""
         follower = Follower(self._job, self._clock, self._answers.append)
         follower.compares = follower.newest_only = True
         return follower
 
     def put(self, follower: Follower, data: bytes) -> None:
-        """Let `follower` take this frame in; dropped and counted where too much waits already.
+        """Queue this frame for `follower`; if the queue is full, the frame is dropped and counted.
         O(1)."""
         if self.full or self._put_bytes - self._taken_bytes > self._bounds.queue_bytes:
             self.dropped += 1
@@ -180,7 +182,7 @@ class Engine:
             self._wake.set()
 
     def travel(self, at_unix_ns: int | None) -> None:
-        """Make `moment` of that time; None: none is wanted any more."""
+        """Compute `moment` for that time; None: no longer wanted."""
         self._wanted = at_unix_ns
         self._wake.set()
 
@@ -242,18 +244,18 @@ class Engine:
             self._plan_for_stuck(follower, follower.stuck_unix_ns)
         self._hand_over(Reply)
         if self._answers:
-            # These are stacks: the user who asked wants to see them now, not at the next look.
+            # These are stacks: show them to the user now, not at the next look.
             self._due = min(self._due, self._due_first)
 
     def _plan_for_stuck(self, follower: Follower, stuck_unix_ns: int) -> None:
-        """Look when the hang that may have begun can be named, not in the midst of a period."""
+        """Plan the next look for the time at which a hang that may have begun can be named."""
         since_s = (follower.now_unix_ns() - stuck_unix_ns) / 1e9
         wanted = time.monotonic() - since_s + follower.stuck_look_s
         self._due = due_for_stuck_s(self._due, self._began, self._cost_s, wanted)
 
     def _is_full(self, taken_bytes: int, wanted_bytes: int) -> bool:
-        """Whether the memory that there may be is used up, `wanted_bytes` more included; asked each
-        time that a little has been taken in."""
+        """Whether the memory limit is reached, including `wanted_bytes` more. It is checked after
+        each small amount of data."""
         most = self._bounds.memory_bytes
         if most is None or self.full:
             return self.full
@@ -285,12 +287,12 @@ class Engine:
         if self._is_full(CHECKED_BYTES, follower.job.world_size * LOOK_COST_BYTES):
             return
         began, worked = time.monotonic(), time.thread_time()
-        # What still waits would make its ranks look silent: the look is of the moment that has been
-        # taken in.
+        # Ranks with queued frames would look silent, so the look is for the time of the last
+        # applied frame.
         snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
         self._tape.notice(follower.judge.found)
-        # A viewer that attaches after the end has not seen what stood before; the relay has sent
-        # it.
+        # A viewer that attaches after the end has not seen the earlier findings, but the relay has
+        # sent the records.
         verdict = self._tape.with_what_stood(snapshot, verdict)
         snapshot = replace(snapshot, notes=(*self._notes(), *snapshot.notes))
         tape = self._tape
@@ -305,8 +307,8 @@ class Engine:
         )
         self.seen = NewestLook(follower, look)
         self._let_go(snapshot)
-        # Stacks are handed over after the look that has them: a dump that is said to be complete is
-        # complete on the screen.
+        # Stacks are passed on after the look that includes them, so that a dump that is reported as
+        # complete is complete on the screen.
         self._hand_over(Reply, Stacks)
         cost_s = time.thread_time() - worked
         self._began, self._cost_s = began, cost_s
@@ -337,7 +339,7 @@ class Engine:
             yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
 
     def _hand_over(self, *kinds: type[Reply | Stacks]) -> None:
-        """Give the answers of these kinds to the event loop, and forget them here."""
+        """Pass the answers of these kinds to the event loop."""
         answers = [answer for answer in self._answers if isinstance(answer, kinds)]
         if answers:
             self._answers[:] = [answer for answer in self._answers if not isinstance(answer, kinds)]
@@ -370,10 +372,10 @@ def period_of_looks_s(cost_s: float, wavers: bool) -> float:
 
 
 def due_for_stuck_s(due: float, began: float, cost_s: float, wanted: float) -> float:
-    """When the next look is due, where a hang can be named from `wanted` on.
+    """The time of the next look, if a hang can be named from `wanted` on.
 
-    `due`: when it would be due else; `began` and `cost_s`: of the last look. A look that would
-    last beyond `wanted` waits for it, and a later one comes then. All in seconds of one clock.
+    `due`: the time without this; `began` and `cost_s`: of the last look. A look that would not be
+    finished at `wanted` starts at `wanted`, and so does a later one. All in seconds of one clock.
     """
     if due + cost_s <= wanted:
         return due

@@ -1,7 +1,7 @@
-"""The top of the screen: which job, how it goes, and the one sentence that says what is wrong.
+"""The top of the screen: the job, its progress, and the sentence that says what is wrong.
 
-The sentence comes first and whole; evidence and notes fill what is left. Nothing here is shown by
-colour alone.
+The sentence has priority and is shown in full; evidence and notes fill the rest. Nothing is shown
+by colour alone.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from ddtop.words import units
 
 MOST_LINES = 10
 MORE_FROM = 3
-"""With so many lines for the verdict, one is kept for the findings after the first."""
+"""With at least this many lines for the verdict, one is reserved for the other findings."""
 _DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
 _SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """How the shown facts relate to the job: `text` is a sentence, None while they are live.
+    """Whether the shown facts are live.
 
-    `frozen_s`: the viewer holds a picture that is this old, on purpose.
+    `text`: a sentence, None while they are live. `frozen_s`: the user has paused the screen, which
+    is this old.
     """
 
     text: str | None = None
@@ -51,7 +52,7 @@ def banner_lines(
 ) -> list[Line]:
     """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
 
-    `hint` is put at the right end of the verdict where it fits ("e: why").
+    `hint` ("e: why") is put at the right end of the verdict if it fits.
     """
     if contact.text is None and verdict.unheard is not None:
         contact = Contact(verdict.unheard, verdict.unheard_s, contact.frozen_s)
@@ -74,10 +75,11 @@ def banner_lines(
 def header_line(
     snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE
 ) -> Line:
-    """Job, ranks, hosts, backend; at the right the iteration, the speed or how long there is no
-    progress, and the time.
+    """Job, ranks, hosts, backend; at the right the iteration, the speed or the time without
+    progress, and the clock.
 
-    What has no room is left out, the least important first; the job's name is cut at last.
+    If there is no room, the least important parts are left out first; the name of the job is
+    shortened last.
     """
     everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
     job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
@@ -102,7 +104,7 @@ def header_line(
 
 
 def _hosts(snapshot: Snapshot) -> tuple[int, Span] | None:
-    """`8/8 hosts` of a job on several, which are heard one by one."""
+    """`8/8 hosts`, for a job on several hosts."""
     answering, total = hosts_answering(snapshot)
     if total > 1 and snapshot.live:
         return 5 if answering == total else 2, (
@@ -188,8 +190,8 @@ def verdict_lines(
 ) -> list[Line]:
     """The worst finding as a sentence with a hanging indent, its first evidence and the next step.
 
-    Where `most` lines are too few the evidence goes first, then the end of the advice, then the end
-    of the sentence.
+    If `most` lines are too few, the evidence is left out first, then the end of the advice, then
+    the end of the sentence.
     """
     if not verdict.findings:
         texts = wrap(clean(verdict.calm), width)
@@ -245,7 +247,7 @@ def _advice(advice: str, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _cut(lines: list[Line], most: int, glyphs: Glyphs) -> list[Line]:
-    """The first lines; the last of them says where something was left out."""
+    """The first lines; the last one shows that something was left out."""
     if len(lines) <= most:
         return lines
     if most <= 0:
@@ -271,8 +273,8 @@ def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
 def _with_hint(
     body: list[Line], hint: str, width: int, most: int, *, fixed: bool = False
 ) -> list[Line]:
-    """The hint at the right end of the last line, or on a line of its own where there is room for
-    one. `fixed`: the last line has been cut so that it leaves room."""
+    """The hint at the right end of the last line, or on a separate line if there is room. `fixed`:
+    the last line has been cut to make room."""
     if not body:
         return body
     gap = width - line_width(body[-1]) - len(hint)
@@ -284,7 +286,7 @@ def _with_hint(
 
 
 def _growth(line: Line) -> int:
-    """Columns by which its durations may still grow: the hint is not to move with them."""
+    """Columns by which its durations may still grow, so that the hint does not move."""
     found = _DURATION.findall("".join(text for text, _ in line))
     return sum(max(len("59 min 59 s") - len(duration), 0) for duration in found)
 

@@ -1,5 +1,5 @@
-"""What happened, a line an event: findings that appeared and cleared, ranks that came and went,
-restarts, dumps of stacks."""
+"""The events of a job, one line each: findings that appeared and cleared, ranks that joined and
+ended, restarts, dumps of stacks."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
 WORDS_MOST = 24
 """Sentences kept of one finding: the first, and the newest."""
 SAME_NS = 2_000_000_000
-"""A relay that takes over says to a second when something began."""
+"""A new relay reports the beginning of a fact only to the second."""
 TOGETHER_NS = 10_000_000_000
-"""Ranks that come so soon one after the other have come together."""
+"""Ranks that join within this time have joined together."""
 FOLD_FROM = 4
-"""From more ranks on that end in the same way at the same look, one entry stands for all."""
+"""From this many ranks on that end in the same way at the same look, there is one entry for all."""
 _DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
 _LASTED = re.compile(rf",? for {_DURATION.pattern}")
 
@@ -47,10 +47,10 @@ _LASTED = re.compile(rf",? for {_DURATION.pattern}")
 class Entry:
     """Something that happened at `unix_ns`.
 
-    `unix_ns`: when the fact began. `words`: of a finding, what was said of it and when (unix ns),
-    never changed afterwards; of everything else one. `finding`: as it stood when most was known of
-    it. `over_unix_ns`: when it cleared, None while it stands. `closed`: what ended it was the end
-    of the job or of the attempt.
+    `unix_ns`: when the fact began. `words`: the sentences and their times (unix ns), which are
+    never changed; other entries than findings have only one. `finding`: the most complete version
+    of it. `over_unix_ns`: when it cleared, None until then. `closed`: it ended with the job or the
+    attempt.
     """
 
     key: Hashable
@@ -64,14 +64,15 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The newest words, without how long it had lasted when they were said."""
+        """The newest sentence, without its duration."""
         return self.words[-1][1] if self.finding is None else without_age(self.words[-1][1])
 
 
 class Timeline:
-    """The entries of a job that is looked at again and again; at most `most`, the oldest go first.
+    """The entries from many looks at a job; at most `most`, the oldest are dropped first.
 
-    `fold`: many ranks that end alike make one entry. `forgotten`: how many entries went.
+    `fold`: many ranks that end in the same way make one entry. `forgotten`: how many entries were
+    dropped.
     """
 
     def __init__(self, most: int = 2000, fold: bool = True) -> None:
@@ -102,11 +103,12 @@ class Timeline:
         return self._entries.get(key)
 
     def of(self, finding: Finding) -> Entry | None:
-        """The entry of a finding that stands."""
+        """The entry of a current finding."""
         return self._entries.get(self._standing.get(finding.identity))
 
     def take(self, snapshot: Snapshot, verdict: Verdict) -> None:
-        """Take in one look. A few ms at 10,000 ranks; nothing for a look that was taken before."""
+        """Add one look. It costs a few ms at 10,000 ranks, and nothing for a look that was added
+        before."""
         if snapshot is self._last:
             return
         if self.began_unix_ns is None:
@@ -130,8 +132,8 @@ class Timeline:
         self._last = snapshot
 
     def contact(self, lost: str | None, now_unix_ns: int) -> None:
-        """Whether the facts are live, and why not, at that time of the viewer's clock for the
-        job."""
+        """Note that the facts are live, or why they are not (`lost`), at this time of the job's
+        clock."""
         if lost is not None and self._lost_unix_ns is None:
             self._lost_unix_ns = now_unix_ns
             self._add(
@@ -144,8 +146,7 @@ class Timeline:
             self._add(Entry(("heard", now_unix_ns), now_unix_ns, CONTACT, words))
 
     def absorb(self, earlier: Timeline) -> None:
-        """Take in what another one saw before this one began: what stood then and stands now is one
-        entry."""
+        """Add the entries of an earlier timeline. A finding that is in both becomes one entry."""
         if self.began_unix_ns is None:
             self.__dict__.update(earlier.__dict__)
             return
@@ -170,7 +171,7 @@ class Timeline:
                 self._put(replace(known, unix_ns=entry.unix_ns, words=words))
 
     def _absorb_came(self, earlier: Timeline, begin: int) -> None:
-        """Of the ranks that were there at the first look it is known now when they came."""
+        """Now it is known when the ranks of the first look joined."""
         dated = {
             rank
             for entry in earlier._entries.values()
@@ -183,7 +184,7 @@ class Timeline:
                 self._sorted = None
 
     def _absorb_losses(self, earlier: Timeline) -> None:
-        """The sums of the first look hold what is known now to have come before."""
+        """Remove from the sums of the first look the losses that are now known to be earlier."""
         for loss in self._losses.follow(earlier._losses):
             key = (LOSS, loss.of, loss.unix_ns)
             known = self._entries.pop(key, None)
@@ -240,7 +241,7 @@ class Timeline:
                 self._put(replace(entry, over_unix_ns=now, closed=snapshot.ended is not None))
 
     def _again(self, identity: Hashable, since_unix_ns: int) -> Entry | None:
-        """The entry that a finding had before, if it is of the same fact."""
+        """The earlier entry of a finding, if it is about the same fact."""
         entry = self._entries.get(self._latest.get(identity))
         return (
             entry if entry is not None and abs(entry.unix_ns - since_unix_ns) <= SAME_NS else None
@@ -282,8 +283,8 @@ class Timeline:
         return True
 
     def _came(self, snapshot: Snapshot) -> None:
-        """Ranks that were not there at the last look; looked for only when the counts say that
-        there may be some."""
+        """Add ranks that are new since the last look. It searches only if the counts have
+        changed."""
         subject = (snapshot.run, snapshot.attempt, snapshot.world_size, snapshot.reporting)
         if subject == self._came_for:
             return
@@ -297,8 +298,8 @@ class Timeline:
         if came:
             ranks = tuple(rank for rank, _ in came)
             started = max(started for _, started in came) or snapshot.time_unix_ns
-            # A rank that was there at the first look came when its process started. A later one
-            # came after the look that did not have it.
+            # A rank of the first look joined when its process started. A later one joined after the
+            # last look without it.
             last = self._last
             there = last is None or (
                 last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0)
@@ -353,8 +354,8 @@ class Timeline:
 def _with_words(
     words: tuple[tuple[int, str], ...], now: int, summary: str
 ) -> tuple[tuple[int, str], ...]:
-    """A sentence in which only a duration has grown is the same one: it stays as it was said. One
-    that knows less than the one before is left out."""
+    """A sentence in which only a duration has changed counts as the same and is not added. A
+    sentence that knows less than the previous one is left out."""
     text = clean(summary)
     if _DURATION.sub("", text) == _DURATION.sub("", words[-1][1]):
         return words
@@ -364,7 +365,7 @@ def _with_words(
 
 
 def _fuller(known: Finding | None, finding: Finding) -> Finding:
-    """The one that says more: a finding that is about to clear loses victims and causes."""
+    """The more complete one: a finding that is about to clear loses victims and causes."""
     if known is None:
         return finding
     if known.severity != finding.severity:
@@ -376,8 +377,8 @@ def _fuller(known: Finding | None, finding: Finding) -> Finding:
 
 
 def without_age(summary: str) -> str:
-    """A finding's sentence without how long it has lasted: where the time of its beginning stands
-    beside it, a duration of another moment would contradict it."""
+    """A finding's sentence without its duration. Next to the time of its beginning, a duration from
+    another moment would be contradictory."""
     return _LASTED.sub("", summary)
 
 
@@ -396,8 +397,7 @@ class Event:
 def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
     """The events of a job that was looked at several times, in order of time.
 
-    A finding begins when its fact began, and is over at the first look that does not have it any
-    more.
+    A finding begins when its fact began, and ends at the first look without it.
     """
     timeline = Timeline(most=100_000, fold=False)
     for snapshot, verdict in looks:
@@ -426,5 +426,5 @@ def over_text(finding: Finding) -> str:
 
 
 def timeline_lines(happened: Iterable[Event]) -> list[str]:
-    """One line an event, with the local time."""
+    """One line per event, with the local time."""
     return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]

@@ -1,4 +1,4 @@
-"""The GPUs of a host, for a user who chooses one, and `gpus --json`."""
+"""The list of GPUs of a host, to choose one, and `gpus --json`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_free(gpu: Gpu, policy: Policy) -> bool:
 
 
 def gpus_json(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> dict[str, Any]:
-    """All GPUs with their processes, null for what the driver does not say."""
+    """All GPUs with their processes; null for values that the driver does not report."""
     return {
         "schema": GPUS_SCHEMA,
         "driver": driver,
@@ -75,7 +75,7 @@ def _gpu_json(gpu: Gpu, policy: Policy) -> dict[str, Any]:
 
 
 def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int, policy: Policy) -> list[str]:
-    """A sentence, a row a GPU and one more for each further process, and how to start on the free
+    """A sentence, one row per GPU and one for each further process, and how to start on the free
     ones."""
     table = table_for(FIELDS, width)
     lines = [headline(gpus, driver, policy), "", _text(table.titles())]
@@ -89,7 +89,7 @@ def gpus_lines(gpus: Sequence[Gpu], driver: str | None, width: int, policy: Poli
         names = [gpu.uuid if gpu.parent else str(gpu.index) for gpu in free]
         variables = "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
         if free[0].vendor == AMD:
-            # Names mean the same in every numbering.
+            # UUIDs are the same in every numbering.
             named = all(gpu.uuid.startswith("GPU-") for gpu in free)
             names = [gpu.uuid for gpu in free] if named else names
             variables = "ROCR_VISIBLE_DEVICES"
@@ -110,7 +110,7 @@ def headline(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> str:
 
 
 def process_text(one: GpuProcess) -> str:
-    """`ada 4711 python train.py 40.0G`; of a process that cannot be seen only its pid."""
+    """`ada 4711 python train.py 40.0G`; only the pid for a process that is not visible."""
     if not one.local:
         return f"pid {one.pid} outside of this container {units.size(one.used_bytes)}"
     command = clean(one.command or "")

@@ -28,13 +28,13 @@ ALARMING = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")
 CAUSES = ("hw_thermal", "hw_power_brake")
 BAR, RANKS = 6, 10
 BARS_FROM = 100
-"""Narrower rows have no bar of the memory: what is wrong has to have room."""
+"""Narrower rows have no memory bar, to leave room for problems."""
 PLAIN = BAR + 1 + 4 + 2 + 11 + 2 + 5 + 1 + 4
 BARRED = PLAIN + BAR + 1
 
 
 def throttle_text(gpu: Gpu) -> str:
-    """Why its clocks are held down, each reason once; empty where nothing does."""
+    """Why its clocks are lowered, each reason once; empty if they are not."""
     words = [word for word in gpu.throttle or () if word in THROTTLED]
     if len(words) > 1 and not set(words).isdisjoint(CAUSES):
         # The driver sets it together with the reason.
@@ -58,7 +58,7 @@ def power_text(gpu: Gpu, mean_watts: float | None = None) -> str:
 
 
 def trouble_text(gpu: Gpu) -> str:
-    """Errors that the GPU or its driver have counted; empty where there are none."""
+    """Errors that the GPU or its driver has counted; empty if there are none."""
     parts = []
     if gpu.xids:
         parts.append(
@@ -74,7 +74,7 @@ def trouble_text(gpu: Gpu) -> str:
 
 
 def links_text(gpu: Gpu) -> str:
-    """`PCIe 5 x16, 18 NVLinks`; of a maximum only where it is not reached."""
+    """`PCIe 5 x16, 18 NVLinks`; with the maximum only if it is not reached."""
     parts = []
     if gpu.pcie_generation is not None and gpu.pcie_width is not None:
         narrow = (
@@ -94,8 +94,7 @@ def links_text(gpu: Gpu) -> str:
 
 
 def trouble_of(device: Device, time_unix_ns: int, policy: Policy) -> str:
-    """The style of what wants attention about a GPU of the job: "critical", "warning", empty where
-    nothing does."""
+    """The style for a GPU with a problem: "critical" or "warning"; empty without a problem."""
     gpu = device.gpu
     if gpu.lost or gpu.xids or device.ecc_new or gpu.remap_failed:
         return "critical"
@@ -112,7 +111,7 @@ def trouble_of(device: Device, time_unix_ns: int, policy: Policy) -> str:
 
 
 def alarming(gpu: Gpu) -> bool:
-    """Heat, power or the hardware hold its clocks down."""
+    """Whether heat, power or the hardware lowers its clocks."""
     return any(word in ALARMING for word in gpu.throttle or ())
 
 
@@ -133,11 +132,11 @@ def gpu_line(
     waits: bool = False,
     part: int | None = None,
 ) -> Line:
-    """A GPU as one row below its host: use, memory, power, heat, its ranks, trouble, strangers on
-    it.
+    """A GPU as one row below its host: utilisation, memory, power, temperature, its ranks,
+    problems, processes outside the job.
 
-    `waits`: what it is busy with is waiting in NCCL. `part`: which MIG instance of its GPU it is,
-    from 0.
+    `waits`: it is busy only with waiting in NCCL. `part`: the number of the MIG instance on its
+    GPU, from 0.
     """
     gpu = device.gpu
     name = f"  GPU {gpu.index}" if part is None else f"    MIG {gpu.index}.{part}"
@@ -179,7 +178,7 @@ def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
     drawn: Span = (_bar(gpu.util_ratio, glyphs), "bar")
     if waits:
         drawn = (hollow(gpu.util_ratio or 0.0, BAR, glyphs), "dim")
-    # A silent driver, and a MIG instance, report no memory: the cell steps back.
+    # A silent driver or a MIG instance reports no memory: the cell is dimmed.
     rest: Span = (f"{memory:>11}  {watts:>5} {celsius:>4}", "dim" if gpu.used_bytes is None else "")
     spans: list[Span] = [
         drawn,
@@ -200,7 +199,7 @@ def refused_text(device: Device) -> str:
 def driver_line(
     watch: GpuWatch, gpus: int, width: int, policy: Policy, glyphs: Glyphs = UNICODE
 ) -> Line:
-    """One row in place of those of GPUs whose driver does not answer."""
+    """One row that replaces the rows of GPUs whose driver does not answer."""
     text = driver_text(watch, policy)
     more = clean(watch.why) if watch.why is not None else "what it said last is left out"
     style = "warning" if watch.why is not None else "critical"
@@ -223,7 +222,7 @@ def silent_note(snapshot: Snapshot, policy: Policy) -> str:
 
 
 def clip_words(text: str, width: int, ellipsis: str = ELLIPSIS) -> str:
-    """At most `width` columns of the text, cut between words; empty where not even the first
+    """At most `width` columns of the text, cut between words; empty if not even the first word
     fits."""
     if cell_width(text) <= width:
         return text

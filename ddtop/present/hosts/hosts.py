@@ -24,14 +24,14 @@ from ddtop.words import units
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """One host. `state`: what its relay last reported, None for a host that only its ranks tell of;
-    `age_s`: how old that is.
+    """One host. `state`: the last report of its relay, None for a host that is known only from its
+    ranks; `age_s`: its age.
 
-    `name`: with a part of its identity, where another has the same. `seen`: how it is heard, None
-    where nobody tells. `devices`: its GPUs. `worst`: the code (`present.table.rank_class`) of its
-    worst rank. `rank_cores`: cores that its ranks use, None if not measured. `waiting`: its ranks
-    whose GPUs only wait in NCCL. `watch`: of a driver that does not answer. `troubled`: which of
-    its devices want attention.
+    `name`: with a part of its identity, if another host has the same name. `seen`: whether it
+    reports, None if that is not known. `devices`: its GPUs. `worst`: the code
+    (`present.table.rank_class`) of its worst rank. `rank_cores`: cores that its ranks use, None if
+    not measured. `waiting`: its ranks whose GPUs only wait in NCCL. `watch`: set if a driver does
+    not answer. `troubled`: the devices with a problem.
     """
 
     name: str
@@ -47,33 +47,33 @@ class HostFacts:
     troubled: tuple[int, ...] = ()
 
     def waits(self, device: Device) -> bool:
-        """All that the ranks on that GPU have it do is to wait."""
+        """Whether this GPU is busy only with waiting."""
         return bool(device.ranks) and self.waiting.issuperset(device.ranks)
 
     @property
     def lost(self) -> bool:
-        """It has ranks, and nothing of it is heard any more."""
+        """Whether it has ranks but no longer reports."""
         return (
             self.seen is not None and self.seen.lost and bool(self.ranks) and self.worst > FINISHED
         )
 
     @property
     def calm(self) -> bool:
-        """None of its ranks wants attention."""
+        """Whether none of its ranks has a problem."""
         return self.worst <= HEALTHY
 
 
 def hosts_facts(
     snapshot: Snapshot, hosts: Sequence[HostRanks], codes: bytes, policy: Policy
 ) -> tuple[HostFacts, ...]:
-    """All hosts in the order of their first rank; those with a rank at fault stand first, then
-    those with a GPU in trouble; those without ranks last."""
+    """All hosts: first those with a rank at fault, then those with a GPU problem, then the others
+    in the order of their first rank; hosts without ranks last."""
     reports: dict[str, _Report] = {}
     labels = _labels(snapshot.ranks)
     for number, report in enumerate(snapshot.hosts):
         reports[_label(snapshot, number, labels)] = _report(snapshot, number, report)
     gpus: dict[str, list[Device]] = {}
-    # Those of one host stand together: its name is looked at once.
+    # The ranks of one host follow each other, so its name is read once.
     for name, devices in groupby(snapshot.devices, attrgetter("host")):
         gpus.setdefault(clean(name), []).extend(devices)
     found = []
@@ -164,15 +164,14 @@ def _apart(name: str, sender: str) -> str:
 
 
 def clock_text(seen: HostSeen | None, policy: Policy) -> str:
-    """What is worth saying of a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty while all is
-    well."""
+    """A problem with a host's clock: `+12.3 s`, `±80 ms`, `unknown`; empty if there is none."""
     if seen is None:
         return ""
     if seen.offset_ns is None or seen.error_ns is None:
         return "unknown"
     parts = []
     if abs(seen.offset_ns) > policy.clock_shown_s * units.SECOND_NS:
-        # What the host's clock shows beyond the hub's.
+        # How far the host's clock is ahead of the hub's.
         parts.append(f"{-seen.offset_ns / units.SECOND_NS:+.1f} s")
     if seen.error_ns > policy.clock_matters_s * units.SECOND_NS:
         parts.append(f"±{seen.error_ns / 1e6:.0f} ms")
@@ -180,8 +179,7 @@ def clock_text(seen: HostSeen | None, policy: Policy) -> str:
 
 
 def clock_words(seen: HostSeen | None) -> str:
-    """The same for a page that has room: `0.3 ms behind the hub's, ±0.2 ms`; empty on the hub and
-    where there is none."""
+    """The long form: `0.3 ms behind the hub's, ±0.2 ms`; empty for the hub, and without a hub."""
     if seen is None or seen.role != LEAF:
         return ""
     if seen.offset_ns is None or seen.error_ns is None:
@@ -195,7 +193,7 @@ def clock_words(seen: HostSeen | None) -> str:
 
 
 def part_of(devices: Sequence[Device], number: int) -> int | None:
-    """Which MIG instance of its GPU that device is, from 0; None for a whole GPU."""
+    """The number of this MIG instance on its GPU, from 0; None for a whole GPU."""
     parent = devices[number].gpu.parent
     return None if parent is None else sum(one.gpu.parent == parent for one in devices[:number])
 
@@ -227,12 +225,12 @@ def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:
 
 
 def worst_ranks(host: HostFacts, codes: bytes) -> tuple[int, ...]:
-    """Its ranks that are as bad as its worst; none while all are well."""
+    """Its ranks with the worst state; none while all are healthy."""
     return () if host.calm else tuple(rank for rank in host.ranks if codes[rank] == host.worst)
 
 
 def names_of(ranks: Sequence[RankFacts]) -> list[str | None]:
-    """The host of each rank, None where it has not been seen."""
+    """The host of each rank; None if the rank has not been seen."""
     labels = _labels(ranks)
     return [
         (

@@ -1,5 +1,4 @@
-"""The jobs of this user as rows of a list: live ones first, then those that have ended, each with
-what is known of it."""
+"""The jobs of this user as rows of a list: live jobs first, then those that have ended."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ MOST_JOB = 48
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a look at a job has found.
+    """The result of a look at a job.
 
-    `word` is one of `finding.HEALTHS`, unknown where nobody answered. `sentence`: of the worst
-    finding, or why nothing is known. `reporting`, `world_size`: of the look, where the job file may
-    be 15 s old. `still_s`: for how long no rank has made progress, seconds. `age_s`: how old all
-    this is, seconds.
+    `word` is one of `finding.HEALTHS`; unknown if no relay answered. `sentence`: that of the worst
+    finding, or why nothing is known. `reporting`, `world_size`: from the look; the job file may be
+    15 s old. `still_s`: for how long no rank has made progress, seconds. `age_s`: how old all this
+    is, seconds.
     """
 
     word: str
@@ -43,7 +42,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One run of a job, on all its hosts. `entry` is where it is attached to."""
+    """One run of a job, on all its hosts. `entry`: the relay that a viewer attaches to."""
 
     entry: registry.JobEntry
     live: bool
@@ -57,7 +56,7 @@ class Listed:
 
 
 def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
-    """The verdict in a word or two, and with a snapshot how the job goes."""
+    """The verdict in a word or two, and with a snapshot the progress of the job."""
     known = verdict.health != UNKNOWN
     worst = next((one for one in verdict.findings if one.severity in (CRITICAL, WARNING)), None)
     kind = worst.kind if worst and known else None
@@ -77,7 +76,7 @@ def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
 
 
 def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
-    """The runs: live ones first, each half with the newest start first. A leaf is a part of its
+    """The runs: live ones first, and in both parts the newest start first. A leaf is a part of its
     hub's run."""
     runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
     for entry in entries:
@@ -87,7 +86,7 @@ def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Liste
 
 
 def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
-    # The hub first: it knows of all hosts, and it says when the job has ended.
+    # The hub first: it knows all hosts, and when the job has ended.
     parts = sorted(parts, key=lambda entry: entry.role != HUB)
     first = parts[0]
     living = [entry for entry in parts if entry.live(now_unix_ns)]
@@ -101,7 +100,7 @@ def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
 
 
 def passing(jobs: Iterable[Listed], text: str) -> list[Listed]:
-    """Those in whose name, script or hosts every word of the text is found."""
+    """The jobs that have every word of the text in their name, script or hosts."""
     words = text.casefold().split()
     return [one for one in jobs if all(word in _searched(one) for word in words)]
 
@@ -119,7 +118,7 @@ _WORST_FIRST = (CRITICAL, WARNING, UNKNOWN, OK)
 def in_order(
     jobs: Sequence[Listed], health: Mapping[tuple[str, str], Health], by: str
 ) -> list[Listed]:
-    """The jobs in one of `SORTS`; equal ones stay as they are, the newest first."""
+    """The jobs in one of the orders of `SORTS`; equal ones keep their order, the newest first."""
 
     def place(job: Listed) -> tuple[bool, float, str]:
         known = health.get(job.key, Health(UNKNOWN)) if job.live else Health(UNKNOWN)
@@ -142,8 +141,8 @@ def heading(jobs: Sequence[Listed]) -> str:
 
 
 def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
-    """The columns of these jobs, that width; what is dropped first is what one needs least to know
-    a job by."""
+    """The columns of these jobs for this width. Columns that help least to recognise a job are
+    dropped first."""
     ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
     name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
     script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)
@@ -165,7 +164,7 @@ def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
 def row(
     job: Listed, table: Table[Field], health: Health | None, now_unix_ns: int, glyphs: Glyphs
 ) -> Line:
-    """One job; `health` None: it has been asked and has not answered yet."""
+    """One job. `health` None: its relay has not answered yet."""
 
     known = health if job.live else None
     finding = clean(known.sentence or "") if known is not None else ""
@@ -221,7 +220,7 @@ def _started(job: Listed, now_unix_ns: int) -> str:
     if not job.entry.started_unix_ns:
         return ""
     seconds = (now_unix_ns - job.entry.started_unix_ns) / units.SECOND_NS
-    # One unit: a figure that changes every second draws the eye for nothing.
+    # Only one unit, because a number that changes every second distracts.
     for limit, size, unit in ((60, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{max(int(seconds / size), 0)} {unit} ago"

@@ -1,4 +1,4 @@
-"""`stacks --json`: one group a class and way of taking it, frames innermost first."""
+"""`stacks --json`: one group for each class and method, frames innermost first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""From a snapshot to the stacks that belong together: those of one request, and who is missing
-among them."""
+"""Selects from a snapshot the stacks of one request, and the ranks that have not answered it."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from ddtop.words.sentences import collective_text
 
 
 def last_request(snapshot: Snapshot) -> str | None:
-    """The dump that was taken last, no matter who asked for it."""
+    """The request of the last dump, whoever made it."""
     newest = max(
         (rank.dump.stacks for rank in snapshot.ranks if rank.dump.stacks), key=_taken, default=None
     )
@@ -36,8 +35,8 @@ def answers(
     """The stacks of one dump, with workers.
 
     `asked_unix_ns` and `ranks` (empty: all) are given for a dump that this viewer asked for: then
-    stacks that were taken later for somebody else count as well, and ranks that cannot be asked any
-    more are in it as unanswered.
+    stacks that were taken later for another request count as well, and ranks that can no longer
+    answer are included as unanswered.
     """
     found: list[Stacks] = []
     missed: list[RankFacts] = []
@@ -59,7 +58,7 @@ def answers(
 
 
 def _cannot_answer(rank: RankFacts, at_unix_ns: int) -> bool:
-    """It was not there when the others were asked."""
+    """Whether it had ended, or had not started, when the others were asked."""
     return rank.state is State.MISSING or (
         rank.gone and (rank.process.exit_unix_ns or 0) <= at_unix_ns
     )
@@ -75,8 +74,8 @@ def _absent(rank: RankFacts, request: str, at_unix_ns: int) -> Stacks:
 
 
 def at_fault(verdict: Verdict, snapshot: Snapshot | None = None) -> tuple[int, ...]:
-    """The ranks at fault that are still there: that one has died since says nothing of where it was
-    before."""
+    """The ranks at fault that still exist. The later death of a rank says nothing about where it
+    was before."""
     return tuple(
         rank for rank in culprits(verdict) if snapshot is None or not snapshot.rank(rank).gone
     )
@@ -92,7 +91,7 @@ def merged_of(
 def around(
     snapshot: Snapshot, verdict: Verdict, merged: Merged, read: Read | None, policy: Policy
 ) -> Around:
-    """What the snapshot knows besides the stacks: only what was so when they were taken."""
+    """Facts from the snapshot that were true when the stacks were taken."""
     taken = merged.last_unix_ns or snapshot.time_unix_ns
     return Around(
         doing={
@@ -109,14 +108,14 @@ def around(
 
 
 def _doing_then(rank: RankFacts, taken_unix_ns: int, policy: Policy) -> str | None:
-    """What it does now, if it has not moved since its stack was taken."""
+    """What it does now, if it has made no progress since its stack was taken."""
     if rank.dump.stacks is None or rank.gone or (rank.progress.last_unix_ns or 0) > taken_unix_ns:
         return None
     return _doing(rank, policy)
 
 
 def _doing(rank: RankFacts, policy: Policy) -> str | None:
-    """Of a rank that waits for others the collective names it best."""
+    """For a rank that waits for others, the collective is the best description."""
     if rank.wait is not None and (rank.agent.report_age_s or 0.0) <= policy.wait_fresh_s:
         return f"waiting in {clean(collective_text(rank.wait.op, rank.wait.seq))}"
     return doing(rank, policy)

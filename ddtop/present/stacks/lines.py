@@ -1,5 +1,5 @@
-"""Merged stacks as lines: who is where, the odd ones first, with the source around the line that
-they stand in."""
+"""Merged stacks as lines: where each rank is, the ones that differ first, with the source around
+their line."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ddtop.words import units
 from ddtop.words.ranks import ranks_text
 
 CLASSES_MAX = 256
-"""Nobody reads more of them; JSON has all."""
+"""The screen shows at most this many; JSON has all."""
 EXCERPTS_MAX = 4
-"""Classes whose source is shown: with more of them nobody is odd."""
+"""The source is shown for at most this many classes; with more of them, none stands out."""
 WORKERS_MAX = 4
 DOING_MAX = 3
-"""Different things that ranks at one place do; a line has no room for more."""
+"""How many different activities of ranks at one place are shown; a line has no room for more."""
 PLACE_MAX, ROLE_MAX = 44, 28
 INDENT = "     "
 
@@ -37,11 +37,11 @@ Read = Callable[[str, int, int], "Excerpt | None"]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is known besides the stacks.
+    """Facts besides the stacks.
 
-    `doing`: what a rank does there, by rank, in a phrase that can follow "is". `blamed`: ranks at
-    fault. `started`: when the rank's process began (unix ns). `read`: the source around a line,
-    None where that is not to be had.
+    `doing`: what each rank does, as a phrase that can follow "is". `blamed`: ranks at fault.
+    `started`: when the rank's process began (unix ns). `read`: returns the source around a line,
+    None if it is not available.
     """
 
     doing: Mapping[int, str] = field(default_factory=dict)
@@ -52,8 +52,9 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How they are shown: as classes or as a `tree`; with all `threads`, or those that are not main
-    in a line a class; with all `frames` of a class, or those of libraries folded."""
+    """How the stacks are shown: as classes or as a `tree`; with all `threads`, or with one line per
+    class for threads other than the main thread; with all `frames`, or with those of libraries
+    folded."""
 
     tree: bool = False
     threads: bool = False
@@ -114,14 +115,14 @@ def stacks_lines(
 
 
 def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) -> Iterator[Line]:
-    """Who gave no stacks, those with the same reason together."""
+    """The ranks without stacks, grouped by reason."""
     reasons: dict[str, list[Unanswered]] = {}
     for one in unanswered:
         reasons.setdefault(one.why, []).append(one)
     for why, those in reasons.items():
         ranks = [one.rank for one in those if one.rank >= 0]
         who = ranks_text(ranks, 6) or f"pid {', '.join(str(one.pid) for one in those[:6])}"
-        # A reason says why there is none: its process is gone.
+        # The reason describes a single process.
         who = f"each of {who}" if len(those) > 1 else who
         for number, text in enumerate(wrap(clean(f"{who} did not answer: {why}"), width - 2)):
             yield ((f"{' ' if number else glyphs.warning} {text}", "warning"),)
@@ -167,7 +168,7 @@ def _blocks(
             shown_source += bool(source)
             body += source
         elif len(classes) == 1 and one.main:
-            # All ranks at one place: that line is the news.
+            # All ranks are at one place, so its source is shown.
             body += _source(one, busy, around, width - len(INDENT), glyphs)
         lines.append(_title(one, odd, corner, columns, width, glyphs, around))
         lines += [((bar + INDENT[1:], "dim"), *line) for line in body]
@@ -209,8 +210,8 @@ def _title(
 
 
 def doing_text(one: StackClass, doing: Mapping[int, str]) -> str:
-    """What these ranks do there, of the rank's own thread only. Ranks at one line may do different
-    things: then each with its ranks."""
+    """What these ranks do, only for the rank's own thread. If ranks at one line do different
+    things, each is listed with its ranks."""
     found: dict[str, list[int]] = {}
     for rank in one.ranks if one.main else ():
         if rank in doing:
@@ -302,7 +303,7 @@ def _source(
 ) -> list[Line]:
     """The source lines around the innermost user frame.
 
-    Of a rank that waits for a DataLoader worker: those of the worker.
+    For a rank that waits for a DataLoader worker, those of the worker.
     """
     shown = busy[0] if busy and _in_loader(one) else one
     frame = shown.user_frame
@@ -316,14 +317,14 @@ def _source(
 
 
 def _in_loader(one: StackClass) -> bool:
-    """It waits for a batch, so that its workers' lines say more than its own."""
+    """Whether it waits for a batch; then its workers' lines say more than its own."""
     called = one.frames[: one.frames.index(one.user_frame)] if one.user_frame is not None else ()
     return any("/torch/utils/data/" in frame.file for frame in called)
 
 
 def excerpt_lines(excerpt: Excerpt, frame: Frame, width: int, glyphs: Glyphs) -> list[Line]:
-    """Numbered source lines with an arrow at the frame's; lines of a file that was changed since
-    would tell a lie."""
+    """Numbered source lines with an arrow at the line of the frame. Lines of a file that has
+    changed since are not shown, because they would be wrong."""
     if excerpt.changed:
         name = clean(frame.file.rpartition("/")[2])
         return [

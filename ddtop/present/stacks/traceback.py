@@ -16,7 +16,8 @@ def exception_of(rank: RankFacts) -> LastException | None:
 
 
 def traceback_lines(error: LastException) -> list[Line]:
-    """One line a frame, outermost first as Python prints it; the program's own frames stand out."""
+    """One line per frame, outermost first as in Python's tracebacks; the program's own frames are
+    highlighted."""
     lines: list[Line] = []
     if error.omitted:
         lines.append(((f"{error.omitted:,} frames in the middle are left out", "dim"),))
@@ -27,7 +28,8 @@ def traceback_lines(error: LastException) -> list[Line]:
 
 
 def tracebacks_text(ranks: Sequence[RankFacts]) -> str:
-    """All tracebacks of a job; ranks that raised alike share one. Empty where nobody raised."""
+    """All tracebacks of a job; ranks that raised the same exception share one. Empty if no rank
+    raised."""
     alike: dict[tuple[object, ...], list[int]] = {}
     errors: dict[tuple[object, ...], LastException] = {}
     for rank in ranks:

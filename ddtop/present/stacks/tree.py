@@ -16,7 +16,7 @@ STEP = 3
 def tree_lines(
     classes: Iterable[StackClass], width: int, glyphs: Glyphs, doing: Mapping[int, str]
 ) -> list[Line]:
-    """From the outermost frame down; a line that says the ranks wherever they part."""
+    """From the outermost frame down, with the ranks at each branch."""
     lines: list[Line] = []
     for branch in tree(classes):
         before = "".join(
@@ -48,7 +48,8 @@ def _who(branch: Branch) -> str:
 
 
 def _notes(one: StackClass, doing: Mapping[int, str]) -> list[str]:
-    """The one thing that all of them do; the list of classes has what each of them does."""
+    """The activity, if all of them do the same; the list of classes has the activity of each
+    rank."""
     found = {doing.get(rank) for rank in one.ranks}
     text = found.pop() if len(found) == 1 else None
     return [clean(text)] if text else []

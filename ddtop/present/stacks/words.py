@@ -13,8 +13,8 @@ from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
 USER_HEAD, USER_TAIL = 2, 6
-"""Of a deep path the first frames identify the program, the last ones the place. Of those in
-between only the number is shown."""
+"""In a deep stack the first frames identify the program and the last ones the place. Only the
+number of the others is shown."""
 RANGES_MAX = 6
 LIBRARIES_MAX = 2
 
@@ -34,7 +34,7 @@ def frame_style(frame: Frame) -> str:
 
 
 def place_of(one: StackClass) -> Span:
-    """The innermost user frame; where there is none, the innermost of all."""
+    """The innermost user frame; without one, the innermost frame."""
     frame = one.user_frame or (one.frames[0] if one.frames else None)
     return (
         (frame_text(frame), frame_style(frame)) if frame is not None else ("no Python frame", "dim")
@@ -42,7 +42,7 @@ def place_of(one: StackClass) -> Span:
 
 
 def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
-    """`7 ranks [0-4,6,7]`; of processes that are no ranks their pids."""
+    """`7 ranks [0-4,6,7]`; pids for processes that are not ranks."""
     numbers = one.ranks if ranks is None else ranks
     if numbers:
         return f"{plural(len(numbers), 'rank')} [{rank_list(numbers, RANGES_MAX)}]"
@@ -54,14 +54,14 @@ def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
 
 def threads_each(one: StackClass) -> str:
     """How many threads these are, if it is more than one in each process."""
-    # Of ranks on several hosts two may have the same pid.
+    # Two ranks on different hosts may have the same pid.
     processes = {(member.rank, member.pid) for member in one.members}
     return f", {len(one.members)} threads" if len(one.members) > len(processes) else ""
 
 
 def path_steps(one: StackClass) -> list[Span]:
-    """From the outermost user frame in: user frames one by one, runs of all others as their library
-    and their number."""
+    """The stack from the outermost user frame inwards: user frames one by one; for consecutive
+    other frames their library and their number."""
     frames = list(reversed(one.frames))
     first = next((place for place, frame in enumerate(frames) if frame.user), 0)
     steps: list[Span] = []
@@ -118,7 +118,8 @@ def _shortened(steps: list[Span]) -> list[Span]:
 def frame_lines(one: StackClass, width: int, glyphs: Glyphs) -> list[Line]:
     """Every frame in a line of its own, the innermost last; those of libraries with their library.
 
-    The program's own stand out most, those of training frameworks more than other libraries.
+    The program's own frames are highlighted most, those of training frameworks more than other
+    libraries.
     """
     lines: list[Line] = []
     for frame in reversed(one.frames):
@@ -130,7 +131,7 @@ def frame_lines(one: StackClass, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def path_lines(steps: Sequence[Span], width: int, glyphs: Glyphs, lead: str = "") -> list[Line]:
-    """The steps in a line, which wraps between two of them. `lead` stands before the first; further
+    """The steps as a line, which wraps between two steps. `lead` is put before the first; further
     lines are indented."""
     lines: list[Line] = []
     line: list[Span] = [(lead, "dim")] if lead else []

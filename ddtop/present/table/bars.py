@@ -7,23 +7,24 @@ from collections.abc import Sequence
 from ddtop.present.glyphs import UNICODE, Glyphs
 
 ACTIVITY_LETTERS = "LFBOCG."
-"""One letter an activity, in the order of `wire.records.ACTIVITIES`: G is the wait for the GPU."""
+"""One letter for each activity, in the order of `wire.records.ACTIVITIES`. G is a wait for the
+GPU."""
 
 
 def bar(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """A bar of exactly `width` columns, in eighths of a column where the set has them."""
+    """A bar of exactly `width` columns, in eighths of a column if the glyphs have them."""
     ratio = min(max(ratio, 0.0), 1.0)
     steps = len(glyphs.eighths) + 1
     filled, part = divmod(round(ratio * width * steps), steps)
     text = glyphs.full * filled + (glyphs.eighths[part - 1] if part else "")
-    # A share above zero always shows something: empty means zero.
+    # A share above zero always has a mark, because empty means zero.
     if ratio > 0 and not text:
         text = glyphs.eighths[0] if glyphs.eighths else glyphs.full
     return text + " " * (width - len(text))
 
 
 def hollow(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
-    """As `bar`, in whole columns, of what is busy with waiting."""
+    """Like `bar`, in whole columns, for time that is spent waiting."""
     cells = max(round(min(max(ratio, 0.0), 1.0) * width), 1 if ratio > 0 else 0)
     return glyphs.hollow * cells + " " * (width - cells)
 
@@ -31,8 +32,8 @@ def hollow(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICODE) -> str:
     """The newest `width` values, the newest at the right; a value that was not measured is a gap.
 
-    Scaled from zero to the largest value, so that a steady series is a flat line and not noise
-    blown up.
+    Scaled from zero to the largest value, so that a steady series is a flat line and not magnified
+    noise.
     """
     shown = list(values)[-width:] if width > 0 else []
     top = max((value for value in shown if value is not None), default=0.0)

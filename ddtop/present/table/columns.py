@@ -1,5 +1,4 @@
-"""The columns of the ranks table: which of them a width has room for, and what stands in their
-cells."""
+"""The columns of the ranks table: which of them fit into a width, and the text of their cells."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ COLUMNS = (
 )
 """In the order of the screen."""
 FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
-"""Keys of columns in settings that an older ddtop saved, and what the user may still type."""
+"""Old keys of columns, in settings that an older ddtop saved, or that users still type."""
 
 ALWAYS = ("rank", "state", "now")
 _FIRST = ("for", "comm")
@@ -90,11 +89,11 @@ def rank_table(
     hidden: Collection[str] = (),
     place_width: int = 0,
 ) -> Table[Column]:
-    """The columns for a table of that width. `hidden`: keys of columns that are not wanted;
-    `place_width`: 0 where no rank has a place in a grid.
+    """The columns for a table of that width. `hidden`: keys of hidden columns; `place_width`: 0 if
+    no rank has a position in a grid.
 
-    Widths depend on the size of the job and on nothing that changes from tick to tick. Columns come
-    in tiers, because NOW grows between them: `table_for` knows no such order.
+    Widths depend on the size of the job, not on values that change with each tick. Columns are
+    added in tiers, because NOW grows between them; `table_for` cannot do that.
     """
     widths = {column.key: column.width for column in COLUMNS}
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
@@ -103,10 +102,11 @@ def rank_table(
     chosen = set(ALWAYS)
     hidden = {*hidden} if place_width else {*hidden, "place"}
     room = width - sum(widths[key] for key in ALWAYS) - len(ALWAYS) + 1
-    # What a rank does is worth more than a further number: NOW grows before the next columns come.
+    # The activity of a rank is more useful than another number, so NOW grows before the next
+    # columns are added.
     for now, keys in ((NOW_LEAST, _FIRST), (NOW_USEFUL, _THEN), (NOW_WANTED, _WIDE)):
         if keys is _WIDE:
-            # A bar for each rank shows the one GPU that idles, where a further number does not.
+            # Bars make an idle GPU visible, which another number does not.
             room = _grown(_GPU_BARS, widths, chosen, room)
         grown = max(min(room, now - widths["now"]), 0)
         widths["now"] += grown
@@ -123,7 +123,7 @@ def rank_table(
 def _grown(
     growth: tuple[tuple[str, int], ...], widths: dict[str, int], chosen: Collection[str], room: int
 ) -> int:
-    """Widen these columns up to so many cells each, in turn; what is left of the room."""
+    """Widen these columns in turn, up to the given widths. Returns the room that remains."""
     for key, most in growth:
         if key in chosen and room > 0:
             more = min(room, max(most - widths[key], 0))
@@ -133,8 +133,8 @@ def _grown(
 
 
 def absent(snapshot: Snapshot | None) -> frozenset[str]:
-    """The columns about which this job has nothing to say: those of GPUs where no host has any,
-    the place where no group has a meaning, the progress where nobody counts it."""
+    """The columns that are empty for this job: those of GPUs if no host has any, PLACE if no group
+    has a meaning, PROGRESS if nothing counts it."""
     if snapshot is None:
         return OF_GPUS | {"place", "progress"}
     missing = frozenset() if snapshot.devices else OF_GPUS
@@ -158,8 +158,8 @@ def place_width(snapshot: Snapshot) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CellContext:
-    """What a cell needs besides its rank: the time of the snapshot, the characters that may be
-    used, and the dimensions of the grid of ranks."""
+    """The input of a cell besides its rank: the time of the snapshot, the glyphs, and the
+    dimensions of the grid of ranks."""
 
     time_unix_ns: int
     glyphs: Glyphs = UNICODE
@@ -172,7 +172,7 @@ def state_text(state: State, glyphs: Glyphs = UNICODE) -> str:
 
 
 def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> str:
-    """What stands in one cell; it may be too long where the layout could not know."""
+    """The text of one cell; it may be longer than the layout expected."""
     if key in _PLAIN:
         return _PLAIN[key](rank) or units.NOT_MEASURED
     if key in _WITH_CONTEXT:
@@ -193,7 +193,7 @@ def _place(rank: RankFacts, context: CellContext) -> str:
 
 
 def _progress(rank: RankFacts) -> str:
-    """`12% checkpoint`; the phase alone where nobody knows how many steps there will be."""
+    """`12% checkpoint`; only the phase if the number of steps is not known."""
     training = rank.progress.training
     if training is None:
         return ""
@@ -234,9 +234,8 @@ def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
 
 
 def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
-    """A busy GPU that only waits: the word in place of the share, and a hollow bar.
-
-    So neither is taken for work.
+    """A busy GPU that only waits: the word instead of the share, and a hollow bar, so that neither
+    looks like work.
     """
     room = width - NUMBER - 1
     return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
@@ -260,7 +259,7 @@ def _power(rank: RankFacts, context: CellContext, width: int) -> str:
 
 
 def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
-    """The number at the right, and before it a bar where one of four cells fits."""
+    """The number at the right, and before it a bar if at least four columns are left."""
     room = width - NUMBER - 1
     return f"{bar(ratio, room, context.glyphs)} {text:>{NUMBER}}" if room >= 4 else text
 

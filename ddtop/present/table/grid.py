@@ -1,7 +1,7 @@
-"""Where each rank stands on the map: which cell, on which line.
+"""The position of each rank on the map: its cell and its line.
 
-Four ways, the first that has room: hosts as labelled rows; one cell a rank; two ranks a cell, one
-above the other, as half blocks; one cell for the worst of several ranks.
+There are four layouts, and the first that fits is used: hosts as labelled rows; one cell per rank;
+two ranks per cell, one above the other, as half blocks; one cell for the worst of several ranks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class HostRanks:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of cells on a line: `label` stands before them, right-aligned where it is a number.
+    """Consecutive cells on a line, with `label` before them (numbers are right-aligned).
 
-    `ranks`: those of the cells, `per_cell` of them in each. With `halves` each cell has another
-    rank below, as far as there are any in `below`.
+    `ranks`: the ranks of the cells, `per_cell` in each. With `halves`, each cell also shows a rank
+    of `below`, if there is one.
     """
 
     x: int
@@ -43,23 +43,22 @@ class Piece:
 
 
 class Grid(Protocol):
-    """A way to lay the ranks out. `lines`: how many there are; `per_cell`: how many ranks share a
-    cell."""
+    """A layout of the ranks. `lines`: number of lines; `per_cell`: how many ranks share a cell."""
 
     lines: int
     per_cell: int
 
     def pieces(self, y: int) -> tuple[Piece, ...]:
-        """What stands on a line, from left to right."""
+        """The pieces of a line, from left to right."""
 
     def ranks_at(self, x: int, y: int) -> Sequence[int]:
-        """The ranks of the cell there; empty where there is none."""
+        """The ranks of the cell there; empty without a cell."""
 
     def moved(self, rank: int, dx: int, dy: int) -> int:
-        """The rank so many cells to the right and down; the same where there is none."""
+        """The rank this many cells to the right and down; the same rank if there is none."""
 
     def note(self) -> str:
-        """How cells stand for ranks, where that has to be said."""
+        """A legend of the cells, if one is needed."""
 
 
 class EvenGrid:
@@ -144,7 +143,7 @@ class HostGrid:
         return ()
 
     def moved(self, rank: int, dx: int, dy: int) -> int:
-        """To the next cell of the line, over the gap between hosts; up and down to the nearest
+        """To the next cell of the line, across the gap between hosts; up and down to the nearest
         cell."""
         x, y = self._place.get(rank, (0, 0))
         if dx:
@@ -162,7 +161,7 @@ class HostGrid:
         return min(nearest)[1] if nearest else rank
 
     def note(self) -> str:
-        """Nothing has to be said."""
+        """No legend is needed."""
         return ""
 
 
@@ -182,8 +181,8 @@ def _host_lines(hosts: Sequence[HostRanks], width: int, label_width: int) -> int
 
 
 def grid_for(hosts: Sequence[HostRanks], count: int, width: int, height: int, halves: bool) -> Grid:
-    """The first way that fits into so many columns and lines; `halves`: half blocks can be drawn
-    and told apart."""
+    """The first layout that fits into these columns and lines. `halves`: half blocks can be drawn
+    and distinguished."""
     height = max(height, 1)
     label_width = min(
         max((cell_width(host.name) for host in hosts), default=1), LABEL_MOST, max(width // 4, 4)
@@ -205,7 +204,7 @@ def grid_for(hosts: Sequence[HostRanks], count: int, width: int, height: int, ha
 
 
 def hosts_of_ranks(names: Sequence[str | None]) -> tuple[HostRanks, ...]:
-    """Ranks by host, hosts in the order of their first rank; ranks that nobody has seen stand last,
+    """Ranks by host, hosts in the order of their first rank; ranks that were never seen come last,
     as `not seen`."""
     found: dict[str | None, list[int]] = {}
     for rank, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Tables of text: the columns that a width has room for, and a row of them with its styles."""
+"""Tables of text: chooses the columns that fit into a width, and makes rows with styles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddtop.present.text import Line, Span, fit
 class Field:
     """One column.
 
-    `width`: the least, in columns of the terminal; `most`: the largest. `grows`: the column takes
-    what is left, in shares of this weight. `rank`: where there is no room, columns with the highest
-    rank leave first; 0 never leaves.
+    `width`: the smallest width, in columns of the terminal; `most`: the largest. `grows`: the
+    column takes a share of the remaining room, by this weight. `rank`: without room, columns with
+    the highest rank are dropped first; 0 is never dropped.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Table(Generic[FieldT]):
         return next((width for field, width in self.columns() if field.key == key), 0)
 
     def at(self, x: int) -> FieldT | None:
-        """The column at that offset; the gap behind a column belongs to it."""
+        """The column at that offset; the gap after a column belongs to it."""
         start = 0
         for field, width in self.columns():
             if start <= x < start + width + self.gap:
@@ -77,7 +77,8 @@ class Table(Generic[FieldT]):
 
 
 def table_for(fields: Sequence[Field], width: int) -> Table[Field]:
-    """As many columns as fit, two spaces between them; what is left goes to those that grow."""
+    """As many columns as fit, with two spaces between them; columns that grow get the remaining
+    room."""
     chosen = list(fields)
 
     def used() -> int:

@@ -1,4 +1,4 @@
-"""Which ranks are shown, and in which order."""
+"""The filter and the order of the ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _STATE_ORDER = {
 
 
 def _work_ratio(rank: RankFacts) -> float | None:
-    """How busy its GPU is; a GPU that only waits sorts below all that compute."""
+    """How busy its GPU is; a GPU that only waits is sorted below all that compute."""
     ratio = rank.gpu.own.gpu.util_ratio if rank.gpu.own is not None else None
     return ratio - 2.0 if ratio is not None and rank.gpu.waits else ratio
 
@@ -77,11 +77,11 @@ _TIMED: dict[str, Callable[[RankFacts, int], object]] = {"for": now_age_s}
 
 
 def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
-    """Who is at fault, then who is blocked, then the others; plain rank order while nothing is
-    found.
+    """Ranks at fault, then blocked ranks, then the others; in order of their numbers while there is
+    no finding.
 
-    Without a finding nobody is moved up: a rank that is blocked for a moment must not make the
-    table jump. A warning moves few ranks up, never most of them.
+    Without a finding no rank is moved up, so that the table does not jump when a rank is blocked
+    for a moment. A warning moves only few ranks up, never most of them.
     """
     numbers = [rank.rank for rank in snapshot.ranks]
     at_fault = culprits(verdict)
@@ -115,13 +115,12 @@ def by_column(snapshot: Snapshot, key: str, descending: bool) -> list[int]:
 
 
 class Rows:
-    """The rows that are shown, in their order; worked out anew when something of that has changed,
-    and not at each refresh.
+    """The visible rows in their order, computed again only when their input has changed, not at
+    each refresh.
 
-    Of 10,000 ranks that takes 5 to 40 ms, several times as long as all that is drawn, and a screen
-    is refreshed more often than there is something new. numpy would not change that: the values lie
-    in 10,000 objects, and fetching them is what takes the time; sorting what was fetched takes 1
-    ms.
+    For 10,000 ranks this takes 5 to 40 ms, several times as long as drawing, and the screen is
+    refreshed more often than there is new data. numpy would not help: reading the values from
+    10,000 objects takes most of the time, and sorting takes 1 ms.
     """
 
     def __init__(self) -> None:
@@ -133,8 +132,8 @@ class Rows:
     ) -> list[int]:
         """The ranks that pass the filter, sorted by the column `key`, or by BY_VERDICT."""
         now = (snapshot, verdict, key, descending, wanted)
-        # Snapshots are compared by identity: to compare two that are equal is as much work as to
-        # sort.
+        # Snapshots are compared by identity, because comparing two equal ones costs as much as
+        # sorting.
         if len(self._of) == len(now) and all(a is b for a, b in zip(self._of, now, strict=True)):
             return self._rows
         order = (
@@ -177,8 +176,8 @@ NUMBERS: dict[str, Callable[[RankFacts, int], float | None]] = {
     "heard": lambda rank, _: rank.agent.report_age_s,
     "pid": lambda rank, _: rank.pid,
 }
-"""What can be compared, `step>300`, in the units of the table: ms, s, %, GiB. The second argument
-is the time of the snapshot, unix ns."""
+"""The numbers that a filter can compare, as in `step>300`, in the units of the table: ms, s, %,
+GiB. The second argument is the time of the snapshot, unix ns."""
 _COMPARED = re.compile(r"([a-z_]+)(>=|<=|>|<|=)(\d+(?:\.\d+)?)?")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": gt, "<": lt, ">=": ge, "<=": le, "=": eq,
@@ -190,11 +189,10 @@ _THERE = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERS)} wi
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a row must have: every term of what was typed.
+    """The conditions for a row: it must match every term.
 
-    `places`: where it must stand in its parallel groups, `tp:3`. `numbers`: name, comparison and
-    value, `step>300`.
-    `problem` is a sentence where a term could not be read; such a term is left out.
+    `places`: its position in parallel groups, `tp:3`. `numbers`: name, comparison and value,
+    `step>300`. `problem`: a sentence about a term that could not be read; such a term is ignored.
     """
 
     states: frozenset[str] = frozenset()
@@ -208,7 +206,7 @@ class Filter:
 
     @property
     def empty(self) -> bool:
-        """Every row passes."""
+        """Whether every row passes."""
         return not (
             self.states
             or self.hosts
@@ -219,7 +217,8 @@ class Filter:
         )
 
     def passes(self, rank: RankFacts, blamed: bool = False, time_unix_ns: int = 0) -> bool:
-        """This row is shown. `blamed`: a critical finding blames the rank, whatever its state."""
+        """Whether this row is shown. `blamed`: a critical finding blames the rank, whatever its
+        state."""
         if self.ranks is not None and not any(rank.rank in part for part in self.ranks):
             return False
         words = (rank.state.value, State.CULPRIT.value) if blamed else (rank.state.value,)
@@ -241,7 +240,7 @@ class Filter:
         return all(word in row for word in self.words)
 
     def _compares(self, rank: RankFacts, time_unix_ns: int) -> bool:
-        """What is not measured is neither more nor less."""
+        """Values that are not measured never match."""
         for name, sign, limit in self.numbers:
             value = NUMBERS[name](rank, time_unix_ns)
             if value is None or not _COMPARE[sign](value, limit):
@@ -258,7 +257,7 @@ class Filter:
 
 def parse_filter(text: str) -> Filter:
     """What was typed after `/`: `state:blocked host:node3 rank:0-7,12 tp:3 pp:1 step>300`; every
-    other word is looked for in the row."""
+    other word is searched in the row."""
     states: set[str] = set()
     hosts: list[str] = []
     words: list[str] = []
@@ -308,7 +307,8 @@ def parse_filter(text: str) -> Filter:
 
 
 def _place(name: str, value: str) -> list[tuple[str, tuple[range, ...]]] | None:
-    """A place in a parallel group, empty while its number is still typed; None: it is none."""
+    """A position in a parallel group; empty while its number is still being typed; None if it is
+    something else."""
     if name in _NAMED or not _DIMENSION.fullmatch(name):
         return None
     if not value:

@@ -1,8 +1,8 @@
-"""The class of each rank for the map: its state without what flickers.
+"""The class of each rank for the map: its state, without short changes.
 
 A rank that runs and one that waits for a moment are both healthy. Codes are ordered: the worst of
-several ranks is the largest of their codes. A whole job is one `bytes`, so that comparing and
-counting ten thousand ranks costs microseconds.
+several ranks has the largest code. The codes of a whole job are one `bytes` object, so that
+comparing and counting ten thousand ranks takes microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AT_FAULT = 16
 
 @dataclass(frozen=True, slots=True)
 class StateClass:
-    """What the map shows of a rank: the state whose glyph it has, the word, and the name of a
+    """How the map shows a rank: the state whose glyph is used, the word, and the name of a
     style."""
 
     state: State
@@ -93,8 +93,8 @@ def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
 
 
 def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
-    """One code a rank. A rank at fault keeps what says how it went, and is the culprit where its
-    state does not say it."""
+    """One code a rank. A rank at fault keeps a state that says how it ended; otherwise it is the
+    culprit."""
     codes = bytearray(map(_CODES.__getitem__, [rank.state for rank in snapshot.ranks]))
     at = codes.find(EXITED)
     while at >= 0:
@@ -116,8 +116,8 @@ def codes_at(codes: bytes, ranks: Sequence[int]) -> bytes:
 
 
 class Settled:
-    """Codes that do not flicker: what is wrong shows at once, what is healthy again shows when two
-    looks agree."""
+    """Codes without short changes: a problem is shown at once, and a healthy rank again after two
+    looks that agree."""
 
     def __init__(self) -> None:
         self.codes = b""
@@ -126,7 +126,8 @@ class Settled:
         self._unix_ns = 0
 
     def take(self, snapshot: Snapshot, codes: bytes) -> bytes:
-        """The codes to show after this look; looks of another run or of another time begin anew."""
+        """The codes to show after this look. It starts again with looks of another run or another
+        time."""
         subject, now = (snapshot.run, snapshot.attempt), snapshot.time_unix_ns
         step = now - self._unix_ns
         follows = (

@@ -1,7 +1,7 @@
-"""The map by a number: which of five levels each rank's value lies in, and what that means.
+"""The map coloured by a number: each rank's value has one of five levels.
 
-A level is one byte a rank, as the classes of `rank_class` are. Codes are ordered: the worst of
-several ranks is the largest of their codes, and a rank at fault is above all levels.
+A level is one byte per rank, like the classes of `rank_class`. Codes are ordered: the worst of
+several ranks has the largest code, and a rank at fault is above all levels.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from ddtop.words import units
 
 LEVELS = 5
 UNKNOWN = 0
-"""The code of a rank of which nothing is measured; the levels follow from 1 on."""
+"""The code of a rank without a measured value; the levels start at 1."""
 SPREAD = 0.2
-"""The least range of the levels, as a part of the largest value: less than that is noise."""
+"""The smallest range of the levels, as a share of the largest value; smaller differences are
+noise."""
 HOLD = 0.25
-"""A value keeps its level until it is so far beyond its end, in parts of a level: a map that
-flickers says nothing, and each change is drawn."""
+"""A value keeps its level until it is this far beyond its end, as a part of a level, so that the
+map does not flicker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def map_metric(key: str) -> MapMetric | None:
 
 
 def metrics_of(snapshot: Snapshot) -> tuple[MapMetric, ...]:
-    """The metrics of which there may be values: those of GPUs where there are any."""
+    """The metrics that may have values: those of GPUs only if there are any."""
     return tuple(
         one for one in MAP_METRICS if snapshot.devices or one.key not in ("gpu", "vram", "heat")
     )
@@ -114,8 +115,8 @@ class Levels:
 
 
 class Levelled:
-    """Levels that do not flicker: the range is kept while the values use it, a rank's level while
-    its value is near."""
+    """Levels that do not flicker: the range stays while the values use it, and a rank's level stays
+    while its value is near."""
 
     def __init__(self) -> None:
         self._last: Levels | None = None
@@ -162,8 +163,8 @@ def _codes(levels: Levels, values: Sequence[float | None], before: bytes) -> byt
 
 
 def _range(metric: MapMetric, known: Sequence[float], last: Levels | None) -> tuple[float, float]:
-    """The ends of the range: fixed, or those of before while the values lie in it and use at least
-    half of it, or those of the values."""
+    """The ends of the range: fixed ends; or the previous ones, if the values are inside and use at
+    least half of the range; or those of the values."""
     if metric.low is not None and metric.high is not None:
         return metric.low, metric.high
     least, most = min(known, default=0.0), max(known, default=1.0)
@@ -172,7 +173,7 @@ def _range(metric: MapMetric, known: Sequence[float], last: Levels | None) -> tu
         if spread >= (last.high - last.low) / 2:
             return last.low, last.high
     if most - least < SPREAD * most:
-        # All alike: they stand in the middle of the range.
+        # All values are equal: they are in the middle of the range.
         middle = (least + most) / 2
         return middle - SPREAD * most / 2, middle + SPREAD * most / 2
     return (least, most) if most > least else (0.0, 1.0)
