@@ -1,8 +1,8 @@
-"""All live jobs at once: each is followed all the time, on one thread, and looked at every second.
+"""Follows all live jobs at once, on one thread, and looks at each of them every second.
 
-The dashboard follows one job with an engine of its own. A list of 200 jobs cannot have 200 of
-those. Here all jobs share one thread, one ZeroMQ context and one budget for looks, and of each look
-only what `digest` makes of it is kept.
+The dashboard follows one job with its own engine. A list of 200 jobs cannot have 200 engines. Here
+all jobs share one thread, one ZeroMQ context and one budget for looks, and only the result of
+`digest` is kept from each look.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from ddtop.wire.records import Command
 from ddtop.wire.rendezvous import is_loopback
 
 READ_S = 2.0
-"""How often it is read which jobs there are."""
+"""How often the list of jobs is read."""
 LOOK_S, LOOK_MOST_S = 1.0, 2.5
 """Pauses between two looks at one job. The longer one keeps what is shown less than 3 s old."""
 SETTLED_LOOKS = 4
-"""The first looks do not know yet how much CPU a rank uses, and without that no rank is blamed: a
-relay reports its host once a second."""
+"""In the first looks the CPU use of ranks is not known yet, because a relay reports its host once a
+second, and without it no rank is blamed."""
 SECOND_LOOK_S = 0.55
 """A finding needs two looks half a second apart. The second follows as soon as it counts."""
 LOOK_SHARE, JOB_SHARE = 0.4, 0.15
 """Of one core, for looks at all jobs together, and at one job."""
 TURN_S = 0.1
-"""Frames are taken in in heaps: waking up for each of them would cost more than the frame."""
+"""Frames are applied in batches, because waking up for each of them would cost more than the
+frame."""
 AGAIN_S = 2.0
 """Pause before a relay that does not answer is connected to again."""
 BEHIND_S = 2.0
-"""A look waits so long for the frames that have come in."""
+"""A look waits this long until the queued frames are applied."""
 ENDED_KEPT_S = 120.0
-"""A job that has ended is kept so long: a collector that comes every minute has to see its end."""
+"""How long an ended job is kept, so that a collector that reads every minute sees its end."""
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
@@ -70,10 +71,10 @@ class Target:
 class FleetJob(Generic[T]):
     """One job, as it is known now.
 
-    `value`: what `digest` made of the last look; None before the first one. `contact`: None while
-    its relay is heard, else why not, one sentence. `age_s`: how old `value` is, seconds. `looks`:
-    how many looks there were. `settled`: there were enough of them for a first verdict; the first
-    looks at a job that hangs find nothing yet.
+    `value`: the result of `digest` for the last look; None before the first one. `contact`: None
+    while its relay reports, else a sentence that says why not. `age_s`: the age of `value`,
+    seconds. `looks`: the number of looks. `settled`: there were enough looks for a first verdict;
+    the first looks at a job that hangs find nothing yet.
     """
 
     entry: registry.JobEntry
@@ -104,7 +105,7 @@ class _Followed(Generic[T]):
 
 
 class Fleet(Generic[T]):
-    """Follows the jobs that `read` names, until it is closed.
+    """Follows the jobs that `read` returns, until it is closed.
 
     `start`, `close`, `jobs` and `wait` are for the caller's thread. `digest` is called on the
     thread of the fleet, with each look.
@@ -115,13 +116,14 @@ class Fleet(Generic[T]):
         read: Callable[[], Iterable[Target]],
         digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
     ) -> None:
-        """`read`: which jobs to follow, called every two seconds on a thread of its own. It may
-        raise `RegistryError`, which `problem` then says. `digest` gets the value before, too.
+        """`read`: returns the jobs to follow; it is called every two seconds on a separate thread.
+        If it raises `RegistryError`, `problem` has the text. `digest` also gets its previous
+        result.
         """
         self._read, self._digest = read, digest
         self.problem: str | None = None
         self.dropped = 0
-        """Frames that came faster than they could be taken in."""
+        """Frames that arrived faster than they could be applied."""
         self._targets: list[Target] | None = None
         self._followed: dict[Key, _Followed[T]] = {}
         self._shown: tuple[FleetJob[T], ...] = ()
@@ -134,8 +136,8 @@ class Fleet(Generic[T]):
         self._before: tuple[float, tuple[int, int, int]] | None = None
 
     def start(self) -> None:
-        """Start following; once. Like the engine, it makes other threads wait as little as it can:
-        for the interpreter's lock, and for its collector of circles.
+        """Start following; once. Like the engine, it changes the settings of the GIL and the
+        garbage collector so that other threads wait as little as possible.
         """
         self._before = sys.getswitchinterval(), gc.get_threshold()
         sys.setswitchinterval(SWITCH_S)
@@ -146,7 +148,7 @@ class Fleet(Generic[T]):
             thread.start()
 
     def close(self) -> None:
-        """End it. A folder that does not answer is left to itself."""
+        """End it, without waiting for a folder that does not answer."""
         self._stop.set()
         for thread in self._threads[1:]:
             thread.join()
@@ -163,8 +165,8 @@ class Fleet(Generic[T]):
         return tuple(replace(one, age_s=max(now - one.age_s, 0.0)) for one in self._shown)
 
     def wait(self, seconds: float) -> tuple[FleetJob[T], ...]:
-        """The jobs, as soon as the verdict on each is settled or it is not heard; at the latest
-        after so many seconds.
+        """The jobs, as soon as each has a settled verdict or is known to be silent; at the latest
+        after this many seconds.
         """
         until = time.monotonic() + seconds
 
@@ -218,7 +220,7 @@ class Fleet(Generic[T]):
             self._links.close()
 
     def _adopt(self) -> None:
-        """Begin to follow what is new, and let go what is over."""
+        """Begin to follow new jobs, and drop those that have ended."""
         targets = self._targets
         if targets is None:
             return
@@ -241,7 +243,7 @@ class Fleet(Generic[T]):
         one.queue_bytes = 0
 
     def _take_in(self) -> None:
-        """Take in what has come, for as long as a look may wait."""
+        """Apply the queued frames, for as long as a look may wait."""
         self._fetch()
         until = time.monotonic() + LOOK_S
         waiting = [one for one in self._followed.values() if one.queue]
@@ -256,7 +258,7 @@ class Fleet(Generic[T]):
             waiting = [one for one in self._followed.values() if one.queue]
 
     def _fetch(self) -> None:
-        """Move what libzmq has into queues of our own, which are bounded."""
+        """Move the frames from libzmq into our own bounded queues."""
         assert self._links is not None
         now = time.monotonic()
         for name, data in self._links.receive(0.0):
@@ -324,7 +326,7 @@ class Fleet(Generic[T]):
             if one.queue and now < one.due + BEHIND_S:
                 continue
             worked = time.thread_time()
-            # What still waits would make its ranks look silent: the look is of the moment before.
+            # Ranks with queued frames would look silent, so the look is for an earlier moment.
             late_s = now - one.queue[0][1] if one.queue else 0.0
             snapshot, verdict = follower.look(follower.now_unix_ns() - int(late_s * 1e9))
             one.value = self._digest(one.target.entry, snapshot, verdict, one.value)
@@ -340,7 +342,7 @@ class Fleet(Generic[T]):
             facts = list(snapshot.ranks)
             del snapshot, verdict
             ranks += len(facts)
-            # Of 10,000 ranks that is 50 ms in one go, in which no other thread gets its turn.
+            # For 10,000 ranks this would take 50 ms at once, during which no other thread runs.
             while facts:
                 del facts[-LET_GO:]
             if self._stop.is_set():
@@ -359,9 +361,9 @@ class Fleet(Generic[T]):
 
 
 def closed(entry: registry.JobEntry) -> str | None:
-    """Why the relay of this entry cannot be asked from here, one sentence; None if it may be."""
+    """Why the relay of this entry cannot be reached from here, one sentence; None if it can."""
     if entry.sender == registry.ELSEWHERE:
-        # It is known by its port alone, and was asked there.
+        # It is known only by its port, which was asked.
         return None
     if not entry.reachable(time.time_ns()):
         return why_silent(entry)
@@ -384,7 +386,7 @@ def own_jobs() -> list[Target]:
 
 
 def _secrets(wanted: list[registry.JobEntry]) -> list[bytes]:
-    # Without a job no key is made in an empty state folder.
+    # Without a job, do not create a key in an empty state folder.
     return [registry.secret()] if wanted else []
 
 
@@ -403,7 +405,7 @@ def following(
     read: Callable[[], Iterable[Target]],
     digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
 ) -> Iterator[Fleet[T]]:
-    """A fleet that is closed behind the block."""
+    """A fleet that is closed at the end of the block."""
     fleet: Fleet[T] = Fleet(read, digest)
     fleet.start()
     try:

@@ -1,7 +1,7 @@
-"""From a job's relay, or from the last state it left behind, to looks.
+"""Makes looks from the frames of a job's relay, or from the last state that the relay left.
 
-Time is the relay's: snapshots are taken "now" on its clock, and stand still while it is not heard,
-because a silent relay must not make its ranks look silent.
+Time is that of the relay: "now" is the time on its clock, and stops while the relay does not
+report, because a silent relay must not make its ranks look silent.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
 HISTORY_S = 600.0
 """History that a viewer asks for: enough for its sparklines."""
 JOIN_S = 5.0
-"""A relay on loopback answers within milliseconds; one that does not within this is not there."""
+"""A relay on loopback answers within milliseconds; one that does not answer within this time is not
+there."""
 LOOK_S = 0.5
 NEWEST_FROM = 4096
-"""Of more ranks only the newest report of each is taken in, right before a look. Looks at so many
-are seconds apart: taking in every report would cost three times what the looks need."""
+"""Above this number of ranks, only the newest report of each is applied, just before a look. Then
+looks are seconds apart, and to apply every report would cost three times as much as the looks."""
 STUCK_LATE_S = 0.25
-"""A look that is meant to name a hang comes this long after its limit, so that nothing is missed by
-a hair."""
+"""A look that should name a hang comes this long after the time limit, so that it is not slightly
+too early."""
 _REPORTS = ("RankState", "HostState")
 _Source = tuple[str, str, "int | None", "int | None"]
 """Kind, sender, rank and pid of a report: a newer one replaces an older one of the same."""
 STOPPED_STATES = "Tt"
-"""Of /proc/PID/stat: stopped by a signal, or by who traces it."""
+"""States in /proc/PID/stat: stopped by a signal, or by a tracer."""
 
 
 class UnreachableError(Exception):
@@ -53,19 +54,18 @@ class UnreachableError(Exception):
 
 
 class NotHeardError(UnreachableError):
-    """The job's relay is there, as far as is known, and does not answer: how the job goes is not
-    known."""
+    """The job's relay seems to exist but does not answer, so the state of the job is not known."""
 
 
 LEFT_S = 60.0
-"""How long reading what a relay left may take, beside the patience with a folder: 192 MiB of
+"""The time limit for reading what a relay left, in addition to that for a folder: 192 MiB of
 journal take ten seconds."""
 
 
 class Follower:
-    """A job built from frames, with the clock of its relay and the findings that stand.
+    """A job built from frames, with the clock of its relay and the current findings.
 
-    `asking`: what this viewer asked. `answers`: how many answers came.
+    `asking`: this viewer's requests. `answers`: how many answers have arrived.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class Follower:
         self.rejoin = False
         self._mute_answers: list[Reply] = []
         self.compares = False
-        """The speed of the last run of this name is still to be looked up."""
+        """The speed of the last run of this name has not been looked up yet."""
         self.took_mono_s = time.monotonic()
-        """When the last frame came in, of whatever kind."""
+        """When the last frame of any kind arrived."""
         self.newest_only = False
-        """Of a large job, take in only the newest report of each rank and host, before a look."""
+        """For a large job: apply only the newest report of each rank and host, before a look."""
         self.stuck_unix_ns: int | None = None
-        """When a rank of a large job was first heard to be stuck, until a look that could name why
-        (`stuck_look_s` later)."""
+        """When a rank of a large job first reported to be stuck; reset by the look that can name
+        the reason (`stuck_look_s` later)."""
         self._waiting: dict[_Source, frames.Envelope] = {}
         self._stuck: dict[_Source, str | None] = {}
         self._clock = clock
@@ -101,8 +101,8 @@ class Follower:
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
 
     def take(self, data: bytes) -> frames.Envelope | None:
-        """Take in one frame; what cannot be read is counted. Its envelope, None where there is
-        nothing in it for the model, or where it waits for the next look."""
+        """Process one frame; a frame that cannot be read is counted. Returns its envelope; None if
+        it has nothing for the model, or waits for the next look."""
         self.took_mono_s = time.monotonic()
         try:
             envelope = frames.open_envelope(data)
@@ -116,20 +116,20 @@ class Follower:
             if self.newest_only and self._may_wait(envelope) and self._waits(envelope):
                 return None
         elif envelope.kind != "Reply":
-            # What has waited was made before this one.
+            # The waiting reports are older than this one.
             self._take_waiting()
         return self._take(envelope)
 
     def _may_wait(self, envelope: frames.Envelope) -> bool:
         """Whether a newer report of the same rank or host may replace it before the next look."""
-        # The clock of the leader is the clock of the job: its age is measured when it comes in.
+        # The clock of the leader is the clock of the job, so its age is measured on arrival.
         leader = self.job.leader
         many = len(self.job.ranks) > NEWEST_FROM
         return self.live and many and leader is not None and envelope.sender != leader
 
     def _waits(self, envelope: frames.Envelope) -> bool:
-        """Let this report wait. False if it must be taken in now, because its rank has just got
-        stuck, or goes on: that is dated by the report that says so first."""
+        """Let this report wait. False if it must be applied now because its rank has just got stuck
+        or continues: the first such report dates the event."""
         key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
         if envelope.stuck_key != self._stuck.get(key):
             self._stuck[key] = envelope.stuck_key
@@ -169,13 +169,14 @@ class Follower:
             self.answers += 1
             self._answered(record)
         if self.live and envelope.kind == "HostState" and envelope.sender == self.job.leader:
-            # Of several hosts the hub's clock is the job's.
+            # With several hosts, the hub's clock is the clock of the job.
             offset = self.job.hosts[envelope.sender][0] - self._clock()
             self._offset_ns = offset if abs(offset) > self.policy.clock_apart_s * 1e9 else 0
         return envelope
 
     def _opened(self, envelope: frames.Envelope) -> AnyRecord:
-        """The record; each of 10,000 ranks sends the same 30 KB of members, which are read once."""
+        """The record. Each of 10,000 ranks sends the same 30 KB of members, which are decoded only
+        once."""
         if envelope.kind != "Groups":
             return frames.open_record(envelope)
         data = bytes(envelope.record)
@@ -188,7 +189,7 @@ class Follower:
     def ask_mute(
         self, link: ViewerLink, kind: str, ranks: str, for_s: int, because: str
     ) -> Reply | None:
-        """Have the relay mute findings. Returns its answer; None where none comes within a few
+        """Ask the relay to mute findings. Returns its answer; None if none comes within a few
         seconds.
         """
         link.send(request(Command("mute", arguments=(kind, ranks, str(for_s), because))))
@@ -240,13 +241,13 @@ class Follower:
 
     @property
     def stuck_look_s(self) -> float:
-        """So long after a rank was heard to be stuck a hang has its name."""
+        """How long after the first stuck report a hang can be named, seconds."""
         return self.job.policy.still_limit_s + STUCK_LATE_S
 
 
 @functools.cache
 def _myself() -> str:
-    """Who looks, as far as this host knows."""
+    """The user and the host of this viewer."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -255,7 +256,8 @@ def _myself() -> str:
 
 
 def request(record: AnyRecord) -> bytes:
-    """A viewer's command as a frame; an order says who gives it, for the relay's audit line."""
+    """A viewer's command as a frame; an order includes who gives it, for the relay's audit
+    record."""
     if isinstance(record, Command) and record.name in ("stacks", "signal", "mute"):
         record = msgspec.structs.replace(record, instance=_myself(), pid=os.getpid())
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
@@ -264,7 +266,7 @@ def request(record: AnyRecord) -> bytes:
 def join(
     entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False
 ) -> tuple[Follower, ViewerLink]:
-    """A follower that has caught up with the job's relay, and the link to it, which the caller
+    """A follower with all data of the job's relay, and the link to the relay, which the caller
     closes.
 
     Raises:
@@ -288,8 +290,8 @@ def join(
 
 
 def why_silent(entry: registry.JobEntry) -> str:
-    """A sentence on a relay that does not answer: what its process does, how many ranks live here,
-    and the next step."""
+    """A sentence about a relay that does not answer: what its process does, how many ranks live
+    here, and the next step."""
     living = entry.living_ranks()
     ranks = f"; {living} of its ranks live on this host" if living else ""
     who = f"the relay of {entry.job} (pid {entry.relay_pid})"
@@ -318,8 +320,8 @@ def why_silent(entry: registry.JobEntry) -> str:
 
 
 def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Snapshot and verdict after watching for `seconds`; from what the relay left where it is gone.
-    Where it is not heard, and the job is not known to have ended, health is unknown.
+    """Snapshot and verdict after watching for `seconds`, or from what the relay left if it is gone.
+    If it does not answer, and the job is not known to have ended, health is unknown.
 
     Raises:
         UnreachableError: the relay refuses, or is gone and left nothing.
@@ -346,7 +348,7 @@ def _watch(
         hear(follower, link, min(LOOK_S, left))
         silent_s = time.monotonic() - follower.took_mono_s
         if silent_s > follower.policy.relay_silent_s:
-            # The look before shows the moment that was heard last.
+            # The previous look shows the last reported moment.
             verdict = verdict.when_unheard(why_silent(entry), silent_s)
         else:
             snapshot, verdict = follower.look()
@@ -354,8 +356,8 @@ def _watch(
 
 
 def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
-    """What a relay that is gone left. Health is unknown, unless it says how the job ended or what
-    was wrong before all its ranks were gone.
+    """The snapshot and verdict that a relay left. Health is unknown, unless they show how the job
+    ended or what was wrong before all its ranks ended.
 
     Raises:
         UnreachableError: it left nothing, or nothing that can be read.
@@ -373,8 +375,8 @@ def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
         return snapshot, verdict
     if living is None and not entry.over(time.time_ns()):
         return _as_unheard(entry, snapshot, verdict, why_silent(entry))
-    # All of its ranks are gone. What was wrong then is worth a post-mortem; that nothing was says
-    # nothing of how it ended.
+    # All of its ranks have ended. Earlier findings are useful for a post-mortem; without findings,
+    # it is not known how the job ended.
     return (
         (snapshot, verdict)
         if verdict.health == CRITICAL
@@ -383,7 +385,7 @@ def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
 
 
 def not_heard(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
-    """What was known when the relay was heard last, as its journal has it; health is unknown,
+    """The last known state, from the journal of a relay that does not answer. Health is unknown,
     unless the job had ended by then."""
     try:
         snapshot, verdict = last_state(entry)
@@ -408,8 +410,8 @@ def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdic
 
 
 def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
-    """Take in what comes, for so long; the relay does not forget us meanwhile, where this is called
-    every few seconds."""
+    """Process frames for this long. If it is called every few seconds, the relay keeps this viewer
+    connected."""
     for data in link.receive(seconds):
         follower.take(data)
     if link.is_due:
@@ -417,9 +419,9 @@ def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
 
 
 def last_run_speed(name: str, run: str) -> Speed | None:
-    """How fast the last run of that name on this host trained at its end; None: not known.
+    """The speed of the last run of that name on this host, at its end; None if not known.
 
-    `run` is the run that is looked at. Reads the state that the relay of the other has left.
+    `run` is the current run. It reads the state that the relay of the last run left.
     """
     try:
         entries = [one for one in registry.read_entries() if one.job == name and one.run != run]
@@ -435,9 +437,9 @@ def last_run_speed(name: str, run: str) -> Speed | None:
 
 
 def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[Snapshot, Verdict]:
-    """What was true at the last moment, as the relay wrote it down; else as its journal has it.
+    """The last state that the relay wrote, else the end of its journal.
 
-    A relay that was killed left only the journal, whose reading takes seconds where it is large.
+    A relay that was killed left only the journal; reading a large one takes seconds.
 
     Raises:
         UnreachableError: there is neither, or they cannot be read.
@@ -451,8 +453,8 @@ def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[
 def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot, Verdict]:
     ways = [_from_last_state]
     if from_journal:
-        # A last state is written when the run is over; one beside a run that is not is that of an
-        # attempt before.
+        # A last state is written at the end of a run. If the run has not ended, the file is from an
+        # earlier attempt.
         ways.insert(0 if entry.ended_unix_ns is None else 1, _from_journal)
     problems: list[journal.JournalError] = []
     for way in ways:
@@ -468,9 +470,10 @@ def _last_state(entry: registry.JobEntry, from_journal: bool) -> tuple[Snapshot,
 
 
 def with_what_stood(entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-    """The verdict on a job that is over, with what stood until then; any other unchanged.
+    """The verdict on a job that has ended, with the findings from before; any other verdict
+    unchanged.
 
-    Only the journal knows that. Reading it takes a second for 20 MiB.
+    Only the journal has these findings. Reading it takes a second for 20 MiB.
     """
     if not is_over(snapshot) or began_to_end_unix_ns(verdict.findings, snapshot) is None:
         return verdict

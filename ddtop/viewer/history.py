@@ -10,8 +10,8 @@ from ddtop.model.state.facts import RankFacts, Snapshot
 DEPTH = 240
 """Values kept of each series: four minutes at one a second, more than any pane is wide."""
 ALL_UP_TO = 1024
-"""Up to so many ranks all are remembered; of more only those that were looked at (65,536 would need
-a quarter GB)."""
+"""Up to this many ranks, all are remembered; above it, only those that a user has opened (65,536
+would need a quarter GB)."""
 PERIOD_NS = 1_000_000_000
 SERIES = ("step_ms", "wait_ratio", "loader_depth", "rss_bytes")
 
@@ -42,7 +42,7 @@ class SeriesHistory:
         self._watched.add(rank)
 
     def of(self, rank: int) -> Memory:
-        """What is remembered of a rank; empty series where nothing is."""
+        """The memory of a rank; empty series if there is none."""
         return self._memories.get(rank) or empty()
 
     def record(self, snapshot: Snapshot) -> None:

@@ -18,14 +18,14 @@ RECENT_MOST = 360
 """Twelve minutes at one point every two seconds."""
 WHOLE_STEP_NS = 10_000_000_000
 WHOLE_MOST = 240
-"""Points over the whole job: when there are more, each two become one, and the step doubles."""
+"""Points over the whole job. If there are more, two become one, and the step doubles."""
 NOW_NS = 10_000_000_000
-"""What is compared with the past is the mean over so long, not one lucky or unlucky step."""
+"""The mean over this time is compared with the past, instead of a single step."""
 WARM_NS, FIRST_NS = 20_000_000_000, 120_000_000_000
-"""The start is what was measured in these two minutes, after a warm-up that is left out."""
+"""The start means the first two minutes after a warm-up."""
 LATELY_NS = 600_000_000_000
 APART_NS = 60_000_000_000
-"""Two spans that are less apart are not compared."""
+"""Two spans that are closer are not compared."""
 
 
 class Numbers(NamedTuple):
@@ -41,15 +41,15 @@ class Numbers(NamedTuple):
     comm_ratio: float | None = None
     #: Mean over the ranks: share of the time in which they wait for data.
     loader_ratio: float | None = None
-    #: Mean over the job's GPUs, as the driver has it.
+    #: Mean utilisation of the job's GPUs, from the driver.
     gpu_ratio: float | None = None
     #: Memory in use on the job's GPUs.
     gpu_bytes: float | None = None
     #: All memory of these GPUs.
     gpu_total_bytes: float | None = None
-    #: What the job's GPUs draw together.
+    #: The total power of the job's GPUs.
     gpu_watts: float | None = None
-    #: Of the whole job, as its program counts them.
+    #: For the whole job, as its program counts them.
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
 
@@ -65,7 +65,7 @@ Field = Callable[[Numbers], "float | None"]
 
 
 class Then(NamedTuple):
-    """What a number was before: its median over the span that began at `unix_ns`."""
+    """An earlier value: the median over the span that began at `unix_ns`."""
 
     unix_ns: int
     value: float
@@ -75,7 +75,7 @@ class JobHistory:
     """Points of the last minutes, and fewer of the whole time, in the order of time."""
 
     def __init__(self) -> None:
-        #: Grows with every point: what was made of the points holds as long as this is the same.
+        #: Grows with every point: results from the points are valid as long as this is the same.
         self.changes = 0
         self._recent: deque[Point] = deque(maxlen=RECENT_MOST)
         self._whole: list[Point] = []
@@ -116,7 +116,8 @@ class JobHistory:
         self._recent.append(point)
         self._gathered.append(point)
         if point.numbers.iterations_per_s is not None:
-            # Kept as they are: in days of points the start would melt into the hours after it.
+            # The points of the start are kept unchanged; otherwise they would be averaged with the
+            # hours after them.
             began = self._first[0].unix_ns if self._first else point.unix_ns
             if point.unix_ns - began <= WARM_NS + FIRST_NS:
                 self._first.append(point)
@@ -170,8 +171,9 @@ class JobHistory:
     ) -> list[float | None]:
         """One value for each of `cells` equal parts of the time `span_ns` up to a moment.
 
-        The parts begin at multiples of their length: a line moves on by whole cells and does not
-        shimmer. A part without a point has the value before it, while points are that far apart.
+        The parts begin at multiples of their length, so that a line moves by whole cells and does
+        not flicker. A part without a point has the previous value, if the points are that far
+        apart.
         """
         if cells <= 0:
             return []
@@ -285,8 +287,8 @@ def _filled(
 ) -> list[float | None]:
     """The mean of each cell; `last`: the value before the first one.
 
-    An empty cell has the value before it where the next point is one step of the memory away, or
-    where the newest points have not come yet.
+    An empty cell has the previous value if the next point is one step of the memory away, or if the
+    newest points have not arrived yet.
     """
     empty = 0
     held: list[float | None] = []

@@ -27,8 +27,8 @@ from ddtop.wire.records import Command, Reply
 PAST = "this is the past, \\ goes back to now"
 NOT_HEARD = "the relay is not heard, trying again"
 MISSED_S = 2 * LOOK_S
-"""Between two turns of listening there is less, unless this process did not run: stopped, asleep
-with its laptop, or starved."""
+"""Two turns of listening are closer than this, unless this process did not run: stopped, on a
+sleeping laptop, or without CPU."""
 HUB_AGAIN_S = 30.0
 """A hub that could not be reached from here is tried again after this time."""
 
@@ -65,9 +65,9 @@ class LiveSource:
         self._hub_again = 0.0
 
     def look(self) -> Look:
-        """What is true now, or what was at the moment that `travel` went to.
+        """The current look, or the one for the moment of `travel`.
 
-        While the relay is not heard: the last look, with its age.
+        While the relay does not report: the last look, with its age.
         """
         self._engine.check()
         found = self._look()
@@ -76,7 +76,7 @@ class LiveSource:
         return replace(found, dump=self._asking.dump(time.monotonic()))
 
     def _look_back(self, now: Look) -> Look:
-        """The moment that was asked for; until the engine has it, what was shown before."""
+        """The requested moment; until the engine has it, the previous one."""
         moment = self._engine.moment
         if moment is not None and moment.asked_unix_ns == self._at:
             self._past = moment.look
@@ -87,7 +87,8 @@ class LiveSource:
         )
 
     def _silent_s(self) -> float:
-        """How long nothing came while we listened: who does not run hears nobody."""
+        """How long nothing arrived while this process listened; the time in which it did not run
+        does not count."""
         now = time.monotonic()
         return (
             now if self._link is None else min(now, self._listened + MISSED_S)
@@ -116,7 +117,7 @@ class LiveSource:
         return snapshot is not None and snapshot.ended is not None
 
     def _switch(self) -> None:
-        """To the new connection, once its relay has sent all of the past."""
+        """Switch to the new connection once its relay has sent all of the history."""
         if self._joined.live and self._follower is not self._joined:
             self._follower, self._contact = self._joined, None
 
@@ -131,10 +132,9 @@ class LiveSource:
         """The relay sends at its own pace; looks are cheap, so nothing has to change."""
 
     def travel(self, at_unix_ns: int | None) -> None:
-        """Show that moment, as far as what was received is still kept; None: what is true now.
+        """Show that moment, if its records are still kept; None: the present.
 
-        The engine makes it, which takes a second of 1,000 ranks: `on_news` tells when `look` has
-        it.
+        The engine computes it, which takes a second for 1,000 ranks; then it calls `on_news`.
         """
         self._at, self._past = at_unix_ns, self._past if at_unix_ns is not None else None
         self._engine.travel(at_unix_ns)
@@ -181,7 +181,7 @@ class LiveSource:
         return _sentence(reply)
 
     def _deaf(self) -> str | None:
-        """Why the relay cannot be asked anything now."""
+        """Why no request can be sent to the relay now."""
         if self._ended():
             return "the job has ended"
         if self._contact is not None:
@@ -236,8 +236,8 @@ class LiveSource:
                 link.close()
 
     def _hub(self) -> str | None:
-        """HOST:PORT of the hub, once the relay that is followed has become its leaf: of two
-        launchers on one host, or of a host that was the first to start.
+        """HOST:PORT of the hub, if the followed relay has become its leaf: with two launchers on
+        one host, or if its host was the first to start.
         """
         shown = self._shown
         hosts = shown.snapshot.hosts if shown is not None and shown.snapshot is not None else ()

@@ -1,4 +1,4 @@
-"""A journal on the screen: the same dashboard, at any moment that was recorded."""
+"""A source that shows a journal in the dashboard, at any recorded moment."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ddtop.wire import frames
 from ddtop.words import units
 
 REPLAY_BYTES = 192 << 20
-"""A whole journal of the default size, with what Python adds to each frame; of a larger one the end
-is kept."""
+"""Enough for a whole journal of the default size, with Python's overhead for each frame; of a
+larger one only the end is kept."""
 NOTICES = 400
-"""So many looks for findings while a journal is read: more than a scrubber has columns, and half a
-second at most."""
+"""The number of looks for findings while a journal is read: more than a scrubber has columns, at
+most half a second in all."""
 NO_END = (
     "the journal ends without an end of the job: its relay was killed, as schedulers do with a step"
 )
@@ -35,8 +35,7 @@ RECORDING = "this is a recording"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A journal that was read; `damage` says what of it could not be shown and why, None if all
-    can."""
+    """A journal that was read. `damage`: what could not be read, and why; None if all could."""
 
     tape: Tape
     damage: str | None
@@ -58,12 +57,12 @@ def read_recording(
 ) -> Recording:
     """The journal there (both halves) as a tape. A second for 20 MiB: not for the event loop.
 
-    `growing`: its relay still writes, so what is cut off at its end is no damage. `progress` is
-    told the share that has been read; what it raises ends the reading.
+    `growing`: its relay still writes, so an incomplete end is not damage. `progress` is called with
+    the share that has been read; an exception of it ends the reading.
 
     Raises:
-        JournalError: it is none, or there is nothing in it that this version can read; the text
-        says why.
+        JournalError: it is not a journal, or this version can read nothing in it; the text says
+        why.
     """
     job, tape = Job(name, chosen()), Tape(REPLAY_BYTES)
     garbled, refusal, noticed = 0, None, 0
@@ -102,8 +101,7 @@ def read_recording(
 
 
 def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str | None]:
-    """The last moment, and what has to be said of it; None where the job ended there and nothing is
-    missing."""
+    """The last moment, and a note; None if the job ended there and nothing is missing."""
     snapshot, verdict = recording.last()
     said = [f"the journal is damaged: {recording.damage}"] if recording.damage is not None else []
     if growing:
@@ -118,7 +116,8 @@ def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str 
 class ReplaySource:
     """A `source.Source` on a journal: opens at its last moment.
 
-    `live` asks whether the job's relay still writes; then the journal's end is not the job's.
+    `live`: returns whether the job's relay still writes; then the end of the journal is not the end
+    of the job.
     """
 
     def __init__(self, path: Path, name: str, live: Callable[[], bool] = lambda: False) -> None:
@@ -144,7 +143,7 @@ class ReplaySource:
         except JournalError as error:
             self._problem = str(error)
         finally:
-            # Quitting does not wait until all of it has been read: the thread looks at this.
+            # Quitting does not wait until all of it has been read: the thread checks this flag.
             self._left = True
 
     def _progress(self, ratio: float) -> None:
@@ -192,13 +191,13 @@ class ReplaySource:
         self._at = at_unix_ns
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
-        """Nobody is there to be asked."""
+        """A recording cannot answer."""
         del ranks
         return (
             f"{RECORDING}: it shows the stacks that were taken then; nobody can be asked for others"
         )
 
     async def send_signal(self, rank: int, number: int) -> str:
-        """Nobody is there to get it."""
+        """A recording has no process that could get it."""
         del rank, number
         return f"{RECORDING}: no signal was sent"

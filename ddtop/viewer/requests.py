@@ -1,4 +1,4 @@
-"""What a viewer asked of its relay, and what has come of it: requests for stacks, and signals.
+"""The requests of a viewer to its relay, for stacks and signals, and their answers.
 
 Time arrives as an argument, in seconds of the viewer's monotonic clock: everything here can be
 tested without a relay.
@@ -16,19 +16,19 @@ from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
 REPLY_S = 2.0
-"""A relay answers within milliseconds; one that does not within this is not heard or is older than
-the question."""
+"""A relay answers within milliseconds. One that does not answer within this time is silent, or too
+old for this request."""
 ANSWERS = ("signal", "stacks")
 """Names of the replies that answer a request; the others are about the connection."""
 ANSWERS_S, NATIVE_ANSWERS_S = 8.0, 30.0
-"""So long without one more answer, and no more are waited for; py-spy reads symbols for seconds,
-one process after the other."""
+"""The wait ends after this time without another answer. py-spy reads symbols for seconds, one
+process after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The request that was made last; `moved_mono_s`: when it was made, or last answered;
-    `processes`: who has answered, grows."""
+    """The last request. `moved_mono_s`: when it was made, or last answered. `processes`: those that
+    have answered."""
 
     dump: Dump
     answers_s: float
@@ -62,7 +62,7 @@ class Requests:
             self._take_count(answer, now_mono_s)
 
     def _take_count(self, reply: Reply, now_mono_s: float) -> None:
-        """The relay says how many answers will come, or why none will."""
+        """Note how many answers the relay expects, or why there will be none."""
         opened = self._open
         if opened is None or opened.dump.expected is not None:
             return
@@ -85,8 +85,8 @@ class Requests:
         self._open = replace(opened, dump=dump, moved_mono_s=now_mono_s)
 
     def dump(self, now_mono_s: float) -> Dump | None:
-        """How the last request stands; one that has waited too long says so as `refused`, what came
-        is shown all the same."""
+        """The state of the last request. After too long a wait, `refused` says so; the answers so
+        far are still shown."""
         opened = self._open
         if opened is None or opened.dump.done:
             return opened.dump if opened else None
@@ -99,7 +99,7 @@ class Requests:
         return dump
 
     def forget_signals(self) -> None:
-        """What was answered before the next signal is none of its business."""
+        """Forget an earlier answer before the next signal."""
         self._signals.clear()
 
     def signal_reply(self) -> Reply | None:
@@ -108,7 +108,7 @@ class Requests:
 
 
 def signal_command(rank: int, pid: int, number: int) -> Command:
-    """The command that has the relay send a signal to a rank's process, if it still is that
+    """The command that asks the relay to send a signal to a rank's process, if it is still the same
     process."""
     # A Signals member is written as its name before Python 3.11.
     return Command("signal", arguments=(str(rank), str(pid), str(int(number))))

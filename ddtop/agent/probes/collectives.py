@@ -251,8 +251,8 @@ class Collectives(Communication):
         watch = self._watches.get(name)
         if watch is None:
             watch = self._watches[name] = GroupWatch(moved_at=now)
-        # The sends and receives of a monitored_barrier advance the number. Only the number from
-        # before it can be compared between ranks.
+        # The sends and receives of a monitored_barrier advance the number: use the one from before
+        # it.
         seq = self._peers.bases.get(name, seq)
         if seq is not None and seq != watch.enqueued:
             watch.enqueued, watch.moved_at, self.moved_at = seq, now, now
@@ -323,8 +323,8 @@ class Collectives(Communication):
             # the sequence number and the frame are known.
             if watch is None or enqueued < 0:
                 continue
-            # NCCL counts calls with one peer separately, and its status has the number of the last
-            # call of either kind.
+            # NCCL counts calls with one peer separately; its status has the last call of either
+            # kind.
             mixed = key[0] == "nccl" and self._peers.calls.get(self._names[key], 0) > 0
             take = watch.take_mixed_status if mixed else watch.take_status
             waited = take(enqueued, completed, now)
@@ -347,12 +347,10 @@ class Collectives(Communication):
         return beside if recorder == "fr" and beside in self._watches else group
 
     def _guess_pending(self, now: int, waiting_frame: bool, in_line_since: int | None) -> None:
-        # Used without a current status: nothing was enqueued for a second and the main thread is in
-        # collective code. If a group has moved since the last status, that status is old, and the
-        # job would look stuck.
+        # Without a status: nothing was enqueued for a second and the main thread is in collective
+        # code. A group that has moved since makes the last status too old to use.
         last = max((watch.moved_at for watch in self._watches.values()), default=now)
-        # On NCCL the main thread waits in loss.item() instead, or at another place where it waits
-        # for its GPU.
+        # On NCCL the main thread waits in loss.item() instead, or elsewhere for its GPU.
         nccl: set[str] = set()
         if in_line_since is not None and now - in_line_since > self._limits.in_line_ns:
             nccl = self._on_nccl()
@@ -387,8 +385,8 @@ class Collectives(Communication):
             watch = self._watches.get(group.name)
             if watch is None or "nccl" not in group.backend:
                 continue
-            # If the recorder is off, or the status stays at -1, only the very first call is certain
-            # to be such a one.
+            # If the recorder is off, or the status stays at -1, only the very first call is
+            # certain.
             first = watch.completed is None and watch.enqueued == 1
             builds = first and waiting_frame and now - watch.moved_at > self._limits.stuck_ns
             if builds or watch.building:

@@ -1,2 +1,2 @@
-"""Where a viewer gets its facts from: a relay on this host, a port, ssh, or processes without
-ddtop."""
+"""The routes by which a viewer gets its facts: a relay on this host, a port, ssh, or processes
+without ddtop."""

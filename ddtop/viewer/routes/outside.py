@@ -1,8 +1,8 @@
 """The source for processes that were started without ddtop: /proc, the stacks of the main threads
 by py-spy, sockets, GPUs and NCCL's status service, as records.
 
-The same model and the same rules judge them. Nobody inside counts collectives, so a verdict about
-them rests on stacks and says so, and a rank whose stack is not known is not judged.
+The same model and the same rules judge them. Collectives are not counted, so a verdict is based on
+stacks and says so, and a rank without a known stack is not judged.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ from ddtop.words.ranks import rank_list
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
 EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
-"""For a verdict that somebody waits for at a prompt."""
+"""Shorter times, for a command whose user waits for the verdict."""
 CLOSER_S = 0.05
-"""So soon a rank is looked at again that is in no call for others while others wait, until it is
-certain enough that it makes none."""
+"""The pause between samples of a rank that is in no communication call while others wait, until
+this is certain."""
 SUSPECT_S, BESIDE_S = 0.12, 0.3
-"""So soon a rank is looked at again that may be a straggler, and those that may wait for it."""
+"""The pause between samples of a possible straggler, and of the ranks that may wait for it."""
 PLACE_SHARE, EAGER_SHARE = 5, 0.5
-"""After a look by py-spy so many times its length nothing: it costs a fifth of a core at most, also
-with many processes."""
+"""The pause after a py-spy sample, as a multiple of its length: py-spy uses at most a fifth of a
+core, even with many processes."""
 EAGER_AT_ONCE = max(2, min(8, os.cpu_count() or 2))
-"""py-spy uses a core. On a busy host a single one waits for its turn at each look."""
+"""Several run at once, because py-spy uses a core, and on a busy host each waits for a CPU."""
 DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
-"""For a dump that somebody asked for, and for a place."""
+"""Deadlines for a dump on request, and for a sample of the place."""
 PY_SPY = "py-spy"
 REFUSED_S = 30.0
-"""So long a process that could not be read is not tried again."""
+"""The pause after a process that could not be read."""
 SNAPSHOT_S = 0.25
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 
 @dataclass
 class _Watched:
-    """One rank. `placed_mono_s`: when its stack was read last."""
+    """One rank. `placed_mono_s`: when its stack was last read."""
 
     target: Target
     process: sample.Watched
@@ -88,8 +88,8 @@ class _Watched:
 
 @dataclass(frozen=True)
 class _Running:
-    """A py-spy at work. `request` None: it looks for a place; `worker`: of that worker.
-    `switches`: of the thread, when the look began."""
+    """A running py-spy. `request` None: it samples the place. `worker`: the worker that it reads.
+    `switches`: of the thread, at the start."""
 
     spy: PySpy
     target: Target
@@ -102,8 +102,8 @@ class _Running:
 
 
 class OutsideSource:
-    """Implements `viewer.source.Source`. Each process is looked at without pausing it; only
-    `ask_stacks` pauses, for milliseconds."""
+    """Implements `viewer.source.Source`. Processes are sampled without a pause; only `ask_stacks`
+    pauses them, for milliseconds."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class OutsideSource:
         on_record: Callable[[Envelope, AnyRecord], None] | None = None,
         arguments: bool = False,
     ) -> None:
-        """`job`: the job of which these are all the ranks of this host. `eager`: looks as often as
-        it can, for a verdict that somebody waits for. `on_record` gets each record, too.
-        `arguments`: reads the arguments of calls for other ranks."""
+        """`job`: the job of which these are all the ranks of this host. `eager`: samples as often
+        as possible, for a user who waits for the verdict. `on_record` also gets each record.
+        `arguments`: read the arguments of communication calls."""
         self._locals = arguments
         self._of, self._eager, self._on_record = job, eager, on_record
         self._departed = DepartedRanks(
@@ -143,7 +143,7 @@ class OutsideSource:
         self._shown_mono_s = 0.0
         self._exits = 0
         self._greet()
-        # Behind the Hellos: the job is new until then.
+        # After the Hellos, because the job is new until then.
         self._job.notes.extend(notes)
         self.observe()
 
@@ -162,8 +162,8 @@ class OutsideSource:
         """Nothing is kept to travel in."""
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
-        """A real dump of these ranks (empty: all) and of their workers that were named; it pauses
-        each for milliseconds."""
+        """A full dump of these ranks (empty: all) and of their known workers; it pauses each for
+        milliseconds."""
         if pyspy.find() is None:
             return pyspy.NOT_INSTALLED
         living = [one.target for one in self._ranks.values() if one.exits_order is None]
@@ -200,7 +200,7 @@ class OutsideSource:
         try:
             while True:
                 now = time.monotonic()
-                # At each pass: who goes first within a second is the cause.
+                # In each pass, because the rank that ends first within a second is the cause.
                 self._note_exits()
                 if now >= next_look_s:
                     self.observe()
@@ -211,7 +211,7 @@ class OutsideSource:
             self.close()
 
     def close(self) -> None:
-        """End what is at work, let go of the processes."""
+        """End the running samples and release the processes."""
         for running in self._running:
             running.spy.kill()
         self._running.clear()
@@ -233,7 +233,7 @@ class OutsideSource:
             inside = self._inside_since(one)
             state = sample.look(one.process, time.monotonic_ns(), self._policy)
             if state is not None:
-                # Without an agent there is no silence of one.
+                # Without an agent, a missing report means nothing.
                 found.append(
                     msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
                 )
@@ -248,7 +248,7 @@ class OutsideSource:
         self._note_departed(living)
 
     def _stays_in_call(self, one: _Watched) -> bool:
-        """Whether it has been in one call for others without a break. Waits for NCCL spin."""
+        """Whether it has been in one communication call without a break. Waits in NCCL spin."""
         look = one.track.look()
         if look is None or look.kind in (None, INIT) or look.since_unix_ns is None:
             return False
@@ -326,7 +326,7 @@ class OutsideSource:
         )
 
     def _note_departed(self, living: Sequence[_Watched]) -> None:
-        """The ranks that had gone before the first look."""
+        """Note the ranks that had ended before the first look."""
         looks = {one.target.rank: one.track.look() for one in living}
         like = self._targets[0]
         last_start = max((one.target.started_unix_ns for one in living), default=0)
@@ -374,7 +374,7 @@ class OutsideSource:
     # -- py-spy
 
     def _step(self, now_s: float) -> None:
-        """Take what has ended of the py-spies at work, and begin others."""
+        """Collect the py-spy processes that have ended, and start others."""
         for running in list(self._running):
             took_s = now_s - running.began_mono_s
             if running.spy.poll() is None and took_s < running.deadline_s:
@@ -518,7 +518,7 @@ class OutsideSource:
 
     @property
     def judged(self) -> bool:
-        """Each rank that can be read was looked at twice, a second apart or more."""
+        """Whether each readable rank was sampled twice, at least a second apart."""
         living = [one for one in self._ranks.values() if one.exits_order is None]
         return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)
 
@@ -538,7 +538,7 @@ class OutsideSource:
         return {one.target.pid: one.refused for one in self._ranks.values() if one.refused}
 
     def _said(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-        """The verdict without what nobody outside can know."""
+        """The verdict, without what cannot be known from outside."""
         if snapshot.ended is not None:
             return replace(verdict, calm=f"ended: {snapshot.ended.reason}")
         numbers = [one.rank for one in self._targets]
@@ -566,7 +566,7 @@ class OutsideSource:
 
 
 OF_LOOKS = "outside-looks"
-"""The request of the stacks that no one asked for."""
+"""The request name of stacks that nobody asked for."""
 
 
 def _status_of(pid: int) -> Path:
@@ -574,8 +574,8 @@ def _status_of(pid: int) -> Path:
 
 
 def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:
-    """A finished py-spy as a record; `why` of one with stacks says how they are less than what was
-    asked for."""
+    """The result of a py-spy as a record. If it has stacks, `why` says what is missing compared
+    with the request."""
     result = spy.poll()
     taken = time.time_ns()
     if isinstance(result, tuple):

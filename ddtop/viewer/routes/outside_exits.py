@@ -1,5 +1,5 @@
-"""How the ranks of a job end that was started without ddtop: those that go while somebody looks,
-and those that had gone before.
+"""The ends of ranks of a job that was started without ddtop: those that end during the look, and
+those that had ended before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ddtop.viewer.routes.outside_jobs import Departed
 from ddtop.wire.outside import OutsideLook
 
 STARTED_S = 10.0
-"""torchrun starts all ranks of a host at once: one without a process after this time has gone."""
+"""torchrun starts all ranks of a host at once, so a rank without a process after this time has
+ended."""
 _SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
 _MASKS = ("SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:")
 
@@ -34,7 +35,7 @@ def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
 
 
 class DepartedRanks:
-    """The ranks of a job that had gone before the first look, at `began_unix_ns`."""
+    """The ranks of a job that had ended before the first look, at `began_unix_ns`."""
 
     def __init__(self, departed: Sequence[Departed], pids: Sequence[int]) -> None:
         """`pids`: of the ranks that live."""
@@ -43,14 +44,14 @@ class DepartedRanks:
         self._waiting = [_unknown(one) if may_outlive else one for one in departed]
 
     def add(self, one: Departed) -> None:
-        """One more: it has gone before it could be held."""
+        """Add a rank that ended before it could be watched."""
         self._waiting.append(one)
 
     def due(
         self, looks: Mapping[int, OutsideLook | None], last_start_unix_ns: int
     ) -> list[Departed]:
-        """Those of which it is certain by now that they were there. One whose end nobody has kept
-        may not have been started yet, until the others are past the start.
+        """Those that certainly existed. A rank without a zombie may not have been started yet,
+        until the others have passed the start.
 
         `looks`: the last look at each living rank. `last_start_unix_ns`: when the last of these was
         started.
@@ -68,8 +69,8 @@ class DepartedRanks:
 
 
 def _unknown(one: Departed) -> Departed:
-    """torchrun ends the other ranks when one has failed, and those that live may have outlived
-    that: then a rank without a process need not have left with exit code 0."""
+    """torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
+    without a process may have failed."""
     return Departed(one.rank, one.pid, one.exit_status, by_torchrun=False)
 
 

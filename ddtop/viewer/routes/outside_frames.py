@@ -1,7 +1,8 @@
-"""What the main thread of a rank does, by its Python frames alone. Pure.
+"""What the main thread of a rank does, from its Python frames alone. Pure.
 
-Calls into C have no Python frame: MPI's calls, `Work.wait`, a copy from a GPU. Of these the line of
-the program's source tells, where it can be read, together with the kernel's word for the sleep.
+Calls into C have no Python frame: MPI's calls, `Work.wait`, a copy from a GPU. For these, the
+source line of the program, if it can be read, and the kernel's word for the sleep show what
+happens.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Thread:
 
     @property
     def asleep(self) -> bool:
-        """The kernel has it asleep."""
+        """Whether it sleeps, according to the kernel."""
         return self.state in "SD"
 
 
@@ -100,8 +101,8 @@ def _of_frame(
     if file.endswith(_DDP) and name in _DDP_SYNC:
         return COLLECTIVE, "DistributedDataParallel"
     if word == "backward" and thread.asleep and "futex" in (thread.wchan or "futex"):
-        # On a CPU the main thread computes the gradients itself: asleep, it waits for those of
-        # others. With a GPU another thread computes.
+        # On a CPU the main thread computes the gradients itself, so if it sleeps, it waits for
+        # other ranks. With a GPU another thread computes.
         return (UNCLEAR if thread.cuda else COLLECTIVE), "backward"
     return (UNCLEAR, name) if word == "cuda-sync" else None
 

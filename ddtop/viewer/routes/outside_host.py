@@ -1,5 +1,5 @@
-"""The host around ranks that were started without ddtop: its memory, disks and GPUs, who meets whom
-in init_process_group, and NCCL's status service. All of it as the relay reads it for its own jobs.
+"""The host of ranks that were started without ddtop: its memory, disks and GPUs, the connections in
+init_process_group, and NCCL's status service. All of this is read with the relay's code.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Surface:
             yield CommStatus(answer)
         for one in here:
             since = self._inside.get(one.hello.pid)
-            # The part that follows who meets whom reads it from the page of an agent.
+            # That part expects the state page of an agent.
             one.page = _as_page(one, since) if since is not None else None
         met = self._rendezvous.look(here, self._launcher, now)
         gpus, gpu_watch = self._gpus.look(sample.owners(here), self._launcher)
@@ -79,8 +79,8 @@ class Surface:
         )
 
     def _on_nccl(self, here: Sequence[sample.Watched], now_mono_ns: int) -> list[sample.Watched]:
-        """The ranks as the room of that service wants them: without an agent nobody says which
-        backend they have, and their silence means nothing."""
+        """The ranks as `relay.gpus.ras` expects them: without an agent, their backend is not
+        reported, and their silence means nothing."""
         return [
             replace(
                 one,

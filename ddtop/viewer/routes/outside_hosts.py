@@ -1,7 +1,7 @@
 """A job on several hosts that was started without ddtop: the same look on each host, through ssh
 or the scheduler and the bridge there, put together by rank.
 
-Each host finds its part by itself: the pids differ, so nobody could name them.
+Each host finds its part itself, because the pids differ.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _source(job: OutsideJob, into: list[bytes]) -> OutsideSource:
 
 @dataclass
 class Part:
-    """What one host says. `why`: why it says nothing. `offset_ns`: added to its times."""
+    """The records of one host. `why`: why there are none. `offset_ns`: added to its times."""
 
     host: RemoteTarget
     pipe: Pipe | None = None
@@ -125,7 +125,7 @@ class OutsideHosts:
         """Nothing is kept to travel in."""
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
-        """Those of the last looks: nobody is paused for them."""
+        """The stacks of the last samples; no rank is paused for them."""
         count = len(ranks or self._job.snapshot(time.time_ns()).ranks)
         self._dump = Dump(OF_LOOKS, time.time_ns(), count, count)
         return None
@@ -136,7 +136,7 @@ class OutsideHosts:
         return f"signal {number} was not sent: rank {rank} is on {host}, which is only looked at"
 
     async def run(self) -> None:
-        """Look until cancelled, or until no host says anything any more."""
+        """Look until cancelled, or until no host answers any more."""
         try:
             await asyncio.gather(*(_follow(part, self._job) for part in self._parts))
         finally:
@@ -171,10 +171,10 @@ class OutsideHosts:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Why hosts say nothing, one sentence each.
+        """Why hosts do not answer, one sentence each.
 
         Raises:
-            NoContactError: none of them says anything.
+            NoContactError: none of them answers.
         """
         found = [f"{part.host.name}: {part.why}" for part in self._parts if part.why is not None]
         if len(found) == len(self._parts):

@@ -22,7 +22,8 @@ from ddtop.words.ranks import rank_list
 LEAST_SPAWNED = 2
 """A single child that uses the network is a server or a download, not a job."""
 TOGETHER_TICKS = 6000
-"""A minute. A program starts its ranks one after the other; what ended long before is no rank."""
+"""A minute. A program starts its ranks one after the other; a child that ended long before is not a
+rank."""
 _SPAWNED = "--multiprocessing-fork"
 _LOOPBACK = re.compile(r"localhost|127\.|::1$|ip6-localhost")
 _MPI_LAUNCHERS = frozenset({
@@ -66,11 +67,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A rank that was here and has no process any more.
+    """A rank of this host that no longer has a process.
 
-    `pid` and `exit_status` (a wait status) are those of its zombie, None where its parent has
-    taken that away. `by_torchrun`: a torchrun that lives has started it, and would have ended the
-    other ranks after a failure.
+    `pid` and `exit_status` (a wait status) are those of its zombie; None if its parent has reaped
+    it. `by_torchrun`: a living torchrun has started it, and would have ended the other ranks after
+    a failure.
     """
 
     rank: int
@@ -81,7 +82,7 @@ class Departed:
 
 def exit_of(one: Departed, order: int) -> Exit:
     """Its end as a record, the `order`th of its job."""
-    """How a rank ended that nobody watched."""
+    """The end of a rank that was not watched."""
     code = signal_number = None
     how = "unknown"
     if one.exit_status is not None:
@@ -136,7 +137,7 @@ def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
 def job_with(host: HostProcesses, pid: int) -> OutsideJob | None:
     """The job of which this process is a launcher, or an ancestor of all launchers.
 
-    A shell that has started several jobs is none of them.
+    None for a shell that has started several jobs.
     """
     jobs = jobs_of(host)
     started = [job for job in jobs if pid in job.launchers]
@@ -201,7 +202,7 @@ def _by_variables(host: HostProcesses, numbered: list[Process]) -> Iterable[Outs
 
 
 def _meeting_place(host: HostProcesses, one: Process) -> tuple[object, ...]:
-    """What all ranks of one job have in common, whichever launcher has started them."""
+    """The values that all ranks of one job have in common, with any launcher."""
     environ = one.environment
     start = launch.find_start(environ, lambda: [up.argv for up in host.ancestors(one.pid)])
     size = launch.world_size(environ)
@@ -309,7 +310,7 @@ def _departed(host: HostProcesses, job: OutsideJob, members: list[Process]) -> t
 def _in_order(siblings: list[Process], alive: Mapping[int, int]) -> Iterable[tuple[int, Process]]:
     """The rank of each zombie, where the living siblings are numbered in the order of starts.
 
-    Nothing where the numbers do not fit: a zombie may be any child of a shell.
+    Nothing if the numbers do not fit, because a zombie may be any child of a shell.
     """
     living = [(at, alive[one.pid]) for at, one in enumerate(siblings) if one.pid in alive]
     offsets = {rank - at for at, rank in living}

@@ -1,8 +1,8 @@
 """The DataLoader workers of a rank that waits for a batch, seen from outside.
 
-Which of them must deliver the next batch is known only inside the rank. From outside it is the one
-that is gone or stopped, else the one that has been fetching a sample longest: the others wait for
-an order.
+Which of them must deliver the next batch is known only inside the rank. From outside, it is taken
+to be the one that has ended or stopped, else the one that has been fetching a sample longest; the
+others wait for orders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Workers:
     tracks: dict[int, Track] = field(default_factory=dict)
 
     def find(self, rank_pid: int) -> tuple[int, ...]:
-        """The children of that rank now; none of them is a worker for certain before its stack
+        """The present children of that rank. A child is known to be a worker only after its stack
         was read."""
         self.pids = children(rank_pid)
         self.tracks = {pid: one for pid, one in self.tracks.items() if pid in self.pids}

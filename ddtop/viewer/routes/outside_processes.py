@@ -1,7 +1,7 @@
-"""The processes of this host, as /proc shows them without any right: one record a process.
+"""The processes of this host, from /proc without special rights: one record per process.
 
-`read` is the only function here that touches /proc. `outside_jobs` finds jobs in what it returns,
-so a test can hand in a host that never was.
+`read` is the main function that accesses /proc. `outside_jobs` finds jobs in its result, so tests
+can pass an invented host.
 """
 
 from __future__ import annotations

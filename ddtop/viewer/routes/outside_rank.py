@@ -1,5 +1,5 @@
-"""One rank that is looked at from outside: what is remembered between two looks at its main
-thread, and what is read of its process but its stack."""
+"""One rank that is read from outside: what is remembered between two samples of its main thread,
+and what is read of its process besides the stack."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _RUNS_WORKS = b"pt_gloo_runloop"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What /proc says of a main thread at one moment. `switches`: how often it went to sleep of its
-    own accord; `asleep_since_unix_ns`: None where it runs, or the kernel does not tell. `works`:
-    how often the threads have slept that run gloo's collectives; None where there are none."""
+    """The state of a main thread in /proc at one moment. `switches`: its voluntary context
+    switches. `asleep_since_unix_ns`: None if it runs, or if the kernel does not report it. `works`:
+    how often the threads that run gloo's collectives have gone to sleep; None without such
+    threads."""
 
     unix_ns: int
     state: str
@@ -75,7 +76,8 @@ def _works(pid: int) -> int | None:
 
 
 LOOKS_KEPT, LOOKS_S, APART_S = 64, 60.0, 0.1
-"""Looks that are counted together: so many at most, so old at most, so far apart at least."""
+"""Samples that are counted together: their maximum number, their maximum age, and the least time
+between two."""
 
 
 @dataclass
@@ -87,7 +89,7 @@ class Counted:
     )
 
     def take(self, unix_ns: int, kind: str | None, since_unix_ns: int) -> None:
-        """Count one look. The start of a job is not counted: everybody waits there."""
+        """Count one sample. The start of a job is not counted, because all ranks wait there."""
         if kind == INIT:
             self.looks.clear()
             return
@@ -114,11 +116,11 @@ class Counted:
 
 @dataclass
 class Track:
-    """Whether a main thread moves on, over all looks at it. Pure: the looks are arguments.
+    """Whether a main thread makes progress, over all samples.
 
-    `progress_unix_ns`: when it was last known to be somewhere else. `there_since_unix_ns`: as
-    `since_unix_ns`, but a thread that went to sleep once more between two looks has stayed: a wait
-    with a timeout does that.
+    Pure: the samples are arguments. `progress_unix_ns`: when it was last known to be at another
+    place. `there_since_unix_ns`: like `since_unix_ns`, but a thread that went to sleep again
+    between two samples counts as unchanged, because a wait with a timeout does that.
     """
 
     frames: tuple[StackFrame, ...] = ()
@@ -146,7 +148,7 @@ class Track:
         since = (now.asleep_since_unix_ns or now.unix_ns) if slept else now.unix_ns
         worked = self._count_works(now)
         if same and not ran:
-            # The same sleep, or one line that runs without ever sleeping.
+            # It is in the same sleep, or runs at one line without sleeping.
             since = min(self.since_unix_ns, since)
         elif worked or (not first and (self._called or reading.kind is not None)):
             self.communicated_unix_ns = since if slept and not worked else now.unix_ns
@@ -165,7 +167,7 @@ class Track:
 
     @property
     def _called(self) -> bool:
-        """The last look found it in a call for other ranks."""
+        """Whether the last sample found it in a communication call."""
         return self.reading is not None and self.reading.kind is not None
 
     def _count_works(self, now: Moment) -> bool:

@@ -1,4 +1,4 @@
-"""Since when a thread sleeps: the kernel's scheduler remembers when it ran last.
+"""Since when a thread sleeps: the kernel's scheduler remembers when it last ran.
 
 A hang is minutes old when somebody looks at it from outside, and a look of seconds cannot tell that
 from a slow step. The scheduler can.
@@ -21,8 +21,8 @@ def asleep_since_unix_ns(pid: int, tid: int | None = None) -> int | None:
     """When the thread of `pid` last ran, unix ns; None where it runs, or the kernel does not say.
 
     Source: `se.exec_start` of /proc/PID/task/TID/sched (ms on the clock of the CPU that it ran on;
-    kernels with CONFIG_SCHED_DEBUG). That clock stands still while the host of a virtual machine
-    runs something else, so it is read on the same CPU: a thread of this process goes there for a
+    kernels with CONFIG_SCHED_DEBUG). That clock stops while the host of a virtual machine runs
+    something else, so it is read on the same CPU: a thread of this process moves there for a
     moment. Caveat: the result may be late, by that lost time, and is never early. Check: `grep
     exec_start /proc/PID/sched`.
     """
@@ -32,7 +32,7 @@ def asleep_since_unix_ns(pid: int, tid: int | None = None) -> int | None:
     if before is None or cpu is None or state not in _SLEEPS:
         return None
     here = _clock_of(cpu)
-    # In this order: had it run in between, it has another time now.
+    # In this order: if the thread had run in between, its time would differ now.
     if here is None or _ran_at(task) != before:
         return None
     seconds = (here - before) / 1000
@@ -50,7 +50,7 @@ def _clock_of(cpu: int) -> float | None:
             return
         found.append(_ran_at(f"self/task/{threading.get_native_id()}"))
 
-    # A thread of its own: the CPUs of the others stay as they are.
+    # On a separate thread, so that the CPU affinity of the others does not change.
     thread = threading.Thread(target=read, name="ddtop-cpu-clock", daemon=True)
     thread.start()
     thread.join(1.0)

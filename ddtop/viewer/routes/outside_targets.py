@@ -1,8 +1,8 @@
-"""Which processes are meant by `--pid`: the numbers, the ranks of a launcher, and what /proc tells
-of each without any right.
+"""Finds the processes for `--pid`: the given numbers, the ranks of a launcher, and what /proc shows
+of each without special rights.
 
-A process that was started without ddtop says its rank only in the environment that its launcher
-gave it.
+The rank of a process that was started without ddtop is only known from the environment that its
+launcher set.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NoProcessError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What `--pid` came to: the processes by rank, those that cannot be looked at and why, and what
+    """The result for `--pid`: the processes by rank, those that cannot be read and why, and what
     was assumed. `job`: the job whose ranks these are, None where they are not all of them."""
 
     found: tuple[Target, ...]
@@ -72,7 +72,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def find(text: str) -> Targets:
-    """The processes that `text` means; a launcher stands for its ranks.
+    """The processes that `text` selects; a launcher selects its ranks.
 
     Raises:
         PidsError: the text has no process ids.
@@ -174,7 +174,7 @@ def launcher_name(target: Target) -> str:
 
 
 def facts_line(pid: int) -> str:
-    """What /proc says of a process that gave no stacks. Check: `ps -o stat,wchan,pcpu,nlwp,args -p
+    """A line from /proc about a process without stacks. Check: `ps -o stat,wchan,pcpu,nlwp,args -p
     PID`."""
     try:
         process = psutil.Process(pid)
