@@ -219,8 +219,7 @@ class Collectives(Communication):
             for name, seq in numbers_of(str(own), group).items():
                 self._look_at_number(name, seq, now)
                 found.append((name, group))
-        # If other ranks use gloo here, the ranks that wait must know that this rank has not. If no
-        # rank does, there is no such group.
+        # If other ranks use gloo here, the ranks that wait must know that this rank has not.
         used = [
             (name, group)
             for name, group in found

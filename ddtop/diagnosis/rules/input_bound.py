@@ -37,8 +37,7 @@ def rule(context: Context) -> list[Finding]:
     share = median(rank.loader.wait_ratio or 0.0 for rank in concerned)
     lead = concerned[0]
     assert lead.loader.report is not None
-    # If there are several loaders, the one that it waits for: the loader of a validation has other
-    # settings.
+    # Of several loaders, the one that it waits for; the one for validation has other settings.
     loader = lead.loader.report.waited or lead.loader.report
     if loader.workers:
         setting = (
