@@ -34,7 +34,7 @@ class Policy:
     working_critical_factor: float = 5.0
     """... or this many times the longest healthy wait, whichever is later."""
     transfer_critical_s: float = 300.0
-    """... or this, while it reads or writes with little CPU, which no endless loop does."""
+    """... or this, while it does I/O with little CPU, or lacks CPU time. A minute is short then."""
     still_habit_factor: float = 1.5
     """A rank without progress is a warning up to this many times the second longest healthy wait.
     Where each round waits for rollouts or for a server, the next wait is not the end. A single long

@@ -43,6 +43,8 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
         if rank.process.cpu_ratio is not None
         else ", CPU unknown"
     )
+    if rank.process.lacks_cpu:
+        text += " (ready to run, and other processes have the CPUs)"
     if rank.spinning:
         text += " (spins while it waits in MPI)"
     if process.wchan:

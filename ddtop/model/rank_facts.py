@@ -225,7 +225,8 @@ def _loader(memory: RankMemory, now: int, policy: Policy) -> LoaderFacts:
 def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> ProcessFacts:
     report, alive = memory.process, memory.exit is None
     cpu_ratio, working, wakes_per_s = ratios.cpu(memory, now, policy)
-    if working is False and ratios.lacks_cpu(memory, now, policy):
+    lacks_cpu = working is False and ratios.lacks_cpu(memory, now, policy)
+    if lacks_cpu:
         working = True
     exiting = report is not None and report.exiting
     if comm.mpi is not None and (mpi.is_inside(comm.mpi) or exiting):
@@ -246,6 +247,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         rss_bytes=report.rss_bytes if report is not None and alive else None,
         working=working,
         transfers=transfers,
+        lacks_cpu=lacks_cpu and working is True,
         wakes_per_s=wakes_per_s,
         stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
         pressure=straggler.pressure(memory, now, policy) if measured else None,

@@ -140,17 +140,21 @@ def test_long_pauses_do_not_make_an_endless_loop_usual():
 
 
 @pytest.mark.parametrize(
-    ("delay_ratio", "severity"), [(0.9, "warning"), (0.1, "critical")], ids=["crowded", "idle"]
+    ("delay_ratio", "seconds", "severity"),
+    [(0.9, 12, "warning"), (0.1, 12, "critical"), (0.9, 100, "warning")],
+    ids=["crowded", "idle", "crowded for long"],
 )
-def test_a_rank_that_is_ready_to_run_and_gets_no_cpu_is_not_stuck(delay_ratio, severity):
+def test_a_rank_that_is_ready_to_run_and_gets_no_cpu_is_not_stuck(delay_ratio, seconds, severity):
     """Beside forty other processes rank 0 got 1 % of a core and was told to make no progress."""
     job = FakeJob(3)
     job.trains(30)
     job.ranks[0].stands_at("collect_statistics")
     job.others_wait(0)
-    for passed in range(24):
+    for passed in range(2 * seconds):
         delay_ns = round(delay_ratio * passed * 0.5 * 1e9)
         job.ranks[0].seen_outside = {"load": ProcessLoad(run_delay_ns=delay_ns)}
         job.passes(0.5)
 
     assert job.kinds() == [(severity, "not-in-collective", (0,))]
+    told = "other processes have the CPUs" in "\n".join(job.finding().evidence)
+    assert told == (delay_ratio > 0.5)

@@ -109,8 +109,9 @@ class _About:
             return CRITICAL
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
         phase = phase_of(self._snapshot.rank(blame.root))
-        transfers = self._snapshot.rank(blame.root).process.transfers
-        key = (id(blame.waiters), blame.group, works, transfers, phase)
+        process = self._snapshot.rank(blame.root).process
+        is_slow = process.transfers or process.lacks_cpu
+        key = (id(blame.waiters), blame.group, works, is_slow, phase)
         limit_s = self._limits.get(key)
         if limit_s is None:
             limit_s = self._limits[key] = _limit_s(self._snapshot, blame, self._policy, works)
@@ -180,7 +181,8 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     limit_s = policy.still_habit_factor * usual_s
     if works:
         limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
-        if snapshot.rank(blame.root).process.transfers:
+        process = snapshot.rank(blame.root).process
+        if process.transfers or process.lacks_cpu:
             limit_s = max(limit_s, policy.transfer_critical_s)
     limit_s = phase_limit_s(snapshot.rank(blame.root), works, limit_s, policy)
     given_s = timeout_s(snapshot, blame)

@@ -240,6 +240,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     working: bool | None = None
     #: It has read or written data all through the last ten seconds, and used little CPU.
     transfers: bool = False
+    #: It is ready to run and gets next to no CPU, because other processes have it.
+    lacks_cpu: bool = False
     #: How often its main thread slept and woke per second, over two seconds.
     wakes_per_s: float | None = None
     #: Since when it is in the same uninterruptible sleep (state D), without any I/O.
