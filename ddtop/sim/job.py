@@ -35,6 +35,9 @@ OFTEN_TO = 1024
 """Up to so many ranks report twice a second, as agents do; of more each once."""
 STUCK_AFTER_S = 1.0
 """So long after something has come to a stand agents say that they are stuck."""
+UNSTUCK_AFTER_S = 3.0
+"""By then the hub has asked the hosts of all others for each of their reports, where most reports
+are left out (`wire.pace`)."""
 DUMPED_AFTER_S = 4.0
 """Relays ask everyone for stacks by themselves so long after something has come to a stand."""
 OOM_GROWTH_S = 25.0
@@ -146,7 +149,7 @@ class SimulatedJob:
             yield from self._arrivals(attempt, at_s, end_s)
         moment = self._moment(attempt, era, at_s)
         common = _Courses(attempt, at_s)
-        for rank in self._reporting(slot, at_s - era.begin_s):
+        for rank in self._reporting(slot, era, at_s - era.begin_s):
             course = common.of(rank)
             unheard = course.role in (STOPPED, GONE) or rank // LOCAL_SIZE == era.silent_host
             if unheard or at_s < attempt.born_s(rank):
@@ -172,16 +175,22 @@ class SimulatedJob:
         if era.kind in script.STANDS and at_s < era.begin_s + DUMPED_AFTER_S <= end_s:
             yield from self._automatic(attempt, era, at_s)
 
-    def _reporting(self, slot: int, since_s: float) -> Iterator[int]:
+    def _reporting(self, slot: int, era: Era, since_s: float) -> Iterator[int]:
         """The ranks that report in this slot, `since_s` after something has changed for all.
 
         Where most reports are left out, all ranks report once when they have got stuck or go on.
+        Then the rank that the others wait for reports each second.
         """
         if self._turns > 10 and STUCK_AFTER_S <= since_s < STUCK_AFTER_S + 1.0:
             for turn in range(slot % 10, self._turns, 10):
                 yield from self._in_turn[turn]
             return
         yield from self._in_turn[slot % self._turns]
+        if self._turns > 10 and era.kind in script.STANDS and since_s >= UNSTUCK_AFTER_S:
+            assert era.rank is not None
+            turn = era.rank // LOCAL_SIZE % self._turns
+            if turn != slot % self._turns and turn % 10 == slot % 10:
+                yield era.rank
 
     def _moment(self, attempt: _Attempt, era: Era, at_s: float) -> Moment:
         began, base = attempt.began_unix_ns, attempt.base_step

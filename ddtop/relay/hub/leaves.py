@@ -19,6 +19,7 @@ from ddtop.relay.history import FrameHistory
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S, VERSION
 from ddtop.wire import frames
+from ddtop.wire.pace import UNSTUCK, UNSTUCK_RANKS, rank_period_s
 from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
 LEAVES_MAX, RANKS_MAX = 1 << 14, 1 << 17
@@ -75,7 +76,8 @@ class Leaf:
     """A relay of another host (or of another launcher on this one).
 
     `peer`: through which connection it speaks; `others`: through which it has asked too. `pids`:
-    its living ranks by process; `asked`: those that owe an answer.
+    its living ranks by process; `stuck`: those that said last that they are stuck; `asked`: those
+    that owe an answer.
     """
 
     sender: str
@@ -88,6 +90,7 @@ class Leaf:
     over: bool = False
     others: set[bytes] = field(default_factory=set)
     pids: dict[int, int | None] = field(default_factory=dict)
+    stuck: set[int] = field(default_factory=set)
     asked: dict[str, set[int]] = field(default_factory=dict)
     credit: float = 0.0
     credit_at: float = 0.0
@@ -191,6 +194,11 @@ class Hub:
         """
         kind, pid = envelope.kind, envelope.pid
         if kind in STATES:
+            if pid is not None:
+                if envelope.stuck_key is None:
+                    leaf.stuck.discard(pid)
+                elif pid in leaf.pids:
+                    leaf.stuck.add(pid)
             return True
         # A leaf that was away for a moment sends all facts again. Who lives is still to be learned
         # from them.
@@ -200,6 +208,7 @@ class Hub:
         if kind == "Exit":
             if pid is not None and leaf.pids.pop(pid, self) is not self:
                 self._ranks -= 1
+                leaf.stuck.discard(pid)
             return new and isinstance(frames.open_record(envelope), Exit)
         if new and kind == "Stacks" and pid is not None:
             try:
@@ -271,6 +280,7 @@ class Hub:
                 # This relay replaces one that was killed: it reports anew which ranks live.
                 self._ranks -= len(leaf.pids)
                 leaf.pids.clear()
+                leaf.stuck.clear()
             leaf.instance, leaf.peer, leaf.heard, leaf.connected, leaf.over = (
                 word.instance,
                 peer,
@@ -333,9 +343,24 @@ class Hub:
                 for request, pids in leaf.asked.items():
                     self._answer_for(leaf, request, pids)
                 leaf.asked.clear()
+        self._ask_unstuck()
         self._orders = {
             ticket: order for ticket, order in self._orders.items() if now - order.at < ORDER_S
         }
+
+    def _ask_unstuck(self) -> None:
+        """Where ranks report in turns and nearly all are stuck: ask the leaves of the few others
+        for each report of them. The cause is among these."""
+        if rank_period_s(self.where.world_size or 0) <= 1.0:
+            return
+        connected = [leaf for leaf in self._leaves.values() if leaf.connected]
+        stuck = sum(len(leaf.stuck) for leaf in connected)
+        unstuck = sum(len(leaf.pids) for leaf in connected) - stuck
+        if unstuck > min(UNSTUCK_RANKS, stuck):
+            return
+        for leaf in connected:
+            if len(leaf.stuck) < len(leaf.pids):
+                self._say(leaf.peer, Reply(UNSTUCK, instance=self._instance))
 
     @property
     def connected(self) -> int:

@@ -1,7 +1,8 @@
 """Which reports of a leaf its hub is sent: in a very large world not all (`wire.pace`).
 
 A report in which a rank has just got stuck, or goes on, is always sent. So whoever waits for others
-is known at once, and who is healthy is told in turn.
+is known at once, and who is healthy is told in turn. While nearly all ranks are stuck, the hub asks
+for each report of the others (`on_unstuck`), because the cause is among them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import zlib
 
 from ddtop.wire.frames import Envelope
-from ddtop.wire.pace import host_period_s, rank_period_s
+from ddtop.wire.pace import UNSTUCK_S, host_period_s, rank_period_s
 
 _Source = tuple["int | None", "int | None"]
 
@@ -23,6 +24,7 @@ class ReportPace:
 
     def __init__(self) -> None:
         self._sent: dict[_Source, tuple[int, str | None]] = {}
+        self._unstuck_until = float("-inf")
 
     def admits(self, envelope: Envelope, world_size: int, now: float) -> bool:
         """Whether this report of a rank or host is sent. False: the next one says it all, and comes
@@ -34,11 +36,17 @@ class ReportPace:
         source = (envelope.rank, envelope.pid)
         shift = zlib.crc32(f"{envelope.sender}/{envelope.rank}".encode()) / 2**32
         state = (int(now / period_s + shift), envelope.stuck_key)
-        if self._sent.get(source) == state:
+        wanted = envelope.stuck_key is None and now < self._unstuck_until
+        if self._sent.get(source) == state and not wanted:
             return False
         self._sent[source] = state
         return True
 
+    def on_unstuck(self, now: float) -> None:
+        """The hub asks for each report of ranks that are not stuck, and of this host."""
+        self._unstuck_until = now + UNSTUCK_S
+
     def forget(self) -> None:
         """Another hub, which knows nothing of what was sent; also ranks that have gone."""
         self._sent.clear()
+        self._unstuck_until = float("-inf")

@@ -21,6 +21,7 @@ from ddtop.relay.hub.pace import ReportPace
 from ddtop.relay.hub.topology import Topology
 from ddtop.wire import frames
 from ddtop.wire.hosts import LEAF, HostClock, HubLink
+from ddtop.wire.pace import UNSTUCK
 from ddtop.wire.records import AnyRecord, Command, Reply
 
 LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"
@@ -268,7 +269,9 @@ class Uplink:
             self._ask_again(now)
             return
         self._heard = now
-        if reply.name == "beat":
+        if reply.name == UNSTUCK:
+            self._pace.on_unstuck(now)
+        elif reply.name == "beat":
             times = reply.text.split(",")
             if len(times) == 3 and all(
                 text.isascii() and text.isdigit() and len(text) < 20 for text in times

@@ -6,7 +6,7 @@ import pytest
 
 from ddtop.relay.hub.pace import ReportPace
 from ddtop.wire import frames
-from ddtop.wire.pace import RANKS_PER_S, host_period_s, rank_period_s
+from ddtop.wire.pace import RANKS_PER_S, UNSTUCK_S, host_period_s, rank_period_s
 from ddtop.wire.records import HostState, RankState
 
 LARGE = 100_000
@@ -82,3 +82,26 @@ def test_a_new_hub_is_sent_everything_again():
     pace.forget()
 
     assert pace.admits(report(), LARGE, 0.2)
+
+
+def test_while_the_hub_asks_for_it_each_report_of_a_rank_that_is_not_stuck_is_sent():
+    pace = ReportPace()
+    for envelope in (report(3), report(4, stuck="all_reduce 7"), host_report()):
+        assert pace.admits(envelope, LARGE, 1000.0)
+    pace.on_unstuck(1000.0)
+
+    every = [1000.0 + at / 4 for at in range(1, int(4 * UNSTUCK_S))]
+
+    assert all(pace.admits(report(3), LARGE, now) for now in every)
+    assert all(pace.admits(host_report(), LARGE, now) for now in every)
+    assert sum(pace.admits(report(4, stuck="all_reduce 7"), LARGE, now) for now in every) <= 1
+
+
+def test_ranks_report_in_turns_again_after_the_hub_has_stopped_asking():
+    pace = ReportPace()
+    pace.on_unstuck(1000.0)
+    after = [1000.0 + UNSTUCK_S + at / 2 for at in range(120)]
+
+    sent = sum(pace.admits(report(), LARGE, now) for now in after)
+
+    assert sent == pytest.approx(60 / rank_period_s(LARGE), abs=2)

@@ -15,6 +15,7 @@ from ddtop.relay.hub.leaves import GONE_S, Hub
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S
 from ddtop.wire import frames
+from ddtop.wire.pace import UNSTUCK
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply, Stacks
 
 NOW = 1000.0
@@ -356,3 +357,68 @@ def test_a_host_speaks_for_itself_without_a_rank(stage):
     stage.enlists()
 
     assert len(stage.hears(HostState("node1", 4), rank=None, pid=None)) == 1
+
+
+def in_large_world(stage, *, stuck, unstuck):
+    """One leaf with so many ranks of a world in which ranks report in turns; who is asked after a
+    second."""
+    stage.enlists(world="100000")
+    stage.hub.where = Topology(True, True, 100_000, "10.0.0.1:29500")
+    for pid in range(stuck + unstuck):
+        stage.greets(pid=pid, rank=pid)
+    for pid in range(stuck):
+        stage.hears(reports(pid, "all_reduce 7"))
+    stage.said.clear()
+    stage.hub.on_time(NOW)
+    return [(peer, record.name) for peer, record in stage.said]
+
+
+def reports(pid, stuck_key):
+    state = RankState("running")
+    return frames.seal(
+        state, sender="leaf", unix_ns=1, mono_ns=1, rank=pid, pid=pid, stuck_key=stuck_key
+    )
+
+
+@pytest.mark.parametrize(("stuck", "unstuck"), [(7, 1), (7, 7)])
+def test_where_few_ranks_are_not_stuck_their_leaf_is_asked_for_all_they_report(
+    stage, stuck, unstuck
+):
+    assert in_large_world(stage, stuck=stuck, unstuck=unstuck) == [(b"p1", UNSTUCK)]
+
+
+@pytest.mark.parametrize(("stuck", "unstuck"), [(8, 0), (0, 8), (3, 5)])
+def test_where_all_are_stuck_or_most_are_not_nobody_is_asked(stage, stuck, unstuck):
+    assert in_large_world(stage, stuck=stuck, unstuck=unstuck) == []
+
+
+def test_who_goes_on_or_ends_is_not_stuck_any_more(stage):
+    in_large_world(stage, stuck=4, unstuck=1)
+    stage.said.clear()
+
+    stage.hears(*(reports(pid, None) for pid in (0, 1)))
+    stage.hub.on_time(NOW)
+    assert stage.said == []
+
+    for pid in (0, 1):
+        stage.hears(Exit(pid, pid, 0, None, False, 0, "pidfd"), rank=pid, pid=pid)
+    stage.hub.on_time(NOW)
+    assert [record.name for _, record in stage.said] == [UNSTUCK]
+
+
+def test_more_than_a_thousand_ranks_that_are_not_stuck_keep_to_their_turns(stage, monkeypatch):
+    monkeypatch.setattr(hub_module, "UNSTUCK_RANKS", 2)
+
+    assert in_large_world(stage, stuck=6, unstuck=2) == [(b"p1", UNSTUCK)]
+    assert in_large_world(Stage(), stuck=6, unstuck=3) == []
+
+
+def test_in_a_world_where_every_report_is_sent_nobody_is_asked(stage):
+    stage.enlists()
+    for pid in range(3):
+        stage.greets(pid=pid, rank=pid)
+        stage.hears(reports(pid, "all_reduce 7" if pid else None))
+    stage.said.clear()
+    stage.hub.on_time(NOW)
+
+    assert stage.said == []

@@ -5,12 +5,15 @@ Without sockets.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ddtop.relay.hub.discovery import HubPlaces
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import AGAIN_S, LOST_S, Uplink
 from ddtop.wire import frames
+from ddtop.wire.pace import UNSTUCK
 from ddtop.wire.records import Command, Exit, RankState, Reply
 
 PLACES = ("tcp://10.0.0.1:1", "tcp://10.0.0.1:2")
@@ -313,3 +316,21 @@ def test_in_a_world_of_100000_ranks_reports_between_two_turns_are_left_out(stage
     # The test takes no time, so at most one turn of six seconds ends within it.
     assert 1 <= [kind for _, kind in stage.told()].count("RankState") <= 2
     assert stage.link.hub_link().dropped == 0
+
+
+def test_a_hub_that_asks_for_them_gets_the_reports_between_two_turns(stage):
+    stage.now = time.monotonic()
+    large = Topology(True, hosts=("node0",), ports=(1, 2), world_size=100_000)
+    stage.link.set_topology(large, GREETING)
+    stage.finds()
+    stage.enlists()
+    stage.passes(1.0)
+    stage.hears(Reply(UNSTUCK, instance="h1"))
+    stage.told()
+
+    for iteration in range(3):
+        data = seal(RankState("running", iteration=iteration), rank=3)
+        stage.link.put(frames.open_envelope(data), data)
+        stage.passes(1.5)
+
+    assert [kind for _, kind in stage.told()].count("RankState") == 3
