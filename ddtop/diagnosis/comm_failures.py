@@ -16,8 +16,7 @@ def is_reported(snapshot: Snapshot) -> bool:
     collective that does not complete.
     """
     return bool(reporters(snapshot)) or any(
-        one.error is not None
+        one.error is not None and not rank.gone
         for rank in snapshot.ranks
-        if not rank.gone
         for one in rank.comm.groups
     )

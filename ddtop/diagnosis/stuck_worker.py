@@ -23,13 +23,9 @@ def ranks_with_stuck_worker(snapshot: Snapshot) -> set[int]:
 def cause_of(rank: RankFacts) -> str | None:
     """One of the words above; None if the rank waits for no worker, or the worker works."""
     loader = rank.loader.report
-    if (
-        rank.gone
-        or rank.state in (State.STOPPED, State.SILENT)
-        or rank.loader.stuck_since_unix_ns is None
-    ):
+    if rank.loader.stuck_since_unix_ns is None or loader is None:
         return None
-    if loader is None or not _waits_for_it(rank, loader):
+    if rank.gone or rank.state in (State.STOPPED, State.SILENT) or not _waits_for_it(rank, loader):
         return None
     if helpless(loader):
         return HALTED if loader.owing_state in ("T", "t") else DEAD

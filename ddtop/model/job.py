@@ -12,6 +12,7 @@ from ddtop.model.state.arrival_rounds import Answer
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.memory import JobMemory, RankMemory, copy_parts
 from ddtop.model.state.series import Series
+from ddtop.model.state.sharing import share_text
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.rank_runs import unpacked
@@ -181,6 +182,8 @@ class Job(JobMemory):
         if len(self.attempts) >= HOSTS_MAX or not restarts.admit(self, envelope, hello):
             return
         self._note_time(envelope)
+        share_text(hello, self.newest_hello)
+        self.newest_hello = hello
         generation = self.attempts[envelope.sender][1]
         memory = self.ranks.get(hello.rank)
         if memory is not None and generation < memory.generation:

@@ -39,9 +39,9 @@ LOOK_SHARE = 0.15
 10,000."""
 LOOK_SHARE_MOST = 0.5
 """The share if a look takes longer than that, as at 100,000 ranks."""
-SLOW_LOOK_S, LOOK_SHARE_SLOW = 1.0, 0.8
+SLOW_LOOK_S, LOOK_SHARE_SLOW = 1.0, 1.0
 """If a look takes this long, this share applies to the two or three looks until a finding appears
-or clears."""
+or clears: they follow each other at once."""
 WAVERS_S = STEP_NS / 1e9
 """Something was found but is not shown yet: the second look comes as soon as it counts."""
 BEHIND_S = 1.0

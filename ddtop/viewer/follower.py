@@ -12,6 +12,7 @@ import pwd
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from sys import intern
 
 import msgspec
 
@@ -27,6 +28,7 @@ from ddtop.viewer.replay import NO_END, read_recording
 from ddtop.viewer.requests import ANSWERS, Requests
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire import frames
+from ddtop.wire.pace import rank_period_s
 from ddtop.wire.progress import Speed
 from ddtop.wire.records import AnyRecord, Command, Reply, Stacks
 
@@ -42,7 +44,13 @@ looks are seconds apart, and to apply every report would cost three times as muc
 STUCK_LATE_S = 0.25
 """A look that should name a hang comes this long after the time limit, so that it is not slightly
 too early."""
+STUCK_HEARD_S = 2.0
+"""A stuck rank is known at most so long after it got stuck: its agent reports it after a second,
+and the report takes up to another second."""
 _REPORTS = ("RankState", "HostState")
+WAITS_TO_S = 3.0
+"""If the ranks take turns of at least so many seconds, their reports are applied when they arrive.
+Almost none would be replaced before a look, and the look would take longer."""
 _Source = tuple[str, str, "int | None", "int | None"]
 """Kind, sender, rank and pid of a report: a newer one replaces an older one of the same."""
 STOPPED_STATES = "Tt"
@@ -92,10 +100,10 @@ class Follower:
         self.newest_only = False
         """For a large job: apply only the newest report of each rank and host, before a look."""
         self.stuck_unix_ns: int | None = None
-        """When a rank of a large job first reported to be stuck; reset by the look that can name
-        the reason (`stuck_look_s` later)."""
+        """Since when the first rank of a large job is stuck, as far as known; reset by the look
+        that can name the reason (`stuck_look_s` later)."""
         self._waiting: dict[_Source, frames.Envelope] = {}
-        self._stuck: dict[_Source, str | None] = {}
+        self._stuck: dict[tuple[str, int | None], str] = {}
         self._clock = clock
         self._offset_ns = 0
         self._groups: tuple[bytes, AnyRecord | None] = (b"", None)
@@ -112,13 +120,28 @@ class Follower:
         except frames.WireError:
             self.garbled += 1
             return None
+        news = self.stuck_unix_ns is None
         if envelope.kind in _REPORTS:
             if self.newest_only and self._may_wait(envelope) and self._waits(envelope):
                 return None
         elif envelope.kind != "Reply":
             # The waiting reports are older than this one.
             self._take_waiting()
-        return self._take(envelope)
+        taken = self._take(envelope)
+        if news and self.stuck_unix_ns is not None:
+            self.stuck_unix_ns = self._stuck_since_unix_ns(envelope, self.stuck_unix_ns)
+        return taken
+
+    def _stuck_since_unix_ns(self, envelope: frames.Envelope, now_unix_ns: int) -> int:
+        """Since when the rank of this report is stuck: a hang is named so long after that."""
+        memory = self.job.ranks.get(envelope.rank) if envelope.rank is not None else None
+        if memory is None or memory.state is None:
+            return now_unix_ns
+        since = [one.pending_since_unix_ns or now_unix_ns for one in memory.state.groups]
+        since += [call.since_unix_ns for call in memory.state.open_calls]
+        # A receive may have been open for hours, and be no part of what has happened now.
+        earliest = now_unix_ns - int(STUCK_HEARD_S * 1e9)
+        return min(max(min(since, default=now_unix_ns), earliest), now_unix_ns)
 
     def _may_wait(self, envelope: frames.Envelope) -> bool:
         """Whether a newer report of the same rank or host may replace it before the next look."""
@@ -131,19 +154,31 @@ class Follower:
         """Let this report wait. False if it must be applied now because its rank has just got stuck
         or continues: the first such report dates the event."""
         key = (envelope.kind, envelope.sender, envelope.rank, envelope.pid)
-        if envelope.stuck_key != self._stuck.get(key):
-            self._stuck[key] = envelope.stuck_key
-            if envelope.stuck_key is not None and self.stuck_unix_ns is None:
-                self.stuck_unix_ns = self.now_unix_ns()
+        if envelope.rank is not None and self._notes_stuck(envelope):
             before = self._waiting.pop(key, None)
             if before is not None:
                 self._take(before)
+            return False
+        if envelope.rank is not None and rank_period_s(self.job.world_size) >= WAITS_TO_S:
             return False
         before = self._waiting.get(key)
         if before is None or before.unix_ns <= envelope.unix_ns:
             self._waiting[key] = envelope
         if envelope.rank is None:
             self.job.note_host(envelope)
+        return True
+
+    def _notes_stuck(self, envelope: frames.Envelope) -> bool:
+        """Whether the rank of this report has just got stuck, or goes on."""
+        process, stuck = (envelope.sender, envelope.pid), envelope.stuck_key
+        if stuck == self._stuck.get(process):
+            return False
+        if stuck is None:
+            del self._stuck[process]
+        else:
+            self._stuck[intern(envelope.sender), envelope.pid] = intern(stuck)
+            if self.stuck_unix_ns is None:
+                self.stuck_unix_ns = self.now_unix_ns()
         return True
 
     def _take_waiting(self) -> None:
@@ -241,7 +276,7 @@ class Follower:
 
     @property
     def stuck_look_s(self) -> float:
-        """How long after the first stuck report a hang can be named, seconds."""
+        """How long after the first rank got stuck a hang can be named, seconds."""
         return self.job.policy.still_limit_s + STUCK_LATE_S
 
 

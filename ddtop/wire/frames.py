@@ -27,7 +27,7 @@ class SchemaError(WireError):
     """A frame of another major version; the text names both versions."""
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a record comes from and when it was made.
 
     `sender` is the relay that it goes through (`registry.relay_identity`), `rank` and `pid` are

@@ -59,7 +59,7 @@ class Limit(msgspec.Struct, frozen=True, array_like=True):
     limit: int
 
 
-class ProcessLoad(msgspec.Struct, frozen=True, array_like=True):
+class ProcessLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One rank's process. `run_delay_ns` and `ran_ns` of the main thread only grow: ready but
     without a CPU, and running (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that
     had to come from a disk.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Feed(msgspec.Struct, frozen=True, array_like=True):
+class Feed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """From what the DataLoader takes its data.
 
     `sampler`, `batch_sampler`, `dataset`: class names. `plain`: torch's own sequential or random
@@ -36,7 +36,7 @@ class Feed(msgspec.Struct, frozen=True, array_like=True):
     taken: int = 0
 
 
-class Waited(msgspec.Struct, frozen=True, array_like=True):
+class Waited(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The DataLoader for whose batches the rank has waited most over the last 20 s, of several that
     it uses in turn.
 
@@ -51,7 +51,7 @@ class Waited(msgspec.Struct, frozen=True, array_like=True):
     feeds: bool = False
 
 
-class Loader(msgspec.Struct, frozen=True, array_like=True):
+class Loader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The DataLoader iterator that this rank used last.
 
     `feed` is that of the loader that feeds the optimizer, if one does.

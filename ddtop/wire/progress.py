@@ -18,7 +18,7 @@ EXPECTED_CHARACTERS, EXPECTED_MOST_S = 64, 7 * 86_400.0
 """The longest name and the longest time of an expected region. As with a mute, a week is enough."""
 
 
-class TrainingProgress(msgspec.Struct, frozen=True, array_like=True):
+class TrainingProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far the training of this rank is. Numbers are those that the program's own CPU code has
     computed; None where nobody counts them.
 
@@ -49,7 +49,7 @@ class TrainingProgress(msgspec.Struct, frozen=True, array_like=True):
     phases_ended: int = 0
 
 
-class Speed(msgspec.Struct, frozen=True, array_like=True):
+class Speed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How fast a rank trained in two minutes of training.
 
     `unit`: tokens or samples of the whole job, or steps. `per_s`: the median of four pieces,
@@ -67,7 +67,7 @@ class Speed(msgspec.Struct, frozen=True, array_like=True):
     wait_ratio: float = 0.0
 
 
-class Pace(msgspec.Struct, frozen=True, array_like=True):
+class Pace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How fast the training of a rank is, without validations, checkpoints and compilations.
 
     `now`: the last two minutes of training, which began at `since_unix_ns`. `before`: two minutes

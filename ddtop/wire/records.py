@@ -32,7 +32,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all records: positional on the wire, told apart by the class name."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The innermost frame of the user's own code, outside site-packages and the standard library.
 
     `waits_on` is one word for what the frame does (`agent.probes.place` has the list).
@@ -59,7 +59,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     framework_inside: bool = False
 
 
-class Collective(msgspec.Struct, frozen=True, array_like=True):
+class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One collective of one process group as torch's flight recorder has it.
 
     `seq` is `collective_seq_id` (comparable across ranks), `op_id` also counts p2p (not
@@ -83,7 +83,7 @@ class Collective(msgspec.Struct, frozen=True, array_like=True):
     root: int | None = None
 
 
-class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far this rank is in one process group.
 
     `enqueued` counts what was enqueued (on gloo also p2p), `completed` what has completed; None
@@ -106,7 +106,7 @@ class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     p2p_calls: int = 0
 
 
-class OpenCall(msgspec.Struct, frozen=True, array_like=True):
+class OpenCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A call that the flight recorder does not see and that has not returned.
 
     `init_process_group`, `recv` and others. In MPI `group` is its communicator. `within`: the Wait
@@ -158,7 +158,7 @@ class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
     launcher: bool = False
 
 
-class Hello(Record, frozen=True, array_like=True):
+class Hello(Record, frozen=True, array_like=True, gc=False):
     """Who this process is. Sent first, again when it changes, and again to every new relay.
 
     `rank` None: a candidate without a number. `claim`: where the number comes from, `env`
@@ -233,7 +233,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     microbatch: int | None = None
 
 
-class RankState(Record, frozen=True, array_like=True):
+class RankState(Record, frozen=True, array_like=True, gc=False):
     """What a rank does now. Sent twice a second; the newest replaces one that still waits.
 
     `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last
@@ -330,7 +330,7 @@ class Groups(Record, frozen=True, array_like=True):
     groups: tuple[Group, ...]
 
 
-class ProcessState(msgspec.Struct, frozen=True, array_like=True):
+class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The process of one rank as the relay sees it in /proc.
 
     `state`: the letter of /proc/PID/stat. `cpu_ns` and `io_bytes` only grow and include the living

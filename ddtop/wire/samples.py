@@ -17,7 +17,7 @@ ARRIVALS_MAX = 2048
 """Collectives kept a group: 10 KB, and what torch's recorder holds by default."""
 
 
-class Spot(msgspec.Struct, frozen=True, array_like=True):
+class Spot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A line of the program's own code, and in how many of the agent's last samples the main thread
     was there.
 

@@ -23,6 +23,8 @@ STATES = ("healthy", "hang")
 CPU_BARS = {1024: 0.35, 10_000: 0.35, 100_000: 1.0}
 JOIN_BARS_S = {1024: 2.0, 10_000: 2.0}
 MEMORY_BAR_MIB, NAMED_BAR_S = 2048.0, 15.0
+HANGS = 5
+"""So many hangs are named, at different moments of the turns in which ranks report."""
 GIVE_UP_S = 3600.0
 Measured = dict[str, Any]
 
@@ -38,6 +40,7 @@ def measure(
             found = part("viewer", ranks, state, seconds)
             points += growth.points_of("viewer", ranks, state, found)
             yield from _viewer_rows(ranks, state, found)
+        yield from _named_rows(ranks, part("named", ranks, "hang", HANGS))
         found = part("hub", ranks, "healthy", seconds)
         points += growth.points_of("hub", ranks, "healthy", found)
         yield from _hub_rows(ranks, found)
@@ -74,11 +77,17 @@ def _viewer_rows(ranks: int, state: str, found: Measured) -> Iterator[Row]:
     else:
         name = f"{what} joins and judges"
         yield limited(name, found["join_s"], bar, "s", joined, digits=2)
-    if state == "hang" and found["named_s"] is not None:
-        name = f"{what} names the hang"
-        yield limited(name, found["named_s"], NAMED_BAR_S, "s", "after it began", digits=1)
-    elif state == "hang":
-        yield Row(f"{what} names the hang", "not at all", f"<= {NAMED_BAR_S:g} s", False)
+
+
+def _named_rows(ranks: int, found: Measured) -> Iterator[Row]:
+    what = f"{ranks:,} ranks: a hang is named"
+    after_s = found["named_s"]
+    every = ", ".join("not at all" if one is None else f"{one:.1f}" for one in after_s)
+    detail = f"the latest of {len(after_s)}: {every}; the longest look {found['look_s']:.2f} s"
+    if None in after_s:
+        yield Row(what, "not each", f"<= {NAMED_BAR_S:g} s", False, detail)
+    else:
+        yield limited(what, max(after_s), NAMED_BAR_S, "s", detail, digits=1)
 
 
 def _hub_rows(ranks: int, found: Measured) -> Iterator[Row]:

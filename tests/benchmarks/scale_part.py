@@ -1,5 +1,5 @@
 """One process of a large job by itself, on replayed frames: `python -m tests.benchmarks.scale_part
-viewer|hub RANKS healthy|hang SECONDS`. Prints one JSON line.
+viewer|hub RANKS healthy|hang SECONDS`, or `... named RANKS hang HANGS`. Prints one JSON line.
 
 The frames are those of a simulated job. Time is that of the job: a second of it takes as long as
 its frames take here. So what else runs on the machine, and how many cores it has, changes little:
@@ -14,26 +14,33 @@ import os
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
 from ddtop import registry
+from ddtop.diagnosis.finding import CRITICAL, Verdict
+from ddtop.model.state.facts import Snapshot
 from ddtop.relay.server import Server
 from ddtop.sim.incidents import NOT_IN_COLLECTIVE, Incident, Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
 from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, due_for_stuck_s, period_of_looks_s
 from ddtop.viewer.follower import Follower
 from ddtop.wire import frames
+from ddtop.wire.pace import rank_period_s
 from ddtop.wire.records import Command
 from tests.benchmarks.procfs import memory_mib
 
 LIVED_S, FAULT_S = 60, 3.0
 """The job is so old when it is joined; where it hangs, it does so this long after that."""
+HANG_S, BETWEEN_S = 20.0, 14.0
+"""Where several hangs follow each other, each lasts so long, and all goes well for so long before
+the next."""
 BEAT_S = 2
 """Each leaf says so often that it is there."""
 RUN = "simulated"
-Measured = dict[str, "float | None"]
+Measured = dict[str, Any]
 
 
 class Meter:
@@ -53,9 +60,8 @@ class Meter:
 class Replay:
     """A simulated job from the moment at which it is joined."""
 
-    def __init__(self, ranks: int, hangs: bool, seconds: int) -> None:
+    def __init__(self, ranks: int, faults: tuple[Incident, ...], seconds: int) -> None:
         began = 1_700_000_000 * SECOND_NS
-        faults = (Incident(NOT_IN_COLLECTIVE, LIVED_S + FAULT_S),) if hangs else ()
         self.job = SimulatedJob(
             ranks, scenario=Scenario(faults), began_unix_ns=began, reports_per_s=1
         )
@@ -73,42 +79,90 @@ class Replay:
             yield found
 
 
-def viewer(ranks: int, hangs: bool, seconds: int) -> Measured:
-    """A viewer without a screen: as the engine of the dashboard takes in, looks and judges."""
-    gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * ranks, *GC_THRESHOLDS[1:])
-    replay = Replay(ranks, hangs, seconds)
-    follower = Follower(replay.job.name, lambda: replay.now)
-    follower.newest_only = True
-    joining, taking, looking = Meter(), Meter(), Meter()
-    past = replay.job.joining(replay.now)
-    size = _taken(follower, past, joining)
-    follower.live = True
-    joining(follower.look, replay.now)
-    named: float | None = None
-    began = due = cost_s = 0.0
-    for found in replay.slots():
-        _taken(follower, found, taking)
+class Watch:
+    """A viewer without a screen: it joins, takes in, and looks when the engine of the dashboard
+    would. The cost of a look is that of its CPU time."""
+
+    def __init__(self, ranks: int, replay: Replay) -> None:
+        gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * ranks, *GC_THRESHOLDS[1:])
+        self._replay = replay
+        self._follower = Follower(replay.job.name, lambda: replay.now)
+        self._follower.newest_only = True
+        self.joining, self.taking, self.looking = Meter(), Meter(), Meter()
+        self.costs_s: list[float] = []
+        self._began = self._due = self._cost_s = 0.0
+        self._shown: deque[Snapshot] = deque(maxlen=2)
+        past = replay.job.joining(replay.now)
+        self.joined_bytes = _taken(self._follower, past, self.joining)
+        self._follower.live = True
+        self.joining(self._follower.look, replay.now)
+
+    def take(self, found: list[bytes]) -> tuple[Verdict, float] | None:
+        """Take these frames in; what a look finds, and when it is over (s after the joining), where
+        one is due."""
+        follower, replay = self._follower, self._replay
+        _taken(follower, found, self.taking)
         now = (replay.now - replay.begin) / SECOND_NS
         if follower.stuck_unix_ns is not None:
-            heard = (follower.stuck_unix_ns - replay.begin) / SECOND_NS
-            due = due_for_stuck_s(due, began, cost_s, heard + follower.stuck_look_s)
-        if now < due:
-            continue
-        before = looking.seconds
-        _, verdict = looking(follower.look, replay.now)
-        began, cost_s = now, looking.seconds - before
-        due = began + period_of_looks_s(cost_s, follower.judge.wavers)
-        if named is None and any(one.severity == "critical" for one in verdict.findings):
-            named = now - FAULT_S + cost_s
+            since = (follower.stuck_unix_ns - replay.begin) / SECOND_NS
+            wanted = since + follower.stuck_look_s
+            self._due = due_for_stuck_s(self._due, self._began, self._cost_s, wanted)
+        if now < self._due:
+            return None
+        before = self.looking.seconds
+        snapshot, verdict = self.looking(follower.look, replay.now)
+        # The engine keeps the facts of two looks, and frees older ones a few at a time.
+        self._shown.append(snapshot)
+        self._began, self._cost_s = now, self.looking.seconds - before
+        self.costs_s.append(self._cost_s)
+        self._due = now + period_of_looks_s(self._cost_s, follower.judge.wavers)
+        return verdict, now + self._cost_s
+
+
+def viewer(ranks: int, hangs: bool, seconds: int) -> Measured:
+    """What a viewer costs."""
+    faults = (Incident(NOT_IN_COLLECTIVE, LIVED_S + FAULT_S),) if hangs else ()
+    replay = Replay(ranks, faults, seconds)
+    watch = Watch(ranks, replay)
+    for found in replay.slots():
+        watch.take(found)
     return {
-        "join_s": joining.seconds,
-        "join_mib": size / 2**20,
-        "take": taking.seconds / seconds,
-        "look": looking.seconds / seconds,
+        "join_s": watch.joining.seconds,
+        "join_mib": watch.joined_bytes / 2**20,
+        "take": watch.taking.seconds / seconds,
+        "look": watch.looking.seconds / seconds,
+        "look_s": max(watch.costs_s),
         "frames_per_s": replay.count / seconds,
         "bytes_per_s": replay.size / seconds,
-        "named_s": named,
         "rss_mib": memory_mib(os.getpid())["rss"],
+    }
+
+
+def named(ranks: int, _hangs: bool, count: int) -> Measured:
+    """How long after it began each of `count` hangs has its name (s; None: not while it lasted).
+
+    They begin at different moments of the turns in which the ranks report, and of the looks.
+    """
+    turn_s = rank_period_s(ranks)
+    faults = []
+    for number in range(count):
+        begin_s = LIVED_S + FAULT_S + number * (HANG_S + BETWEEN_S + turn_s / count)
+        culprit = (number * 7919 + 13) % ranks
+        faults.append(Incident(NOT_IN_COLLECTIVE, begin_s, begin_s + HANG_S, culprit))
+    over_s = (faults[-1].end_s or 0.0) - LIVED_S
+    replay = Replay(ranks, tuple(faults), int(over_s))
+    watch = Watch(ranks, replay)
+    after_s: dict[int, float] = {}
+    for found in replay.slots():
+        looked = watch.take(found)
+        worst = [one for one in looked[0].findings if one.severity == CRITICAL] if looked else []
+        blamed = {rank for one in worst for rank in one.ranks}
+        for fault in faults:
+            if looked is not None and fault.rank in blamed and fault.rank is not None:
+                after_s.setdefault(fault.rank, looked[1] + LIVED_S - fault.begin_s)
+    return {
+        "named_s": [after_s.get(one.rank or 0) for one in faults],
+        "look_s": max(watch.costs_s),
     }
 
 
@@ -131,10 +185,10 @@ def _taken(follower: Follower, data: Iterable[bytes], meter: Meter) -> int:
     return size
 
 
-def hub(ranks: int, hangs: bool, seconds: int) -> Measured:
+def hub(ranks: int, _hangs: bool, seconds: int) -> Measured:
     """The loop of the hub's relay, from the frames of its leaves to history and recording; without
     sockets, and nobody looks."""
-    replay = Replay(ranks, hangs, seconds)
+    replay = Replay(ranks, (), seconds)
     job, fleet = replay.job, replay.job.fleet
     server = Server(job.name, RUN, 0, 0.0, sender=fleet.sender(0))
     # It has become a hub by the Hello of a rank on another host.
@@ -187,7 +241,7 @@ def _to_hub(server: Server, data: Iterable[bytes], meter: Meter) -> None:
 def main() -> None:
     """Measure one of them."""
     what, ranks, state, seconds = sys.argv[1:5]
-    part = {"viewer": viewer, "hub": hub}[what]
+    part = {"viewer": viewer, "hub": hub, "named": named}[what]
     with tempfile.TemporaryDirectory(prefix="ddtop-scale-") as home:
         os.environ["DDTOP_STATE"] = os.environ["DDTOP_RUNTIME"] = home
         registry.secret()

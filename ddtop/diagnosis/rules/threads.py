@@ -81,6 +81,8 @@ _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT
 
 def _recorded(rank: RankFacts, group: str) -> Calls:
     """The open entries of two threads in the flight recorder."""
+    if len(rank.comm.open_collectives) < 2:
+        return ()
     first: dict[int, tuple[str, str]] = {}
     for call in sorted(rank.comm.open_collectives, key=lambda one: one.seq):
         if (
@@ -97,16 +99,12 @@ def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
 
     A frame does not show its group, so only one group may be pending.
     """
+    stacks = rank.dump.stacks
+    if stacks is None or stacks.taken_unix_ns < since_unix_ns:
+        return ()
     pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
     known = any(call.thread_id is not None for call in rank.comm.open_collectives)
-    stacks = rank.dump.stacks
-    if (
-        known
-        or len(pending) != 1
-        or pending[0].group != group
-        or stacks is None
-        or stacks.taken_unix_ns < since_unix_ns
-    ):
+    if known or len(pending) != 1 or pending[0].group != group:
         return ()
     calls = [
         (_name(thread), call) for thread in stacks.threads if (call := _call(thread)) is not None

@@ -81,9 +81,11 @@ class State(str, Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """One rank waits in one group for the members that are behind it."""
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """One rank waits in one group for the members that are behind it.
+
+    A Struct, because in a hang there is one for each rank and group.
+    """
 
     rank: int
     group: str

@@ -83,7 +83,7 @@ def cpu(
         return None, None, None
     seconds, (cpu_ns, io_bytes, switches) = grown
     wakes_per_s = switches / seconds
-    own_ratio = agent_ratio(memory.counters.grown(policy.cpu_window_s, now)) or 0.0
+    own_ratio = _own_ratio(memory, policy.cpu_window_s, now)
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
@@ -142,8 +142,14 @@ def _is_served(memory: RankMemory) -> bool:
 def _cpu_mean(memory: RankMemory, now: int, policy: Policy) -> float:
     """Cores used over the whole window, without the agent's."""
     grown = memory.cpu.grown(policy.window_s, now)
-    own_ratio = agent_ratio(memory.counters.grown(policy.window_s, now)) or 0.0
+    own_ratio = _own_ratio(memory, policy.window_s, now)
     return grown[1][0] / (grown[0] * 1e9) - own_ratio if grown else 0.0
+
+
+def _own_ratio(memory: RankMemory, window_s: float, now: int) -> float:
+    """Cores that ddtop's own thread in the rank uses; 0 where that is not known."""
+    grown = memory.counters.grown_of(AGENT.start, window_s, now)
+    return grown[1] / (grown[0] * 1e9) if grown is not None else 0.0
 
 
 def agent_ratio(grown: Grown) -> float | None:

@@ -35,12 +35,22 @@ def first_open_seq(progress: GroupProgress, open_collectives: Iterable[Collectiv
     Its own entry is used once it has been read. monitored_barrier advances the count and leaves no
     entry behind, so the one after the last completed need not be the next.
     """
-    entries = [item.seq for item in open_collectives if item.group == progress.group]
-    if entries:
-        return min(entries)
+    return _first_open(progress, open_collectives)[0]
+
+
+def _first_open(
+    progress: GroupProgress, open_collectives: Iterable[Collective]
+) -> tuple[int, Collective | None]:
+    """`first_open_seq`, and its entry once that has been read."""
+    first: Collective | None = None
+    for item in open_collectives:
+        if item.group == progress.group and (first is None or item.seq < first.seq):
+            first = item
+    if first is not None:
+        return first.seq, first
     if progress.completed is None:
-        return comparable_seq(progress)
-    return progress.completed + 1 - (progress.p2p_offset or 0)
+        return comparable_seq(progress), None
+    return progress.completed + 1 - (progress.p2p_offset or 0), None
 
 
 def waits_of(
@@ -63,26 +73,17 @@ def waits_of(
         ):
             continue
         for progress in facts.comm.groups:
-            if progress.pending_since_unix_ns is None:
+            since = progress.pending_since_unix_ns
+            if since is None:
                 continue
-            if not _really_waits(facts) and not (
-                progress.group in nccl and stuck_on_gpu(facts, policy)
-            ):
+            name = progress.group
+            if not _really_waits(facts) and not (name in nccl and stuck_on_gpu(facts, policy)):
                 continue
-            name, seq = progress.group, first_open_seq(progress, facts.comm.open_collectives)
             front = fronts.get(name)
             if front is None:
                 front = fronts[name] = _Front(ranks, name, members.get(name, ()))
-            entry = next(
-                (
-                    item
-                    for item in facts.comm.open_collectives
-                    if (item.group, item.seq) == (name, seq)
-                ),
-                None,
-            )
+            seq, entry = _first_open(progress, facts.comm.open_collectives)
             op, root = (entry.op, entry.root) if entry is not None else (None, None)
-            since = progress.pending_since_unix_ns
             behind = front.behind(facts.rank, seq)
             if root is not None and op in ROOT_GIVES and root != facts.rank and root in behind:
                 behind = front.only(root)
@@ -100,12 +101,9 @@ class _Front:
     ) -> None:
         self._ranks, self._members = ranks, members
         self._outside: tuple[int, ...] | None = None
-        reached = [
-            (_reached(ranks.get(member), group), place) for place, member in enumerate(members)
-        ]
-        reached.sort()
-        self._reached = [seq for seq, _ in reached]
-        self._places = [place for _, place in reached]
+        reached = [_reached(ranks.get(member), group) for member in members]
+        self._places = sorted(range(len(reached)), key=reached.__getitem__)
+        self._reached = [reached[place] for place in self._places]
         self._known: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
         self._roots: dict[int, tuple[int, ...]] = {}
 

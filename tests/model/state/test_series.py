@@ -128,3 +128,30 @@ def test_a_series_can_keep_more_seconds():
 
     assert found.grown(60.0, 99 * S) == (60.0, (60,))
     assert Series().grown(60.0, 0) is None
+
+
+@given(
+    st.lists(st.integers(1, 4 * S), min_size=2, max_size=12),
+    st.sampled_from([0.5, 2.0, 2.5, 5.0, 10.0]),
+    st.integers(0, 12 * S),
+)
+def test_a_window_begins_at_the_last_point_that_it_covers(pauses, window_s, later):
+    times = [sum(pauses[: number + 1]) for number in range(len(pauses))]
+    found = Series()
+    for number, at in enumerate(times):
+        found.add(at, 7 * number, number * number)
+    kept, now = len(found), times[-1] + later
+    whole = [(at, number) for number, at in enumerate(times)][-kept:]
+    before = [one for one in whole[:-1] if one[0] <= times[-1] - window_s * S] or whole[:1]
+    begin_ns, begin = before[-1]
+    last = len(times) - 1
+
+    expected = None
+    if kept > 1 and later <= window_s * S:
+        seconds = (times[-1] - begin_ns) / S
+        expected = (seconds, (7 * (last - begin), last * last - begin * begin))
+
+    assert found.grown(window_s, now) == expected
+    for counter in (0, 1):
+        one = expected and (expected[0], expected[1][counter])
+        assert found.grown_of(counter, window_s, now) == one
