@@ -412,12 +412,18 @@ class Policy:
     """Read from outside, a rank waits after so long in one call. Two looks are a second apart."""
     stack_apart_looks: int = 24
     """... and one that runs takes part in no collective after so many looks elsewhere in a row."""
-    stack_late_looks: int = 24
+    stack_late_looks: int = 12
     """Read from outside, a straggler is named after so many looks at it, ..."""
     stack_late_s: float = 4.0
     """... over so long, and a third as many looks at each rank that waits for it."""
     stack_late_ratio: float = 0.1
     """It is in a call for others in this share of its looks at most."""
+    stack_late_wait_ratio: float = 0.3
+    """The others are in a collective in this share of their looks, taken together, and each of them
+    in two thirds of it."""
+    stack_late_chance: float = 3e-4
+    """That a rank which waits like the others is found in a call so seldom is less likely than
+    this."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so something is always open for a moment. Only what stays open
     is shown as a wait."""

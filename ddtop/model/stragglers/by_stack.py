@@ -6,7 +6,8 @@ looks find it in no call for others, while they find all others in collectives m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddtop.policy import Policy
@@ -33,7 +34,7 @@ class LateByStack:
 def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
     """Who may be late after these looks, however few they are; None where nobody can be.
 
-    Each rank has to be clearly one or the other, so a rank without looks rules out all others.
+    A rank without looks rules out all others.
     """
     known = {rank: look for rank, look in looks.items() if look is not None and look.looks}
     if len(known) < max(2, len(looks)):
@@ -44,11 +45,9 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
         if look.call_looks <= policy.stack_late_ratio * look.looks
     }
     waiters = {
-        rank: look.wait_looks / look.looks
-        for rank, look in known.items()
-        if look.wait_looks >= policy.straggler_critical_ratio * look.looks
+        rank: look.wait_looks / look.looks for rank, look in known.items() if rank not in late
     }
-    if not late or not waiters or len(late) + len(waiters) < len(known):
+    if not late or not waiters or _together(known, waiters) < policy.stack_late_wait_ratio:
         return None
     return LateByStack(
         tuple(sorted(late)),
@@ -60,21 +59,40 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
     )
 
 
+def _together(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
+    """The share of all looks at these ranks that found one in a collective."""
+    found = [known[rank] for rank in ranks]
+    return sum(look.wait_looks for look in found) / sum(look.looks for look in found)
+
+
 def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
     """Who is late for certain: looked at often enough, and the others wait anew each time."""
     found = suspects_of(looks, policy)
     if found is None or found.seconds < policy.stack_late_s:
         return None
-    seen = all(_is_seen(looks[rank], policy) for rank in found.ranks)
-    return found if seen and all(_waits(looks[rank], policy) for rank in found.waiters) else None
+    if found.wait_ratio < policy.stack_late_wait_ratio * 2 / 3:
+        return None
+    known = {rank: look for rank, look in looks.items() if look is not None}
+    ratio = _together(known, found.waiters)
+    seen = all(_is_seen(known[rank], ratio, policy) for rank in found.ranks)
+    return found if seen and all(_waits(known[rank], policy) for rank in found.waiters) else None
 
 
-def _is_seen(look: OutsideLook | None, policy: Policy) -> bool:
-    return look is not None and look.looks >= policy.stack_late_looks
+def _is_seen(look: OutsideLook, ratio: float, policy: Policy) -> bool:
+    """Whether chance does not find a rank that waits in `ratio` of the time so seldom in a call."""
+    count, inside = look.looks, look.call_looks
+    if count < policy.stack_late_looks:
+        return False
+    chance = sum(
+        math.comb(count, found) * ratio**found * (1 - ratio) ** (count - found)
+        for found in range(inside + 1)
+    )
+    return chance <= policy.stack_late_chance
 
 
-def _waits(look: OutsideLook | None, policy: Policy) -> bool:
-    if look is None or look.looks < policy.stack_late_looks // 3:
+def _waits(look: OutsideLook, policy: Policy) -> bool:
+    if look.looks < policy.stack_late_looks // 3:
         return False
     # Validating or saving once is one long wait, and no straggler.
-    return look.one_wait_looks <= policy.straggler_critical_ratio / 2 * look.looks
+    longest = min(policy.straggler_critical_ratio * look.wait_looks, look.looks / 4)
+    return look.one_wait_looks <= max(1, longest)

@@ -28,6 +28,14 @@ def test_the_rank_that_is_never_in_the_wait_is_late():
     assert (round(found.call_ratio, 3), round(found.wait_ratio, 3)) == (0.05, 0.688)
 
 
+def test_waits_of_less_than_half_of_the_time_need_more_looks():
+    """A rank that takes 40 ms more in a step of 50 ms keeps the others waiting for 45 % of it."""
+    half = changed(WAITS, looks=20, call_looks=9, wait_looks=9)
+
+    assert late(half, changed(LATE, looks=14, call_looks=0), half).ranks == (1,)
+    assert late(half, changed(LATE, looks=13, call_looks=0), half) is None
+
+
 def test_several_ranks_may_be_late():
     assert late(LATE, WAITS, WAITS, LATE).ranks == (0, 3)
 
@@ -35,10 +43,12 @@ def test_several_ranks_may_be_late():
 @pytest.mark.parametrize(
     "looks",
     [
-        (changed(WAITS, call_looks=5, wait_looks=5), LATE),
+        (changed(WAITS, call_looks=4, wait_looks=4), LATE),
+        (WAITS, changed(WAITS, call_looks=2, wait_looks=2), LATE),
         (WAITS, changed(LATE, call_looks=8)),
-        (WAITS, changed(LATE, looks=12, call_looks=0)),
-        (changed(WAITS, looks=6, call_looks=6, wait_looks=6), LATE),
+        (WAITS, changed(LATE, looks=11, call_looks=0)),
+        (changed(WAITS, call_looks=6, wait_looks=6), changed(LATE, looks=14, call_looks=0)),
+        (changed(WAITS, looks=3, call_looks=3, wait_looks=3), LATE),
         (changed(WAITS, one_wait_looks=8), LATE),
         (changed(WAITS, looks_s=2.0), LATE),
         (WAITS, LATE, None),
@@ -46,9 +56,11 @@ def test_several_ranks_may_be_late():
         (LATE, LATE),
     ],
     ids=[
-        "the others compute most of the time",
+        "the others hardly wait",
+        "one of the others hardly waits",
         "it waits now and then",
         "few looks at it",
+        "it may be chance",
         "few looks at the others",
         "one long wait, as for a checkpoint",
         "a short time",
