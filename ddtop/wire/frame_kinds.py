@@ -23,6 +23,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ),
     ("torch/distributed/distributed_c10d.py", None, "collective"),
     ("torch/distributed/_functional_collectives.py", None, "collective"),
+    ("torch/distributed/pipelining/schedules.py", frozenset({"_wait_batch_p2p"}), "p2p"),
     ("ddtop/agent/wrap/p2p.py", frozenset({"wait"}), "collective"),
     ("torch/distributed/rpc/api.py", frozenset({"rpc_sync"}), "rpc"),
     # Out of data: it takes part in the collectives of those that still have some.

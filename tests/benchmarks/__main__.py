@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from tests.benchmarks import table
 from tests.benchmarks.stage import StageError
@@ -140,6 +141,14 @@ def _mpi(options: argparse.Namespace) -> Iterator[Row]:
     yield from mpi.rows(10 if options.quick else mpi.ROUNDS)
 
 
+def _verdicts(options: argparse.Namespace) -> Iterator[Row]:
+    from tests.benchmarks import verdicts
+
+    yield from verdicts.measure(
+        options.outside, options.quick, options.shuffle_names, options.resume
+    )
+
+
 PARTS: dict[str, tuple[str, bool, Part]] = {
     "cost": ("the agent's CPU a step", True, _cost),
     "stall": ("how long the agent holds up a busy main thread", True, _stall),
@@ -159,12 +168,14 @@ PARTS: dict[str, tuple[str, bool, Part]] = {
     "latency": ("from a fault to its name", True, _latency),
     "bytes": ("what a refresh sends to the terminal", False, _bytes),
     "mpi": ("the cost of a call of MPI", False, _mpi),
+    "verdicts": ("what is said about jobs with a fault and healthy ones", True, _verdicts),
     "others": ("what other tools cost on the same workload", True, _others),
 }
 """Name -> (what it measures, whether it needs torch, the measurement)."""
 
-DEFAULT = [name for name in PARTS if name != "others"]
-"""Other tools have to be installed first: they run only when asked for."""
+DEFAULT = [name for name in PARTS if name not in ("others", "verdicts")]
+"""Other tools have to be installed first, and the verdicts take two hours: they run only when asked
+for."""
 
 
 def _has_torch() -> bool:
@@ -208,6 +219,12 @@ def main() -> int:
     parser.add_argument(
         "--in-turn", action="store_true", help="run them one after the other, not side by side"
     )
+    text = "verdicts: of jobs that start without ddtop, by `ddtop diagnose --pid`"
+    parser.add_argument("--outside", action="store_true", help=text)
+    text = "verdicts: with other names in the programs"
+    parser.add_argument("--shuffle-names", type=int, metavar="SEED", help=text)
+    text = "verdicts: write each outcome there, and do not run again what it has"
+    parser.add_argument("--resume", type=Path, metavar="FILE", help=text)
     options = parser.parse_args()
     options.pairs = options.pairs or (1 if options.quick else 9)
     options.seconds = options.seconds or (6.0 if options.quick else 12.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ddtop import launch
@@ -21,6 +21,8 @@ from ddtop.words.ranks import rank_list
 
 LEAST_SPAWNED = 2
 """A single child that uses the network is a server or a download, not a job."""
+LOOKED_AT_MAX = 8
+"""Stacks that are read to learn whether a program's children are ranks."""
 TOGETHER_TICKS = 6000
 """A minute. A program starts its ranks one after the other; a child that ended long before is not a
 rank."""
@@ -134,17 +136,37 @@ def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
     return tuple(sorted(found, key=lambda job: -job.started_unix_ns))
 
 
-def job_with(host: HostProcesses, pid: int) -> OutsideJob | None:
+def job_with(
+    host: HostProcesses, pid: int, communicates: Callable[[int], bool] | None = None
+) -> OutsideJob | None:
     """The job of which this process is a launcher, or an ancestor of all launchers.
 
-    None for a shell that has started several jobs.
+    A shell that has started several jobs is none of them. `communicates`: whether a process is in
+    torch.distributed, by its stack. It is asked of children without variables and connections, as
+    ranks are that have not met yet.
     """
     jobs = jobs_of(host)
     started = [job for job in jobs if pid in job.launchers]
     above = started or [
         job for job in jobs if any(_is_below(host, one.pid, pid) for one in job.ranks)
     ]
+    if not above and communicates is not None:
+        return next(_unmet(host, pid, communicates), None)
     return above[0] if len(above) == 1 else None
+
+
+def _unmet(
+    host: HostProcesses, pid: int, communicates: Callable[[int], bool]
+) -> Iterable[OutsideJob]:
+    """The Python children of this process, or of a Python below it, of which one communicates."""
+    for parent in (one for one in host.processes.values() if one.python):
+        if parent.pid != pid and not _is_below(host, parent.pid, pid):
+            continue
+        family = [one for one in host.children(parent.pid) if _may_be_rank(one)]
+        if len(family) < LEAST_SPAWNED or any(host.watched(one.pid) for one in family):
+            continue
+        if any(communicates(one.pid) for one in family[:LOOKED_AT_MAX]):
+            yield _spawned_job(parent, family)
 
 
 # -- ranks with variables

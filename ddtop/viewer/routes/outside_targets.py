@@ -19,6 +19,7 @@ from ddtop import launch, registry
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
 from ddtop.procfs import children, parent_of, wchan
+from ddtop.relay.processes import pyspy
 from ddtop.viewer.routes import outside_processes
 from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, job_with, jobs_of
 from ddtop.viewer.routes.outside_processes import HostProcesses
@@ -26,6 +27,9 @@ from ddtop.words.units import plural
 
 PIDS_MAX = 1024
 ANCESTORS_MAX = 64
+LOOK_S, POLL_S = 5.0, 0.01
+"""How long the look at one stack may take."""
+_DISTRIBUTED = "torch/distributed/"
 _CPU_S = 0.25
 """So long CPU time is measured for the line about a process without stacks."""
 
@@ -83,6 +87,7 @@ def find(text: str) -> Targets:
     notes: list[str | None] = []
     found: dict[int, Target] = {}
     host, spawned = outside_processes.read(), False
+    unmet: OutsideJob | None = None
     for pid in asked:
         seen = _look(pid)
         if isinstance(seen, str):
@@ -90,6 +95,9 @@ def find(text: str) -> Targets:
             continue
         job = None if _is_rank(seen) else job_with(host, pid)
         ranks = list(job.ranks) if job is not None else _ranks_of(seen)
+        if not ranks and seen.rank < 0:
+            unmet = job = job_with(host, pid, _communicates)
+            ranks = list(job.ranks) if job is not None else []
         if ranks:
             pids = ", ".join(str(one.pid) for one in ranks)
             notes.append(
@@ -111,6 +119,8 @@ def find(text: str) -> Targets:
     targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
     said = (*notes, None if spawned else assumed)
     whole = _job_of(host, targets)
+    if whole is None and unmet is not None and len(unmet.ranks) == len(targets):
+        whole = unmet
     return Targets(targets, tuple(missing), tuple(text for text in said if text), whole)
 
 
@@ -258,6 +268,18 @@ def _spawned(target: Target) -> list[int]:
     found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
     roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
     return [pid for pid, role in roles.items() if role != IGNORED and _is_python(pid)]
+
+
+def _communicates(pid: int) -> bool:
+    """Whether a process is in torch.distributed now. Source: one `py-spy dump --nonblocking`."""
+    spy = pyspy.PySpy(pid, nonblocking=True)
+    until = time.monotonic() + LOOK_S
+    while (found := spy.poll()) is None and time.monotonic() < until:
+        time.sleep(POLL_S)
+    spy.kill()
+    if not isinstance(found, tuple):
+        return False
+    return any(_DISTRIBUTED in frame.file for thread in found for frame in thread.frames)
 
 
 def _launches(target: Target) -> bool:

@@ -185,3 +185,19 @@ def test_a_shell_that_started_two_jobs_is_none_of_them():
     )
 
     assert job_with(here, 5) is None
+
+
+def test_ranks_that_have_not_met_yet_are_known_by_the_stack_of_one_of_them():
+    """Spawned ranks have no variables, and no connection before the first is in
+    init_process_group."""
+    here = host(
+        process(10, argv=("python3", "start.py")),
+        process(11, 10, ("python3", "start.py", "child", "0")),
+        process(12, 10, ("python3", "start.py", "child", "1")),
+    )
+
+    job = job_with(here, 10, lambda pid: pid == 12)
+
+    assert [(one.rank, one.pid, one.guessed) for one in job.ranks] == [(0, 11, True), (1, 12, True)]
+    assert job_with(here, 10, lambda pid: False) is None
+    assert job_with(here, 10) is None
