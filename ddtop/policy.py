@@ -400,30 +400,26 @@ class Policy:
     """Share of the others that have to draw that little. One or two of many may have a trouble of
     their own, of up to twenty none."""
     gpu_wait_told_ratio: float = 0.75
-    """Share of a group's members that have to be known. An unknown one could be the one that all
-    wait for."""
+    """Share of a group's members that have to be known. All may wait for an unknown one."""
     gpu_wait_below_peak_ratio: float = 0.8
-    """Share of the most that they have drawn. Others that wait for a GPU with low clocks have drawn
-    more before."""
+    """Share of the most that they drew. Others that wait for a GPU with low clocks drew more."""
     waiting_s: float = 1.0
-    """A rank is `waiting` once a collective has been open for this time. There are four samples a
-    second, so a younger one is the rhythm of the training."""
+    """A rank is `waiting` once a collective has been open for this time. Younger ones are the
+    rhythm of the training."""
     stack_wait_s: float = 1.0
     """Read from outside, a rank waits after so long in one call. Two looks are a second apart."""
     stack_apart_looks: int = 24
     """... and one that runs takes part in no collective after so many looks elsewhere in a row."""
     stack_late_looks: int = 12
-    """Read from outside, a straggler is named after so many looks at it, ..."""
+    """A straggler is named from outside after so many looks; a third as many at each waiter, ..."""
     stack_late_s: float = 4.0
-    """... over so long, and a third as many looks at each rank that waits for it."""
+    """... over so long."""
     stack_late_ratio: float = 0.1
     """It is in a call for others in this share of its looks at most."""
     stack_late_wait_ratio: float = 0.3
-    """The others are in a collective in this share of their looks, taken together, and each of them
-    in two thirds of it."""
+    """The others together are in collectives in this share of their looks, each in two thirds."""
     stack_late_chance: float = 3e-4
-    """That a rank which waits like the others is found in a call so seldom is less likely than
-    this."""
+    """Chance finds a rank that waits like the others so seldom in a call less often than this."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so something is always open for a moment. Only what stays open
     is shown as a wait."""
