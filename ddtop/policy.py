@@ -439,21 +439,17 @@ class Policy:
     """File servers' clocks differ. A store that this job made is not older than its first process
     by more."""
     dry_before_progress_s: float = 2.0
-    """A loader that was exhausted longer than this before the rank's last progress is not where the
-    rank has stopped."""
+    """A rank whose loader was exhausted longer than this before its last progress stopped later."""
     last_report_s: float = 2.0
-    """A rank on its way out is not judged for this time before its last report: what it did last is
-    in that report."""
+    """A rank on its way out is not judged before its last report, which says what it did last."""
     gil_wakes_per_s: float = 50.0
     """A thread that waits for the GIL wakes every 5 ms. One that sleeps in C with it does not."""
     busy_ratio: float = 0.5
-    """Cores used by a process without children whose main thread computes, though it was asleep at
-    this instant."""
+    """Cores used by a process without children whose main thread computes, though now asleep."""
     same_line_s: float = 3.0
     """Six reports in which a busy main thread was at the same line, with the same call below it."""
     same_line_quiet_ratio: float = 0.8
-    """... and in a job without progress, for most of that time: then its main thread spins and does
-    not work."""
+    """... and for most of that time in a job without progress: its main thread spins."""
     stand_most_ranks: int = 512
     """With more ranks it is not asked at each snapshot whether all are at one place."""
     together_s: float = 2.0
