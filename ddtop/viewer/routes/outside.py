@@ -45,7 +45,9 @@ from ddtop.words.ranks import rank_list
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
 EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
-"""Shorter times, for a command whose user waits for the verdict."""
+"""For a verdict that somebody waits for at a prompt."""
+FIRST_S = 15.0
+"""A dashboard is as eager for this time at most, until each rank was looked at twice."""
 CLOSER_S = 0.05
 """The pause between samples of a rank that is in no communication call while others wait, until
 this is certain."""
@@ -119,7 +121,8 @@ class OutsideSource:
         as possible, for a user who waits for the verdict. `on_record` also gets each record.
         `arguments`: read the arguments of communication calls."""
         self._locals = arguments
-        self._of, self._eager, self._on_record = job, eager, on_record
+        self._of, self._asked_for, self._on_record = job, eager, on_record
+        self._began_mono_s = time.monotonic()
         self._departed = DepartedRanks(
             job.departed if job is not None else (), [one.pid for one in targets]
         )
@@ -146,6 +149,12 @@ class OutsideSource:
         # After the Hellos, because the job is new until then.
         self._job.notes.extend(notes)
         self.observe()
+
+    @property
+    def _eager(self) -> bool:
+        """Somebody waits for the verdict: at a prompt, or for the first one in a dashboard."""
+        first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged
+        return self._asked_for or first
 
     def look(self) -> Look:
         """What is true now."""
