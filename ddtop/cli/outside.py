@@ -70,7 +70,7 @@ def stacks_of(
         1 if one of them did not answer, else 0.
 
     Raises:
-        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+        CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
     outside = OutsideSource(found.found, f"pid {pids}")
@@ -112,7 +112,7 @@ def attach_to(pids: str, readonly: bool, arguments: bool = False) -> int:
         0; 3 where no stack may be read.
 
     Raises:
-        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+        CommandError: 2, no process ids; 3, none of them exists.
     """
     why = no_dashboard()
     if why is not None:
@@ -137,7 +137,7 @@ def diagnose(pids: str, as_json: bool, seconds: float, arguments: bool = False) 
         1 if a finding is critical; 3 where no stack may be read; else 0.
 
     Raises:
-        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+        CommandError: 2, no process ids; 3, none of them exists.
     """
     from ddtop.present.as_json import diagnose_json
 
@@ -158,7 +158,7 @@ def status(pids: str, as_json: bool, arguments: bool = False) -> int:
         0; 3 where no stack may be read.
 
     Raises:
-        CommandError: 2, no process ids; 3, none of them exists and belongs to this user.
+        CommandError: 2, no process ids; 3, none of them exists.
     """
     from ddtop.present.as_json import status_json
 

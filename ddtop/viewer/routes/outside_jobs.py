@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ddtop import launch
@@ -157,7 +157,7 @@ def job_with(
 
 def _unmet(
     host: HostProcesses, pid: int, communicates: Callable[[int], bool]
-) -> Iterable[OutsideJob]:
+) -> Iterator[OutsideJob]:
     """The Python children of this process, or of a Python below it, of which one communicates."""
     for parent in (one for one in host.processes.values() if one.python):
         if parent.pid != pid and not _is_below(host, parent.pid, pid):

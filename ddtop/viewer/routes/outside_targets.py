@@ -29,6 +29,8 @@ PIDS_MAX = 1024
 ANCESTORS_MAX = 64
 LOOK_S, POLL_S = 5.0, 0.01
 """How long the look at one stack may take."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The pid namespace of the host: the kernel numbers it the same everywhere."""
 _DISTRIBUTED = "torch/distributed/"
 _CPU_S = 0.25
 """So long CPU time is measured for the line about a process without stacks."""
@@ -39,7 +41,7 @@ class PidsError(ValueError):
 
 
 class NoProcessError(LookupError):
-    """None of the processes exists and belongs to this user."""
+    """None of the processes exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def find(text: str) -> Targets:
 
     Raises:
         PidsError: the text has no process ids.
-        NoProcessError: none of them is a process of this user.
+        NoProcessError: none of them exists.
     """
     asked = numbers(text)
     missing: list[tuple[int, str]] = []
@@ -106,6 +108,14 @@ def find(text: str) -> Targets:
             )
             notes += job.notes if job is not None else ()
             spawned = spawned or any(one.guessed for one in ranks)
+        elif _is_foreign(pid) and (ranks := _children_of(seen)):
+            pids = ", ".join(str(one.pid) for one in ranks)
+            notes.append(
+                f"pid {pid} ({launcher_name(seen)}) belongs to another user, so the environment of"
+                f" its Pythons cannot be read, and their numbers are the order of their start: pid"
+                f" {pids}"
+            )
+            spawned = True
         elif seen.rank < 0 and (more := [child for child in _spawned(seen) if child not in asked]):
             others = ",".join(map(str, more))
             notes.append(
@@ -115,13 +125,27 @@ def find(text: str) -> Targets:
     if not found:
         whys = dict(missing)
         listed = "; ".join(dict.fromkeys(whys.values()))
-        raise NoProcessError(f"{listed}; the processes of this host: ps -u $USER -o pid,args")
+        raise NoProcessError(f"{listed}; {_where_to_look()}")
     targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
     said = (*notes, None if spawned else assumed)
     whole = _job_of(host, targets)
     if whole is None and unmet is not None and len(unmet.ranks) == len(targets):
         whole = unmet
     return Targets(targets, tuple(missing), tuple(text for text in said if text), whole)
+
+
+def _where_to_look() -> str:
+    try:
+        apart = Path("/proc/self/ns/pid").readlink().name != _FIRST_NAMESPACE
+    except OSError:
+        apart = False
+    if apart:
+        return (
+            "this is a container or the like, which has pids of its own and hides those of others:"
+            " run ddtop on the host, or beside the job: kubectl debug --target=CONTAINER"
+            " --profile=sysadmin, docker run --pid=container:NAME --cap-add SYS_PTRACE"
+        )
+    return "the processes of this host: ps -u $USER -o pid,args"
 
 
 def of_job(job: OutsideJob) -> Targets:
@@ -213,18 +237,12 @@ def _look(pid: int) -> Target | str:
         return f"there is no process {pid}"
     folder = Path(f"/proc/{pid}")
     try:
-        owner = folder.stat().st_uid
         argv = tuple(
             folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
         )
         started_s = psutil.Process(pid).create_time()
     except (OSError, psutil.Error):
         return f"there is no process {pid}"
-    if os.getuid() not in (0, owner):
-        return (
-            f"pid {pid} belongs to user id {owner}, not to you; `sudo py-spy dump --pid {pid}`"
-            " would work"
-        )
     if not argv:
         return f"pid {pid} is a zombie or part of the kernel"
     environment = _environment(pid)
@@ -282,6 +300,21 @@ def _communicates(pid: int) -> bool:
     return any(_DISTRIBUTED in frame.file for thread in found for frame in thread.frames)
 
 
+def _is_foreign(pid: int) -> bool:
+    """Whether it belongs to another user, and this one is not root."""
+    try:
+        return os.getuid() not in (0, Path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        return False
+
+
+def _children_of(target: Target) -> list[Target]:
+    """Its Python children, by the order of their start, where no environment may be read."""
+    found = [child for pid in _spawned(target) if not isinstance(child := _look(pid), str)]
+    found.sort(key=lambda one: (one.start_ticks, one.pid))
+    return [replace(one, rank=at, guessed=True) for at, one in enumerate(found)]
+
+
 def _launches(target: Target) -> bool:
     return identify(target.environment, target.argv, target.pid).role == LAUNCHER
 
@@ -289,6 +322,11 @@ def _launches(target: Target) -> bool:
 def _is_python(pid: int) -> bool:
     try:
         return "python" in Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        pass
+    try:
+        # The link of another user's process may not be read.
+        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
     except OSError:
         return False
 

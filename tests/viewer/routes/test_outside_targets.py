@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,31 @@ def test_a_thread_that_ends_while_a_process_is_looked_at_hides_no_children(
         f"pid {process.pid} has started other Pythons, which may be the ranks: --pid {child}"
         in found.notes
     )
+
+
+def test_ranks_of_another_user_are_numbered_by_their_start(home, script, monkeypatch):
+    """Their environment may not be read. What /proc shows to everybody is shown all the same."""
+    with started(script, "with-worker") as process:
+        (child,) = children(process.pid)
+        owner = Path(f"/proc/{process.pid}").stat().st_uid
+        monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+        monkeypatch.setattr(outside_targets, "_environment", lambda _pid: {})
+        found = outside_targets.find(str(process.pid))
+
+    assert [(one.pid, one.rank, one.guessed) for one in found.found] == [(child, 0, True)]
+    assert any("belongs to another user" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "words"),
+    [("pid:[4026531836]", "ps -u $USER"), ("pid:[4026532999]", "kubectl debug --target")],
+)
+def test_a_process_that_does_not_exist_may_be_outside_of_this_container(
+    monkeypatch, namespace, words
+):
+    monkeypatch.setattr(Path, "readlink", lambda _path: Path(namespace))
+
+    with pytest.raises(outside_targets.NoProcessError, match="there is no process") as error:
+        outside_targets.find("999999999")
+
+    assert words in str(error.value)
