@@ -22,10 +22,9 @@ from tests.zoo.tools.asked import OVER, Tracers, asked, lives, processes
 
 EXPECTED = frozenset({
     "not-in-collective", "interpreter-frozen", "loader-stuck", "rank-stopped", "rank-killed",
-    "left-early", "rank-missing", "late-to-init", "rank-crashed", "straggler", "memory-pressure",
-    "disk-full", "no-progress",
+    "left-early", "rank-missing", "late-to-init", "straggler", "memory-pressure", "disk-full",
 })  # fmt: skip
-"""Kinds that a look from outside should name."""
+"""Kinds that a look from outside should name. Exceptions are not seen there."""
 OF_MPI = frozenset({"wait-cycle", "unmatched-p2p"})
 """Of calls of MPI these, too: who sends to whom may stand in the program's line."""
 NEEDS_NUMBERS = frozenset({"collective-mismatch"})
