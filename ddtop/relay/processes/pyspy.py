@@ -60,6 +60,7 @@ class _Thread(msgspec.Struct):
     thread_name: str | None = None
     os_thread_id: int | None = None
     owns_gil: bool | None = None
+    active: bool | None = None
 
 
 class PySpy:
@@ -71,6 +72,7 @@ class PySpy:
     poll until then, then `kill`. Not for several threads.
 
     `arguments`: also fill in `call` (see `call_of`), for which py-spy reads all variables.
+    `asleep`: whether the main thread slept when its frames were read.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class PySpy:
         self.pid = pid
         self.note: str | None = None
         self.call: str | None = None
+        self.asleep: bool | None = None
         self._ways = _ways(pid, native, nonblocking)
         if arguments:
             self._ways.insert(0, ("--locals", *self._ways[0]))
@@ -154,6 +157,7 @@ class PySpy:
         if not isinstance(found, str):
             self._result, self.note = found, self._less(way)
             self.call = call_of(output, self.pid) if "--locals" in way else None
+            self.asleep = asleep_in(output, self.pid)
             return
         if self._first_error is None:
             self._first_error = found
@@ -265,6 +269,15 @@ def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
     main = _main_of(found, pid)
     found.sort(key=lambda thread: thread is not main)
     return fitting(tuple(_stack(thread, thread is main) for thread in found[:THREADS_MAX]))
+
+
+def asleep_in(output: bytes, pid: int) -> bool | None:
+    """Whether the main thread sleeps in this dump; None where py-spy does not say."""
+    try:
+        main = _main_of(msgspec.json.decode(output, type=list[_Thread]), pid)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return not main.active if main is not None and main.active is not None else None
 
 
 def call_of(output: bytes, pid: int) -> str | None:

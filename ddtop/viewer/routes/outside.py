@@ -472,15 +472,15 @@ class OutsideSource:
         elif isinstance(result, tuple):
             watched.refused = None
             watched.track.arguments = running.spy.call
-            self._see(watched, result, running.switches, now_s)
+            self._see(watched, running, result, now_s)
         else:
             watched.refused = result
 
     def _see(
         self,
         watched: _Watched,
+        running: _Running,
         threads: tuple[ThreadStack, ...],
-        before: int | None,
         now_s: float,
     ) -> None:
         """Take in where its main thread is."""
@@ -488,8 +488,11 @@ class OutsideSource:
         main = next((thread for thread in threads if thread.main), None)
         if now is None or main is None:
             return
-        reading = read(watched.around.thread(main.frames, now))
-        watched.track.take(main.frames, reading, before, now)
+        # In one sleep since the look began it slept then, too, whatever py-spy says.
+        same = now.switches is not None and now.switches == running.switches
+        asleep = running.spy.asleep if not same else None
+        reading = read(watched.around.thread(main.frames, now, asleep))
+        watched.track.take(main.frames, reading, running.switches, now)
         watched.placed_mono_s = now_s
         watched.first_mono_s = watched.first_mono_s or now_s
         if reading.place is not None and reading.place.waits_on == "DataLoader":

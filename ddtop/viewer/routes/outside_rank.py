@@ -205,8 +205,13 @@ class Surroundings:
     libraries: frozenset[bytes] = frozenset()
     _lines: dict[str, list[str] | None] = field(default_factory=dict)
 
-    def thread(self, frames: tuple[StackFrame, ...], now: Moment) -> Thread:
-        """The main thread with all that is known around it."""
+    def thread(
+        self, frames: tuple[StackFrame, ...], now: Moment, asleep: bool | None = None
+    ) -> Thread:
+        """The main thread with all that is known around it.
+
+        `asleep`: whether it slept when its frames were read, some ms before `now`; None: unknown.
+        """
         if _TORCH not in self.libraries:
             self.libraries = _libraries(self.pid)
         innermost = user_frame(frames)
@@ -214,8 +219,8 @@ class Surroundings:
         return Thread(
             frames,
             line,
-            now.state,
-            now.wchan,
+            _state_then(now, asleep),
+            now.wchan if now.state in _ASLEEP else None,
             _TORCH in self.libraries,
             _MPI in self.libraries,
             _CUDA in self.libraries,
@@ -231,6 +236,13 @@ class Surroundings:
             self._lines[frame.file] = _read_lines(self.pid, frame.file)
         lines = self._lines[frame.file]
         return lines[frame.line - 1] if lines is not None and 0 < frame.line <= len(lines) else None
+
+
+def _state_then(now: Moment, asleep: bool | None) -> str:
+    """The state of the thread when its frames were read."""
+    if asleep is None or asleep is (now.state in _ASLEEP):
+        return now.state
+    return "S" if asleep else "R"
 
 
 def _read_lines(pid: int, file: str) -> list[str] | None:

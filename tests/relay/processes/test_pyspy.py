@@ -410,3 +410,23 @@ def test_arguments_are_read_without_pausing_the_process(tmp_path):
 
     assert spy.call == "recv(src=3, group=None)"
     assert "hunter2" not in str(found)
+
+
+@NEEDS_PY_SPY
+def test_it_says_whether_the_main_thread_slept(target: subprocess.Popen[str]) -> None:
+    """The count that the target makes sleeps in select nearly all of the time."""
+    spy = PySpy(target.pid, nonblocking=True)
+
+    result = finished(spy)
+
+    if isinstance(result, str):
+        pytest.skip(result)
+    assert isinstance(spy.asleep, bool)
+
+
+def test_what_py_spy_does_not_say_of_the_main_thread_is_unknown() -> None:
+    thread = {"thread_id": 1, "os_thread_id": 7, "frames": []}
+    written = [thread | {"active": active} for active in (False, True, None)]
+    found = [pyspy.asleep_in(json.dumps([one]).encode(), 7) for one in written]
+
+    assert (found, pyspy.asleep_in(b"no", 7)) == ([True, False, None], None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -157,3 +158,18 @@ def test_the_start_of_a_job_is_not_counted():
     look = tracked((REDUCE, IN_CALL, 7, moment(100, 7)), (REDUCE, joining, 9, moment(101, 9)))
 
     assert look.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "asleep", "then"),
+    [("S", None, "S"), ("R", True, "S"), ("S", False, "R"), ("D", True, "D"), ("R", False, "R")],
+)
+def test_the_state_is_that_of_the_time_at_which_the_frames_were_read(state, asleep, then):
+    """On a busy host the answer of py-spy is old when it comes. In DDP a thread in backward either
+    computes or waits for the others."""
+    now = moment(100, 7, state=state)
+
+    thread = Surroundings(os.getpid()).thread(REDUCE, now, asleep)
+
+    assert thread.state == then
+    assert thread.wchan == ("futex_do_wait" if state in "SD" else None)
