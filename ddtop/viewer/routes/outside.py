@@ -45,9 +45,10 @@ from ddtop.words.ranks import rank_list
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
 EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
-"""For a verdict that somebody waits for at a prompt."""
+"""Shorter times, for a command whose user waits for the verdict."""
 FIRST_S = 15.0
-"""A dashboard is as eager for this time at most, until each rank was looked at twice."""
+"""A dashboard also has the shorter times at first: until each rank was read twice, at most so
+long."""
 CLOSER_S = 0.05
 """The pause between samples of a rank that is in no communication call while others wait, until
 this is certain."""

@@ -141,7 +141,7 @@ def job_with(
 ) -> OutsideJob | None:
     """The job of which this process is a launcher, or an ancestor of all launchers.
 
-    A shell that has started several jobs is none of them. `communicates`: whether a process is in
+    None for a shell that has started several jobs. `communicates`: whether a process is in
     torch.distributed, by its stack. It is asked of children without variables and connections, as
     ranks are that have not met yet.
     """
