@@ -337,8 +337,8 @@ def rollouts():
     training = Training()
     for _ in range(8):
         if training.rank == 0:
-            until = time.monotonic() + 3.0
-            while time.monotonic() < until:
+            ends = time.monotonic() + 3.0
+            while time.monotonic() < ends:
                 sum(range(1000))
                 time.sleep(0.01)
         weights = torch.ones(100)
@@ -355,9 +355,9 @@ def longer_and_longer():
 def downloads_first():
     training_rank = dist.get_rank()
     if training_rank == 0:
-        until = time.monotonic() + 10.0
+        ends = time.monotonic() + 10.0
         with open("data.bin", "wb") as file:
-            while time.monotonic() < until:
+            while time.monotonic() < ends:
                 file.write(b"x" * 100_000)
                 file.flush()
                 time.sleep(0.05)
@@ -371,8 +371,8 @@ def traces_exported():
     training = Training()
     for number in range(400):
         if number == 200:
-            until = time.monotonic() + 7.0
-            while time.monotonic() < until:
+            ends = time.monotonic() + 7.0
+            while time.monotonic() < ends:
                 json.dumps(list(range(20_000)))
         training.step()
 
@@ -382,8 +382,8 @@ def pool_works():
     for number in range(400):
         if number == 200 and training.rank == 2:
             with multiprocessing.get_context("fork").Pool(2) as pool:
-                until = time.monotonic() + 7.0
-                while time.monotonic() < until:
+                ends = time.monotonic() + 7.0
+                while time.monotonic() < ends:
                     pool.map(double, range(20_000))
         training.step()
 
