@@ -1,5 +1,5 @@
-"""The faults that `ddtop demo` can make, and the processes that make each. Read by the command:
-nothing here imports torch.
+"""The faults that `ddtop demo` can make, and the processes of each. The command imports this
+module, so nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class DemoPlace:
-    """What a demo has for itself: two free TCP ports, and the path of a file that nobody else
-    uses.
-    """
+    """Resources of one demo: two free TCP ports, and the path of an unused file."""
 
     port: int
     other_port: int
@@ -21,10 +19,10 @@ class DemoPlace:
 
 @dataclass(frozen=True, slots=True)
 class DemoProcess:
-    """One process of a demo: a script of this folder, its arguments, what its environment gets.
+    """One process of a demo: a script of this folder, its arguments, its additional environment.
 
-    `occupies`: it is handed a listening socket of `DemoPlace.port` as its last argument. `watched`
-    False: it is no rank of the job.
+    `occupies`: its last argument is a listening socket of `DemoPlace.port`. `watched` False: it is
+    not a rank of the job.
     """
 
     script: str
@@ -42,8 +40,8 @@ class Demo:
     """How one fault is made: `script` and `words` under torchrun, or the processes that `plain`
     names.
 
-    `earlier`: a run without ddtop that comes first and dies; its file is then made an hour old.
-    `mpi`: under mpirun.
+    `earlier`: a run without ddtop that runs first and dies; its file is then made to look an hour
+    old. `mpi`: under mpirun.
     """
 
     script: str = ""
@@ -154,7 +152,7 @@ DEMOS: Mapping[str, Demo] = {
     "sampler-not-distributed": Demo("undivided.py"),
     "epoch-not-set": Demo("undivided.py", ("--sampler",)),
 }
-"""By the kind of finding that is then read; `healthy` for none."""
+"""By the kind of finding that the demo causes; `healthy` for none."""
 
 NOT_HERE: Mapping[str, str] = {
     "collective-stuck": "it takes a network or a GPU that loses what all ranks have sent",

@@ -1,4 +1,4 @@
-"""Three CURVE key pairs from one secret: who has the secret has all three."""
+"""Three CURVE key pairs from one secret: a person with the secret has all three."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The sockets of a leaf: DEALERs over TCP with CURVE to the addresses where the hub may be.
 
-Only numeric addresses are taken: libzmq would look names up in its one I/O thread, which also
-serves the ranks. Nothing is queued for an address where nobody with our key answers
-(ZMQ_IMMEDIATE), so a hub that comes late gets no old questions.
+Only numeric addresses are used: libzmq would look up names on its one I/O thread, which also serves
+the ranks. Nothing is queued for an address without a peer that has our key (ZMQ_IMMEDIATE), so a
+hub that starts late gets no old questions.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ddtop.link.keys import SERVER, derive
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 QUEUE_MESSAGES = 16
-"""Batches on their way. More would wait where newer states cannot replace older ones."""
+"""Batches in the queue. In a longer queue, newer states could not replace older ones."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 6000
 RECONNECT_MS, RECONNECT_MAX_MS = 200, 2000
 CONNECT_MS = 3000
-"""If packets get lost, TCP alone would try for two minutes with longer and longer pauses."""
+"""If packets are lost, TCP alone would try for two minutes with growing pauses."""
 PLACES_MAX = 24
 NOW, NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-"""Plain numbers: pyzmq's own way to send several parts puts flags together anew for each (1.6 us a
-part, so 0.4)."""
+"""Plain numbers: pyzmq's own function for several parts combines flags for each part (1.6 us per
+part instead of 0.4)."""
 
 
 def send_parts(socket: zmq.Socket[bytes], parts: Sequence[bytes]) -> None:
-    """Queue one message; raises zmq.ZMQError if it is not taken, then no part of it is."""
+    """Queue one message. Raises zmq.ZMQError if it is not accepted; then no part is queued."""
     send, last = socket.send, len(parts) - 1
     for at, part in enumerate(parts):
         send(part, NOW_AND_MORE if at < last else NOW)
 
 
 def place(address: str, port: int) -> str:
-    """Where ZeroMQ connects to."""
+    """The endpoint for ZeroMQ."""
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
@@ -60,7 +60,7 @@ class LeafLink:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where we are connected to, or try to be: `tcp://ADDRESS:PORT`."""
+        """The endpoints to which it is or tries to be connected: `tcp://ADDRESS:PORT`."""
         return tuple(self._sockets)
 
     def keep_only(self, places: Iterable[str]) -> None:
@@ -76,7 +76,7 @@ class LeafLink:
         try:
             socket = self._context.socket(zmq.DEALER)
         except zmq.ZMQError:
-            # Strangers may have taken the last descriptor.
+            # Unknown peers may have used up the descriptors.
             return
         try:
             socket.setsockopt(zmq.LINGER, 0)
@@ -108,7 +108,7 @@ class LeafLink:
     def send(self, place: str, parts: list[bytes]) -> bool:
         """Queue frames as one message.
 
-        False if nobody with our key is connected there, or takes none.
+        False if no peer with our key is connected there, or if it accepts none.
         """
         socket = self._sockets.get(place)
         if socket is None:

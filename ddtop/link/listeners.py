@@ -1,16 +1,16 @@
-"""The TCP listeners of a ROUTER: refused connections are counted, floods are kept out.
+"""The TCP listeners of a ROUTER: they count refused connections and block floods.
 
-Problem: libzmq accepts everyone who connects, and gives each half a minute and a buffer as large as
-the largest message before it knows who it is. When descriptors run out, its thread spins on the
-connection that it cannot accept (measured: a whole core).
-What does not work: to unbind and bind again, because libzmq ends all connections of that socket.
-What we do: allow a short time for the handshake, and limit how many may be in it. Above the limit
-the kernel drops new connections, by a filter on the listening socket. An honest peer asks again a
-second later by itself, and nobody else gets the port. So the socket is made here and lent to libzmq
-as a copy. Connections that the kernel has accepted already still come, up to BACKLOG.
-What remains uncertain: libzmq does not say which connection has shaken hands. One that left counts
-as refused if nobody has shaken hands since it came, or if libzmq said so. So while viewers come the
-count may be too low, but never too high.
+Problem: libzmq accepts every connection, and gives each half a minute and a buffer as large as the
+largest message before the handshake. When descriptors run out, its thread spins on the connection
+that it cannot accept (measured: a whole core). What does not work: to unbind and bind again,
+because libzmq ends all connections of that socket. What we do: allow a short time for the
+handshake, and limit how many peers may be in it. Above the limit a filter on the listening socket
+lets the kernel drop new connections. An honest peer automatically tries again a second later, and
+no other program gets the port. For this, the socket is made here and libzmq gets a copy.
+Connections that the kernel has already accepted still arrive, up to BACKLOG. What remains
+uncertain: libzmq does not report which connection has completed the handshake. A connection that
+ended counts as refused if no handshake was completed since it began, or if libzmq reported it. So
+while viewers connect, the count may be too low, but never too high.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ HANDSHAKE_S = 5.0
 FULL_AGAIN_S = 1.0
 """Where descriptors run out."""
 BACKLOG = 512
-"""In the kernel's queue; a thousand relays that start in the same second come within a few."""
+"""The length of the kernel's queue. A thousand relays that start in the same second connect within
+a few seconds."""
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
 """One instruction of a packet filter: keep nothing."""
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
 EVENTS_KEPT = 1 << 17
-"""Waiting to be counted. libzmq's thread would wait for room, so it is more than can come in
-between two looks."""
+"""The queue of events. libzmq's thread would wait for room, so it is larger than the number of
+events between two looks."""
 EVENTS_AT_ONCE = 5000
-"""What is left makes `monitor` readable again: ranks have their turn in between."""
+"""The rest makes `monitor` readable again, so that ranks are served in between."""
 _EVENT = struct.Struct("<HI")
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
@@ -97,11 +98,11 @@ class Listeners:
     def open(self, address: str, port: int, strangers_max: int, bytes_max: int) -> int:
         """Listen at this address (in digits); the port. 0: one that is free.
 
-        `strangers_max` may be in their handshake at once, and each may make us hold `bytes_max`,
-        which is also the largest message from there.
+        `strangers_max` peers may be in their handshake at once. Each may use `bytes_max` of memory,
+        which is also the largest message.
 
         Raises:
-            OSError: it is taken, or not ours.
+            OSError: the port is in use, or the address is not one of this host.
         """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.socket(
@@ -114,7 +115,7 @@ class Listeners:
             listening.bind((address, port))
             listening.listen(BACKLOG)
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            # The rest is for who belongs here, for the ranks and for files.
+            # The other descriptors are for peers with a key, for the ranks and for files.
             listener = _Listener(listening, min(strangers_max, soft // 4))
             endpoint = self._bind(listening, bytes_max)
         except zmq.ZMQError as error:
@@ -149,7 +150,7 @@ class Listeners:
                 del self._listeners[endpoint]
 
     def is_open(self, port: int) -> bool:
-        """Whether who connects there is let in now."""
+        """Whether new connections are accepted there now."""
         return all(
             listener.shut_until_s is None
             for listener in self._listeners.values()
@@ -163,7 +164,7 @@ class Listeners:
             try:
                 event, endpoint = self.monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                # Only now: the descriptor of one who has left may be somebody else's already.
+                # Only now, because the descriptor of a closed connection may have been reused.
                 self._name_newcomers()
                 break
             kind, value = _EVENT.unpack(event)
@@ -188,8 +189,8 @@ class Listeners:
             self._failed += 1
         elif kind == zmq.EVENT_DISCONNECTED:
             came, handshakes, through = self._came.pop(value, (0.0, -1, ""))
-            # libzmq says so right before it tells of the end; of some ends (HTTP, ZMTP 1) it does
-            # not.
+            # libzmq reports this right before the end of the connection; for some ends (HTTP, ZMTP
+            # 1) it does not.
             young = now - came < HANDSHAKE_S and handshakes == self._handshakes
             was_refused = bool(self._failed) or young
             self.refused += was_refused
@@ -204,17 +205,17 @@ class Listeners:
                 self._turn_away(listener)
 
     def _keep_out(self, now: float) -> None:
-        """Have the kernel drop what comes from those that have failed too often.
+        """Let the kernel drop packets from addresses that have failed too often.
 
-        A closed listener gets it when it opens.
+        A closed listener gets this filter when it opens.
         """
         for listener in self._listeners.values():
             if listener.shut_until_s is None:
                 _open(listener, self._penalties.kept_out(now))
 
     def _turn_away(self, listener: _Listener) -> None:
-        """Close those who wait in the kernel's queue, with the one descriptor that is kept for
-        that.
+        """Close the connections in the kernel's queue, with the one descriptor that is reserved for
+        this.
         """
         for _ in range(BACKLOG):
             if self._spare is not None:
@@ -277,12 +278,12 @@ class Listeners:
 
 def _shut(listener: _Listener, until_s: float) -> None:
     listener.shut_until_s = until_s
-    # Where it is not allowed all come in, and the number of descriptors is the limit.
+    # If the filter is not allowed, all connections are accepted up to the number of descriptors.
     _attach(listener, _DROP_ALL)
 
 
 def _open(listener: _Listener, kept_out: list[Address]) -> None:
-    """Let everybody in but these."""
+    """Accept all connections except from these addresses."""
     if kept_out:
         _attach(listener, packet_filter(kept_out))
         return
@@ -298,7 +299,7 @@ def _attach(listener: _Listener, program: bytes) -> None:
 
 
 def _source(descriptor: int) -> str:
-    """The address of who has just been let in; empty where he has gone already."""
+    """The address of a new connection; empty if it has already been closed."""
     try:
         copy = socket.socket(fileno=os.dup(descriptor))
     except OSError:

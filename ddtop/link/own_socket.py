@@ -1,13 +1,11 @@
-"""Descriptors of ours in a process that is not ours.
+"""Sockets of the agent inside the program's process.
 
-The program may close them and get their numbers for its own files.
-What does not work: a `socket.socket` object. Its destructor closes a number, no matter who owns it
-by then, and warns when the interpreter exits.
-What we do: keep the number with the device and inode that the kernel gave it, and compare them
-before each use.
-What remains uncertain: between the check and the use another thread may still close it. So bytes
-leave by send(2), which refuses everything but sockets, with MSG_NOSIGNAL, because the program may
-have given SIGPIPE its default action.
+The program may close them and get their numbers for its own files. What does not work: a
+`socket.socket` object. Its destructor closes the number, even if it now belongs to another file,
+and warns when the interpreter exits. What we do: keep the number with the device and inode that the
+kernel gave it, and compare them before each use. What remains uncertain: between the check and the
+use another thread may still close it. So bytes leave by send(2), which refuses everything but
+sockets, with MSG_NOSIGNAL, because the program may have given SIGPIPE its default action.
 
 A call that can block (a connect walks a path) releases the GIL; send and recv never wait, and keep
 it.
@@ -41,7 +39,7 @@ class OwnSocket:
         self._identity = _identity(descriptor)
 
     def is_ours(self) -> bool:
-        """Whether the number still stands for what we opened."""
+        """Whether the number still belongs to our socket."""
         return self._identity is not None and _identity(self.descriptor) == self._identity
 
     def send(self, data: bytes) -> None:
@@ -54,7 +52,7 @@ class OwnSocket:
             raise _error()
 
     def receive(self, buffer: ctypes.Array[ctypes.c_char]) -> bytes:
-        """The next packet; nothing where the other side has closed.
+        """The next packet; empty if the other side has closed.
 
         Raises:
             BlockingIOError: there is none. OSError: it cannot be read, or is larger than the
@@ -79,7 +77,7 @@ def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
     """A socket that is connected to this path.
 
     Raises:
-        OSError: nobody listens there (ENOENT, ECONNREFUSED), its queue is full (EAGAIN), it is
+        OSError: no process listens there (ENOENT, ECONNREFUSED), its queue is full (EAGAIN), it is
             of another type
         (EPROTOTYPE), or no descriptor is left.
     """
@@ -96,10 +94,10 @@ def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
 
 
 def bell() -> OwnSocket:
-    """A socket that is connected to itself: what is sent there wakes the thread that polls it.
+    """A socket that is connected to itself: a packet wakes the thread that polls it.
 
-    An eventfd does not do: all of them share one inode, so one of the program's could not be told
-    from ours.
+    An eventfd does not work, because all of them share one inode, so ours could not be
+    distinguished from one of the program.
 
     Raises:
         OSError: no descriptor is left.
@@ -110,7 +108,7 @@ def bell() -> OwnSocket:
     found = OwnSocket(descriptor)
     name, size = ctypes.create_string_buffer(128), ctypes.c_int(128)
     family = int(socket.AF_UNIX).to_bytes(2, sys.byteorder)
-    # Binding to the family alone makes the kernel choose a name that nobody has.
+    # Binding to the family alone makes the kernel choose an unused name.
     if (
         _slow.bind(descriptor, family, 2) < 0
         or _slow.getsockname(descriptor, name, ctypes.byref(size)) < 0

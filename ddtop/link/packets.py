@@ -1,9 +1,9 @@
 """Packets on the unix socket between a rank and its relay: greeting, whole frames, pieces.
 
-The socket is SOCK_SEQPACKET: the kernel keeps the borders of packets and their order, and refuses a
-packet that is larger than the send buffer (208 KiB on most hosts). So a frame above PIECE_BYTES
-travels in pieces. The first packet of each side is a greeting with the version of this protocol.
-Every later version must still be able to read it.
+The socket is SOCK_SEQPACKET: the kernel preserves packets and their order, and refuses a packet
+that is larger than the send buffer (208 KiB on most hosts). So a frame above PIECE_BYTES is sent in
+pieces. The first packet of each side is a greeting with the version of this protocol. Every later
+version must still be able to read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROTOCOL = 1
 """Raise it when the layout of a packet changes. The frames inside have their own version."""
 PIECE_BYTES = 1 << 16
 REJOIN_S = 5.0
-"""A frame whose pieces take longer is given up: its sender was stopped, or lies."""
+"""A frame whose pieces take longer is dropped: its sender was stopped, or is hostile."""
 _MAGIC = b"ddtop-link"
 _GREETING = struct.Struct("<BH")
 _WHOLE, _PIECE = b"F", b"P"
@@ -25,15 +25,15 @@ _HEAD = struct.Struct("<IHH")
 VERSION_CHARACTERS = 40
 PACKET_BYTES_MAX = PIECE_BYTES + len(_PIECE) + _HEAD.size
 PIECE_BYTES_MIN = 1 << 12
-"""Where a host allows small packets only."""
+"""The size on a host that allows only small packets."""
 PIECES_MAX = FRAME_BYTES_MAX // PIECE_BYTES_MIN
 NUMBERS = 1 << 32
 OLD_SUFFIX = ".sock"
-"""Where relays that speak ZeroMQ have their socket; ours is beside it."""
+"""The socket of old relays that use ZeroMQ; ours is in the same folder."""
 
 
 class PacketError(ValueError):
-    """These bytes are no packet of this protocol; the text says why."""
+    """These bytes are not a packet of this protocol; the text says why."""
 
 
 def greeting(version: str) -> bytes:
@@ -51,9 +51,8 @@ def is_greeting(packet: bytes) -> bool:
 
 
 def other_version(packet: bytes) -> str | None:
-    """What the sender of this greeting runs, if it speaks another protocol than we do.
-
-    None if it speaks ours.
+    """The version of the sender of this greeting, if it uses another protocol; None if it uses
+    ours.
 
     Raises:
         PacketError: it is too short for a greeting.
@@ -69,7 +68,7 @@ def other_version(packet: bytes) -> str | None:
 
 
 def packets_of(frame: bytes, number: int, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The packets of a frame; `number` tells its pieces from those of the frame before.
+    """The packets of a frame; `number` distinguishes its pieces from those of the previous frame.
 
     Raises:
         PacketError: the frame is larger than FRAME_BYTES_MAX.
@@ -86,9 +85,10 @@ def packets_of(frame: bytes, number: int, piece_bytes: int = PIECE_BYTES) -> Ite
 
 
 class Rejoiner:
-    """Makes frames of the packets of one sender. It holds at most one frame that is not complete.
+    """Joins the packets of one sender to frames.
 
-    `broken` counts the frames that were given up. Times are the caller's monotonic seconds.
+    It holds at most one incomplete frame. `broken`: number of dropped frames. Times are the
+    caller's monotonic seconds.
     """
 
     def __init__(self) -> None:
@@ -130,12 +130,12 @@ class Rejoiner:
         return frame
 
     def expire(self, now_s: float) -> None:
-        """Give up what has waited for its other pieces for too long."""
+        """Drop an incomplete frame that has waited too long."""
         if self._pieces and now_s - self._began_s > REJOIN_S:
             self.drop()
 
     def drop(self) -> None:
-        """Give up what is not complete, and count it."""
+        """Drop an incomplete frame, and count it."""
         self.broken += bool(self._pieces)
         self._forget()
 

@@ -1,10 +1,10 @@
-"""Peers that fail the handshake too often are kept out for a while, by a filter in the kernel.
+"""Blocks peers that fail the handshake too often for a while, by a filter in the kernel.
 
 Each failed handshake costs a key agreement and some events: 6,581 a second took 1.25 cores. A
-packet that the kernel drops costs nothing here. On loopback all peers have one address, also the
-honest ones, and the address of a peer that comes and goes between two looks is not known. For those
-the listener is closed for half a second at a time. An honest peer's kernel asks again a second
-later. Times are monotonic s.
+packet that the kernel drops costs nothing here. On loopback all peers have one address, including
+the honest ones, and the address of a peer that connects and leaves between two looks is not known.
+In these cases the listener is closed for half a second at a time. An honest peer's kernel tries
+again a second later. Times are monotonic s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PENALTY_S, PENALTY_MOST_S = 10.0, 320.0
 """Doubled each time."""
 LISTENER_PER_S, LISTENER_CLOSED_S = 200, 0.5
 KEPT = 32
-"""Addresses that are kept out at once; a jump in the filter reaches 255 instructions."""
+"""The maximum number of blocked addresses; a jump in the filter reaches 255 instructions."""
 SOURCES_MAX = 4096
 _NETWORK_HEADER = -0x100000 & 0xFFFFFFFF
 _LOAD_BYTE, _LOAD_WORD, _SHIFT, _EQUAL, _RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
@@ -40,7 +40,7 @@ class Penalties:
     def failed(self, source: str, listener: str, now: float) -> bool:
         """A handshake from this address (empty: not known) has failed at this listener.
 
-        Whether who is kept out has changed.
+        Returns whether the set of blocked addresses has changed.
         """
         address = _address(source)
         if address is None or address.is_loopback:
@@ -61,7 +61,7 @@ class Penalties:
         return True
 
     def shut_s(self, listener: str, now: float) -> float:
-        """How long to close this listener now, in s; 0 where few handshakes fail."""
+        """How long to close this listener now, in s; 0 if few handshakes fail."""
         times = self._at_listener.get(listener)
         if times is None or len(times) < LISTENER_PER_S or now - times[0] > 1.0:
             return 0.0
@@ -82,7 +82,7 @@ class Penalties:
         return bool(gone)
 
     def kept_out(self, now: float) -> list[Address]:
-        """Who is not let in now."""
+        """The blocked addresses."""
         return [address for address, (until, _) in self._out.items() if now < until]
 
 
@@ -112,7 +112,7 @@ def packet_filter(addresses: Iterable[Address]) -> bytes:
 
 
 def attached(program: bytes) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
-    """What SO_ATTACH_FILTER wants; the second has to live until the call is over."""
+    """The arguments for SO_ATTACH_FILTER; the second must live until the end of the call."""
     held = ctypes.create_string_buffer(program, len(program))
     return struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held)), held
 

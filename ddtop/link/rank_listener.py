@@ -1,11 +1,12 @@
 """The relay's end of the unix socket: a SOCK_SEQPACKET listener, one connection per rank.
 
-The speaker is the process that the kernel recorded when the connection was made (SO_PEERCRED), no
-matter what is said. The cost of one connection is bounded (packets read at a time, bytes of
-incomplete frames, time to greet), and so is the cost of all of them together. Nothing in here waits
-for a rank that does not read: what does not fit into its socket is dropped, and the caller knows.
+The sender is the process that the kernel recorded when the connection was made (SO_PEERCRED),
+whatever the packets claim. The cost of one connection is bounded (packets read at a time, bytes of
+incomplete frames, time to greet), and so is the cost of all of them together. Nothing here waits
+for a rank that does not read: a frame that does not fit into its socket is dropped, and the caller
+is informed.
 
-A second listener has the socket type that older agents look for. It serves nobody; it names them.
+A second listener has the socket type that older agents use. It only detects them.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from ddtop.link.packets import (
 
 CONNECTIONS_MAX = 4096
 CONNECTIONS_OF_ONE_MAX = 8
-"""A process needs one; a second one where its first was closed by the program a moment ago."""
+"""A process needs one, or a second one if the program has just closed the first."""
 GREET_S = 5.0
 PACKETS_AT_ONCE = 64
-"""Read from one connection before the next has its turn."""
+"""Packets that are read from one connection before the next one is served."""
 HALF_BYTES_MAX = 32 << 20
-"""Of all frames together that are not complete; at 64 MiB a flood of half ones would double the
-relay."""
+"""For all incomplete frames together; with 64 MiB, a flood of incomplete frames would double the
+relay's memory."""
 BACKLOG = 512
 FULL_AGAIN_S = 1.0
-"""Where descriptors run out: nobody is let in for so long."""
+"""If descriptors run out, no connection is accepted for this time."""
 OLDER_KEPT = 16
 _CREDENTIALS = struct.Struct("iII")
 TEND_EVERY_S = 1.0
@@ -53,7 +54,7 @@ TEND_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who made a connection, as this process sees it.
+    """The process that made a connection.
 
     `pid` is 0 if the process is in a pid namespace that cannot be seen from here.
     """
@@ -78,8 +79,8 @@ class RankListener:
 
     `descriptor` becomes readable when `receive` has something to do. `refused`: connections that
     were closed because of who made them, their version, or their number. `broken`: frames and
-    packets that could not be used. `complaint`: what a person should know about versions, None
-    while all is well.
+    packets that could not be used. `complaint`: a sentence about a version problem, None without
+    one.
 
     Raises:
         OSError: the socket cannot be bound.
@@ -106,7 +107,8 @@ class RankListener:
         self._epoll = select.epoll()
         self._epoll.register(self._listening.fileno(), select.EPOLLIN)
         if self._old_path != path:
-            # After ours: an agent that finds only the old one knows that this relay is older.
+            # After ours, because an agent that finds only the old one takes this relay for an older
+            # one.
             with contextlib.suppress(OSError):
                 self._old = _listening(self._old_path, socket.SOCK_STREAM)
                 self._epoll.register(self._old.fileno(), select.EPOLLIN)
@@ -117,19 +119,19 @@ class RankListener:
 
     @property
     def broken(self) -> int:
-        """Frames that were given up, and packets that are none."""
+        """Dropped frames, and invalid packets."""
         living = sum(one.rejoiner.broken for one in self._connections.values())
         return self._bad_packets + self._broken_of_gone + living
 
     def who(self, name: bytes) -> Credentials | None:
-        """Who made this connection; None if it is closed."""
+        """The process that made this connection; None if it is closed."""
         found = self._by_name.get(name)
         return found.who if found is not None else None
 
     # -- in
 
     def receive(self, at_most: int) -> Iterator[tuple[bytes, bytes]]:
-        """(connection, frame) of what has come in; new connections are accepted meanwhile."""
+        """(connection, frame) of all new frames. It also accepts new connections."""
         now = time.monotonic()
         self._tend(now)
         for descriptor, _ in self._epoll.poll(0):
@@ -151,7 +153,7 @@ class RankListener:
             except OSError:
                 size = 0
             if not 0 < size <= PACKET_BYTES_MAX:
-                # 0: it has closed. More than a packet may have: it is none of ours.
+                # 0: it has closed. More than the size of a packet: it is not one of ours.
                 self._bad_packets += size > 0
                 self._close(one)
                 return
@@ -219,18 +221,18 @@ class RankListener:
                 self._epoll.register(found.fileno(), select.EPOLLIN)
                 found.send(greeting(ddtop.__version__), socket.MSG_NOSIGNAL)
             except OSError:
-                # It has gone again. What it said before is still read.
+                # It has already closed; its packets are still read.
                 pass
             self._connections[found.fileno()] = self._by_name[one.name] = one
             self._of_pid[who.pid] = self._of_pid.get(who.pid, 0) + 1
 
     def _has_room(self, who: Credentials) -> bool:
-        # All whose pid cannot be seen share one number, so they are not counted by it.
+        # All processes without a visible pid have the number 0, so they are not counted by pid.
         crowd = who.pid != 0 and self._of_pid.get(who.pid, 0) >= CONNECTIONS_OF_ONE_MAX
         return not crowd and len(self._connections) < CONNECTIONS_MAX
 
     def _name_older(self) -> None:
-        """Report an older agent, which looks for a relay that speaks ZeroMQ, and slow it down."""
+        """Report an older agent, which expects a relay with ZeroMQ, and slow it down."""
         assert self._old is not None
         try:
             found, _ = self._old.accept()
@@ -258,7 +260,7 @@ class RankListener:
     # -- out
 
     def send(self, name: bytes, frame: bytes) -> bool:
-        """Send a frame to a rank now; False if it has gone, or does not read."""
+        """Send a frame to a rank now; False if it has ended, or does not read."""
         one = self._by_name.get(name)
         if one is None:
             return False
@@ -267,7 +269,7 @@ class RankListener:
             for packet in packets_of(frame, one.number):
                 one.socket.send(packet, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except (OSError, PacketError):
-            # Of a frame in pieces the rank drops what has come already.
+            # The rank drops the first pieces of an incomplete frame.
             return False
         return True
 
@@ -286,13 +288,14 @@ class RankListener:
         one.socket.close()
 
     def close(self) -> None:
-        """Close all; the paths are gone."""
+        """Close all connections and remove the paths."""
         for one in list(self._connections.values()):
             self._close(one)
         for found in self._older:
             found.close()
         self._epoll.close()
-        # The old one first: who finds only that takes this relay for an older one.
+        # The old one first, because an agent that finds only the old one takes this relay for an
+        # older one.
         for listening, path in ((self._old, self._old_path), (self._listening, self._path)):
             if listening is not None:
                 with contextlib.suppress(OSError):
@@ -303,7 +306,7 @@ class RankListener:
 def _listening(path: Path, kind: int) -> socket.socket:
     found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # The relay that made it is gone: the caller holds the lock of this run.
+        # The relay that made it has ended, because the caller holds the lock of this run.
         path.unlink(missing_ok=True)
         found.bind(os.fspath(path))
         path.chmod(0o600)

@@ -1,9 +1,9 @@
 """A rank's end of the unix socket: it never blocks. If the relay is slow it drops the oldest frame.
 
-No library, no thread, two descriptors. Before each use a descriptor is compared with the one that
-we opened. A program that closes foreign descriptors and gets their numbers for its own files never
-finds a byte of ours in them. Then a new connection is made, as after the end of a relay: at most
-every RECONNECT_S, later every RECONNECT_MAX_S.
+It needs no library, no thread and two descriptors. Before each use, a descriptor is checked to be
+still ours, because a program may close it and get its number for a file of its own. Then a new
+connection is made, as after the end of a relay: at most every RECONNECT_S, later every
+RECONNECT_MAX_S.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ddtop.link.packets import (
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 QUEUE_FRAMES = 8
-"""Four seconds of states: what a relay that restarts needs at most; newer ones are worth more than
-older ones."""
+"""Four seconds of states, the longest restart of a relay. Newer states are more useful than older
+ones."""
 RECONNECT_S, RECONNECT_MAX_S = 0.1, 1.0
 OTHER_VERSION_S = 30.0
-"""A relay of another version stays one for as long as it lives."""
+"""The pause before a relay of another version is tried again; its version does not change."""
 FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -48,8 +48,8 @@ class RankLink:
 
     Made, used and closed by one thread; only `wake` is for others.
 
-    `drops`: frames that never left. `complaint`: why the relay cannot be talked to, None while all
-    is well.
+    `drops`: frames that were never sent. `complaint`: why the relay cannot be used, None without a
+    problem.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class RankLink:
         self._socket: OwnSocket | None = None
         self._bell: OwnSocket | None = None
         self._waiting: deque[bytes] = deque()
-        # The frame that is on its way: its packets, the next of them, and since when (monotonic s).
+        # The frame that is being sent: its packets, the next packet, and the start (monotonic s).
         self._frame = b""
         self._packets: list[bytes] = []
         self._next, self._since_s = 0, 0.0
@@ -73,7 +73,7 @@ class RankLink:
     # -- waiting
 
     def wait(self, seconds: float) -> tuple[bool, bool]:
-        """Sleep until the time is over: (`wake` was called, something may have come in)."""
+        """Sleep at most this long. Returns (`wake` was called, a packet may have arrived)."""
         end = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -106,7 +106,7 @@ class RankLink:
         """End a `wait` at once; from any thread."""
         rung = self._bell
         if rung is not None and rung.is_ours():
-            # Full: it rings already.
+            # Full: a wake-up is already pending.
             with contextlib.suppress(OSError):
                 rung.send(b"!")
 
@@ -131,7 +131,7 @@ class RankLink:
     def send(self, frame: bytes) -> bool:
         """Send a frame, or keep it until there is room.
 
-        False if an older one had to go (counted), or this one is too large.
+        False if an older one was dropped (counted), or if this one is too large.
         """
         if len(frame) > FRAME_BYTES_MAX:
             self.drops += 1
@@ -209,21 +209,21 @@ class RankLink:
         elif number not in FULL:
             self._lose(now)
         if self._next == 0:
-            # It still waits: where there is no room it may have to make place for newer ones.
+            # It remains in the queue, and may be dropped for newer frames.
             self._packets = []
         elif now - self._since_s > REJOIN_S:
-            # The other side has given it up.
+            # The other side has dropped it by now.
             self._packets, self.drops = [], self.drops + 1
 
     # -- the connection
 
     def _is_up(self, now: float) -> bool:
-        """Whether there is a socket of ours; where there is none, a new one is tried."""
+        """Whether there is a connection; without one, it tries to make one."""
         self._look_at_bell(now)
         if self._socket is not None:
             if self._socket.is_ours():
                 return True
-            # The program closed it. Its number may be a file of the program's by now.
+            # The program has closed it. Its number may now belong to a file of the program.
             self._lose(now)
         if now < self._retry_s:
             return False
@@ -244,11 +244,11 @@ class RankLink:
         return connected(self._path)
 
     def _look_for_older(self) -> None:
-        """Whether a relay listens that speaks ZeroMQ: such a one has no socket of our kind."""
+        """Whether an old relay with ZeroMQ listens, which has no socket of our type."""
         with contextlib.suppress(OSError):
             connected(self._path.with_suffix(OLD_SUFFIX), socket.SOCK_STREAM).close()
             try:
-                # A relay of this version makes our socket first: it may have come in between.
+                # A relay of this version makes our socket first; it may have started in between.
                 self._connect().close()
             except OSError:
                 older = f"an older ddtop, this rank {ddtop.__version__}"
@@ -260,7 +260,7 @@ class RankLink:
             self._socket.close()
         self._socket = None
         if self._packets and self._next:
-            # Nobody can join its pieces any more: all of it is sent again.
+            # Its pieces can no longer be joined, so the whole frame is sent again.
             self._waiting.appendleft(self._frame)
             self._packets, self._next = [], 0
         self._retry_s = max(self._retry_s, now + RECONNECT_S)
@@ -283,7 +283,8 @@ class RankLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        # The bell stays open until the process ends: another thread may be in `wake`.
+        # The wake-up socket stays open until the process ends, because another thread may be in
+        # `wake`.
 
     def leave(self) -> None:
         """In a forked child: close the child's copies. The parent's connection stays as it is."""

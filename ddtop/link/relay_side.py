@@ -22,23 +22,23 @@ from ddtop.link.rank_listener import Credentials, RankListener
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 VIEWER_QUEUE_FRAMES = 40_000
-"""More than 16 MiB of history at the smallest honest frame (about 450 bytes): joining never drops;
-a viewer that stops reading is bounded by it, and by the relay forgetting viewers that do not
-ping."""
+"""More than 16 MiB of history at the smallest honest frame (about 450 bytes): joining never drops
+frames. This also bounds a viewer that stops reading; in addition the relay forgets viewers that do
+not ping."""
 INCOMING_FRAMES = 1000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
 STRANGERS_MAX, VIEWER_BYTES_MAX = 2048, 1 << 16
-"""In their handshake at once, and the largest order of a viewer: strangers can make this hold 128
-MiB."""
+"""Peers in the handshake at once, and the largest command of a viewer: unknown peers can use 128
+MiB of memory."""
 RELAYS_MAX = 256
-"""The same where other relays come in, whose frames are larger: 256 MiB. A thousand that come in
-the same second wait for a moment."""
+"""The same for the port of other relays, whose frames are larger: 256 MiB. A thousand relays that
+connect in the same second have to wait for a moment."""
 BATCH_FRAMES_MAX = 4096
-"""Parts of a message that are looked at; a leaf sends 128."""
+"""The maximum number of parts of a message; a leaf sends 128."""
 ADDRESSES_KEPT = 1024
-"""Of viewers that gave no order for long the address is forgotten."""
+"""The addresses of viewers that have sent nothing for long are forgotten."""
 RANK, VIEW, HUB, ZAP, PROCESS, LISTENERS = "rank", "view", "hub", "zap", "process", "listeners"
 
 
@@ -93,7 +93,7 @@ class RelayLink:
         socket.setsockopt(zmq.SNDHWM, queue)
         socket.setsockopt(zmq.RCVHWM, INCOMING_FRAMES)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
-        # Without it a full or vanished peer's frames are dropped without a word.
+        # Without it, frames for a full or closed peer are dropped silently.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         return socket
 
@@ -104,7 +104,7 @@ class RelayLink:
         """
         why = "no port to listen on"
         for port in ports:
-            # With IPv6 one socket is for both; a host without it has only the other.
+            # With IPv6, one socket serves both; a host without IPv6 has only IPv4.
             for address in ("::", "0.0.0.0"):
                 try:
                     return self._listeners.open(address, port, RELAYS_MAX, FRAME_BYTES_MAX), ""
@@ -155,17 +155,17 @@ class RelayLink:
         """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold
         the loop.
 
-        The role is what the peer's key stands for (VIEWER, CONTROLLER, or SERVER: another relay of
-        this user); ranks have none. Only another relay may send several frames in one message: such
-        a one of anybody else is one empty frame.
+        The role follows from the peer's key (VIEWER, CONTROLLER, or SERVER: another relay of this
+        user); ranks have none. Only another relay may send several frames in one message; such a
+        message from any other peer becomes one empty frame.
         """
         if kind == RANK:
             yield from ((name, frame, "") for name, frame in self._ranks.receive(at_most))
             return
         while at_most > 0:
             try:
-                # The key's role is told with the first part; the others are not worth an object
-                # each.
+                # Only the first part has the role of the key; this saves an object for each other
+                # part.
                 head = self._viewers.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
@@ -254,12 +254,12 @@ class RelayLink:
 
     @property
     def broken(self) -> int:
-        """Packets of ranks that are none, and frames of theirs that were never complete."""
+        """Invalid packets of ranks, and their incomplete frames."""
         return self._ranks.broken
 
     @property
     def complaint(self) -> str | None:
-        """What a person should know about versions."""
+        """A sentence about a version problem."""
         return self._ranks.complaint
 
     def close(self) -> None:

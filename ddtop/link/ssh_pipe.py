@@ -20,12 +20,12 @@ from ddtop.wire.bridge import BridgeError, BridgeFrame, Incoming, Message
 
 READ_BYTES = 1 << 18
 READS_AT_ONCE = 4
-"""Of a program that never stops talking; the rest waits."""
+"""Reads in one turn from a program that sends without a pause; the rest waits."""
 FRAMES_BYTES_MAX, ANSWERS_BYTES_MAX = 8 << 20, 4 << 20
-"""What waits to be taken. The program is read only while somebody takes, so an honest one never has
-so much here; of what a hostile one says the oldest goes."""
+"""The size of the queues. The program is read only while the queues are read, so an honest one
+never fills them; for a hostile one the oldest messages are dropped."""
 MESSAGE_COST_BYTES = 256
-"""What Python adds to each message: a flood of empty ones counts, too."""
+"""Python's overhead for each message, so that a flood of empty messages counts too."""
 UNSENT_BYTES_MAX = 1 << 20
 WORDS_KEPT = 20
 """Last lines of the program's stderr."""
@@ -48,7 +48,8 @@ _T = TypeVar("_T")
 
 
 class _Bounded(Generic[_T]):
-    """A queue of at most so many bytes; the oldest go first, and the newest is always there."""
+    """A queue of at most `bytes_max`; the oldest items are dropped first, and the newest is always
+    kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -77,8 +78,8 @@ class _Bounded(Generic[_T]):
 class Pipe:
     """A running program and the messages from and to it. One thread at a time.
 
-    `words`: the last lines that it said on stderr; `on_words` is told each of them until the bridge
-    has greeted.
+    `words`: the last lines of its stderr; `on_words` is called with each line until the greeting of
+    the bridge.
 
     Raises (from the constructor):
         OSError: there is no such program.
@@ -237,7 +238,7 @@ class Pipe:
         self._read()
 
     def _write(self) -> None:
-        # A program that has ended is noticed by what can be read from it.
+        # The end of the program is detected by reading.
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ValueError):
             while self._unsent and self._failed is None:
                 del self._unsent[: os.write(self._in, self._unsent)]
@@ -293,7 +294,7 @@ class Pipe:
                 self._on_words(text)
 
     def _ended(self) -> PipeError:
-        """Its stdout has ended, so it will; what it says last on stderr is waited for."""
+        """Its stdout has ended, so the program will end; wait for its last lines on stderr."""
         try:
             code = self._process.wait(TERM_S)
         except subprocess.TimeoutExpired:

@@ -17,17 +17,17 @@ from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import place
 
 QUEUE_BYTES_MAX, FRAME_COST_BYTES = 48 << 20, 128
-"""Bytes that wait in a link for its caller, and what Python adds to each frame."""
+"""The size of a link's queue, and Python's overhead for each frame."""
 PING_S = 2.0
-"""How often a viewer says that it is there. The relay forgets it after five silent periods."""
+"""How often a viewer sends a ping. The relay forgets it after five missed pings."""
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 HEAP_FRAMES = 500
 """Read in one turn of the event loop: 2 ms."""
 FILL_FRAMES = 20_000
-"""Moved out of a socket at once, at most: 100 ms."""
+"""The maximum number of frames that are moved out of a socket at once: 100 ms."""
 NO_LIMIT = 0
 MOST_LINKS = 4096
-"""Sockets of one context; libzmq allows 1023 unless it is told otherwise."""
+"""Sockets of one context; the default of libzmq is 1023."""
 FLOOD_PER_S, COUNT_S, GATHER_S = 400.0, 0.25, 0.02
 _S = TypeVar("_S", bound="zmq.Socket[bytes] | zmq.asyncio.Socket")
 
@@ -54,8 +54,7 @@ def _connect(
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-    # Not for names: libzmq would look for their addresses of version 6 first, whether a way leads
-    # there or not.
+    # Not for names: libzmq would first use their IPv6 addresses, even without a route.
     socket.setsockopt(zmq.IPV6, int(":" in address))
     socket.connect(place(address, port))
     return socket
@@ -64,7 +63,7 @@ def _connect(
 def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
     """Whether a relay at this address accepts this secret. Waits at most `seconds`.
 
-    It makes a whole handshake: the relay would count a peer that only connects as a stranger.
+    It completes the handshake, because the relay would count a peer that only connects as refused.
     """
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.DEALER)
@@ -85,9 +84,9 @@ def admits(address: str, port: int, secret: bytes, seconds: float) -> bool:
 
 
 class FrameQueue:
-    """Frames that have come and that nobody has taken yet, at most so many bytes.
+    """A queue of received frames, of at most `bytes_max`.
 
-    What comes while it is full is dropped and counted.
+    Frames that arrive while it is full are dropped and counted.
     """
 
     def __init__(self, bytes_max: int = QUEUE_BYTES_MAX) -> None:
@@ -113,7 +112,7 @@ class FrameQueue:
         return data
 
     def fill(self, socket: zmq.Socket[bytes], frames_max: int) -> int:
-        """Move what is there out of the socket. Returns how many frames these were."""
+        """Move the available frames out of the socket. Returns their number."""
         for count in range(frames_max):
             try:
                 data = socket.recv(zmq.NOBLOCK)
@@ -126,7 +125,7 @@ class FrameQueue:
 class ViewerLink:
     """For a plain loop: `status`, `diagnose`, the demo without a terminal.
 
-    `controller`: with the key of those who may send signals; the relay refuses that to all others.
+    `controller`: with the key that allows signals; the relay refuses signals from all others.
     """
 
     def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
@@ -137,7 +136,7 @@ class ViewerLink:
 
     @property
     def is_due(self) -> bool:
-        """It is time to say that we are still there."""
+        """Whether the next ping is due."""
         return time.monotonic() - self._said > PING_S
 
     def send(self, frame: bytes) -> None:
@@ -168,8 +167,8 @@ class ViewerLink:
 class ViewerLinks:
     """Many links in one thread, for a loop that follows many jobs. Each has a name.
 
-    They share one context, because each context has threads of its own. The caller takes out what
-    is there in each turn, and bounds what it keeps. Not thread-safe.
+    They share one context, because each context has its own threads. The caller reads all frames in
+    each turn, and bounds what it keeps. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -247,8 +246,8 @@ class AsyncViewerLink:
     async def receive(self, seconds: float) -> AsyncIterator[bytes]:
         """The frames that come in during the next `seconds`; of thousands a second many at a time.
 
-        They are taken out of the socket by a task of its own: a caller that waits, such as a bridge
-        whose ssh is slow, does not let them pile up there.
+        A separate task moves them out of the socket, so that they do not pile up there while the
+        caller waits, for example in a bridge with a slow ssh.
         """
         if self._filling is None:
             self._filling = asyncio.create_task(self._fill())
@@ -269,8 +268,9 @@ class AsyncViewerLink:
     async def _fill(self) -> None:
         """Move frames into our own queue until cancelled.
 
-        asyncio takes 0.1 ms for each frame that it is asked for, a whole core at 10,000 a second.
-        So what is there is read without asking, and where much comes it is left to gather first.
+        asyncio needs 0.1 ms for each awaited frame, a whole core at 10,000 frames per second. So
+        available frames are read without awaiting, and at high rates it first pauses to let frames
+        gather.
         """
         try:
             while True:
@@ -278,8 +278,8 @@ class AsyncViewerLink:
                 taken = self.waiting.fill(self._now, HEAP_FRAMES)
                 self._counted += taken
                 self._came.set()
-                # Also where all is there already the loop has to get its turn. Where more is there,
-                # nothing has to gather: the past of 10,000 ranks took 1.4 s of such pauses.
+                # Let the event loop run, even if all frames are already there. If there are more,
+                # do not pause: for the history of 10,000 ranks these pauses took 1.4 s.
                 gathers = self._is_flood() and taken < HEAP_FRAMES
                 await asyncio.sleep(GATHER_S if gathers else 0)
         finally:

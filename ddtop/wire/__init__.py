@@ -1,4 +1,4 @@
-"""What travels: the records, their bytes, and the layout of the state page.
+"""The records, their encoding, and the layout of the state page.
 
-No sockets, no clocks.
+It uses no sockets and no clocks.
 """

@@ -1,9 +1,8 @@
-"""What `ddtop attach --ssh` and the bridge on the other host say to each other, over a pair of
-pipes.
+"""The messages between `ddtop attach --ssh` and the bridge on the other host, over a pair of pipes.
 
-The bridge speaks first: one line of ASCII, so that whatever a login prints before it can be passed
-over. After it both sides send messages, each behind its length (4 bytes, big-endian). Reading is
-bounded: no byte that a foreign program prints makes this hold more than a message.
+The bridge begins with one line of ASCII, so that text which a login prints before can be skipped.
+Then both sides send messages, each after its length (4 bytes, big-endian). Reading is bounded:
+whatever another program prints, this holds at most one message.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import msgspec
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 PROTOCOL = 1
-"""Raised when either side could not understand the other any more; new fields of a message are no
-reason."""
+"""Increase it if the two sides could not understand each other any more; not for new fields of a
+message."""
 NOISE_BYTES_MAX = 1 << 16
 """Banners, messages of the day and what a profile prints: pages of text, not more."""
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + 1024
 PART_BYTES = 1 << 18
-"""So much of a file is in one part, before it is packed."""
+"""The part of a file in one message, before compression."""
 _MARK = b"ddtop-bridge "
 _GREETING = re.compile(rb"(?:^|\n)" + _MARK + rb"(\{[^\n]{0,1000}\})\r?\n")
 _LENGTH = struct.Struct(">I")
@@ -32,7 +31,7 @@ _END_OF_LINE = b"\xa3end\x0a"
 
 
 class BridgeError(ValueError):
-    """What came is not what a bridge says; the text says what it is instead."""
+    """The input does not come from a bridge; the text says what it is."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
@@ -78,11 +77,11 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """From here on frames go both ways."""
+    """After this, frames are sent in both directions."""
 
 
 class Gone(msgspec.Struct, frozen=True, tag="gone"):
-    """That run has no relay any more; there may be files."""
+    """That run no longer has a relay, but there may be files."""
 
 
 class AskFiles(msgspec.Struct, frozen=True, tag="files?"):
@@ -94,8 +93,8 @@ class AskFiles(msgspec.Struct, frozen=True, tag="files?"):
 
 
 class AskOutside(msgspec.Struct, frozen=True, tag="outside?"):
-    """Look for so long at the job there that was started without ddtop. Its records come as frames,
-    then `Done`."""
+    """Look for this long at the job of that host that was started without ddtop. Its records come
+    as frames, then `Done`."""
 
     seconds: float
 
@@ -141,7 +140,7 @@ class BridgeFrame(msgspec.Struct, frozen=True, tag="frame"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Nothing comes of what was asked; the text says why."""
+    """The request is refused; the text says why."""
 
     text: str
 
@@ -162,8 +161,8 @@ def greet(version: str, host: str) -> bytes:
 def pack(message: Message) -> bytes:
     """A message behind its length.
 
-    Its last field is the number 10, which is an end of line: srun holds back what comes behind the
-    last end of line. A reader ignores a field that it does not know.
+    Its last field is the number 10, which is an end of line, because srun holds back data after the
+    last end of line. A reader ignores unknown fields.
     """
     data = _encoder.encode(message)
     # A map of at most 15 fields has their number in its first byte.
@@ -189,19 +188,19 @@ def part(kind: str, size_bytes: int, data: bytes) -> Part:
 
 
 class Incoming:
-    """Takes bytes as they come, gives the messages in them.
+    """Splits the incoming bytes into messages.
 
     `greeting` is None until the bridge's line has been read.
     """
 
     def __init__(self, *, greeted: bool) -> None:
-        """`greeted`: no greeting is waited for."""
+        """`greeted`: do not wait for a greeting."""
         self.greeting: Greeting | None = None
         self._greeted = greeted
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are whole now.
+        """The messages that are complete now.
 
         Raises:
             BridgeError: no bridge speaks here, another protocol is spoken, or a message is

@@ -1,4 +1,4 @@
-"""Names of calls, and what waiting in each means: for single ranks, for a root, for all.
+"""The names of calls, and which ranks each call waits for: single ranks, a root, or all.
 
 The agent, the relay's reader of state pages, the model and the rules share them. The names of MPI
 are those of mpi4py: `Send` takes a buffer, `send` pickles an object. Their index in `MPI_CALLS` is
@@ -10,7 +10,7 @@ from __future__ import annotations
 _TORCH_P2P = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"})
 
 INIT_CALLS = ("init_process_group", "MPI_Init")
-"""Calls in which a rank meets the others for the first time."""
+"""Calls in which a rank connects to the others for the first time."""
 
 NEW_GROUP, SPLIT_GROUP, OF_MEMBERS_ONLY = "new_group", "split_group", 1
 """All ranks of the job have to make the call, members or not. With `use_local_synchronization`, or
@@ -52,8 +52,7 @@ MPI_CALLS: tuple[str, ...] = (
 )  # fmt: skip
 """Names by their code on the state page; 0 is no call."""
 FINALIZE = "MPI_Finalize"
-"""As the model says it of a rank that is in MPI.Finalize, or in the exit of an interpreter that
-ends with it."""
+"""The model's name for a rank in MPI.Finalize, or in the exit of an interpreter that calls it."""
 MPI_CODES = {name: code for code, name in enumerate(MPI_CALLS) if name}
 
 _FIRST = {
@@ -75,7 +74,7 @@ MPI_ANY_WAITS = frozenset({"Waitany", "waitany", "Waitsome", "waitsome"})
 NAME_ONLY = frozenset(MPI_CALLS[MPI_CODES["Neighbor_allgather"] : MPI_CODES["Finalize"]]) | {
     "Create_group"
 }
-"""For whom they wait is not known."""
+"""It is not known which ranks they wait for."""
 
 _ROOT_GIVES = (
     "Bcast",
@@ -103,7 +102,7 @@ ROOTED = ROOT_GIVES | {
 EQUAL_BYTES = frozenset(
     {"Allreduce", "Bcast", "Scan", "Exscan", "Iallreduce", "Ibcast", "Iscan", "Iexscan"}
 )
-"""All members bring the same number of bytes."""
+"""All members pass the same number of bytes."""
 
 SENDS = MPI_SENDS | {"send", "isend"}
 RECEIVES = MPI_RECEIVES | {"recv", "irecv"}
@@ -111,7 +110,7 @@ P2P_CALLS = _TORCH_P2P | MPI_SENDS | MPI_RECEIVES
 """Names of `OpenCall`s that wait for single ranks; gloo makes monitored_barrier out of sends and
 receives."""
 WAITING_CALLS = P2P_CALLS | set(GROUP_MAKERS) | (frozenset(MPI_CALLS[1:]) - {"Finalize"})
-"""A rank in one of these calls waits, though it may not be known for which rank."""
+"""A rank in one of these calls waits, even if it is not known for which rank."""
 
 
 def same_call(name: str) -> str:

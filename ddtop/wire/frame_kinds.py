@@ -1,9 +1,9 @@
-"""What frames of the standard library and of torch mean, one word each.
+"""The meaning of frames of the standard library and of torch, one word each.
 
-The agent looks at its own rank with it, and the diagnosis at stacks that were read otherwise. The
-words are those of `Place.waits_on`. Of several library frames below a line of the user the one
-nearest to that line counts: a Queue.get waits on a lock inside. Calls into C (time.sleep, input,
-lock.acquire) have no frame: the kernel reports those (`ProcessState.syscall`, `wchan`).
+The agent uses it for its own rank, and the diagnosis for stacks from other sources. The words are
+those of `Place.waits_on`. If there are several library frames below a user line, the one nearest to
+that line counts: a Queue.get, for example, waits on a lock inside. Calls into C (time.sleep, input,
+lock.acquire) have no frame; the kernel reports those (`ProcessState.syscall`, `wchan`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/distributed/pipelining/schedules.py", frozenset({"_wait_batch_p2p"}), "p2p"),
     ("ddtop/agent/wrap/p2p.py", frozenset({"wait"}), "collective"),
     ("torch/distributed/rpc/api.py", frozenset({"rpc_sync"}), "rpc"),
-    # Out of data: it takes part in the collectives of those that still have some.
+    # Out of data: it joins the collectives of ranks that still have data.
     ("torch/distributed/algorithms/join.py", frozenset({"__exit__"}), "join"),
     ("torch/autograd/graph.py", frozenset({"_engine_run_backward"}), "backward"),
     ("torch/cuda/__init__.py", frozenset({"synchronize"}), "cuda-sync"),
@@ -108,9 +108,9 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
 
 
 def word_of(file: str, function: str) -> str | None:
-    """What a library's frame waits on or does, None where it says nothing.
+    """What a library's frame waits on or does; None if that is not known.
 
-    Of a user's frame nobody should ask.
+    Do not call it for frames of the user.
     """
     for end, functions, word in _MEANINGS:
         fits = f"/{end}" in file if end.endswith("/") else file.endswith(f"/{end}") or file == end

@@ -1,6 +1,6 @@
-"""Records as bytes: one envelope a record, MessagePack, schema version first.
+"""Encodes records: one envelope per record, MessagePack, schema version first.
 
-The envelope is what a relay reads to keep, order and forward; the record inside stays bytes to it.
+A relay reads only the envelope to store, order and forward; the record inside remains bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ddtop.wire.records import AnyRecord
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 0
 FRAME_BYTES_MAX = 1 << 20
-"""A frame over this is refused unread: the largest honest one (a Hello with a long environment) is
-about 20 KB."""
+"""A larger frame is refused before it is read. The largest real one (a Hello with a long
+environment) is about 20 KB."""
 
 
 class WireError(ValueError):
@@ -31,8 +31,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a record comes from and when it was made.
 
     `sender` is the relay that it goes through (`registry.relay_identity`), `rank` and `pid` are
-    None for the relay's own records, `kind` repeats the record's name so that it can be told
-    without decoding it. `stuck_key` names what an agent sees without progress, `wait_ratio` is how
+    None for the relay's own records, `kind` repeats the record's name, so that it is known without
+    decoding the record. `stuck_key` names what an agent sees without progress, `wait_ratio` is how
     much of the last 20 s a collective of its rank was pending.
     """
 
@@ -51,7 +51,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def host_of(sender: str) -> str:
-    """The identity of the sender's host: each launcher there has a relay of its own."""
+    """The identity of the sender's host. Each launcher on a host has its own relay."""
     return sender.partition(".")[0]
 
 
@@ -81,7 +81,7 @@ def seal(
     stuck_key: str | None = None,
     wait_ratio: float | None = None,
 ) -> bytes:
-    """The record in its envelope, as bytes. What is no UTF-8 in it is escaped."""
+    """The record in its envelope, as bytes. Text that is not UTF-8 is escaped."""
     return encoded(
         Envelope(
             SCHEMA_MAJOR,
@@ -101,7 +101,7 @@ def seal(
 
 
 def open_envelope(data: bytes) -> Envelope:
-    """The envelope of these bytes; the record in it is not looked at.
+    """The envelope of these bytes; the record in it is not decoded.
 
     Raises:
         SchemaError: another major version.

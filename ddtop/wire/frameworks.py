@@ -1,6 +1,6 @@
 """Training frameworks whose frames stand between the program and torch, by their packages.
 
-Only these are named in sentences: that `click` has called `main` says nothing of a training.
+Only these are named in sentences: a caller such as `click` says nothing about a training.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ THROTTLES = (
     "sync_boost",
     "app_clocks",
 )
-"""Why a GPU's clocks are held down; `Gpu.throttle` has some of these. Idle is none."""
+"""Why a GPU's clocks are lowered; `Gpu.throttle` has some of these. Idle is not a reason."""
 
 
 NVIDIA, AMD = "nvidia", "amd"
@@ -24,9 +24,9 @@ class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
     """A process that has memory or a context on a GPU.
 
     `rank`: it is that rank of the job, or a child of it. `local`: a process with this pid is there
-    for the relay; False: NVML counts in another pid namespace (a container), and nothing can be
-    said of whose it is. `orphan`: its parent has ended. `ours`: no rank's, and yet of the job: its
-    launcher has started it, as it has the ranks.
+    for the relay; False: NVML reports pids of another namespace (a container), so the owner is not
+    known. `orphan`: its parent has ended. `ours`: it does not belong to a rank, but the launcher of
+    the job has started it.
     """
 
     pid: int
@@ -57,7 +57,7 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
     THROTTLES. `ecc_uncorrected`: since the driver was loaded. `remapped_rows`: of memory, for
     uncorrectable errors (retired pages on AMD); `remap_failed`, `remap_pending` (a reset is
     wanted). `nvlinks`: active ones (XGMI on AMD), of `nvlinks_total`. `exclusive`: only one process
-    may have a context, `prohibited`: none may. `lost`: it answers no more.
+    may have a context, `prohibited`: none may. `lost`: it no longer answers.
     """
 
     index: int
@@ -97,10 +97,10 @@ class Gpu(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
-    """How the relay fares with the driver.
+    """The state of the relay's connection to the driver.
 
     `age_ms`: of the numbers in `HostState.gpus`; it grows while the driver does not answer. `why`:
-    there is a driver, and it cannot be asked.
+    there is a driver, but it does not answer.
     """
 
     age_ms: int | None = None
@@ -110,7 +110,7 @@ class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CudaState(msgspec.Struct, frozen=True, array_like=True):
-    """What torch says of its own device in a rank, once the program has initialised CUDA.
+    """What torch reports about its device in a rank, once the program has initialised CUDA.
 
     `uuid` as NVML has it but without the "GPU-" or "MIG-" before it, `pci` as `Gpu.pci`; `index` is
     torch's, among the visible ones. `retries`: how often memory had to be given back and asked for
@@ -134,7 +134,7 @@ class CudaState(msgspec.Struct, frozen=True, array_like=True):
 class RasRank(msgspec.Struct, frozen=True, array_like=True):
     """One rank of a communicator as NCCL's status service has it.
 
-    `number` is its number in the communicator (-1: not told), `host` the IP address of its
+    `number` is its number in the communicator (-1: not reported), `host` the IP address of its
     bootstrap interface, never a name.
 
     `state`: ok, init, error, abort, finalize, behind, unresponsive, dead, or left (its process
@@ -153,10 +153,9 @@ class RasRank(msgspec.Struct, frozen=True, array_like=True):
 class Communicator(msgspec.Struct, frozen=True, array_like=True):
     """One communicator of NCCL.
 
-    `ranks`: all of its ranks where the answer was JSON; of the older text only those that stand
-    out.
+    `ranks`: all of its ranks where the answer was JSON; of the older text only those that differ.
 
-    `usual`: how many launches of each kind most ranks have. `problems`: what the text tells of
+    `usual`: how many launches of each kind most ranks have. `problems`: what the text says about
     ranks that it does not name.
     """
 
@@ -172,7 +171,8 @@ class Communicator(msgspec.Struct, frozen=True, array_like=True):
 class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The answer of NCCL's status service, or why there is none (`why`).
 
-    `took_ms`: how long it took; `same_ms`: for how long it has said the same of all communicators.
+    `took_ms`: how long it took; `same_ms`: for how long the answer about all communicators has been
+    the same.
     """
 
     communicators: tuple[Communicator, ...] = ()

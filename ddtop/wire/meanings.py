@@ -115,7 +115,7 @@ EXPERTS = frozenset({"ep", "etp", "edp"})
 """Dimensions of the experts of a mixture."""
 
 WHOLE = frozenset({"world", "default", "all"})
-"""Names that say nothing of what a group is for."""
+"""Names that do not say what a group is for."""
 
 
 def short(name: str) -> str:
@@ -138,6 +138,6 @@ def of_description(description: str) -> str | None:
 
 
 def rank_of(meaning: str) -> tuple[int, int, str]:
-    """A key that sorts what says most to the front, and dimensions into the order of a grid."""
+    """A sort key: the most specific names first, and dimensions in the order of a grid."""
     place = ORDER.index(meaning) if meaning in ORDER else len(ORDER)
     return meaning in WHOLE, place, meaning

@@ -1,4 +1,4 @@
-"""What a process outside can know of a rank that has no agent: where its main thread is."""
+"""What can be known from outside about a rank without an agent: where its main thread is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN = "outside"
 class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
     """The main thread of a rank, read from outside: by its frames and by /proc.
 
-    `kind`: one of KINDS, None where the thread is in no call for other ranks; `call` is that call
+    `kind`: one of KINDS, None if the thread is in no communication call; `call` is that call
     ("all_reduce"). `since_unix_ns`: since when the thread is known to be in this place without a
     break. `asleep`: it has not run since then; False where it runs at one line, as in a library
     that spins. `communicated_unix_ns`: when it was last seen to have left a call for other ranks.

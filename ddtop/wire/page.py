@@ -1,9 +1,9 @@
 """The state page: a small mapped file.
 
-A rank writes there what it is about to do, before it does it.
+A rank writes each call there before it makes the call.
 
-The relay maps the same file. So it can read the last words of a rank while C code holds the GIL,
-while the agent is silent, or after the process is gone. The layout is fixed: 64-bit words in the
+The relay reads the same file. So it knows the last calls of a rank even while C code holds the GIL,
+while the agent is silent, or after the end of the process. The layout is fixed: 64-bit words in the
 machine's order, because both sides are on one host. A single word is written in one store and needs
 no lock. What takes several words (a call slot, the exception) has a sequence word that is odd while
 the writer is inside.
@@ -39,7 +39,7 @@ SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")
 STEP_SOURCES = (SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER)
 """Counts of the program's own steps, not of its calls."""
 
-# Call slots: one a thread, for calls that no recorder sees.
+# Call slots, one per thread, for calls that the flight recorder does not record.
 SLOTS_AT, SLOTS, SLOT_WORDS = 32, 16, 8
 SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG, SLOT_COUNT = (
     0,
@@ -71,7 +71,7 @@ EXCEPTION_AT_BYTES = 4096
 MPI_AT_BYTES = 8192  # laid out in wire.mpi
 EXCEPTION_BYTES_MAX = MPI_AT_BYTES - EXCEPTION_AT_BYTES
 _READS_MAX = (
-    8  # a writer that died inside leaves the sequence odd for ever; then the text is not to be had
+    8  # a writer that died inside leaves the sequence odd for ever; then the text cannot be read
 )
 
 

@@ -1,7 +1,8 @@
-"""The members of a large group in few bytes.
+"""Encodes the members of a large group in few bytes.
 
 Ten thousand ranks that each report the same ten thousand members would be 300 MB for every viewer.
-Groups are regular: all ranks, every eighth, eight in a row. Other groups travel rank by rank.
+Most groups are regular: all ranks, every eighth, eight in a row. Other groups are sent rank by
+rank.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ BESIDE = "/gloo"
 """What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is reported as a group of
 its own: under the group's name and this."""
 MEMBERS_MAX = 1 << 17
-"""More are not believed: a few bytes from outside must not become gigabytes."""
+"""More are refused, because a few bytes from outside must not become gigabytes."""
 
 Runs = tuple[tuple[int, int, int], ...]
 
 
 def packed(group: Group) -> Group:
-    """The same group as it travels: `runs` in place of `ranks` where that is much shorter."""
+    """The group for sending: `runs` instead of `ranks` if that is much shorter."""
     if len(group.ranks) <= TOLD_ONE_BY_ONE:
         return group
     runs = _runs(group.ranks)
@@ -42,7 +43,7 @@ def unpacked(group: Group) -> Group:
 
 
 def place_in(group: Group, rank: int) -> int | None:
-    """How many members come before the rank, packed or not; None if it is no member."""
+    """How many members come before the rank, packed or not; None if it is not a member."""
     if not group.runs:
         return group.ranks.index(rank) if rank in group.ranks else None
     before = 0

@@ -1,4 +1,4 @@
-"""The records that travel: one frozen record a fact, each sent by exactly one room.
+"""The records that are sent: one frozen record per kind of fact, each sent by exactly one room.
 
 Fields may only be appended, with a default: an older reader ignores a longer tail, a newer reader
 fills in the default. Anything else is a new major version of the schema (`frames.SCHEMA_MAJOR`).
@@ -25,11 +25,11 @@ from ddtop.wire.samples import Catching, GroupArrivals, Spot
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
-"""Where a main thread is seen; the order of `RankState.activity_samples`."""
+"""The activities of a main thread, in the order of `RankState.activity_samples`."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all records: positional on the wire, told apart by the class name."""
+    """Base of all records: positional on the wire, distinguished by the class name."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,8 +39,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `since_unix_ns`: since when all samples found this function in this frame. `callee`: the
     innermost frame below it, if any. `line_since_unix_ns`: since when all samples found this line
     and this callee. `waits_for`: the path of the lock file whose end the library below waits for,
-    None where there is none. `owner`: the class that the function is a method of, None where
-    Python does not tell (before 3.11). `framework`: the package of a training framework
+    None where there is none. `owner`: the class that the function is a method of, None if Python
+    does not report it (before 3.11). `framework`: the package of a training framework
     (`wire.frameworks`) on this stack, and `framework_call` its function: with `framework_inside`
     the innermost one that the frame has called, else the nearest one that has called the frame.
     """
@@ -159,7 +159,8 @@ class HelperEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Record, frozen=True, array_like=True, gc=False):
-    """Who this process is. Sent first, again when it changes, and again to every new relay.
+    """The identity of this process. Sent first, again when it changes, and again to every new
+    relay.
 
     `rank` None: a candidate without a number. `claim`: where the number comes from, `env`
     (launcher) or `init` (the arguments of init_process_group). `start_ticks`: field 22 of
@@ -208,7 +209,7 @@ class RpcState(msgspec.Struct, frozen=True, array_like=True):
     """A worker of torch.distributed.rpc.
 
     `waits`: calls of its own that have no answer yet. `serves`: calls of others that it runs now.
-    None where this torch does not count them. To whom a call goes is not known.
+    None where this torch does not count them. The target of a call is not known.
     """
 
     name: str
@@ -234,7 +235,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RankState(Record, frozen=True, array_like=True, gc=False):
-    """What a rank does now. Sent twice a second; the newest replaces one that still waits.
+    """What a rank does now. Sent twice a second; the newest one replaces one that is still queued.
 
     `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last
     sample. `wait_samples` of `all_samples` found a collective pending. `activity_samples` follows
