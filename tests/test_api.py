@@ -48,7 +48,7 @@ def test_the_iterator_leaves_no_thread_behind(stage):
     assert "ddtop-watch" not in {one.name for one in threading.enumerate()}
 
 
-def test_a_job_that_nobody_has_is_said_at_once_not_at_the_first_event(home):
+def test_a_job_that_nobody_has_is_reported_at_once_not_at_the_first_event(home):
     with pytest.raises(JobNotFoundError, match="no job named nothing"):
         ddtop.watch("nothing")
 

@@ -120,7 +120,7 @@ def test_a_lossy_cable_loses_some_frames(net):
     assert 50 < len(heard(net, hears)) < 90
 
 
-def test_a_slow_cable_delays_by_what_it_was_told(net):
+def test_a_slow_cable_delays_by_what_it_was_reported(net):
     hears = listen(net)
     net.cable("node1", delay_to_ms=300)
     sent = say(net, 1)

@@ -31,7 +31,7 @@ def test_a_program_may_have_blanks_and_parentheses_in_its_name(tmp_path):
         process.wait(10)
 
 
-def test_a_process_that_is_gone_is_told_from_one_that_cannot_be_read(monkeypatch):
+def test_a_process_that_is_gone_is_reported_from_one_that_cannot_be_read(monkeypatch):
     with pytest.raises(FileNotFoundError):
         procfs.read_stat(1 << 22)
     assert procfs.stat_fields(1 << 22) is None

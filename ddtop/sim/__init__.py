@@ -1,6 +1,6 @@
-"""Seeded synthetic jobs as records: what the agents and relays of 1 to 131,072 ranks would say.
+"""Simulated jobs with a seed: the records that the agents and relays of 1 to 131,072 ranks would
+send.
 
-For scale tests, for screenshots, and for `ddtop --sim`. It knows what such a job does, and refuses
-to know what anything means: no verdict is written here, the rules find it in the records as they do
-in those of a real job.
+They are for scale tests, for screenshots, and for `ddtop --sim`. This room knows what such a job
+does, but not the verdict: the rules find that in the records, as for a real job.
 """

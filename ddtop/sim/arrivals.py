@@ -1,6 +1,4 @@
-"""What agents answer when their relay asks when exactly they came into the last collectives: who
-is slow comes last.
-"""
+"""The answers of agents to their relay's request for exact arrivals: the slow rank arrives last."""
 
 from __future__ import annotations
 
@@ -12,12 +10,13 @@ from ddtop.wire.records import Arrivals
 from ddtop.wire.samples import SYMMETRIC, Spot, arrivals_of
 
 ASKED_S = (8.0, 11.0, 16.0, 26.0, 46.0)
-"""So long after ranks have begun to wait unalike their relay asks; from then on once a minute."""
+"""The times after ranks have begun to wait unevenly at which their relay asks; later it asks once a
+minute."""
 ASKED_AGAIN_S = 60.0
 STEPS_TOLD = 64
 EARLY_RATIO = 0.42
-"""Of a step: so much earlier than a slow rank the others come; a healthy job's differ by
-CHANCE_S at most.
+"""The share of a step by which the others arrive earlier than a slow rank. In a healthy job
+arrivals differ by CHANCE_S at most.
 """
 CHANCE_S, BETWEEN_S = 0.012, 0.01
 
@@ -64,9 +63,7 @@ def arrivals(
     base_step: int,
     request: str,
 ) -> Arrivals:
-    """When the rank enqueued its last collectives of the group in which the ranks of its host
-    meet.
-    """
+    """When the rank enqueued its last collectives in the group of its host."""
     last = int(era.steps_at(at_s))
     group, per_step = (fleet.groups_of(rank)[-1], LAYERS) if fleet.grouped else (WORLD, 1)
     entered = {}
@@ -81,7 +78,7 @@ def arrivals(
             )
         number = per_step * (base_step + step)
         for before in range(1, per_step):
-            # All in time for these: it is the last one of a step that shows who is slow.
+            # These have no late rank: only the last collective of a step shows the slow rank.
             entered[number - before] = (
                 unix_ns(ended_s - 0.5 * era.step_s - BETWEEN_S * before),
                 SYMMETRIC,

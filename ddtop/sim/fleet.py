@@ -1,5 +1,5 @@
-"""The ranks of a simulated job that do not change: hosts, pids, process groups, and how each
-differs a little from the others.
+"""The fixed data of a simulated job's ranks: hosts, pids, process groups, and small differences
+between ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ GROUPED_FROM = 16
 data-parallel ones (across hosts).
 """
 TOLD_BY_ALL_TO = 512
-"""Up to so many ranks each tells all members of its groups; of larger groups only the first member
-does: 65,536 ranks that list each other would be 13 GB."""
+"""Up to this many ranks, each reports all members of its groups. For larger groups only the first
+member does, because 65,536 ranks that list each other would be 13 GB."""
 WORLD, BACKEND = "0", "nccl"
 PER_STEP = _, BUCKETS, LAYERS = (1, 4, 8)
 """All-reduces a step in the default group, the data-parallel one, and the tensor-parallel one
@@ -30,7 +30,7 @@ FIRST_PID, PIDS_OF_ATTEMPT = 21_000, 900
 
 
 class SimulatedFleet:
-    """Who the ranks are. `spread_by_rank`: they report one by one; of more, the ranks of a host
+    """The ranks. `spread_by_rank`: they report one by one; in larger jobs the ranks of a host
     report together.
     """
 
@@ -66,7 +66,7 @@ class SimulatedFleet:
         return f"51{host:010x}"
 
     def pid(self, rank: int, attempt: int) -> int:
-        """As on a host: the ranks of another host may have the same."""
+        """The pid on its host; ranks of other hosts may have the same."""
         return FIRST_PID + PIDS_OF_ATTEMPT * (attempt % 40) + 37 * (rank % LOCAL_SIZE)
 
     def groups_of(self, rank: int) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class SimulatedFleet:
     def hello(
         self, rank: int, attempt: int, started_unix_ns: int, init_unix_ns: int | None
     ) -> Hello:
-        """What its agent says of it first."""
+        """The first record of its agent."""
         host, local = divmod(rank, LOCAL_SIZE)
         return Hello(
             job=self.name,

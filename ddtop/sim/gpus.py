@@ -1,5 +1,5 @@
-"""The cards of the hosts: what their driver would tell at a moment, and what torch says in a
-rank of its own card.
+"""The GPUs of the hosts: what their driver would report at a moment, and what torch reports in a
+rank about its GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
 
 SECOND_NS = 1_000_000_000
 MIB, GIB = 1 << 20, 1 << 30
-CARDS = 8
+GPUS_PER_HOST = 8
 NAME, DRIVER, NCCL = "NVIDIA H100 80GB HBM3", "580.65.06", "2.27.5"
 TOTAL_BYTES, PART_BYTES = 81_559 * MIB, 40_448 * MIB
 CONTEXT_BYTES, FULL_LEFT_BYTES = 1_240 * MIB, 640 * MIB
@@ -30,8 +30,8 @@ FULL_MHZ, MAX_MHZ, MEMORY_MHZ, HOT_MHZ = 1755, 1980, 2619, 585
 WARM_C, HOT_C, HEATS_S = 58, 92, 3.0
 STRANGER_PID, STRANGER_BYTES = 48_213, 19 * GIB
 ASKED_MS, COST_NS = 420, 3_100_000
-"""How old the numbers of a driver that answers are, and the relay's CPU for one look at eight
-cards.
+"""The age of the numbers of a driver that answers, and the relay's CPU time for one sample of eight
+GPUs.
 """
 FALLEN_OFF = 79
 
@@ -52,8 +52,8 @@ _IDLE_USE = (0.0, 112.0)
 
 
 class SimulatedGpus:
-    """The cards of all hosts in one attempt; `kind`: WHOLE or DIVIDED, `bare_hosts`: so many at
-    the end have no driver.
+    """The GPUs of all hosts in one attempt. `kind`: WHOLE or DIVIDED. `bare_hosts`: how many of the
+    last hosts have no driver.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class SimulatedGpus:
         self._packed: dict[int, Any] = {}
 
     def cuda(self, rank: int, at_s: float) -> Any:
-        """What torch says in that rank: `CudaState`, as bytes where it never changes; None where
-        the host has no driver.
+        """What torch reports in that rank: `CudaState`, as bytes if it never changes; None if the
+        host has no driver.
         """
         if rank // LOCAL_SIZE >= self._with_driver:
             return None
@@ -116,7 +116,7 @@ class SimulatedGpus:
     def of(
         self, host: int, roles: Sequence[str], at_s: float
     ) -> tuple[tuple[Gpu, ...], GpuWatch | None]:
-        """(the cards of the host, how its relay fares with the driver); `roles` of its ranks."""
+        """(the GPUs of the host, the state of the driver); `roles`: of its ranks."""
         if host >= self._with_driver:
             return (), None
         age_ms = ASKED_MS
@@ -126,11 +126,11 @@ class SimulatedGpus:
             and era.rank is not None
             and era.rank // LOCAL_SIZE == host
         ):
-            # What it said last: the numbers stay, and grow old.
+            # Its last report: the numbers stay the same, and their age grows.
             age_ms += round((at_s - era.begin_s) * 1000)
             at_s = era.begin_s
         found: list[Gpu] = []
-        for local in range(CARDS):
+        for local in range(GPUS_PER_HOST):
             role = roles[local] if local < len(roles) else None
             found += self._gpu(host, local, role, era, at_s)
         return tuple(found), GpuWatch(age_ms, DRIVER, None, COST_NS)
@@ -144,7 +144,7 @@ class SimulatedGpus:
         uuid = self._uuid(host, local)
         if own and era.kind == incidents.GPU_ERROR:
             return [self._lost(local, uuid, era)]
-        # While nothing moves no number does.
+        # Without progress, the numbers do not change.
         noise = self._fleet.noise[(rank * 97 + (int(at_s) if era.step_s else 0) * 61) % DIGITS]
         there = role not in (None, incidents.GONE, incidents.ABSENT)
         util, watts = self._work(role, era) if there else (0.0, IDLE_WATTS)
@@ -210,7 +210,7 @@ class SimulatedGpus:
         """The utilisation as a ratio, and the power in watts, of a GPU with such a role."""
         if role != incidents.HELD:
             return _USE.get(role or "", _IDLE_USE)
-        # It computes as long as ever in each step, and waits for the rest of it.
+        # It computes as long as usual in each step, and waits for the rest of it.
         computes_ratio = self._fleet.step_s / (era.step_s or 1.0)
         return 1.0, _WAITS_WATTS + (_COMPUTES_WATTS - _WAITS_WATTS) * computes_ratio
 

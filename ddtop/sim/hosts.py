@@ -1,6 +1,4 @@
-"""What the relay of a host tells once a second: `HostState`, with the ranks' processes seen from
-outside.
-"""
+"""What the relay of a host reports once a second: `HostState`, with the ranks' processes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """What happens to a simulated job, and when: incidents, scenarios made of them, and the eras that
 follow.
 
-An era is a stretch of time in which every rank keeps its role. Roles and their paces are all that
-the numbers of a rank depend on, so any moment can be told without having lived through those
-before.
+An era is a period in which every rank keeps its role. The numbers of a rank depend only on the
+roles and their paces, so any moment can be computed without the moments before it.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ KINDS = (
     GPU_ERROR,
     DRIVER_SILENT,
 )
-"""What can be made to happen; the names are those of the findings that should follow. Of `link-cut`
-that is host-lost too: the host of a rank is not heard, though all goes on there. Neither happens to
-a job on one host. Of `driver-silent` nothing follows: the numbers of the cards of a rank's host
-grow old."""
-OF_CARDS = frozenset({GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT})
+"""The possible incidents, named after the findings that should follow. For `link-cut` that is also
+host-lost: the host of a rank does not report, although its ranks continue. Neither can happen to a
+job on one host. `driver-silent` causes no finding: the numbers of the GPUs of a rank's host grow
+old."""
+OF_GPUS = frozenset({GPU_THROTTLED, GPU_BUSY, GPU_MEMORY_LOW, GPU_ERROR, DRIVER_SILENT})
 """These happen to the GPU of a rank. With one of them in the script the hosts have GPUs."""
 WHOLE, DIVIDED = "whole", "divided"
-"""What cards a host has: eight, or eight that are divided in two (MIG), with a rank on the first
-half of each.
+"""The GPUs of a host: eight, or eight that are divided in two (MIG), with a rank on the first half
+of each.
 """
 STANDS = frozenset(
     {LOADER_STUCK, NOT_IN_COLLECTIVE, RANK_STOPPED, RANK_KILLED, HOST_LOST, GPU_ERROR}
@@ -83,7 +82,7 @@ class Scenario:
     """`restarts_s`: so long after its beginning the launcher starts all ranks anew, and the script
     begins again; None: never. `skew_s`: so far the clocks of hosts are off that of the first, at
     most. `gpus`: what the hosts have, WHOLE or DIVIDED; None: none, and no driver, unless an
-    incident is one of cards. On the last `bare_hosts` of them the relay finds no driver.
+    incident is one of GPUs. On the last `bare_hosts` of them the relay finds no driver.
     """
 
     incidents: tuple[Incident, ...] = ()
@@ -93,15 +92,15 @@ class Scenario:
     bare_hosts: int = 0
 
     @property
-    def has_cards(self) -> str | None:
+    def has_gpus(self) -> str | None:
         """WHOLE or DIVIDED, None for hosts without."""
-        return self.gpus or (WHOLE if any(one.kind in OF_CARDS for one in self.incidents) else None)
+        return self.gpus or (WHOLE if any(one.kind in OF_GPUS for one in self.incidents) else None)
 
 
 TOUR, GPU_TOUR = "tour", "gpu-tour"
 KNOWN_S = 40.0
-"""What a card draws while it computes has to be known before it can be told from waiting: that
-takes a viewer so long.
+"""A viewer needs this time to learn the power of a GPU that computes; only then can it recognise
+one that waits.
 """
 SCENARIOS: Mapping[str, Scenario] = {
     TOUR: Scenario(
@@ -151,14 +150,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     "gpu-mig": Scenario(gpus=DIVIDED),
     "no-driver": Scenario(gpus=WHOLE, bare_hosts=1),
 }
-"""By name, as `ddtop --sim N --scenario NAME` knows them; those of one kind last two minutes and
-the job is well again.
+"""The scenarios by name, for `ddtop --sim N --scenario NAME`. Those with one incident last two
+minutes; then the job is healthy again.
 """
 
 LIVED_S = 2_400.0
-"""A job that does not start with its script has been training for so long."""
+"""How long a job has been training that does not start with its script."""
 STARTING_S, JOINING_S = 2.0, 4.0
-"""From the start of the processes: by then all have said who they are, and have met."""
+"""Seconds from the start of the processes until all have sent their Hello, and until all have
+joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ PACES: Mapping[str, Pace] = {
     WAITS: Pace(1.0, (0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)),
     ABSENT: Pace(cores=0.0, io_bytes_per_s=0.0, wakes_per_s=0.0),
     STARTS: Pace(cores=0.9, io_bytes_per_s=9e6, wakes_per_s=40.0),
-    # Where cards make the pace the programs of all ranks run ahead alike and wait for them.
+    # If the GPUs limit the speed, the programs of all ranks run ahead and wait for them.
     HOT: Pace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
     HELD: Pace(0.72, (0.01, 0.13, 0.19, 0.03, 0.05, 0.57, 0.02), 1.2, 1.5e6, 150.0, 0.01),
     CRAMPED: Pace(0.24, (0.02, 0.29, 0.42, 0.06, 0.13, 0.05, 0.03), 1.4, 3e6, 150.0, 0.02),
@@ -225,7 +225,7 @@ _SLOWNESS = {
     GPU_MEMORY_LOW: 1.1,
     DRIVER_SILENT: 1.0,
 }
-"""So many times longer a step takes."""
+"""The factor by which a step becomes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def check(incidents: tuple[Incident, ...], world_size: int) -> None:
         if one.kind == RANK_MISSING and (one.begin_s or one.end_s is None):
             raise ValueError(f"{RANK_MISSING} begins at 0 s, and ends")
         if one.kind in (RANK_KILLED, GPU_ERROR) and one.end_s is not None:
-            raise ValueError(f"{one.kind} has no end: nobody comes back from it")
+            raise ValueError(f"{one.kind} has no end: it cannot be undone")
         over = one.end_s
 
 

@@ -32,16 +32,16 @@ do.
 """
 SLOT_S = SLOT_NS / SECOND_NS
 OFTEN_TO = 1024
-"""Up to so many ranks report twice a second, as agents do; of more each once."""
+"""Up to this many ranks, each reports twice a second, as agents do; above it, once."""
 STUCK_AFTER_S = 1.0
-"""So long after something has come to a stand agents say that they are stuck."""
+"""The time after which agents report that they are stuck."""
 UNSTUCK_AFTER_S = 3.0
-"""By then the hub has asked the hosts of all others for each of their reports, where most reports
-are left out (`wire.pace`)."""
+"""The time after which the hub has asked the hosts of all other ranks for every report, in jobs so
+large that most reports are left out (`wire.pace`)."""
 DUMPED_AFTER_S = 4.0
-"""Relays ask everyone for stacks by themselves so long after something has come to a stand."""
+"""The time without progress after which relays take stacks automatically."""
 OOM_GROWTH_S = 25.0
-"""So long before it is killed the memory of a rank begins to grow, by OOM_BYTES in the end."""
+"""How long before it is killed the memory of a rank begins to grow, in the end by OOM_BYTES."""
 OOM_BYTES = 700 << 30
 AUTOMATIC = "auto-simulated"
 
@@ -100,8 +100,8 @@ class SimulatedJob:
             yield from self._as_told(self._slot(slot))
 
     def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
-        """What a viewer gets that joins at this moment: who the ranks are, what those that are
-        silent said last, and so much history, at least the last report of each."""
+        """What a viewer gets that joins at this moment: the Hello of each rank, the last reports of
+        silent ranks, and this much history, at least the last report of each."""
         history_s = max(history_s, self._turns * SLOT_S)
         yield from self._as_told(self._before(at_unix_ns, history_s))
         attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
@@ -232,7 +232,7 @@ class SimulatedJob:
             # From the last checkpoint.
             base = (before.base_step + int(before.eras[-1].steps)) // 100 * 100
         began = self.began_unix_ns + round(number * (self._scenario.restarts_s or 0.0) * SECOND_NS)
-        kind, bare = self._scenario.has_cards, self._scenario.bare_hosts
+        kind, bare = self._scenario.has_gpus, self._scenario.bare_hosts
         gpus = (
             SimulatedGpus(self.fleet, kind, bare, eras, number, began) if kind is not None else None
         )

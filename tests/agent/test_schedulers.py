@@ -118,7 +118,9 @@ ACROSS = [
 
 
 @pytest.mark.parametrize(("environ", "expected"), ACROSS)
-def test_a_job_of_several_hosts_is_called_by_what_all_of_them_were_told(home, environ, expected):
+def test_a_job_of_several_hosts_is_called_by_what_all_of_them_were_reported(
+    home, environ, expected
+):
     assert name(environ) == expected
 
 

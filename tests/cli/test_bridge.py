@@ -115,7 +115,7 @@ def test_a_dashboard_that_is_killed_leaves_nothing_behind_on_either_side(there, 
 
 
 @pytest.mark.parametrize("there", [hosts.FAKE], indirect=True)
-def test_several_live_jobs_there_are_listed_and_the_list_comes_back(there, stage, dashboard):
+def test_several_live_jobs_there_are_listed_and_the_list_returns(there, stage, dashboard):
     entry = registry.read_entries()[0]
     registry.write_entry(msgspec.structs.replace(entry, job="another", run="r2", started_unix_ns=0))
     terminal = dashboard("--ssh", "there")

@@ -87,7 +87,7 @@ def test_what_is_wrong_is_named_with_the_file_and_a_way_out(file, text, said):
     assert ddtop("help").returncode == 0
 
 
-def test_a_file_that_was_named_and_is_not_there_is_told(home, tmp_path):
+def test_a_file_that_was_named_and_is_not_there_is_reported(home, tmp_path):
     done = ddtop("status", DDTOP_CONFIG=str(tmp_path / "none"))
 
     assert (done.returncode, "there is no file" in done.stderr) == (2, True)

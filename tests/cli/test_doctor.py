@@ -191,7 +191,7 @@ def test_a_torch_whose_recorder_cannot_be_read_is_a_note(monkeypatch, program, t
     assert text in said
 
 
-def test_gpus_that_are_not_read_are_told(tmp_path, monkeypatch):
+def test_gpus_that_are_not_read_are_reported(tmp_path, monkeypatch):
     device = tmp_path / "accel"
     monkeypatch.setattr(doctor, "OTHER_GPUS", ((str(device), "accelerators of another maker"),))
 
@@ -203,7 +203,9 @@ def test_gpus_that_are_not_read_are_told(tmp_path, monkeypatch):
     assert text.startswith("accelerators of another maker: not read")
 
 
-def test_an_intel_gpu_for_data_centres_is_told_and_one_for_a_screen_is_not(tmp_path, monkeypatch):
+def test_an_intel_gpu_for_data_centres_is_reported_and_one_for_a_screen_is_not(
+    tmp_path, monkeypatch
+):
     device = tmp_path / "renderD128/device"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x8086\n")

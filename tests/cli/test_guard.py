@@ -59,7 +59,7 @@ class Scene:
         return [event["event"] for event in self.hook.events]
 
 
-def test_a_critical_finding_is_acted_on_at_once_and_its_end_is_told():
+def test_a_critical_finding_is_acted_on_at_once_and_its_end_is_reported():
     scene = Scene()
     scene.happens(APPEARED)
     scene.happens(CLEARED)
@@ -85,7 +85,7 @@ def test_it_must_have_stood_for_so_long():
     assert scene.done == ["appeared"]
 
 
-def test_what_is_over_before_that_is_never_told():
+def test_what_is_over_before_that_is_never_reported():
     scene = Scene(for_s=30)
     scene.happens(APPEARED)
     scene.passes(20)

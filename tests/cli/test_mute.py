@@ -14,7 +14,7 @@ from tests.cli.commands import ddtop
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 
 
-def test_what_is_muted_is_said_to_whoever_looks(home):
+def test_what_is_muted_is_reported_to_whoever_looks(home):
     stage = Stage(home)
     try:
         stage.rank()

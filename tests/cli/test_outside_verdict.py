@@ -64,7 +64,7 @@ def test_status_has_a_row_for_each_rank(home, script):
     assert [one["iteration"] for one in shown["ranks"]] == [None] * 3
 
 
-def test_without_py_spy_that_is_said_first_and_the_rest_is_shown(home, script, tmp_path):
+def test_without_py_spy_that_is_reported_first_and_the_rest_is_shown(home, script, tmp_path):
     """What can be seen without it: the process states."""
     bare = tmp_path / "bin"
     bare.mkdir()

@@ -45,7 +45,7 @@ def test_processes_of_another_user_need_root(here):
 @pytest.mark.parametrize(
     ("scope", "words"), [(1, "only parents"), (2, "only root"), (3, "until the next boot")]
 )
-def test_what_yama_forbids_is_said_with_the_same_command_under_sudo(here, scope, words):
+def test_what_yama_forbids_is_reported_with_the_same_command_under_sudo(here, scope, words):
     here.setattr(pyspy, "yama_scope", lambda: scope)
 
     assert words in needed()

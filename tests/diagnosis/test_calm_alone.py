@@ -17,7 +17,7 @@ def told(job):
     return job.snapshot(), job.verdict()
 
 
-def test_a_rank_that_makes_steps_alone_is_running_and_what_is_not_seen_is_said():
+def test_a_rank_that_makes_steps_alone_is_running_and_what_is_not_seen_is_reported():
     snapshot, verdict = told(alone())
 
     assert snapshot.ranks[0].state.value == "running"

@@ -36,7 +36,7 @@ def filtered(snapshot, verdict, text):
     return sorted(Rows().of(snapshot, verdict, BY_VERDICT, False, parse_filter(text)))
 
 
-def test_both_ranks_of_a_mismatch_are_told_apart():
+def test_both_ranks_of_a_mismatch_are_distinguished():
     job = FakeJob(4)
     job.trains(10)
     for rank in job.ranks:

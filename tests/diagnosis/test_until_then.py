@@ -78,7 +78,7 @@ def test_a_launcher_that_fails_does_not_hide_the_hang():
     assert hang.summary.startswith("until the job ended: rank 2 has been in fetch_labels")
 
 
-def test_while_ranks_live_the_hang_is_told_in_the_present():
+def test_while_ranks_live_the_hang_is_reported_in_the_present():
     job = hung()
     job.ranks[0].ends(signal=9)
     job.passes(5)
@@ -105,7 +105,7 @@ def test_a_rank_that_was_gone_long_before_the_others_is_no_hang():
     assert job.kinds() == [("critical", "rank-killed", (2,))]
 
 
-def test_a_hang_that_was_over_before_the_kill_is_not_told():
+def test_a_hang_that_was_over_before_the_kill_is_not_reported():
     job = hung()
     for rank in job.ranks:
         rank.comes_back()

@@ -96,7 +96,7 @@ def test_plain_processes_are_one_job_and_a_lingering_crash_is_named(world):
     assert {row["pid"] for row in world.status()} == {process.pid for process in processes}
 
 
-def test_an_exit_code_is_told_from_outside(world):
+def test_an_exit_code_is_reported_from_outside(world):
     processes = plain(world, "exits")
     assert world.done(processes[1], 40) == 7
 
@@ -139,7 +139,7 @@ def test_another_size_on_one_rank_is_a_mismatch_though_one_side_has_passed(world
     assert "rank 1: all_reduce of 8,000,000 float" in finding["summary"]
 
 
-def test_c_code_that_holds_the_gil_is_told_from_outside(world):
+def test_c_code_that_holds_the_gil_is_reported_from_outside(world):
     """The agent is silent, the process lives: only the relay can say so."""
     plain(world, "freezes")
 

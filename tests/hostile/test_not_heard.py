@@ -151,7 +151,7 @@ def test_when_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(
     assert "its relay was killed" in verdict.unheard
 
 
-def test_a_relay_that_stops_while_a_view_watches_is_said_at_the_end_of_the_look(relay):
+def test_a_relay_that_stops_while_a_view_watches_is_reported_at_the_end_of_the_look(relay):
     """Two seconds of silence are nothing; what was true before them is not true now."""
     entry = written(relay)
     follower, link = feed.join(entry)

@@ -18,7 +18,7 @@ from tests.launch.environments import OPEN_MPI
         ("a-b@c", "a-b@c"),
     ],
 )
-def test_the_label_is_the_pid_of_mpirun_where_it_is_told(namespace, label):
+def test_the_label_is_the_pid_of_mpirun_where_it_is_reported(namespace, label):
     start = launch.find_start(OPEN_MPI | {"PMIX_NAMESPACE": namespace}, list)
 
     assert start == (f"pmix-{namespace}", label, False)

@@ -78,7 +78,9 @@ async def test_the_dashboards_viewer_is_served_too(relay):
 
 
 @pytest.mark.parametrize(("secret", "admitted"), [(SECRET, True), (b"of somebody else, 16", False)])
-def test_who_only_asks_whether_we_are_let_in_is_told_and_is_no_stranger(relay, secret, admitted):
+def test_who_only_asks_whether_we_are_let_in_is_reported_and_is_no_stranger(
+    relay, secret, admitted
+):
     """Commands from other hosts ask so first: each of them was counted as a refused connection."""
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(admits, "127.0.0.1", relay.port, secret, DEADLINE_S)
@@ -175,7 +177,7 @@ def test_garbage_on_the_port_is_counted_and_changes_nothing_for_others(relay, da
     assert (served, relay.refused) == (b"join", 1)
 
 
-def test_a_viewer_that_is_gone_is_told_from_one_whose_queue_is_full(relay):
+def test_a_viewer_that_is_gone_is_distinguished_from_one_whose_queue_is_full(relay):
     viewer = ViewerLink("127.0.0.1", relay.port, SECRET)
     viewer.send(b"join")
     ((peer, _),) = heard(relay, VIEW)

@@ -61,7 +61,7 @@ def test_a_row_that_was_interrupted_has_no_result_and_one_that_ended_is_not_run_
     assert result.holds
 
 
-def test_what_cannot_be_installed_is_told_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_what_cannot_be_installed_is_reported_and_leaves_nothing_behind(tmp_path, monkeypatch):
     def fails(command, *_, **__):
         raise environment.PartError("pip: exit code 1: no matching distribution")
 

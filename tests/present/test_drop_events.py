@@ -79,7 +79,7 @@ def counts(timeline):
     return [((at - NOW) // SECOND, int(text[1])) for at, text in words]
 
 
-def test_what_was_refused_before_this_viewer_looked_is_told_once_and_when_it_was():
+def test_what_was_refused_before_this_viewer_looked_is_reported_once_and_when_it_was():
     timeline = watched((0, {"refused": 5}), (1, {"refused": 5}))
     assert counts(timeline) == [(0, 5)]
     timeline.absorb(watched((-600, {}), (-500, {"refused": 3}), (-200, {"refused": 5})))

@@ -137,7 +137,7 @@ def test_that_a_rank_is_heard_late_does_not_mean_that_it_came_late():
     ]
 
 
-def test_who_came_is_told_once_when_the_time_before_is_read():
+def test_who_came_is_reported_once_when_the_time_before_is_read():
     timeline = watched(coming(100, range(8)))
     timeline.absorb(watched(coming(0, {0, 1}), coming(50, range(8), 50)))
 
@@ -197,7 +197,7 @@ def test_it_is_bounded_and_counts_what_went():
     assert timeline.forgotten > 0
 
 
-def test_contact_that_was_lost_and_came_again_is_told_once():
+def test_contact_that_was_lost_and_came_again_is_reported_once():
     timeline = Timeline()
     for second, lost in enumerate(("relay not heard", "relay not heard", None, None)):
         timeline.contact(lost, NOW + second * SECOND)

@@ -78,7 +78,7 @@ def test_a_training_in_its_rhythm_has_nobody_behind():
     assert " - " in row(replace(snapshot, waits=fresh), "0")
 
 
-def test_where_all_are_there_and_nothing_comes_back_that_is_said():
+def test_where_all_are_there_and_nothing_comes_back_that_is_reported():
     snapshot, _ = builders.hang()
     waits = tuple(replace(wait, behind=()) for wait in snapshot.waits)
 
@@ -101,7 +101,7 @@ def test_members_in_different_calls_at_one_number_are_a_mismatch_and_marked_with
     assert "✖ all_reduce 4.0 MiB float32 [0-3] against broadcast" in row(snapshot, "0", 200)
 
 
-def test_what_stands_still_comes_first_then_the_names_as_people_count():
+def test_what_makes_no_progress_comes_first_then_the_names_as_people_count():
     snapshot, _ = many()
     names = [
         group.name for group in sorted(snapshot.groups, key=lambda group: natural(label_of(group)))
@@ -122,7 +122,7 @@ def test_what_stands_still_comes_first_then_the_names_as_people_count():
     )
 
 
-def test_of_several_that_stand_still_the_one_that_waits_for_the_rank_at_fault_comes_first():
+def test_of_several_that_make_no_progress_the_one_that_waits_for_the_rank_at_fault_comes_first():
     snapshot, _ = many()
     longer = replace(snapshot.waits[0], group="12", since_unix_ns=NOW - 60 * SECOND, behind=(44,))
     waits = group_waits(replace(snapshot, waits=(*snapshot.waits, longer)), POLICY)

@@ -28,7 +28,7 @@ def history(slower):
     return lived.history_of(builders.healthy(), slower=slower)
 
 
-def test_a_slower_job_is_told_with_the_time_since_when_it_was_faster():
+def test_a_slower_job_is_reported_with_the_time_since_when_it_was_faster():
     made = compared(THROUGHPUT, history(0.12), NOW)
     assert made.texts[0].endswith("% slower than at 21:59")
     assert not made.great
@@ -89,7 +89,7 @@ def test_noise_is_a_flat_line_and_shares_stay_within_the_whole():
     assert scale_range(BY_KEY["loader"], [0.01]) == pytest.approx((0.0, 0.2))
 
 
-def test_what_the_program_counts_is_told_with_the_time_of_the_end():
+def test_what_the_program_counts_is_reported_with_the_time_of_the_end():
     told = TrainingProgress(
         "hf-trainer", 1200, 10_000, 3.2, 10, "train", 41.0, loss=2.31, eta_s=600
     )

@@ -61,7 +61,7 @@ def gone(code=None, number=None, oom=None, exception=None):
         (gone(), "exit code unknown"),
     ],
 )
-def test_what_a_rank_does_is_said_in_a_few_words(rank, text):
+def test_what_a_rank_does_is_reported_in_a_few_words(rank, text):
     assert now_text(rank) == text
 
 

@@ -41,7 +41,7 @@ def test_a_healthy_job_is_one_calm_sentence_and_its_ranks():
     ]
 
 
-def test_a_job_that_stands_still_says_who_where_since_when_and_what_to_do():
+def test_a_job_that_makes_no_progress_says_who_where_since_when_and_what_to_do():
     assert lines_of(status_text(*builders.hang(3, culprit=1), 80)) == [
         "train-4730  3/3 ranks  1 host  gloo      iter 12,482  NO PROGRESS 31 s  22:13:20",
         "✖ rank 1 has been in the DataLoader (data.py:40 load_image) for 31 s;",
@@ -229,7 +229,7 @@ def test_on_a_small_terminal_the_sentence_stays_whole_and_the_advice_is_cut():
     ]
 
 
-def test_lost_contact_is_said_with_the_age_of_what_is_shown():
+def test_lost_contact_is_reported_with_the_age_of_what_is_shown():
     snapshot = builders.healthy()
     contact = Contact("relay not heard for 8 s, trying again", 8.0)
     lines = [

@@ -30,7 +30,7 @@ def test_a_part_that_is_off_is_on_the_screen_and_in_json():
     assert diagnose_json(snapshot, verdict)["probes_off"] == rows
 
 
-def test_where_nothing_is_off_nothing_is_said():
+def test_where_nothing_is_off_nothing_is_reported():
     snapshot = looked({})
 
     assert snapshot.notes == ()

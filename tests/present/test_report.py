@@ -112,7 +112,7 @@ def test_without_stacks_or_journal_the_report_says_why():
     assert section(text, "What happened") == "note: no journal: none there"
 
 
-def test_what_ddtop_lost_is_told():
+def test_what_ddtop_lost_is_reported():
     """A report that hides its own gaps would be believed too much."""
     found = material(hang(), garbled=3)
     host = HostState("node0", 4, dropped=7, refused=1, relay_pid=99, relay_rss_bytes=1 << 25)

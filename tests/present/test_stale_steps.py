@@ -65,7 +65,7 @@ def test_a_job_of_which_one_rank_moves_is_not_just_ok():
     assert text.startswith("1/4 moving, ranks 0,1,3 wait"), text
 
 
-def test_where_a_silent_rank_was_is_said_of_then():
+def test_where_a_silent_rank_was_is_reported_of_then():
     job = trained()
     job.ranks[2].stands_at("hold", "train.py", 71)
     job.passes(1)

@@ -156,7 +156,7 @@ def test_phases_are_letters_so_that_they_need_no_colour():
     assert phases((), 8) == ""
 
 
-def test_every_glyph_is_one_column_wide_and_told_apart():
+def test_every_glyph_is_one_column_wide_and_distinguished():
     for glyphs in (UNICODE, ASCII):
         assert all(cell_width(glyph) == 1 for glyph in glyphs.states.values())
         assert len(set(glyphs.states.values())) >= 10

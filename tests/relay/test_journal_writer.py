@@ -183,7 +183,7 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
     assert box.dropped == 1
 
 
-def test_why_nothing_is_written_is_said_and_it_is_tried_again(tmp_path):
+def test_why_nothing_is_written_is_reported_and_it_is_tried_again(tmp_path):
     path = tmp_path / "folder" / "x.journal"
     box = box_on(path)
     box.put(b"first")
@@ -270,7 +270,7 @@ def test_the_budget_holds_on_the_way(tmp_path):
         ("٣", 64, True),
     ],
 )
-def test_the_size_is_what_the_user_says_and_a_bad_one_is_said(text, mib, said):
+def test_the_size_is_what_the_user_says_and_a_bad_one_is_reported(text, mib, said):
     size, wrong = budget({} if text is None else {"DDTOP_JOURNAL_MIB": text})
 
     assert size == mib << 20

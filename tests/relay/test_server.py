@@ -72,7 +72,7 @@ def test_a_viewer_that_joins_gets_the_latest_of_each_rank_then_what_is_live(stag
     assert live[-1].iteration == 8
 
 
-def test_the_exit_of_a_rank_is_told_with_code_and_order(stage):
+def test_the_exit_of_a_rank_is_reported_with_code_and_order(stage):
     _, pid = stage.rank(1, code="import sys; sys.stdin.readline(); sys.exit(7)")
     viewer = stage.viewer()
     stage.heard(viewer, sees_ranks)
@@ -86,7 +86,7 @@ def test_the_exit_of_a_rank_is_told_with_code_and_order(stage):
     assert found.code == 7 or found.how == "unknown"
 
 
-def test_the_host_is_told_once_a_second_with_its_ranks(stage):
+def test_the_host_is_reported_once_a_second_with_its_ranks(stage):
     _, pid = stage.rank()
     viewer = stage.viewer()
 

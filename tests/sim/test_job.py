@@ -177,7 +177,7 @@ def test_who_joins_after_a_death_learns_of_it_and_of_the_last_report() -> None:
     assert [state.phase for state in last] == ["running"]
 
 
-def test_a_new_attempt_is_said_with_new_processes() -> None:
+def test_a_new_attempt_is_reported_with_new_processes() -> None:
     job = simulated(8, Incident(RANK_KILLED, 5.0), restarts_s=20.0)
 
     hellos = [

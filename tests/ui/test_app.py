@@ -213,7 +213,7 @@ async def test_groups_and_back():
         assert any("✖ culprit" in line for line in screen_text(app))
 
 
-async def test_frozen_facts_stand_still_while_the_feed_goes_on():
+async def test_frozen_facts_make_no_progress_while_the_feed_goes_on():
     snapshot = builders.healthy()
     async with watching(live(snapshot)) as (app, pilot):
         await pilot.press("p")
@@ -227,7 +227,7 @@ async def test_frozen_facts_stand_still_while_the_feed_goes_on():
         assert screen_text(app)[2].startswith("✖ rank 5")
 
 
-async def test_lost_contact_is_said_and_the_rows_are_old():
+async def test_lost_contact_is_reported_and_the_rows_are_old():
     snapshot = builders.healthy()
     look = Look(snapshot, builders.calm(snapshot), "relay not heard for 8 s, trying again", 8.0)
     async with watching(FakeSource(look)) as (app, _):

@@ -33,7 +33,7 @@ def gpu_cell(snapshot, rank, width=4, glyphs=UNICODE):
     return cell_text("gpu", snapshot.rank(rank), CellContext(NOW, glyphs), width)
 
 
-def test_a_card_that_only_waits_says_so_where_its_share_would_stand():
+def test_a_gpu_that_only_waits_says_so_where_its_share_would_stand():
     """100 % busy is what both say to nvidia-smi: at night nobody must take the seven that wait for
     the one that works."""
     snapshot = on_gpus(8, waits=WAITERS)
@@ -52,7 +52,7 @@ def test_sorted_by_gpu_those_that_wait_stand_below_all_that_compute():
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
-def test_no_column_moves_with_what_the_cards_do(width):
+def test_no_column_moves_with_what_the_gpus_do(width):
     shape = rank_table(width, 8, 7)
     seen = [on_gpus(), on_gpus(8, waits=WAITERS), on_gpus(8, TROUBLE)]
     texts = {
@@ -86,7 +86,7 @@ def page(snapshot, rank, width=80):
     return [plain(line) for line in detail_lines(snapshot, rank, SeriesHistory().of(rank), width)]
 
 
-def test_the_page_of_a_rank_begins_with_what_its_card_does():
+def test_the_page_of_a_rank_begins_with_what_its_gpu_does():
     assert page(on_gpus(8, waits=WAITERS), 1)[3] == "GPU 1: 100% at 188 of 700 W: waits in NCCL"
     assert (
         page(on_gpus(8, TROUBLE), 1)[3] == "GPU 1: 96% at 612 of 700 W, 91 C, slowed down by heat"
@@ -113,7 +113,7 @@ def silent(world_size=8):
     return replace(snapshot, devices=devices, ranks=ranks)
 
 
-async def test_of_a_silent_driver_only_its_silence_is_told():
+async def test_of_a_silent_driver_only_its_silence_is_reported():
     """Numbers of forty seconds ago would be believed."""
     snapshot = silent()
     text = "\n".join(page(snapshot, 2))
@@ -131,7 +131,7 @@ async def test_of_a_silent_driver_only_its_silence_is_told():
     assert "41.0G" not in shown
 
 
-async def test_without_a_driver_it_is_said_once_and_nothing_has_room_for_cards():
+async def test_without_a_driver_it_is_reported_once_and_nothing_has_room_for_gpus():
     snapshot = replace(builders.healthy(), hosts=builders.healthy().hosts)
 
     async with watching(live(snapshot), size=(120, 30)) as (app, pilot):
@@ -144,7 +144,7 @@ async def test_without_a_driver_it_is_said_once_and_nothing_has_room_for_cards()
     assert "GPUS" not in shown
 
 
-async def test_of_many_hosts_only_the_cards_in_trouble_are_listed_and_their_hosts_come_first():
+async def test_of_many_hosts_only_the_gpus_in_trouble_are_listed_and_their_hosts_come_first():
     """1,250 hosts of eight cards are ten thousand rows, of which one matters."""
     many = 8 * (HOSTS_WITH_GPUS + 4)
     snapshot = on_gpus(many, {100: {"lost": True}, 101: WAITS}, waits=frozenset({101}))
@@ -162,7 +162,7 @@ async def test_of_many_hosts_only_the_cards_in_trouble_are_listed_and_their_host
     assert "1 GPU in trouble, the others not listed" in foot
 
 
-def test_instances_of_a_divided_card_are_counted_below_it():
+def test_instances_of_a_divided_gpu_are_counted_below_it():
     whole = Gpu(2, "GPU-a", None, 30 * GIB, 80 * GIB, mig=True, power_watts=400.0, celsius=60)
     part = Gpu(
         2,
@@ -209,7 +209,7 @@ def test_picture(snap_compare, keys, size, glyphs):
     assert snap_compare(app_of(hang(), glyphs), terminal_size=size, press=keys)
 
 
-def test_picture_of_cards_in_trouble(snap_compare):
+def test_picture_of_gpus_in_trouble(snap_compare):
     snapshot = on_gpus(8, TROUBLE)
     assert snap_compare(
         app_of((snapshot, builders.calm(snapshot))), terminal_size=(100, 24), press=["5"]

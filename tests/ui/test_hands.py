@@ -80,7 +80,7 @@ def test_editors_are_told_the_line_in_their_own_way(editor, command):
     assert editor_command("/a b.py", 7, {"EDITOR": editor}) == command
 
 
-def test_an_editor_that_is_not_there_is_said():
+def test_an_editor_that_is_not_there_is_reported():
     assert "cannot be started" in (run_editor(["/no/such/editor", "x"]) or "")
     assert run_editor([sys.executable, "-c", ""]) is None
 
@@ -99,7 +99,7 @@ def test_a_recording_of_another_host_opens_nothing(tmp_path):
     assert "this host's copy" in source_place(at_line(file, "node9"), 0).note
 
 
-def test_a_file_that_is_not_here_is_said_with_the_host_that_has_it(tmp_path):
+def test_a_file_that_is_not_here_is_reported_with_the_host_that_has_it(tmp_path):
     missing = tmp_path / "gone.py"
     assert "rank 0 runs on node9" in source_place(at_line(missing, "node9"), 0).why
 
@@ -117,7 +117,7 @@ async def test_the_screen_is_saved_as_text_for_its_owner_only(tmp_path, monkeypa
     assert "@font-face" not in svg.read_text()
 
 
-async def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+async def test_a_folder_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "none")
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "none")
     async with watching(live(*builders.hang())) as (app, pilot):

@@ -110,7 +110,7 @@ def test_how_long_a_rank_is_on_its_line_is_told_beside_how_long_it_is_in_the_fun
     )
 
 
-def test_a_wait_in_the_rhythm_of_the_training_is_not_told():
+def test_a_wait_in_the_rhythm_of_the_training_is_not_reported():
     snapshot, _ = builders.hang()
     rank = snapshot.ranks[0]
     short = replace(rank, wait=replace(rank.wait, since_unix_ns=snapshot.time_unix_ns - SECOND))

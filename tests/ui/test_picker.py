@@ -100,7 +100,7 @@ async def test_a_job_that_comes_later_appears_and_the_cursor_stays_with_its_job(
     assert running.picked.job == "second"
 
 
-async def test_a_folder_that_cannot_be_read_is_said_and_what_was_known_stays() -> None:
+async def test_a_folder_that_cannot_be_read_is_reported_and_what_was_known_stays() -> None:
     fails = False
 
     def read() -> list[registry.JobEntry]:

@@ -100,7 +100,7 @@ async def test_what_this_version_does_not_know_is_passed_over(path):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"interval_s":"fast"}', '{"schema":"another/7"}', "\x00" * 99]
 )
-async def test_a_file_that_is_broken_or_anothers_is_said_once_and_left_alone(path, text):
+async def test_a_file_that_is_broken_or_anothers_is_reported_once_and_left_alone(path, text):
     path.parent.mkdir(parents=True)
     path.write_text(text)
     async with dashboard() as (app, pilot):

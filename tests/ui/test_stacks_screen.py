@@ -50,7 +50,7 @@ async def test_answers_are_merged_as_they_come():
         assert "└─ 7 ranks [0-4,6,7]" in "\n".join(screen_text(app))
 
 
-async def test_what_did_not_come_is_said_and_what_came_is_shown():
+async def test_what_did_not_come_is_reported_and_what_came_is_shown():
     async with watching(live(HANG, VERDICT)) as (app, pilot):
         await pilot.press("D")
         await show(app, pilot, answered((0, 1), refused="6 answers did not come within 8 s"))

@@ -143,7 +143,7 @@ async def test_a_click_on_the_map_selects_and_a_double_click_opens():
         assert isinstance(app.screen, RankScreen)
 
 
-async def test_the_map_stands_still_while_ranks_run_and_wait_in_turn():
+async def test_the_map_makes_no_progress_while_ranks_run_and_wait_in_turn():
     """A healthy training must not flicker."""
     snapshot = builders.healthy(64)
     async with watching(live(snapshot)) as (app, pilot):

@@ -56,7 +56,7 @@ def test_the_first_look_tells_who_is_there_and_what_stands():
     ]
 
 
-def test_what_stands_is_told_once_and_its_end_once(changes):
+def test_what_stands_is_reported_once_and_its_end_once(changes):
     looks = [
         looking(1, finding()),
         looking(2, finding(summary="longer by now")),
@@ -67,7 +67,7 @@ def test_what_stands_is_told_once_and_its_end_once(changes):
     assert told(changes, *looks) == [("appeared", CRITICAL, (2,)), ("cleared", CRITICAL, (2,))]
 
 
-def test_what_is_over_and_comes_again_is_told_again(changes):
+def test_what_is_over_and_comes_again_is_reported_again(changes):
     looks = [looking(1, finding()), looking(2), looking(3, finding())]
 
     assert [change[0] for change in told(changes, *looks)] == ["appeared", "cleared", "appeared"]
@@ -87,7 +87,7 @@ def test_a_crash_stays_one_crash_when_its_peers_wait_no_longer(changes):
     assert told(changes, *looks) == [("appeared", CRITICAL, (2,))]
 
 
-def test_where_no_rank_is_at_fault_each_group_is_told(changes):
+def test_where_no_rank_is_at_fault_each_group_is_reported(changes):
     stuck = [finding(ranks=(), group=name) for name in ("0", "1")]
 
     assert told(changes, looking(1, *stuck)) == [("appeared", CRITICAL, ())] * 2
@@ -115,7 +115,7 @@ def test_after_a_restart_all_ranks_come_again_and_the_same_fault_is_a_new_one(ch
     ]
 
 
-def test_lost_contact_is_told_once_and_clears_nothing(changes):
+def test_lost_contact_is_reported_once_and_clears_nothing(changes):
     gone = "the relay is not heard, trying again"
     looks = [
         looking(1, finding()),

@@ -103,7 +103,7 @@ def test_another_key_is_no_contact(stage):
     assert (found.looks, found.contact is not None) == (0, True)
 
 
-def test_a_folder_that_cannot_be_read_is_said_and_ends_nothing(home):
+def test_a_folder_that_cannot_be_read_is_reported_and_ends_nothing(home):
     def broken():
         raise registry.RegistryError("the folder does not answer")
 

@@ -111,7 +111,7 @@ def test_a_relay_that_is_gone_and_left_nothing_is_said_so_with_the_next_step(hom
         feed.look_once(entry(), 0.0)
 
 
-def test_what_is_no_frame_is_counted_and_another_version_is_said():
+def test_what_is_no_frame_is_counted_and_another_version_is_reported():
     follower = feed.Follower("train")
     follower.take(b"GET / HTTP/1.1")
     follower.take(b"\x9b\x02" + b"\x00" * 10)

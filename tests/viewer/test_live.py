@@ -57,7 +57,7 @@ async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file
     assert look.contact is None
 
 
-async def test_a_relay_that_goes_is_said_with_the_age_of_what_is_shown(stage):
+async def test_a_relay_that_goes_is_reported_with_the_age_of_what_is_shown(stage):
     """What was last true stays on the screen: a silent relay must not make its ranks look
     silent."""
     async with running(live.LiveSource(the_entry())) as source:
@@ -178,7 +178,7 @@ async def test_a_relay_is_not_silent_while_this_process_does_not_run(stage, monk
     assert set(contacts) == {None}
 
 
-async def test_a_relay_that_went_while_this_process_did_not_run_is_said(stage, monkeypatch):
+async def test_a_relay_that_went_while_this_process_did_not_run_is_reported(stage, monkeypatch):
     slept_s, now = 0.0, time.monotonic
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now() + slept_s))
     async with running(live.LiveSource(the_entry())) as source:

@@ -71,7 +71,7 @@ async def test_a_read_only_viewer_is_refused_by_the_relay(stage, rank):
     assert stage.children[0].poll() is None
 
 
-async def test_without_a_relay_nothing_is_asked_and_that_is_said(rank):
+async def test_without_a_relay_nothing_is_asked_and_that_is_reported(rank):
     source = live.LiveSource(the_entry(), controller=True)
 
     assert await source.ask_stacks(()) == "no stacks can be asked for: the relay is not heard"

@@ -161,7 +161,7 @@ def scrubber_of(text):
     return next(line for line in text.splitlines() if line.startswith("recorded"))
 
 
-async def test_who_reads_is_told_and_the_first_picture_does_not_wait(dead, monkeypatch):
+async def test_who_reads_is_reported_and_the_first_picture_does_not_wait(dead, monkeypatch):
     """64 MiB take seconds to read."""
     go_on, whole = threading.Event(), replay.read_recording
 
@@ -209,7 +209,7 @@ async def test_who_quits_does_not_wait_for_the_rest_of_a_large_journal(dead, mon
     assert await asyncio.to_thread(ended.wait, DEADLINE_S)
 
 
-async def test_what_is_no_journal_is_said_on_the_screen(tmp_path):
+async def test_what_is_no_journal_is_reported_on_the_screen(tmp_path):
     (tmp_path / "x.journal").write_bytes(b"PK a zip")
     app = DdtopApp(ReplaySource(tmp_path / "x.journal", "x"), "x", glyphs=UNICODE)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -264,7 +264,7 @@ def test_a_journal_without_a_record_has_nothing_to_show(tmp_path):
         read_recording(tmp_path / "x.journal", "x")
 
 
-def test_records_of_another_version_are_said_and_the_others_shown(tmp_path):
+def test_records_of_another_version_are_reported_and_the_others_shown(tmp_path):
     job = hangs()
     journal.write(
         tmp_path / "x.journal", [data for _, data in in_order(job)] + [b"\x9b\x02" + b"\x00" * 10]

@@ -79,7 +79,7 @@ def test_time_lost_to_a_straggler_grows_with_the_time():
     assert found.lost_s == pytest.approx(2.0)
 
 
-def test_nothing_is_lost_to_a_straggler_while_the_job_stands_still():
+def test_nothing_is_lost_to_a_straggler_while_the_job_makes_no_progress():
     late = Late("g", (0,), (1,), 20.0, 100.0, 30, 1.0, 0)
     standing = [at(second, 10, late=late, still=1) for second in range(1, 11)]
 

@@ -77,7 +77,7 @@ def test_several_tensors_of_one_collective_are_added_up():
     assert tensor_text(Collective("0", "barrier", 1, 1)) == "barrier"
 
 
-def test_groups_with_one_description_are_told_apart_by_their_names():
+def test_groups_with_one_description_are_distinguished_by_their_names():
     groups = [
         Group("0", "default_pg", (0, 1), "gloo"),
         Group("1", "tp", (0,), "gloo"),

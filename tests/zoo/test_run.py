@@ -78,7 +78,7 @@ def test_a_healthy_program_that_fails_by_itself_is_run_again(monkeypatch):
     assert [one.failed_itself for one in outcomes] == [True, True, False]
 
 
-def test_what_goes_wrong_with_the_run_itself_is_told_and_not_raised(monkeypatch):
+def test_what_goes_wrong_with_the_run_itself_is_reported_and_not_raised(monkeypatch):
     def start(*_, **__):
         raise StageError("mpirun is not installed")
 

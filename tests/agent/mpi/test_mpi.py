@@ -126,7 +126,7 @@ def test_arguments_that_make_no_sense_are_left_to_mpi4py(rank, bad):
     assert rank.call.name == "bcast"
 
 
-def test_both_halves_of_a_sendrecv_are_told(rank):
+def test_both_halves_of_a_sendrecv_are_reported(rank):
     rank.mpi.COMM_WORLD.sendrecv("x", 2, 7, None, 0, 8)
 
     assert [(part.name, part.peer, part.tag) for part in rank.call.parts] == [
@@ -275,7 +275,7 @@ def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_wh
     }
 
 
-def test_after_a_receive_from_anybody_no_counts_are_told(rank):
+def test_after_a_receive_from_anybody_no_counts_are_reported(rank):
     """Whose message it took is not known, so the numbers of one peer would lie."""
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     world.recv()

@@ -40,7 +40,7 @@ dist.destroy_process_group()
 
 
 @needs_gloo_records
-def test_every_collective_is_told_with_its_time_and_kind(tmp_path):
+def test_every_collective_is_reported_with_its_time_and_kind(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, f"file://{tmp_path}/store"],
         capture_output=True,

@@ -46,7 +46,7 @@ def test_an_open_collective_is_pending_since_it_stands(bench):
     assert bench.now - bench.pending == pytest.approx(2.75 * SECOND)
 
 
-def test_of_the_waits_that_ended_the_two_longest_are_told(bench):
+def test_of_the_waits_that_ended_the_two_longest_are_reported(bench):
     bench.passes(1, steps=True, completed=0)
     for waited_s in (2, 9, 1, 5):
         bench.group.seq += 1

@@ -172,7 +172,7 @@ def test_a_torch_that_tells_less_leaves_gaps(torch):
     assert state.reserved_bytes == GIB
 
 
-def test_what_is_known_of_the_gradients_is_told_with_it(torch):
+def test_what_is_known_of_the_gradients_is_reported_with_it(torch):
     torch(GIB)
     cuda = Cuda()
     cuda.look(EVERY_NS, ("a", 1), False, 0, gloo_bytes=9 << 20)

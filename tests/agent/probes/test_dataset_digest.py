@@ -144,7 +144,7 @@ def test_constants_of_the_module_and_of_a_closure_tell_ranks_apart(monkeypatch):
     assert dataset_digest.fingerprint(by_value(0)) != dataset_digest.fingerprint(by_value(1))
 
 
-def test_parts_of_images_with_black_corners_are_told_apart():
+def test_parts_of_images_with_black_corners_are_distinguished():
     first, second = torch.zeros(64, 28, 28), torch.zeros(64, 28, 28)
     first[:, 8:20, 8:20], second[:, 8:20, 8:20] = 0.3, 0.6
 

@@ -122,7 +122,7 @@ def test_the_end_of_an_iterator_is_no_exception_to_tell(catches):
 
 
 @seen
-def test_what_a_library_catches_is_not_told(catches):
+def test_what_a_library_catches_is_not_reported(catches):
     import json
 
     def reads():
@@ -145,7 +145,7 @@ def test_other_threads_are_not_counted(catches):
 
 
 @seen
-def test_half_a_minute_of_windows_is_told_and_older_ones_forgotten(catches):
+def test_half_a_minute_of_windows_is_reported_and_older_ones_forgotten(catches):
     looked(catches, swallows)
     for _ in range(exceptions_caught.WINDOWS - 1):
         found = looked(catches, looks_up)

@@ -19,7 +19,7 @@ def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada
     return look
 
 
-def test_lines_are_told_with_the_qualified_name_and_functions_are_their_sum():
+def test_lines_are_reported_with_the_qualified_name_and_functions_are_their_sum():
     spots = HotLines()
     for line in (88, 88, 90, 88):
         spots.add(seen("rotate", line, "Augment.rotate"))

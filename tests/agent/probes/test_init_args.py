@@ -52,7 +52,7 @@ def test_a_file_that_is_not_there_yet_has_no_size(tmp_path):
     )
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
+def test_a_folder_that_is_not_there_is_reported(tmp_path):
     found = init_args.store_file(f"file://{tmp_path}/nowhere/store")
 
     assert (found.writable, found.wrong) == (False, f"there is no folder {tmp_path}/nowhere")

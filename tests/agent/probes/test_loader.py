@@ -170,7 +170,7 @@ def test_a_killed_worker_is_not_alive_and_its_end_is_left_for_the_program(child,
     assert sampled(Iterator(process.pid), 1.5).owing_state is None
 
 
-def test_a_stopped_worker_is_told(child, sampled):
+def test_a_stopped_worker_is_reported(child, sampled):
     process = child("input()")
     os.kill(process.pid, signal.SIGSTOP)
     until(lambda: loader_workers.worker(process.pid).letter == "T")
@@ -314,7 +314,7 @@ def test_a_process_that_is_not_there_has_no_letter(pid):
     assert not loader_workers.worker(pid).alive
 
 
-def test_one_slow_worker_is_told_from_all_slow_ones(child, sampled):
+def test_one_slow_worker_is_distinguished_from_all_slow_ones(child, sampled):
     """Batches come in turn: with one slow worker of three every wait is for that one."""
     pids = [child("input()").pid for _ in range(3)]
     for _ in range(12):

@@ -54,7 +54,7 @@ def test_a_rank_that_waits_for_its_neighbour_says_what_is_in_flight(monkeypatch)
     assert seen(monkeypatch, FakeStage(cache=(2, 1))) == Stage(0, 2, 4, (1, 2))
 
 
-def test_between_two_steps_only_the_stage_is_told(monkeypatch):
+def test_between_two_steps_only_the_stage_is_reported(monkeypatch):
     assert seen(monkeypatch, FakeStage(cache=(1,)), in_schedule=False) == Stage(0, 2, 4)
 
 

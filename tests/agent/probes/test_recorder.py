@@ -147,7 +147,7 @@ def test_a_ring_that_would_stall_the_program_for_long_is_never_read_directly(mon
     "changed",
     [{"record_id": "x"}, {"process_group": "0"}, {"profiling_name": ""}, {"collective_seq_id": 0}],
 )
-def test_entries_of_another_layout_are_none_and_the_reason_is_told(monkeypatch, changed):
+def test_entries_of_another_layout_are_none_and_the_reason_is_reported(monkeypatch, changed):
     """A key with another name is one that has its default."""
     torch = Torch(monkeypatch, "2.16.0")
     torch.list = [entry(1, **changed)]
@@ -161,7 +161,7 @@ def test_entries_of_another_layout_are_none_and_the_reason_is_told(monkeypatch, 
     )
 
 
-def test_a_torch_without_a_recorder_is_told(monkeypatch):
+def test_a_torch_without_a_recorder_is_reported(monkeypatch):
     torch = Torch(monkeypatch)
     del torch.native._dump_fr_trace_json
     recorder = Recorder()

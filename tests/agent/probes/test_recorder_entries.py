@@ -89,7 +89,7 @@ def test_the_parts_of_a_call_are_one_collective_and_end_with_it():
     assert nccl.told() == [("nccl:broadcast", 1, True), ("nccl:broadcast", 2, False)]
 
 
-def test_a_coalesced_collective_after_a_single_send_is_told():
+def test_a_coalesced_collective_after_a_single_send_is_reported():
     """allreduce_coalesced is one entry with a number of its own."""
     nccl = Nccl()
     nccl.single()

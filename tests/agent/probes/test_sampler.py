@@ -90,7 +90,7 @@ def test_all_others_are_not(loader):
         ),
     ],
 )
-def test_parts_of_the_data_are_told_apart_by_what_stands_in_their_attributes(one, other):
+def test_parts_of_the_data_are_distinguished_by_what_stands_in_their_attributes(one, other):
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one) == fingerprint(one)
 

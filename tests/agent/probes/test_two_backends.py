@@ -65,7 +65,7 @@ def gathers(bench):
     ]
 
 
-def test_what_gloo_does_in_a_group_of_nccl_is_told_as_a_group_of_its_own(two):
+def test_what_gloo_does_in_a_group_of_nccl_is_reported_as_a_group_of_its_own(two):
     """Object collectives go through gloo while gradients go through NCCL: under one name the two
     numbers looked like one that moves.
     """

@@ -142,7 +142,7 @@ def waits_for_what_a_child_says(event):
         (waits_in_an_event_loop, "asyncio"), (waits_for_what_a_child_says, "child"),
     ],
 )  # fmt: skip
-def test_what_a_thread_waits_on_is_told_from_the_library_below_it(function, word):
+def test_what_a_thread_waits_on_is_reported_from_the_library_below_it(function, word):
     arguments = (threading.Event(),) if function.__code__.co_argcount else ()
     with standing(function, *arguments) as ident:
         seen = looked_at(FrameReader(), ident, word)

@@ -58,7 +58,7 @@ def test_all_threads_but_the_taker_are_there_main_first_innermost_first(other):
     assert names[-1].endswith("_bootstrap")
 
 
-def test_own_code_and_library_code_are_told_apart(other):
+def test_own_code_and_library_code_are_distinguished(other):
     (theirs,) = [thread for thread in taken_elsewhere().threads if thread.name == "loader-7"]
     judged = {frame.function.rpartition(".")[2]: frame.user for frame in theirs.frames}
 

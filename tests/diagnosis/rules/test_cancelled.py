@@ -226,7 +226,7 @@ def hung_then_cancelled():
     return job
 
 
-def test_a_hang_that_somebody_ended_is_told_with_the_cancellation():
+def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
     """ "cancelled, nothing to fix" is what the next morning must not read."""
     finding = hung_then_cancelled().finding()
 
@@ -252,7 +252,7 @@ def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
     assert not any("Until then" in finding.summary for finding in job.verdict().findings)
 
 
-def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_told():
+def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_reported():
     job = trained()
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)

@@ -215,7 +215,7 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
         ([("send", 1), ("send", 2), ("recv", 0)], "opposite order"),
     ],
 )
-def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_told_from_a_matter_of_order(
+def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_distinguished_from_a_matter_of_order(
     waits, advice
 ):
     job = trained(3)

@@ -228,7 +228,7 @@ def test_a_killed_rank_is_named_with_its_signal():
     assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIGKILL in iteration 100")
 
 
-def test_the_out_of_memory_killer_is_told_apart():
+def test_the_out_of_memory_killer_is_distinguished():
     """exitcode -9 and an empty log: the most asked question of them all."""
     job = trained()
     job.ranks[3].ends(signal=9, oom=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from tests.diagnosis.rules.exception_swallowed import catching, caught, job_in_which
 
 
-def test_an_exception_that_one_rank_alone_catches_is_told_with_its_line():
+def test_an_exception_that_one_rank_alone_catches_is_reported_with_its_line():
     job = job_in_which(catching(), catching(), catching(caught()), catching())
 
     finding = job.finding()
@@ -68,7 +68,7 @@ def test_a_rank_that_could_not_tell_all_is_not_one_that_does_not_catch_it():
     assert job_in_which(catching(caught()), catching(omitted=3)).ever() == []
 
 
-def test_where_nobody_asked_nothing_is_said():
+def test_where_nobody_asked_nothing_is_reported():
     assert job_in_which(None, None, None, None).ever() == []
     assert job_in_which(catching(caught()), None, None, None).ever() == []
 

@@ -37,7 +37,7 @@ def dies_with(job, number, text, kind="RuntimeError"):
 @pytest.mark.parametrize(
     "text", [BUSY, "CUDA error: all CUDA-capable devices are busy or unavailable", OOM]
 )
-def test_a_card_that_is_taken_says_by_whom_and_which_are_free(text):
+def test_a_gpu_that_is_taken_says_by_whom_and_which_are_free(text):
     """Yesterday's run left a worker behind that holds 60 GB."""
     taken = card(1, processes=(stranger(used=60 * GIB, orphan=True),))
     job = GpuJob(card(0, 0), taken, card(2, 2), card(3, 3), free(4), free(5))
@@ -71,7 +71,7 @@ def test_nobody_is_told_to_end_the_display_server():
     assert dies_with(job, 1, BUSY).advice.endswith("kill 3310")
 
 
-def test_a_rank_that_has_died_of_it_does_not_hold_its_card_itself():
+def test_a_rank_that_has_died_of_it_does_not_hold_its_gpu_itself():
     """The driver's list is five seconds old by then."""
     job = GpuJob(card(0, 0), card(1, processes=(GpuProcess(4801, 9 * GIB),)), world_size=2)
     job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
@@ -80,7 +80,7 @@ def test_a_rank_that_has_died_of_it_does_not_hold_its_card_itself():
     assert "held" not in dies_with(job, 1, BUSY).summary
 
 
-def test_where_cards_are_of_several_kinds_their_numbers_are_given_an_order():
+def test_where_gpus_are_of_several_kinds_their_numbers_are_given_an_order():
     """CUDA numbers the fastest first."""
     taken = card(1, processes=(stranger(used=60 * GIB),))
     job = GpuJob(card(0, 0), taken, msgspec.structs.replace(free(2), name="T400"), world_size=2)
@@ -97,7 +97,7 @@ def test_where_cards_are_of_several_kinds_their_numbers_are_given_an_order():
     )
 
 
-def test_exclusive_mode_is_said():
+def test_exclusive_mode_is_reported():
     job = GpuJob(card(0, 0), card(1, processes=(stranger(),), exclusive=True), world_size=2)
     job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
     job.greet(job.ranks[1])
@@ -105,7 +105,7 @@ def test_exclusive_mode_is_said():
     assert "(exclusive mode: one process only)" in dies_with(job, 1, BUSY).summary
 
 
-def test_a_rank_that_needs_more_than_the_card_has_crashed_by_itself():
+def test_a_rank_that_needs_more_than_the_gpu_has_crashed_by_itself():
     """Nobody else is on it: the batch is too large."""
     job = GpuJob()
     job.ranks[2].says["cuda"] = CudaState(
@@ -165,7 +165,7 @@ def xid(code, job):
     return (Xid(code, unix_ns(job.now)),)
 
 
-def test_a_card_that_fell_off_the_bus_stands_before_its_consequences():
+def test_a_gpu_that_fell_off_the_bus_stands_before_its_consequences():
     """Xid 79: one rank in a plain CUDA call for ever, the others in all_reduce; nothing in the log
     of the program.
     """
@@ -203,7 +203,7 @@ def test_an_uncorrectable_memory_error_that_came_while_the_job_ran():
     assert "has 1 uncorrectable memory error since this job began" in finding.summary
 
 
-def test_a_card_that_is_cut_into_instances_fails_with_the_ranks_on_these():
+def test_a_gpu_that_is_cut_into_instances_fails_with_the_ranks_on_these():
     parts = [
         Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0")
         for number in range(2)
@@ -220,7 +220,7 @@ def test_a_card_that_is_cut_into_instances_fails_with_the_ranks_on_these():
     assert job.kinds() == [("critical", "gpu-error", (0, 1))]
 
 
-def test_what_a_card_did_before_the_ranks_were_started_again_does_not_happen_to_these():
+def test_what_a_gpu_did_before_the_ranks_were_started_again_does_not_happen_to_these():
     job = GpuJob()
     job.trains(5)
     job.change(1, xids=(Xid(94, unix_ns(-30.0)),))
@@ -230,7 +230,7 @@ def test_what_a_card_did_before_the_ranks_were_started_again_does_not_happen_to_
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])
-def test_an_xid_that_a_program_causes_by_itself_is_not_the_card_s_fault(code):
+def test_an_xid_that_a_program_causes_by_itself_is_not_the_gpu_s_fault(code):
     job = GpuJob()
     job.change(0, xids=xid(code, job))
     job.trains(5)
@@ -246,7 +246,7 @@ def test_an_xid_of_unknown_weight_is_a_warning():
     assert job.kinds() == [("warning", "gpu-error", (0,))]
 
 
-def test_an_error_of_a_card_that_the_job_does_not_use_is_not_the_job_s_affair():
+def test_an_error_of_a_gpu_that_the_job_does_not_use_is_not_the_job_s_affair():
     job = GpuJob(card(0, 0), card(1, 1), card(2, lost=True, xids=(Xid(79, 1),)), world_size=2)
     job.trains(5)
 

@@ -16,7 +16,7 @@ from tests.jobs import WORLD
 from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob, one_computes
 
 
-def test_the_card_that_computes_while_the_others_spin_is_the_one_that_comes_last():
+def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last():
     job = NcclJob()
     for rank in job.ranks:
         # The host is ahead of its card: something of NCCL is always open.
@@ -47,7 +47,7 @@ def test_the_card_that_computes_while_the_others_spin_is_the_one_that_comes_last
     assert [rank.gpu.waits for rank in snapshot.ranks] == [number != 5 for number in range(8)]
 
 
-def test_cards_that_draw_even_less_than_the_waiting_ones_wait_too():
+def test_gpus_that_draw_even_less_than_the_waiting_ones_wait_too():
     job = NcclJob()
     job.warms_up()
     job.runs(
@@ -72,7 +72,7 @@ def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
     assert (early, then, job.kinds()) == ([], [("warning", "straggler", (5,))], [])
 
 
-def test_a_card_that_heat_holds_is_told_once_with_its_clock_and_who_waits():
+def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
     """It draws little itself: that the others wait follows from what they drew before."""
     job = NcclJob()
     job.warms_up()
@@ -97,7 +97,7 @@ def test_a_card_that_heat_holds_is_told_once_with_its_clock_and_who_waits():
     assert "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5" in finding.advice
 
 
-def test_a_held_card_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
+def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
     """Held since the job began: what the others draw is all that they ever drew."""
     job = NcclJob()
     job.runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
@@ -114,7 +114,7 @@ def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_thrott
     assert job.stood() == []
 
 
-def test_a_stranger_on_the_card_is_the_finding_and_the_waiting_is_told_there():
+def test_a_stranger_on_the_gpu_is_the_finding_and_the_waiting_is_told_there():
     job = NcclJob()
     job.warms_up()
     both = (GpuProcess(4805, 20 * GIB, rank=5), stranger())
@@ -157,7 +157,7 @@ def late_job(does):
     return job
 
 
-def test_a_card_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
+def test_a_gpu_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
     job = late_job(lambda second, rank: HOT if rank == 1 else COMPUTES)
 
     finding = job.finding()
@@ -183,7 +183,7 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
     assert job.snapshot().ranks[5].gpu_late is None
 
 
-def test_a_card_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():
+def test_a_gpu_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank():
     job = late_job(one_computes(1))
 
     assert (
@@ -192,7 +192,7 @@ def test_a_card_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank(
     )
 
 
-def test_a_stranger_on_the_card_is_the_cause_of_a_late_rank():
+def test_a_stranger_on_the_gpu_is_the_cause_of_a_late_rank():
     both = (GpuProcess(4801, 20 * GIB, rank=1), stranger())
     job = late_job(lambda second, rank: COMPUTES | {"processes": both} if rank == 1 else COMPUTES)
 
@@ -205,7 +205,7 @@ STARVED = {"util_ratio": 0.2, "power_watts": 120.0, "sm_mhz": 600, "throttle": (
 
 
 @pytest.mark.parametrize("own", [COMPUTES, STARVED, STARVED | {"sm_mhz": 1755, "throttle": ()}])
-def test_cards_alike_and_a_card_that_its_host_feeds_slowly_are_no_cause(own):
+def test_gpus_alike_and_a_gpu_that_its_host_feeds_slowly_are_no_cause(own):
     job = late_job(lambda second, rank: own if rank == 1 else COMPUTES)
 
     assert "GPU" not in job.finding().summary

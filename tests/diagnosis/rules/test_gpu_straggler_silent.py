@@ -79,7 +79,7 @@ def cut_in_instances(second, rank):
         cut_in_instances,
     ],
 )
-def test_what_looks_like_it_and_is_something_else_is_not_told(does):
+def test_what_looks_like_it_and_is_something_else_is_not_reported(does):
     job = NcclJob()
     job.warms_up()
     job.runs(70, does)
@@ -209,7 +209,7 @@ def test_numbers_that_the_relay_repeats_while_the_driver_is_silent_prove_nothing
     assert job.stood() == []
 
 
-def test_a_third_of_the_cards_that_nobody_knows_could_be_the_one_that_all_wait_for():
+def test_a_third_of_the_gpus_that_nobody_knows_could_be_the_one_that_all_wait_for():
     job = NcclJob()
     job.has(*[card(number, *([number] if number < 5 else [])) for number in range(8)])
     job.runs(WARM_S, lambda second, rank: COMPUTES)
@@ -218,7 +218,7 @@ def test_a_third_of_the_cards_that_nobody_knows_could_be_the_one_that_all_wait_f
     assert job.stood() == []
 
 
-def test_a_rank_that_crashes_is_the_only_thing_that_is_said():
+def test_a_rank_that_crashes_is_the_only_thing_that_is_reported():
     job = NcclJob()
     job.warms_up()
     job.runs(50, one_computes(5))

@@ -36,7 +36,7 @@ def test_a_healthy_job_on_gpus_says_nothing():
 # -- gpu-busy
 
 
-def test_a_process_of_somebody_else_on_a_rank_s_card_is_named():
+def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
     """A colleague's inference server from last week: rank 1 is the slowest in every step."""
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
@@ -90,7 +90,7 @@ def test_what_the_launcher_has_started_besides_the_ranks_is_no_stranger():
 MPS = GpuProcess(777, 31 * GIB, user="root", command="nvidia-cuda-mps-server")
 
 
-def test_ranks_that_share_a_card_by_mps_were_meant_to():
+def test_ranks_that_share_a_gpu_by_mps_were_meant_to():
     job = GpuJob(holding(card(0, 0, 1), MPS), free(1), world_size=2)
     job.trains(20)
     assert job.ever() == []
@@ -103,7 +103,7 @@ def test_ranks_that_share_a_card_by_mps_were_meant_to():
     assert told.ever() == []
 
 
-def test_two_instances_of_one_card_are_two_cards():
+def test_two_instances_of_one_gpu_are_two_gpus():
     """The card's own list has both processes, and so have the lists of the instances, each its
     own.
     """
@@ -123,7 +123,7 @@ def test_two_instances_of_one_card_are_two_cards():
         assert job.ever() == []
 
 
-def test_in_a_batch_job_only_the_cards_that_it_was_given_are_offered():
+def test_in_a_batch_job_only_the_gpus_that_it_was_given_are_offered():
     job = GpuJob(card(0, 0, 1), free(1), free(2), world_size=2)
     for rank in job.ranks:
         rank.told["environment"] = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}
@@ -159,7 +159,7 @@ def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
     assert job.ever() == []
 
 
-def test_a_stranger_on_a_card_that_is_not_the_job_s_is_not_the_job_s_affair():
+def test_a_stranger_on_a_gpu_that_is_not_the_job_s_is_not_the_job_s_affair():
     job = GpuJob(card(0, 0), card(1, 1), holding(card(2), stranger()), world_size=2)
     job.trains(5)
 
@@ -180,14 +180,14 @@ def test_two_ranks_on_one_gpu_while_another_is_empty():
     assert "LOCAL_RANK" in finding.advice
 
 
-def test_more_ranks_than_cards_get_another_advice():
+def test_more_ranks_than_gpus_get_another_advice():
     job = GpuJob(card(0, 0, 1), world_size=2)
     job.trains(5)
 
     assert "set_per_process_memory_fraction" in job.finding().advice
 
 
-def test_a_context_on_the_first_card_is_not_sharing():
+def test_a_context_on_the_first_gpu_is_not_sharing():
     """Seven ranks with half a gigabyte each on card 0, from a torch.load without map_location; each
     computes on its own.
     """
@@ -240,7 +240,7 @@ def test_where_nothing_is_known_of_the_gpus_the_rank_that_was_refused_is_named()
 # -- gpu-memory-low
 
 
-def test_a_full_card_whose_allocations_fail_at_first_is_low_on_memory():
+def test_a_full_gpu_whose_allocations_fail_at_first_is_low_on_memory():
     job = GpuJob(card(0, 0, used_bytes=79 * GIB), card(1, 1), world_size=2)
     refuses(job, memory())
 
@@ -277,7 +277,7 @@ def test_the_advice_follows_from_what_torch_has(cuda, advice):
         (79, None),
     ],
 )
-def test_a_full_card_alone_is_how_torch_works(used, cuda):
+def test_a_full_gpu_alone_is_how_torch_works(used, cuda):
     job = GpuJob(card(0, 0, used_bytes=used * GIB), card(1, 1), world_size=2)
     if cuda is not None:
         job.ranks[0].says["cuda"] = cuda
@@ -289,7 +289,7 @@ def test_a_full_card_alone_is_how_torch_works(used, cuda):
 # -- gpu-throttled
 
 
-def test_a_card_that_heat_holds_below_the_others_is_throttled():
+def test_a_gpu_that_heat_holds_below_the_others_is_throttled():
     job = GpuJob()
     job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)
     job.trains(10)
@@ -330,7 +330,7 @@ def test_a_moment_at_the_power_cap_is_not_throttled():
     assert job.ever() == []
 
 
-def test_the_only_card_that_computes_runs_at_its_power_cap_and_the_others_wait_at_full_clock():
+def test_the_only_gpu_that_computes_runs_at_its_power_cap_and_the_others_wait_at_full_clock():
     """Rank 2 evaluates, the others spin: it is not held back, it is the only one that works."""
     job = GpuJob()
     for number in range(4):
@@ -341,7 +341,7 @@ def test_the_only_card_that_computes_runs_at_its_power_cap_and_the_others_wait_a
     assert job.ever() == []
 
 
-def test_a_card_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
+def test_a_gpu_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
     job = GpuJob()
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1100)
     job.trains(10)
@@ -352,7 +352,7 @@ def test_a_card_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
     )
 
 
-def test_a_card_at_rest_is_not_throttled():
+def test_a_gpu_at_rest_is_not_throttled():
     job = GpuJob()
     job.change(2, throttle=("hw_slowdown",), sm_mhz=345, util_ratio=0.0, power_watts=80.0)
     job.trains(20)
@@ -360,7 +360,7 @@ def test_a_card_at_rest_is_not_throttled():
     assert job.ever() == []
 
 
-def test_a_single_card_is_compared_with_what_it_could_do():
+def test_a_single_gpu_is_compared_with_what_it_could_do():
     job = GpuJob(card(0, 0, throttle=("sw_thermal",), sm_mhz=900), world_size=1)
     job.trains(10)
     assert [kind for _, kind, _ in job.kinds()] == ["gpu-throttled"]

@@ -65,7 +65,7 @@ def test_nothing_else_is_ever_said_of_them():
     assert down(40.0).ever() == [("critical", "host-lost", (4, 5))]
 
 
-def test_while_a_relay_may_be_being_replaced_nothing_is_said():
+def test_while_a_relay_may_be_being_replaced_nothing_is_reported():
     job = down(7.0)
     job.comes_back("node2")
     for rank in job.ranks:

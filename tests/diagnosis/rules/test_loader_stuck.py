@@ -107,7 +107,7 @@ def test_it_is_named_within_ten_seconds():
     assert job.kinds() == [("critical", STUCK, (1,))]
 
 
-def test_just_under_the_limit_nothing_is_said():
+def test_just_under_the_limit_nothing_is_reported():
     job = starving()
     job.passes(5)
 
@@ -151,7 +151,7 @@ def test_a_batch_that_comes_ends_the_finding():
         ({"wchan": None}, "which must deliver the next batch, makes no progress;", "timeout"),
     ],
 )
-def test_what_keeps_the_worker_is_said(worker, says, advice):
+def test_what_keeps_the_worker_is_reported(worker, says, advice):
     job = starving(**worker)
     job.passes(9)
 

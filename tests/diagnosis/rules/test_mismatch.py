@@ -121,7 +121,7 @@ def test_the_mismatch_explains_the_rank_that_seems_to_stand_elsewhere():
     assert job.ever() == [("critical", "collective-mismatch", (2,))]
 
 
-def test_before_it_stands_for_two_seconds_nothing_is_said():
+def test_before_it_stands_for_two_seconds_nothing_is_reported():
     job = mismatch({"op": "broadcast"}, {"op": "all_reduce"})
     job.passes(2)
 

@@ -17,7 +17,7 @@ SHUFFLED = {
 }
 
 
-def test_ranks_that_all_read_the_whole_dataset_are_told():
+def test_ranks_that_all_read_the_whole_dataset_are_reported():
     job = fed(**PLAIN)
     job.trains(10)
 
@@ -80,7 +80,7 @@ def test_tensor_parallel_ranks_read_the_same_data_by_design():
     assert job.ever() == []
 
 
-def test_a_second_epoch_in_the_same_order_is_told():
+def test_a_second_epoch_in_the_same_order_is_reported():
     job = fed(**SHUFFLED, epochs=2, same_epoch=True)
     job.trains(10)
 
@@ -119,7 +119,7 @@ def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
     assert [kind for _, kind, _ in job.kinds()] == ["rank-crashed", "wrong-backend"]
 
 
-def test_gradients_on_gpus_that_go_through_gloo_are_told():
+def test_gradients_on_gpus_that_go_through_gloo_are_reported():
     job = on_gloo()
     job.trains(10)
 
@@ -136,7 +136,7 @@ def test_gradients_on_gpus_that_go_through_gloo_are_told():
     "given",
     [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}],
 )
-def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_card_are_no_misuse(given):
+def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_gpu_are_no_misuse(given):
     """A second group of gloo for barriers is everybody's; and NCCL refuses two ranks on one
     card.
     """

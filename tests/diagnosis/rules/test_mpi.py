@@ -167,7 +167,7 @@ def test_a_truncated_message_of_a_collective_is_a_mismatch_and_not_only_a_crash(
     assert "rank 0: Allreduce of 1,600 bytes (#21)" in finding.evidence
 
 
-def test_a_truncated_message_is_told_once_though_the_raiser_lingers_in_its_call():
+def test_a_truncated_message_is_reported_once_though_the_raiser_lingers_in_its_call():
     job = MpiJob(2)
     job.passes(10)
     job.in_collective("Allreduce", 0, nbytes=1600)
@@ -227,7 +227,7 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
     ("third", "kinds"),
     [("stands_at", [("critical", "not-in-collective", (1, 2))]), ("works_at", [])],
 )
-def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_stand_still(third, kinds):
+def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_make_no_progress(third, kinds):
     """Which ranks share the window is not known."""
     job = MpiJob(3)
     job.passes(10)

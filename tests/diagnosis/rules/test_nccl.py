@@ -157,7 +157,7 @@ def test_who_has_launched_more_than_all_others_is_named():
     assert "NCCL: rank 0 has launched 812 AllReduce, the others 811" in finding.evidence
 
 
-def test_ranks_with_one_pid_are_told_apart_by_their_numbers_in_a_communicator_of_all():
+def test_ranks_with_one_pid_are_distinguished_by_their_numbers_in_a_communicator_of_all():
     """Each container has a process 1."""
     job = FakeJob(4, hosts=4)
     job.trains(2)
@@ -186,7 +186,7 @@ def test_an_old_answer_says_nothing_of_now():
     assert ras_lines(job.snapshot(), POLICY) == []
 
 
-def test_a_service_that_did_not_answer_is_said():
+def test_a_service_that_did_not_answer_is_reported():
     finding = stuck(nccl_job(), RasAnswer(why="ConnectionRefusedError"))
 
     assert "NCCL's status service did not answer: ConnectionRefusedError" in finding.evidence
@@ -272,7 +272,7 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
         ),
     ],
 )
-def test_the_watchdog_s_time_is_told_from_the_environment(environment, line):
+def test_the_watchdog_s_time_is_reported_from_the_environment(environment, line):
     assert line in stuck(nccl_job(**environment)).evidence
 
 
@@ -280,7 +280,7 @@ def test_of_gloo_there_is_no_watchdog_to_tell():
     assert not [line for line in stuck(FakeJob(4)).evidence if "watchdog" in line]
 
 
-def test_a_timeout_that_has_passed_is_said():
+def test_a_timeout_that_has_passed_is_reported():
     job = nccl_job()
     finding = stuck(job)
     rank = job.snapshot().ranks[0]
@@ -309,7 +309,7 @@ def test_of_such_a_version_nobody_knows_whether_anything_ends_the_wait():
     assert any(line.startswith("perhaps nothing ends this wait") for line in evidence)
 
 
-def test_a_communicator_that_is_being_built_is_said():
+def test_a_communicator_that_is_being_built_is_reported():
     job = nccl_job()
     job.trains(10)
     job.others_wait()

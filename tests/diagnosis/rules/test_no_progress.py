@@ -457,7 +457,7 @@ def test_a_job_that_is_starting_is_left_in_peace():
     assert job.ever() == []
 
 
-def test_the_limits_are_those_that_are_told():
+def test_the_limits_are_those_that_are_reported():
     assert (
         POLICY.no_progress_s,
         POLICY.no_progress_step_factor,

@@ -56,7 +56,7 @@ def test_it_is_named_within_ten_seconds_of_the_fault():
     assert 15.0 < first * 0.5 <= 18.0
 
 
-def test_just_under_the_limit_nothing_is_said():
+def test_just_under_the_limit_nothing_is_reported():
     job = hang()
     job.passes(5)
 
@@ -326,7 +326,7 @@ def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
     )
 
 
-def test_of_idle_ranks_at_several_places_none_is_told():
+def test_of_idle_ranks_at_several_places_none_is_reported():
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].stands_at("<module>")

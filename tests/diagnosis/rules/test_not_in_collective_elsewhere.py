@@ -176,7 +176,7 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
         ),
     ],
 )
-def test_calls_that_cannot_be_judged_are_told_in_the_number_of_their_ranks(lost, text):
+def test_calls_that_cannot_be_judged_are_reported_in_the_number_of_their_ranks(lost, text):
     job = FakeJob(3)
     job.trains(10)
     for rank in (0, 1, 2):
@@ -201,7 +201,7 @@ def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
     assert job.finding().ranks == (2,)
 
 
-def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_said():
+def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_reported():
     job = FakeJob(3)
     job.trains(10)
     job.ranks[2].stands_at("step")

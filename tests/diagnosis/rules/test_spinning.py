@@ -109,7 +109,7 @@ def hung(cards, seconds=8):
     return job
 
 
-def test_cards_that_spin_confirm_it_within_ten_seconds():
+def test_gpus_that_spin_confirm_it_within_ten_seconds():
     job = hung(WAITS)
 
     assert [
@@ -130,7 +130,7 @@ def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
     ] == [(2,)]
 
 
-def test_while_the_cards_of_those_that_wait_compute_nobody_is_late():
+def test_while_the_gpus_of_those_that_wait_compute_nobody_is_late():
     """Steps of half a minute: the hosts are far ahead of their cards."""
     job = hung(COMPUTES, 30)
 
@@ -148,7 +148,7 @@ def everybody(cards, seconds=20):
     return job
 
 
-def test_a_collective_in_which_all_cards_spin_is_stuck():
+def test_a_collective_in_which_all_gpus_spin_is_stuck():
     """A link is down: all are in it, and each burns a core and a card."""
     job = everybody(WAITS)
 
@@ -167,7 +167,7 @@ def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
     assert job.ever() == []
 
 
-def test_where_nothing_is_known_of_the_cards_a_collective_that_all_are_in_is_not_called_stuck():
+def test_where_nothing_is_known_of_the_gpus_a_collective_that_all_are_in_is_not_called_stuck():
     """They may all compute for a minute."""
     job = on_nccl(FakeJob(4))
     job.trains(10)

@@ -315,7 +315,7 @@ def test_a_child_without_a_number_is_named_by_its_pid():
     assert "py-spy dump --pid 4999" in finding.advice
 
 
-def test_the_line_of_a_child_that_stands_still_is_in_the_sentence():
+def test_the_line_of_a_child_that_makes_no_progress_is_in_the_sentence():
     """Without a number it has no agent; py-spy has read its stack."""
     slept = (StackFrame("sleep", "", 0), StackFrame("fetch_config", "/home/ada/late.py", 4))
     job = spawned(mark="of the same parent", frames=slept)

@@ -94,7 +94,7 @@ def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
     assert "its cgroup is frozen" in finding.evidence[0]
 
 
-def test_a_rank_held_by_a_debugger_is_told_from_sigstop():
+def test_a_rank_held_by_a_debugger_is_distinguished_from_sigstop():
     job = stopped()
     job.ranks[1].letter = "t"
     job.passes(6)

@@ -175,7 +175,7 @@ def test_another_torch_on_one_rank_is_a_warning():
     )
 
 
-def test_two_copies_of_the_script_are_told_apart_by_their_text():
+def test_two_copies_of_the_script_are_distinguished_by_their_text():
     job = FakeJob(2)
     for rank, digest in zip(job.ranks, ("3f2a0000", "9bc10000"), strict=True):
         rank.told["script_digest"] = digest

@@ -141,7 +141,7 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
     assert flame(job.snapshot().rank(0), POLICY) == ["97% in step (t.py:9)"]
 
 
-def test_work_and_wait_at_one_line_are_told_apart():
+def test_work_and_wait_at_one_line_are_distinguished():
     job = job_with()
     job.ranks[1].says = {"spots": (Spot("main", "/home/ada/t.py", 9, 90),), "spots_samples": 100}
     for rank in (0, 2, 3):
@@ -210,7 +210,7 @@ def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
     assert "it runs C code that holds the GIL in 60% of the samples" in job.finding().summary
 
 
-def test_a_rank_without_a_cpu_is_told_with_the_cpus_that_it_may_use():
+def test_a_rank_without_a_cpu_is_reported_with_the_cpus_that_it_may_use():
     job = job_with()
     job.host_says = {"load": HostLoad(runnable=7)}
     passed = 0

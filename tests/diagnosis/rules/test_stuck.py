@@ -49,7 +49,7 @@ def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_j
     assert "such as the root" in finding.summary
 
 
-def test_just_under_the_limit_nothing_is_said():
+def test_just_under_the_limit_nothing_is_reported():
     job = stuck()
     job.passes(5)
 

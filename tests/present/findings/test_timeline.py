@@ -96,7 +96,7 @@ def story(job):
     return entry
 
 
-def test_a_story_keeps_what_was_said_when():
+def test_a_story_keeps_what_was_reported_when():
     """For how long it had lasted fits the time at which that was said, and is not rewritten."""
     job = FakeJob(4)
     job.trains(10)

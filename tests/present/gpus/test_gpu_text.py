@@ -49,7 +49,7 @@ def test_a_job_without_gpus_has_no_columns_for_them():
     assert status_json(snapshot)["ranks"][0]["gpu"] is None
 
 
-def test_use_and_memory_of_the_card_stand_in_the_table():
+def test_use_and_memory_of_the_gpu_stand_in_the_table():
     lines = status(on_gpus(), 160)
     title, first = lines[-9], lines[-8]
 
@@ -67,7 +67,7 @@ def test_eighty_columns_have_room_for_the_gpu_before_the_cpu():
     assert {"gpu", "vram"} <= set(keys)
 
 
-def test_a_lost_card_is_a_word_and_what_the_driver_does_not_tell_is_a_dash():
+def test_a_lost_gpu_is_a_word_and_what_the_driver_does_not_tell_is_a_dash():
     snapshot = on_gpus(8, {0: {"lost": True}, 1: {"util_ratio": None, "used_bytes": None}})
     lines = status(snapshot)
 
@@ -77,7 +77,7 @@ def test_a_lost_card_is_a_word_and_what_the_driver_does_not_tell_is_a_dash():
         assert lines[-7][at : at + len(title)].strip() == "-"
 
 
-def test_cards_stand_below_their_host_with_ranks_strangers_and_trouble():
+def test_gpus_stand_below_their_host_with_ranks_strangers_and_trouble():
     lines = cards(on_gpus(8, TROUBLE), 140)
 
     assert lines[0].split()[:2] == ["GPU", "0"]
@@ -91,7 +91,7 @@ def test_cards_stand_below_their_host_with_ranks_strangers_and_trouble():
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
 @pytest.mark.parametrize("glyphs", [None, ASCII])
-def test_a_card_is_never_wider_than_the_screen(width, glyphs):
+def test_a_gpu_is_never_wider_than_the_screen(width, glyphs):
     long = GpuProcess(1, GIB, user="u" * 40, command="\x1b[31m" + "計" * 60)
     device = Device("node", Gpu(0, "GPU-a", 0.5, GIB, 2 * GIB, processes=(long,)), (), (long, long))
     lines = [*cards(on_gpus(8, TROUBLE), width, glyphs), plain(gpu_line(device, width))]
@@ -100,7 +100,7 @@ def test_a_card_is_never_wider_than_the_screen(width, glyphs):
     assert "\x1b" not in "".join(lines)
 
 
-def test_the_row_of_a_host_sums_its_cards_up():
+def test_the_row_of_a_host_sums_its_gpus_up():
     snapshot = on_gpus()
     codes = codes_of(snapshot, ())
     (host,) = hosts_facts(snapshot, hosts_of_ranks(names_of(snapshot.ranks)), codes, POLICY)
@@ -126,7 +126,7 @@ def _with_watch(host, watch):
     )
 
 
-def test_the_page_of_a_rank_tells_its_card_and_what_torch_has_of_it():
+def test_the_page_of_a_rank_tells_its_gpu_and_what_torch_has_of_it():
     text = "\n".join(page(on_gpus(8, TROUBLE), 3))
 
     assert "GPU 3, NVIDIA H100 80GB HBM3" in text
@@ -146,7 +146,7 @@ def test_a_narrow_link_says_what_it_could_be():
     assert "Xid 94, 2 uncorrectable memory errors" in text
 
 
-def test_json_has_the_card_of_each_rank():
+def test_json_has_the_gpu_of_each_rank():
     said = status_json(on_gpus())["ranks"][2]
 
     assert said["nccl"] == "ok"

@@ -159,7 +159,7 @@ def test_clocks_that_are_nearly_right_take_no_room():
         ({"offset_ns": None, "error_ns": None}, "unknown"),
     ],
 )
-def test_a_clock_that_is_wrong_or_not_known_is_said(clock, said):
+def test_a_clock_that_is_wrong_or_not_known_is_reported(clock, said):
     snapshot = spread(HUB, seen("bb02", "node001", **clock))
     found, codes = facts(snapshot)
 

@@ -111,7 +111,7 @@ def test_two_runs_of_one_name_are_two_rows() -> None:
         (Health("critical"), "✖ critical"),
     ],
 )
-def test_how_a_job_is_doing_is_said_in_words_and_not_by_colour_alone(
+def test_how_a_job_is_doing_is_reported_in_words_and_not_by_colour_alone(
     health: Health | None, words: str
 ) -> None:
     assert words in shown([entry("a")], 100, health)[0]

@@ -95,7 +95,7 @@ def test_a_plain_terminal_gets_no_character_beyond_ascii():
     assert text_of(dumps.with_stacks(HANG), shape=Shape(True, True), glyphs=ASCII).isascii()
 
 
-def test_who_did_not_answer_is_said_with_the_reason_and_those_alike_together():
+def test_who_did_not_answer_is_reported_with_the_reason_and_those_alike_together():
     stacks = [
         dumps.stacks_of(0),
         *(Stacks("r1", rank, 4800 + rank, NOW, why="stopped") for rank in (1, 2, 3)),
@@ -120,7 +120,7 @@ def test_processes_that_are_no_ranks_are_told_by_their_pids():
     ]
 
 
-def test_a_file_that_was_changed_since_is_said_and_not_shown():
+def test_a_file_that_was_changed_since_is_reported_and_not_shown():
     merged = merge([dumps.stacks_of(0)])
     lines = stacks_text(
         merged, 80, around=Around(read=lambda *_: Excerpt(changed=True))

@@ -248,7 +248,7 @@ def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal
     assert dump_signal.written(one.hello) == b""
 
 
-def test_a_forked_child_that_stands_still_is_read_after_its_rank(ranks):
+def test_a_forked_child_that_makes_no_progress_is_read_after_its_rank(ranks):
     """The DataLoader worker that must deliver the next batch."""
     one = ranks.start("fork_a_worker")
     end = time.monotonic() + DEADLINE_S

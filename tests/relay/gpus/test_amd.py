@@ -112,14 +112,14 @@ def test_pages_that_cannot_be_retired_are_a_fault_of_the_memory():
     assert gpu.ecc_uncorrected == 4
 
 
-def test_a_driver_that_is_not_loaded_is_said_in_one_line():
+def test_a_driver_that_is_not_loaded_is_reported_in_one_line():
     with pytest.raises(DriverError) as raised:
         AmdSmi(FakeAmdSmi(driver=False), POLICY)
 
     assert str(raised.value).startswith("the AMD driver cannot be asked (Error code: 34")
 
 
-def test_without_amdsmi_the_way_to_install_it_is_said(monkeypatch):
+def test_without_amdsmi_the_way_to_install_it_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "amdsmi", None)
 
     with pytest.raises(DriverError, match="pip install /opt/rocm/share/amd_smi"):

@@ -17,7 +17,7 @@ from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
 from tests.nvml import NO_DRIVER as NOT_LOADED
 
 
-def test_a_card_at_work_is_read_in_units_of_its_names():
+def test_a_gpu_at_work_is_read_in_units_of_its_names():
     nv = FakeNvml(FakeCard(processes={4711: 40 * GIB}, reasons=0x4 | 0x40))
 
     (card,) = Nvml(nv).sample()
@@ -106,7 +106,7 @@ def test_dear_calls_are_rare():
     assert nv.calls["nvmlDeviceGetNvLinkState"] == 8 * FakeNvml.NVML_NVLINK_MAX_LINKS
 
 
-def test_a_card_that_falls_off_the_bus_is_lost_and_keeps_its_name():
+def test_a_gpu_that_falls_off_the_bus_is_lost_and_keeps_its_name():
     """Xid 79: every call of that card fails from then on, the other cards answer."""
     nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
     nvml = Nvml(nv)

@@ -192,7 +192,7 @@ def test_a_struct_of_processes_that_does_not_fit_the_drivers_is_not_read(monkeyp
 
 
 @pytest.mark.parametrize("code", [IS_LOST, UNKNOWN])
-def test_a_card_that_is_lost_in_the_middle_is_told_and_may_come_back(code):
+def test_a_gpu_that_is_lost_in_the_middle_is_reported_and_may_come_back(code):
     """Drivers have two words for a handle that cannot be had any more."""
     lost = FakeCard(uuid="GPU-a", name="A")
     with loaded(Library(lost, FakeCard(uuid="GPU-b"))) as nv:
@@ -216,7 +216,7 @@ def test_a_card_that_is_lost_in_the_middle_is_told_and_may_come_back(code):
     assert [card.lost for card in from_the_start] == [True, False]
 
 
-def test_a_card_of_another_container_is_not_there():
+def test_a_gpu_of_another_container_is_not_there():
     hidden = FakeCard(uuid="GPU-a", raises={"nvmlDeviceGetHandleByIndex": NO_PERMISSION})
     with loaded(Library(hidden, FakeCard(uuid="GPU-b"))) as nv:
         assert [(card.index, card.uuid) for card in Nvml(nv).sample()] == [(1, "GPU-b")]
@@ -249,7 +249,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_asked_anew(watched):
     assert until(lambda: gpus.look({})[1].why is None)
 
 
-def test_an_xid_is_heard_though_its_card_answers_no_more_and_the_others_are_listened_to(watched):
+def test_an_xid_is_heard_though_its_gpu_answers_no_more_and_the_others_are_listened_to(watched):
     """Xid 79: the card has fallen off the bus, and cannot tell its name when the event is read."""
     a, b = FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b")
     library = Library(a, b)
@@ -265,7 +265,7 @@ def test_an_xid_is_heard_though_its_card_answers_no_more_and_the_others_are_list
     assert until(lambda: gpus.look({})[0][0].lost and gpus.look({})[0])[0].xids[0].code == 79
 
 
-def test_a_card_without_events_is_listened_to_by_nobody(watched):
+def test_a_gpu_without_events_is_listened_to_by_nobody(watched):
     gpus = watched(Library(FakeCard(raises={"nvmlDeviceRegisterEvents": NOT_SUPPORTED})))
     until(lambda: gpus.look({})[0])
 

@@ -121,7 +121,7 @@ def test_a_stopped_process_that_takes_the_question_is_passed_over(service, monke
     assert [heard[0] for heard in one.said] == ["CLIENT PROTOCOL 2"] * 3
 
 
-def test_where_all_are_stopped_it_is_said(service, monkeypatch):
+def test_where_all_are_stopped_it_is_reported(service, monkeypatch):
     monkeypatch.setattr(ras, "GREETING_S", 0.05)
     one = service(*[(None, None)] * ras.TRIES)
 

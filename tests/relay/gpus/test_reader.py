@@ -47,7 +47,7 @@ def test_a_process_of_a_rank_is_ours_and_any_other_is_not(watching):
     assert (watch.driver, watch.why) == ("580.65.06", None)
 
 
-def test_what_the_launcher_has_started_besides_its_ranks_is_told_as_the_job_s(watching):
+def test_what_the_launcher_has_started_besides_its_ranks_is_reported_as_the_job_s(watching):
     nv = FakeNvml(FakeCard(processes={os.getpid(): 2 * GIB, 1: GIB}))
     gpus = watching(nv)
     cards, _ = until(lambda: (found := gpus.look({}, os.getpid()))[0] and found)
@@ -152,7 +152,7 @@ def test_ranks_that_are_started_again_have_their_gpus_watched_again(watching):
     assert until(lambda: gpus.look({})[0][0].util_ratio == 0.9)
 
 
-def test_an_xid_is_kept_with_its_card_and_a_pause_ends_nothing():
+def test_an_xid_is_kept_with_its_gpu_and_a_pause_ends_nothing():
     nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
     nv.xids = [(nv.cards[1], 79), (nv.cards[0], 0), (nv.cards[1], 48)]
     xids = Xids()
@@ -171,7 +171,7 @@ def test_in_a_container_a_pid_of_the_host_is_nobody_known():
     assert described(os.getpid()).local is True
 
 
-def test_of_a_command_only_program_and_script_are_told():
+def test_of_a_command_only_program_and_script_are_reported():
     """What follows may be a token, and of another user."""
     words = (described(os.getpid()).command or "").split()
 

@@ -103,7 +103,7 @@ def test_other_jobs_leaves_and_the_dead_are_no_hubs(home):
     assert seek("train", "b" * 12, Topology(True)).places == ()
 
 
-def test_a_name_that_nobody_knows_is_told(home, monkeypatch):
+def test_a_name_that_nobody_knows_is_reported(home, monkeypatch):
     def unknown(*_arguments, **_more):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

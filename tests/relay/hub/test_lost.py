@@ -152,7 +152,7 @@ class Wire:
             one.close()
 
 
-def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_mended_without_a_restart(
+def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_restart(
     world, monkeypatch
 ):
     """A pulled cable, a firewall that forgets: both ends still believe in their connection."""

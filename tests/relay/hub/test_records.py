@@ -153,7 +153,7 @@ def test_whoever_only_beats_is_told_to_ask_first(stage):
     assert stage.said[-1][1] == Reply("unlisted", ok=False, instance="i1")
 
 
-def test_the_leaf_is_told_when_its_beat_came_and_was_answered(stage):
+def test_the_leaf_is_reported_when_its_beat_came_and_was_answered(stage):
     stage.enlists()
     stage.hears(Command("beat", arguments=("17", "1", "")))
     reply = stage.said[-1][1]
@@ -341,7 +341,7 @@ def test_a_flood_stops_at_its_bound_and_the_host_is_named(stage):
     assert stage.hub.complaint(NOW + 1000) is None
 
 
-def test_an_honest_leaf_of_many_ranks_is_no_flood_when_it_comes_back(stage):
+def test_an_honest_leaf_of_many_ranks_is_no_flood_when_it_returns(stage):
     """1,000 ranks: all that is known of them comes in the same second."""
     stage.enlists()
     for rank in range(1000):

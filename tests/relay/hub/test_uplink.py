@@ -256,7 +256,7 @@ def test_frames_go_out_in_batches_and_ends_at_once(stage):
     assert [kind for _, kind in stage.told()] == ["RankState"] * 3 + ["Exit"]
 
 
-def test_what_is_said_while_the_hub_is_lost_is_counted_and_not_kept(stage):
+def test_what_is_reported_while_the_hub_is_lost_is_counted_and_not_kept(stage):
     stage.finds()
     stage.enlists()
     stage.passes(LOST_S + 1)

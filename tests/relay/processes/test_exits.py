@@ -39,14 +39,14 @@ def knows_after_reaping():
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
-def test_an_exit_code_is_told(code):
+def test_an_exit_code_is_reported(code):
     found = ended(lambda: os._exit(code), reap=False)
 
     assert (found.code, found.signal) == (code, None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV])
-def test_a_signal_is_told(number):
+def test_a_signal_is_reported(number):
     def action():
         signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
         os.kill(os.getpid(), number)

@@ -89,7 +89,7 @@ def soon(beside, ranks, wanted):
     pytest.fail(f"{found} after 5 s")
 
 
-def test_a_helper_that_a_signal_ended_is_told(family, beside):
+def test_a_helper_that_a_signal_ended_is_reported(family, beside):
     assert beside.look(family.ranks, time.time_ns()) == ()
     os.kill(family.helper, signal.SIGKILL)
 
@@ -102,7 +102,7 @@ def test_a_helper_that_a_signal_ended_is_told(family, beside):
     assert not beside.changed
 
 
-def test_the_exception_that_a_helper_left_is_told_and_its_file_removed(family, beside, home):
+def test_the_exception_that_a_helper_left_is_reported_and_its_file_removed(family, beside, home):
     beside.look(family.ranks, time.time_ns())
     name = registry.helper_file(
         family.program.pid, family.helper, registry.start_ticks(family.helper)
@@ -117,7 +117,7 @@ def test_the_exception_that_a_helper_left_is_told_and_its_file_removed(family, b
     assert not (home.runtime / name).exists()
 
 
-def test_the_exit_code_of_the_program_that_started_the_ranks_is_told(family, beside):
+def test_the_exit_code_of_the_program_that_started_the_ranks_is_reported(family, beside):
     beside.look(family.ranks, time.time_ns())
     family.program.stdin.close()
 

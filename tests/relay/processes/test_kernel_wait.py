@@ -83,7 +83,7 @@ def test_a_wait_for_one_child_names_it():
         assert Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1] == str(pid)
 
 
-def test_a_file_lock_and_a_named_pipe_are_told_with_their_paths(tmp_path):
+def test_a_file_lock_and_a_named_pipe_are_reported_with_their_paths(tmp_path):
     lock, fifo = tmp_path / "cache.lock", tmp_path / "requests"
     os.mkfifo(fifo)
     with lock.open("w") as held:

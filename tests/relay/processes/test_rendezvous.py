@@ -193,7 +193,7 @@ CONNECTS = (
 SLEEPS = "import time; print('ready', flush=True); time.sleep(100)"
 
 
-def test_who_listens_where_a_rank_connects_is_told_and_whether_it_is_ours():
+def test_who_listens_where_a_rank_connects_is_reported_and_whether_it_is_ours():
     with listening() as port, child(CONNECTS, str(port)) as pid:
         stranger = inside(pid, environment=env(port), launcher_pid=1)
         (way,) = watching().look([stranger], 1, time.monotonic_ns()).ways

@@ -285,7 +285,7 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
     assert second.frozen in (None, False)
 
 
-def test_the_server_on_which_it_waits_is_told_once_it_has_waited_for_two_looks():
+def test_the_server_on_which_it_waits_is_reported_once_it_has_waited_for_two_looks():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         child = subprocess.Popen(

@@ -136,7 +136,7 @@ def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(hom
         stage.close()
 
 
-def test_a_rank_that_had_gone_before_its_hello_was_read_is_told_as_gone_and_the_relay_ends(
+def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_the_relay_ends(
     home, children, monkeypatch
 ):
     """Nobody saw its end: the job stayed live for hours."""

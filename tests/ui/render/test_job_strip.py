@@ -92,7 +92,7 @@ def test_a_job_without_a_number_has_a_head_and_no_lines():
     assert len(strip_lines(nothing, 80, 8, UNICODE)) == 1
 
 
-def test_the_throughput_is_told_against_the_last_run_of_that_name():
+def test_the_throughput_is_reported_against_the_last_run_of_that_name():
     now = Speed("steps", 4.5, 4.4, 4.6, 225.0)
     before = Speed("steps", 7.5, 7.4, 7.6, 133.0)
     snapshot = builders.healthy()

@@ -266,7 +266,7 @@ def test_no_control_character_reaches_the_terminal(text):
     )
 
 
-def test_an_error_switches_it_off_for_good_and_is_told(monkeypatch):
+def test_an_error_switches_it_off_for_good_and_is_reported(monkeypatch):
     pair = Pair()
     monkeypatch.setattr(room, "_changed", lambda *_: 1 / 0)
 

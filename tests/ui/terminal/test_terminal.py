@@ -70,7 +70,7 @@ def test_other_terminals_get_signs_that_their_fonts_have(term, culprit):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (39, 24), (80, 9)], ids=str)
-def test_a_terminal_that_is_too_small_is_told_so_and_comes_back(size):
+def test_a_terminal_that_is_too_small_is_told_so_and_returns(size):
     terminal = Terminal(size=size, TERM="xterm-256color", COLORTERM="truecolor")
     try:
         # On one cell there is room for the first letter.

@@ -58,7 +58,7 @@ def test_several_launchers_with_one_meeting_place_are_one_job():
     assert numbers(job) == {0: 11, 1: 12, 2: 21, 3: 22}
 
 
-def test_two_jobs_with_the_same_variables_are_told_apart_by_their_launchers():
+def test_two_jobs_with_the_same_variables_are_distinguished_by_their_launchers():
     found = jobs_of(
         host(
             process(10, 1, TORCHRUN),

@@ -29,7 +29,7 @@ def card_of(job: SimulatedJob, seconds: float, rank: int = CULPRIT) -> Gpu:
     return told(job, seconds).gpus[rank]
 
 
-def test_a_job_whose_script_asks_for_no_cards_has_none_and_no_driver() -> None:
+def test_a_job_whose_script_asks_for_no_gpus_has_none_and_no_driver() -> None:
     job = simulated(8, Incident("loader-stuck", 5.0))
     states = [
         record
@@ -43,7 +43,7 @@ def test_a_job_whose_script_asks_for_no_cards_has_none_and_no_driver() -> None:
 
 @pytest.mark.parametrize("world", [8, 64])
 @pytest.mark.parametrize("kind", ["gpu-throttled", "gpu-busy", "gpu-memory-low", "gpu-error"])
-def test_what_is_wrong_with_a_card_is_named_and_its_rank(kind: str, world: int) -> None:
+def test_what_is_wrong_with_a_gpu_is_named_and_its_rank(kind: str, world: int) -> None:
     watcher = Watcher(simulated(world, Incident(kind, 3.0, rank=CULPRIT)))
 
     _, verdict = watcher.until(18.0)
@@ -51,7 +51,7 @@ def test_what_is_wrong_with_a_card_is_named_and_its_rank(kind: str, world: int) 
     assert [(one.kind, one.ranks) for one in verdict.findings] == [(kind, (CULPRIT,))]
 
 
-def test_who_only_waits_is_told_from_who_makes_them_wait() -> None:
+def test_who_only_waits_is_reported_from_who_makes_them_wait() -> None:
     """Both are 100 % busy: the one draws what it can at its clock, the others spin."""
     watcher = Watcher(simulated(8, Incident("gpu-throttled", KNOWN_S, rank=CULPRIT)))
 
@@ -63,7 +63,7 @@ def test_who_only_waits_is_told_from_who_makes_them_wait() -> None:
     assert [rank.rank for rank in after.ranks if not rank.gpu.waits] == [CULPRIT]
 
 
-def test_in_a_hang_all_cards_wait_but_that_of_the_rank_that_is_missing() -> None:
+def test_in_a_hang_all_gpus_wait_but_that_of_the_rank_that_is_missing() -> None:
     watcher = Watcher(
         simulated(
             8, Incident("gpu-busy", 1.0, 2.0), Incident("loader-stuck", KNOWN_S, rank=CULPRIT)
@@ -90,7 +90,7 @@ def test_a_driver_that_is_silent_says_what_it_said_last_and_that_grows_old() -> 
     assert verdict.findings == ()
 
 
-def test_the_heat_of_a_card_follows_from_the_time_alone() -> None:
+def test_the_heat_of_a_gpu_follows_from_the_time_alone() -> None:
     job, again = (simulated(8, Incident("gpu-throttled", 10.0, rank=CULPRIT)) for _ in range(2))
 
     warm, hot = card_of(job, 10.0), card_of(job, 40.0)
@@ -100,7 +100,7 @@ def test_the_heat_of_a_card_follows_from_the_time_alone() -> None:
     assert card_of(again, 40.0) == hot
 
 
-def test_on_divided_cards_each_rank_has_an_instance() -> None:
+def test_on_divided_gpus_each_rank_has_an_instance() -> None:
     job = SimulatedJob(8, 0, Scenario(gpus=DIVIDED), began_unix_ns=BEGAN)
 
     snapshot, verdict = Watcher(job).until(5.0)
@@ -121,8 +121,8 @@ def test_a_host_whose_relay_finds_no_driver_reports_no_gpu() -> None:
     assert {rank.rank for rank in snapshot.ranks if rank.gpu.own is None} == set(range(8, 16))
 
 
-def test_every_scenario_of_cards_has_cards() -> None:
+def test_every_scenario_of_gpus_has_gpus() -> None:
     named = [name for name in SCENARIOS if name.startswith(("gpu-", "driver-", "no-driver"))]
 
     assert named
-    assert all(SCENARIOS[name].has_cards for name in named)
+    assert all(SCENARIOS[name].has_gpus for name in named)
