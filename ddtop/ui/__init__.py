@@ -1,2 +1,1 @@
-"""Show, never compute: text for pipes (present), cells for screens (render), widgets and the
-app."""
+"""The dashboard. It shows and never computes: cells for screens (render), widgets and the app."""

@@ -1,5 +1,4 @@
-"""What can be done with which key: one table for the help, the key bar and whatever else lists
-actions.
+"""Every action and its key: one table for the help, the key bar and the command palette.
 
 `run` is the action as Textual writes it, with `app.` before those of the app; the others are the
 main screen's.
@@ -29,16 +28,16 @@ VIEWS = (
     ViewName("5", HOSTS, "CPU, memory and /dev/shm of each host, and the worst of its ranks"),
     ViewName("6", EVENTS, "what happened: findings, ranks, restarts, stacks"),
 )
-"""In the order of their keys, in which Tab goes through them."""
+"""In the order of their keys; Tab goes through them in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """One thing that can be done.
 
-    `keys` as Textual names them, with commas between; `shown`, as people write them. `label`: a
-    word or two for the key bar. `meaning`: a line for the help. `views`: where it does something,
-    empty for everywhere. `listed`: it has a line of its own in the help.
+    `keys`: as Textual names them, separated by commas. `shown`: as people write them. `label`: a
+    word or two for the key bar. `meaning`: a line for the help. `views`: the views in which it
+    works; empty means all. `listed`: it has its own line in the help.
     """
 
     name: str
@@ -312,7 +311,7 @@ MOVES = (
     ("Space", "on the ranks: tag one"),
     ("v T f", "on the stacks: as classes or as a tree, other threads in full, all frames"),
 )
-"""Keys of the lists themselves."""
+"""Keys that the lists handle themselves."""
 
 
 def key_table() -> tuple[tuple[str, str], ...]:

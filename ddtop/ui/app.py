@@ -1,4 +1,4 @@
-"""The dashboard: asks its source twice a second and lets the screen on top show what is new."""
+"""The dashboard: asks its source for records twice a second and redraws the screen on top."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class DdtopApp(TerminalApp):
     """A live view of one job.
 
     `clock` gives unix ns and is only used until the first records are there; from then on time is
-    the job's own. `kept`: the setup of the person, and where it is kept. `from_list`: there is a
-    list of jobs to go back to; `to_list` after its end: somebody wants to.
+    the job's own. `kept`: the user's settings, and the file they are kept in. `from_list`: there is
+    a list of jobs to go back to. `to_list`, after the app has ended: the user wants to go back to
+    it.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -96,14 +97,14 @@ class DdtopApp(TerminalApp):
         return MainScreen(self.session)
 
     def on_mount(self) -> None:
-        """Paint first, connect then: the worker starts after the first picture."""
+        """Paint first, then connect: the worker starts after the first picture."""
         self._ticker = self.set_interval(self.session.interval_s, self.tick)
         if isinstance(self.session.source, Eager):
             self.session.source.on_news = self._arrive_soon
         self.run_worker(self.session.source.run(), name="feed")
 
     def tick(self) -> None:
-        """One refresh; the picture is skipped while the terminal has not taken the last one."""
+        """Refresh once; the picture is skipped while the terminal has not taken the last one."""
         self.session.refresh()
         if self.waiting_writes == 0:
             self._show()
@@ -112,7 +113,7 @@ class DdtopApp(TerminalApp):
             self.run_worker(partial(self._kept.save, self.session.setup), name="setup", thread=True)
 
     def on_unmount(self) -> None:
-        """Keep what was changed last."""
+        """Save the settings that were changed last."""
         self._kept.save(self.session.setup)
 
     def _show(self) -> None:
@@ -137,7 +138,7 @@ class DdtopApp(TerminalApp):
         self.push_screen(HelpScreen(self.session))
 
     def action_palette(self) -> None:
-        """Offer all that can be done, to be found by its words."""
+        """Open the command palette."""
         if not isinstance(self.screen, CommandsScreen):
             self.push_screen(CommandsScreen(self.session), self._run_command)
 
@@ -150,13 +151,13 @@ class DdtopApp(TerminalApp):
             await self.run_action(command.run, self.screen)
 
     async def action_on_main(self, run: str) -> None:
-        """Leave all pages for the main screen, and do that there, where it is seen."""
+        """Close all pages and run the action on the main screen, where its effect is visible."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
         await self.run_action(run, self.screen)
 
     def action_save_screen(self, kind: str) -> None:
-        """Save what is seen as a file."""
+        """Save the screen as a file."""
         try:
             path = save_screen(self, self.session.job, kind, time.time_ns())
         except OSError as error:
@@ -177,12 +178,12 @@ class DdtopApp(TerminalApp):
         self._show()
 
     def action_freeze(self) -> None:
-        """Hold the picture, or go on."""
+        """Freeze the picture, or unfreeze it."""
         self.session.freeze()
         self._show()
 
     def action_interval(self, steps: int) -> None:
-        """Look more or less often."""
+        """Refresh more or less often."""
         self.session.change_interval(steps)
         if self._ticker is not None:
             self._ticker.stop()
@@ -195,13 +196,13 @@ class DdtopApp(TerminalApp):
         self._arrive_soon()
 
     def action_travel_back(self) -> None:
-        """To what is true now, or to the end of a recording."""
+        """Return to the present, or to the end of a recording."""
         self.session.travel_back()
         self._arrive_soon()
 
     def _arrive_soon(self) -> None:
-        """Draw that moment, once for several keys: of a large job it takes longer than a held key
-        repeats."""
+        """Draw the chosen moment, once for several keys: for a large job drawing takes longer than
+        the repeat interval of a held key."""
         if self._arrival is None:
             self._arrival = self.set_timer(ARRIVE_S, self._arrive)
 
@@ -211,12 +212,12 @@ class DdtopApp(TerminalApp):
         self._show()
 
     def action_next_theme(self) -> None:
-        """The next theme, on every screen."""
+        """Switch every screen to the next theme."""
         self.session.next_theme()
         self._use_theme()
 
     def action_theme_to(self, name: str) -> None:
-        """That theme, on every screen."""
+        """Switch every screen to this theme."""
         self.session.use_theme(name)
         self._use_theme()
 

@@ -1,5 +1,5 @@
-"""What happened before this viewer looked: found once in what the source has kept, on a thread of
-its own."""
+"""What happened before this viewer connected: found once in the records that the source has kept,
+on a separate thread."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ddtop.viewer.job_history import JobHistory
 LOOKS_MAX = 240
 STEP_MIN_NS = 1_000_000_000
 TAKES_S = 10.0
-"""The time that this may take. With hundreds of ranks a look costs a tenth of a second."""
+"""The most time that this may take. With hundreds of ranks one look costs a tenth of a second."""
 REST_PART = 1.0
-"""After each look the thread rests for this share of its time: the screen needs the GIL too."""
+"""After each look the thread sleeps for this share of the look's time: the screen needs the GIL
+too."""
 
 Recall = Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
 
 
 async def recall(session: Session) -> bool:
-    """Put what was before into the session's timeline and the job's numbers; False where nothing is
-    kept, or it has been done."""
+    """Add the past to the session's timeline and to the job's numbers. Returns False where nothing
+    is kept or this was done before."""
     look = session.newest
     if session.recalled or look.recall is None or look.span is None:
         return False

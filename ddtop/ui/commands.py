@@ -1,4 +1,4 @@
-"""What the command palette offers: every action, and what has no key of its own."""
+"""What the command palette offers: every action with a key, and the commands without one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HIDDEN = ("clear-filter", "palette")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One entry: `run` is the action, as in `actions.Action`; `shown`: its key, if it has one."""
+    """One entry: `run`: the action, as in `actions.Action`. `shown`: its key, if it has one."""
 
     name: str
     meaning: str
@@ -53,7 +53,7 @@ class Choice:
 
 
 def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Choice, ...]:
-    """All that can be done now, the most wanted first."""
+    """All commands that work now, the most useful first."""
     found = [
         Choice(f"why: {one.kind}", clean(one.summary), f"finding({at})")
         for at, one in enumerate(findings)
@@ -110,8 +110,8 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
 def matching(found: Iterable[Choice], text: str, snapshot: Snapshot | None) -> tuple[Choice, ...]:
     """The commands in which every word is found.
 
-    Those whose name begins with what was typed come first, then those that have it in the name,
-    then in the meaning. A number is a rank's.
+    Commands whose name begins with the typed text come first, then those with it in the name, then
+    those with it in the meaning. A number means the rank with that number.
     """
     text = text.casefold().strip()
     words = text.split()

@@ -1,5 +1,5 @@
-"""The list of jobs to choose one from: what is there is read again every two seconds, how each is
-doing is asked behind it."""
+"""The list of jobs to choose from. The list is read again every two seconds; the state of each job
+is asked for in the background."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from ddtop.words import units
 
 READ_S = 2.0
 ASK_AGAIN_S = 15.0
-"""A look at a job costs its relay and us as much as an attach; the dashboard is for those who want
-it fresher."""
+"""One look at a job costs its relay and us as much as an attach. For fresher facts there is the
+dashboard."""
 ASKERS = 4
 FOLLOW_S = 0.5
-"""How often what is known of followed jobs is drawn again."""
+"""How often the rows of followed jobs are drawn again."""
 
 _T = TypeVar("_T")
 JobKey = tuple[str, str]
@@ -68,7 +68,7 @@ class JobSearch:
     ) -> None:
         self.followed = followed
         self.more: Callable[[], Sequence[registry.JobEntry]] | None = None
-        """Further jobs: root sees those of all users of the host."""
+        """Further jobs: root sees the jobs of all users of the host."""
         self.jobs: list[Listed] = []
         self.problem: str | None = None
         self.health: dict[JobKey, Health] = {}
@@ -79,8 +79,8 @@ class JobSearch:
         self._wanted: deque[JobKey] = deque()
 
     async def refresh(self) -> None:
-        """Read which jobs there are; what was known stays where that fails. Off the loop: a home
-        may be slow."""
+        """Read the list of jobs; if that fails, the last list stays. Not on the event loop: the
+        home folder may be slow."""
         try:
             more = self.more
             entries = await _in_thread(lambda: [*self._read(), *(more() if more else ())])
@@ -91,11 +91,11 @@ class JobSearch:
         self.jobs = jobs.listed(entries, self.clock())
 
     def want(self, visible: Sequence[Listed]) -> None:
-        """How these are doing is wanted first."""
+        """Ask for the state of these jobs first."""
         self._wanted = deque(one.key for one in visible if one.live)
 
     def _next(self) -> Listed | None:
-        """Whom to ask now: of the visible ones who has waited longest, then of the others."""
+        """The job to ask now: the visible one that has waited longest, then one of the others."""
         now = time.monotonic()
         live = {
             one.key: one
@@ -113,12 +113,12 @@ class JobSearch:
         return live[min(first, key=lambda key: self._asked_mono_s.get(key, 0.0))]
 
     def follow(self) -> None:
-        """Take over what is known now of the jobs that are followed."""
+        """Take over the newest states of the followed jobs."""
         if self.followed is not None:
             self.health.update(self.followed())
 
     async def ask_on(self, news: Callable[[], None]) -> None:
-        """Ask one after the other until cancelled; `news` is called after each answer."""
+        """Ask one job after the other until cancelled; `news` is called after each answer."""
         while True:
             job = self._next()
             if job is None:
@@ -149,7 +149,7 @@ HELP = (
     "",
     "An ended job is dim: its last state and its recording can still be opened.",
 )
-"""What `?` shows."""
+"""The help that `?` shows."""
 
 
 class PickScreen(FilteringScreen):
@@ -272,15 +272,15 @@ class PickScreen(FilteringScreen):
             one.repaint()
 
     def on_mount(self) -> None:
-        """First picture."""
+        """Draw the first picture."""
         self.call_after_refresh(self.show)
 
     def on_resize(self) -> None:
-        """Another width has other columns."""
+        """Another width shows other columns."""
         self.call_after_refresh(self.show)
 
     def on_cursor_list_moved(self) -> None:
-        """Other rows are visible: those are asked about first."""
+        """Other rows are visible now: ask about those jobs first."""
         self._want_visible()
         self._show_foot()
 
@@ -289,13 +289,13 @@ class PickScreen(FilteringScreen):
         self._found.want(list(self._shown.values())[max(first - 1, 0) : last])
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
-        """This one."""
+        """Pick the job under the cursor."""
         job = self._shown.get(message.key)
         if job is not None and isinstance(self.app, PickerApp):
             self.app.pick(job.entry)
 
     def action_help(self) -> None:
-        """Keys and columns, in place of the rows; once more: the rows."""
+        """Show the help in place of the rows, or the rows again."""
         self._helps = not self._helps
         self.show()
 
@@ -306,7 +306,7 @@ class PickScreen(FilteringScreen):
         self.show()
 
     def action_sort(self, step: int) -> None:
-        """The next order, or the one before."""
+        """Sort by the next order, or by the previous one."""
         self._sort = jobs.SORTS[(jobs.SORTS.index(self._sort) + step) % len(jobs.SORTS)]
         self.show()
 
@@ -316,13 +316,13 @@ class PickScreen(FilteringScreen):
         return self.table
 
     def filter_by(self, text: str) -> None:
-        """Show the jobs that have this."""
+        """Show the jobs that contain this text."""
         self._filter = text
         self.show()
 
 
 class PickerApp(TerminalApp):
-    """Shows the jobs until one is picked; `picked` is that one, None where it was quit."""
+    """Shows the jobs until one is picked; `picked`: that job; None where the user quit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("t", "next_theme", "theme"),
@@ -331,8 +331,8 @@ class PickerApp(TerminalApp):
     def __init__(
         self, found: JobSearch, *, glyphs: Glyphs | None = None, kept: Kept | None = None
     ) -> None:
-        """`kept`: the setup of the person, and where it is kept: the dashboard that follows has the
-        same theme."""
+        """`kept`: the user's settings, and the file they are kept in: the dashboard that follows
+        has the same theme."""
         super().__init__()
         self.picked: registry.JobEntry | None = None
         self._found = found
@@ -351,7 +351,7 @@ class PickerApp(TerminalApp):
         return PickScreen(self._found, self._paint)
 
     def on_mount(self) -> None:
-        """Read and ask as long as it is shown."""
+        """Read the list and ask the jobs as long as the list is shown."""
         self.run_worker(self._refresh(), name="jobs")
         if self._found.followed is not None:
             self.set_interval(FOLLOW_S, self._follow)
@@ -375,12 +375,12 @@ class PickerApp(TerminalApp):
             screen.show()
 
     def pick(self, entry: registry.JobEntry) -> None:
-        """End with this one."""
+        """End with this job."""
         self.picked = entry
         self.exit()
 
     def action_next_theme(self) -> None:
-        """The next theme."""
+        """Switch to the next theme."""
         name = theme_after(self._paint.palette.name)
         self._paint.palette = PALETTES[name]
         # In a thread: the home may be on a file server.
@@ -395,9 +395,9 @@ class PickerApp(TerminalApp):
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
-    """What the work gives, or raises. Its thread is left to itself where nobody waits any more: who
-    quits must not have to wait for a relay that does not answer, as the end of the loop's own
-    threads would make them."""
+    """Run the work in a daemon thread and return its result, or raise its error. When nobody waits
+    any more the thread is abandoned. A user who quits must not wait for a relay that does not
+    answer; the end of the event loop would wait for its own threads."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
 

@@ -1,7 +1,7 @@
-"""What one viewer looks at: the shown facts, whether they are held, and how they are drawn.
+"""What one viewer shows: the facts, whether they are frozen, and how they are drawn.
 
-Screens and widgets share one `Session`. It knows nothing of the terminal library, so it can be
-tested by itself.
+Screens and widgets share one `Session`. It does not use the terminal library, so it can be tested
+alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ddtop.viewer.source_lines import Excerpts
 from ddtop.words import units
 
 NOTICE_S = 10
-"""Long enough to be read, and gone before it is taken for news."""
+"""Long enough to be read, and gone before it looks like news."""
 INTERVALS_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass
 class Paint:
-    """How everything is drawn now; shared by all widgets, changed only by the session."""
+    """How everything is drawn; shared by all widgets, changed only by the session."""
 
     palette: Palette
     glyphs: Glyphs
@@ -41,7 +41,7 @@ class Paint:
 class Session:
     """The state of a viewer.
 
-    `shown` is what the screens draw. While `frozen` it is held; the source is asked all the same,
+    `shown` is what the screens draw. While `frozen`, it does not change; the source is still asked,
     so that the feed and the sparklines go on. Travelling in time ends the freeze.
     """
 
@@ -56,7 +56,7 @@ class Session:
         readonly: bool = False,
         setup: Setup | None = None,
     ) -> None:
-        """`readonly`: nothing may be done to the job from here. `setup`: how the person had it
+        """`readonly`: this viewer may not act on the job. `setup`: the settings that the user had
         last."""
         self.setup = setup or Setup()
         self.readonly = readonly
@@ -96,25 +96,26 @@ class Session:
         self.timeline.contact(look.contact if snapshot.live else None, at)
 
     def freeze(self) -> None:
-        """Hold what is shown, or let go of it."""
+        """Freeze the shown facts, or unfreeze them."""
         self.frozen = not self.frozen and self.shown.snapshot is not None
         if not self.frozen:
             self.shown = self._newest
 
     @property
     def history(self) -> SeriesHistory:
-        """The numbers for the sparklines, up to the moment that is shown: of another one they would
-        tell what came after."""
+        """The numbers for the sparklines, up to the shown moment: in the past they must not show
+        what came after it."""
         return self.shown.past or self._no_history if self.shown.travelled else self._history
 
     @property
     def job_history(self) -> JobHistory:
-        """The numbers of the whole job; who shows a moment of the past asks it up to then."""
+        """The numbers of the whole job. For a past moment the caller reads them only up to that
+        moment."""
         return self.shown.job_past or self._job_history
 
     def travel(self, seconds: float) -> None:
-        """Go so far forth (or back: negative) in time; the next look is of that moment. Behind the
-        end is now."""
+        """Go forward in time (negative: back); the next look is of that moment. Beyond the end is
+        the present."""
         span = self._newest.span
         if span is None:
             self.say(
@@ -127,7 +128,7 @@ class Session:
         self._go(max(at, span[0]) if at < span[1] else None)
 
     def travel_back(self) -> None:
-        """Go to what is true now, or to the end of a recording."""
+        """Return to the present, or to the end of a recording."""
         self._go(None)
 
     def _go(self, at_unix_ns: int | None) -> None:
@@ -136,7 +137,7 @@ class Session:
         self.source.travel(at_unix_ns)
 
     def contact(self) -> Contact:
-        """How the shown facts relate to the job."""
+        """Whether the shown facts are live, old or recorded."""
         contact = Contact(self._newest.contact, self._newest.contact_age_s)
         held, newest = self.shown.snapshot, self._newest.snapshot
         if not self.frozen or held is None or newest is None:
@@ -147,8 +148,8 @@ class Session:
 
     @property
     def newest(self) -> Look:
-        """What is true now, also while the picture is frozen: stacks that were asked for are wanted
-        at once."""
+        """The newest facts, even while the picture is frozen: requested stacks are shown as soon as
+        they arrive."""
         return self._newest
 
     def say(self, text: str) -> None:
@@ -157,38 +158,37 @@ class Session:
 
     @property
     def notice(self) -> str:
-        """The sentence that is to be shown now, empty for none."""
+        """The sentence to show at the foot now; empty for none."""
         text, said_ns = self._notice
         return text if self._clock() - said_ns < NOTICE_S * units.SECOND_NS else ""
 
     @property
     def old(self) -> bool:
-        """Every shown value is from the past, where it could be from now: the job is not known to
-        have ended."""
+        """Every shown value is from the past although the job is not known to have ended."""
         snapshot = self.shown.snapshot
         past = self.shown.contact is not None and not self.shown.recording
         return past and snapshot is not None and snapshot.live
 
     def waited_s(self) -> float:
-        """Since this viewer started, by its own clock."""
+        """Seconds since this viewer started, by its own clock."""
         return (self._clock() - self._started_ns) / units.SECOND_NS
 
     def change_interval(self, steps: int) -> None:
-        """Look less often (`steps` > 0) or more often."""
+        """Refresh less often (`steps` > 0) or more often."""
         index = INTERVALS_S.index(self.interval_s) + steps
         self.interval_s = INTERVALS_S[min(max(index, 0), len(INTERVALS_S) - 1)]
         self.source.set_interval(self.interval_s)
         self.prefer(interval_s=self.interval_s)
 
     def next_theme(self) -> None:
-        """The next of dark, light, ansi and mono."""
+        """Switch to the next of dark, light, ansi and mono."""
         self.use_theme(theme_after(self.paint.palette.name))
 
     def use_theme(self, name: str) -> None:
-        """One of dark, light, ansi and mono."""
+        """Switch to one of dark, light, ansi and mono."""
         self.paint.palette = PALETTES[name]
         self.prefer(theme=name)
 
     def prefer(self, **changed: Any) -> None:
-        """Fields of the setup that the person has changed."""
+        """Change these fields of the setup: the user's choice."""
         self.setup = msgspec.structs.replace(self.setup, **changed)

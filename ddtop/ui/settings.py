@@ -1,7 +1,7 @@
-"""How a person likes the dashboard, kept between sessions in a small file of the config folder.
+"""The user's settings of the dashboard, kept between sessions in a small file in the config folder.
 
-It is a convenience: nothing that is wrong with the file is an error. One that cannot be read is
-left as it is, and the screen says so once; one that cannot be written is not.
+They are a convenience: no problem with the file is an error. A file that cannot be read is left as
+it is, and the screen says so once; if it cannot be written, nothing happens.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ FILE_BYTES_MAX = 1 << 16
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept. `theme` None: what suits the terminal. `hidden`: keys of columns.
+    """The settings.
 
-    Not the sort: it was for one job, and in the next one the rank at fault would not stand on top.
+    `theme`: None for the one that suits the terminal. `hidden`: the keys of hidden columns. The
+    sort order is not kept: it was for one job, and in the next one the rank at fault would not be
+    on top.
     """
 
     schema: str = SCHEMA
@@ -37,12 +39,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Kept:
-    """The file, and what was last read from or written to it. `problem`: why it is not used, for
-    the screen, once."""
+    """The file, and the settings last read from it or written to it. `problem`: why it is not used;
+    shown on the screen once."""
 
     def __init__(self, path: Path | None, chosen: Mapping[str, Any] | None = None) -> None:
-        """`path` None: nothing is kept. `chosen`: what the person's own config file says: it holds
-        at the start of each session, and is not written here.
+        """`path`: None to keep nothing. `chosen`: the settings in the user's own config file: they
+        apply at the start of each session and are not written here.
         """
         self._path, self._chosen = path, dict(chosen or {})
         self._own, self.problem = (Setup(), None) if path is None else _read(path)
@@ -50,8 +52,8 @@ class Kept:
         self._one_at_a_time = threading.Lock()
 
     def save(self, setup: Setup) -> None:
-        """Write it, whole or not at all, if it is another one. A file that could not be read is not
-        written over."""
+        """Write the settings atomically if they have changed. A file that could not be read is not
+        overwritten."""
         with self._one_at_a_time, contextlib.suppress(OSError):
             if setup == self.setup:
                 return
@@ -65,10 +67,10 @@ class Kept:
 
 
 def kept(chosen: Mapping[str, Any] | None = None) -> Kept:
-    """What this user has kept: `$XDG_CONFIG_HOME/ddtop/setup.json`, else in `~/.config`."""
+    """This user's settings: `$XDG_CONFIG_HOME/ddtop/setup.json`, else in `~/.config`."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     try:
-        # A relative one is to be ignored, says the XDG specification.
+        # The XDG specification: a relative path is to be ignored.
         folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
     except RuntimeError:
         return Kept(None, chosen)
@@ -78,7 +80,7 @@ def kept(chosen: Mapping[str, Any] | None = None) -> Kept:
 def _read(path: Path) -> tuple[Setup, str | None]:
     left = f"your setup is not used, and left as it is: {path}"
     try:
-        # A pipe would block here until somebody writes into it.
+        # A named pipe would block here until somebody writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return Setup(), None
@@ -97,7 +99,7 @@ def _read(path: Path) -> tuple[Setup, str | None]:
 
 
 def _renamed(setup: Setup) -> Setup:
-    """With today's keys for columns that had another key in an older ddtop."""
+    """Columns of an older ddtop, with their current keys."""
     hidden = dict.fromkeys(FORMER.get(key, key) for key in setup.hidden)
     return msgspec.structs.replace(setup, hidden=tuple(hidden))
 

@@ -1,4 +1,4 @@
-"""Which line of source the key `o` opens, and when it must not."""
+"""The source line that the key `o` opens, and when it must not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ddtop.ui.session import Session
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """A line to open; or `why` it cannot be opened, one sentence. `note`: what to know of it."""
+    """A line to open, or `why` it cannot be opened, in one sentence. `note`: a warning about the
+    file."""
 
     file: str = ""
     line: int = 0
@@ -20,10 +21,11 @@ class SourcePlace:
 
 
 def source_place(session: Session, number: int | None, here: str | None = None) -> SourcePlace:
-    """The line that this rank is at. `here`: the name of this host.
+    """The source line that this rank is at.
 
-    A file of the same path on another host may be another file: of a recording nobody can tell, of
-    a live job it is opened with a note, because homes are often shared.
+    `here`: the name of this host. A file with the same path on another host may be a different
+    file: with a recording nobody can know, and with a live job it is opened with a note, because
+    homes are often shared.
     """
     look, here = session.shown, here or os.uname().nodename
     if look.snapshot is None or number is None:

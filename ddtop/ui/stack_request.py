@@ -1,5 +1,4 @@
-"""The stacks of some ranks, merged, from the question until the last answer: for a page and for a
-view."""
+"""A request for the stacks of some ranks and its merged answers, for a page and for a view."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ from ddtop.words import units
 from ddtop.words.ranks import ranks_text
 
 OLD_S = 5.0
-"""A dump of this age says how old it is."""
+"""From this age on, a dump shows how old it is."""
 
 
 class AskedStacks:
-    """Classes or a tree of stacks: of `ranks` (empty: all) once they were asked for; with None the
-    last that were taken."""
+    """Stacks as classes or as a tree: the requested ones of `ranks` (empty: all); None: the last
+    dump."""
 
     def __init__(self, session: Session, ranks: tuple[int, ...] | None) -> None:
         self.session = session
@@ -37,7 +36,7 @@ class AskedStacks:
         self._merged: tuple[tuple[Stacks, ...], tuple[int, ...], Merged] | None = None
 
     def lines(self, width: int) -> list[Line]:
-        """What came so far, and what is missing."""
+        """The answers so far, and what is missing."""
         look = self.session.newest
         snapshot = look.snapshot
         if snapshot is None:
@@ -55,7 +54,7 @@ class AskedStacks:
         return [*self._head(dump, merged, snapshot, width), *self._body(merged, look, width)]
 
     def _own_dump(self, look: Look) -> Dump | None:
-        """The request that was made here, once the source has made it."""
+        """The dump of this request, as soon as the source has started it."""
         before = self._before.request if self._before is not None else None
         return look.dump if look.dump is not None and look.dump.request != before else None
 
@@ -85,7 +84,7 @@ class AskedStacks:
         return [head_line(merged, self._age(merged, snapshot)), *self._body(merged, look, width)]
 
     def _can_ask(self, look: Look, snapshot: Snapshot) -> bool:
-        """In a recording, and after the end, nobody is there to be asked."""
+        """In a recording, or after the end of the job, there is nobody to ask."""
         return snapshot.live and snapshot.ended is None and not look.recording
 
     def _age(self, merged: Merged, snapshot: Snapshot) -> str:
@@ -95,7 +94,7 @@ class AskedStacks:
         return f", {units.duration(age_s)} ago" if age_s >= OLD_S else ""
 
     def _merge(self, found: list[Stacks], look: Look) -> Merged:
-        """Merged once: the same answers are shown many times."""
+        """Merge once and keep the result: the same answers are drawn many times."""
         blamed, known = at_fault(look.verdict, look.snapshot), self._merged
         if (
             known is None
@@ -117,7 +116,7 @@ class AskedStacks:
         return stacks_lines(merged, width, self.session.paint.glyphs, setting, self.shape)
 
     def keys(self) -> tuple[Key, ...]:
-        """What can be done here now."""
+        """The keys that work here now."""
         view, threads = (
             ("classes" if self.shape.tree else "tree"),
             ("fewer" if self.shape.threads else "all"),
@@ -131,7 +130,7 @@ class AskedStacks:
         )
 
     def due(self) -> bool:
-        """Something is waited for, and it is time to look whether it has come."""
+        """Whether an answer is missing and it is time to check for it."""
         if time.monotonic() < self._not_before:
             return False
         dump = (
@@ -145,16 +144,16 @@ class AskedStacks:
         return waiting or bool(self.session.excerpts.pending)
 
     def looked(self, took_s: float) -> None:
-        """A look took so long. Thousands of ranks cost a tenth of a second: at most a quarter of
-        the time goes into this."""
+        """Note how long a look took. Thousands of ranks cost a tenth of a second, and at most a
+        quarter of the time may go into this."""
         self._not_before = time.monotonic() + 3 * took_s
 
     def asking(self, ranks: tuple[int, ...]) -> None:
-        """These will be asked."""
+        """Note the ranks that `ask` will ask."""
         self.ranks, self._refusal, self._before = ranks, None, self.session.newest.dump
 
     async def ask(self) -> None:
-        """Ask them."""
+        """Ask those ranks."""
         look = self.session.newest
         if look.snapshot is not None and (
             look.snapshot.ended is not None or not look.snapshot.live
@@ -166,7 +165,7 @@ class AskedStacks:
             self._refusal = await self.session.source.ask_stacks(self.ranks or ())
 
     def change_view(self) -> None:
-        """From classes to the tree and back."""
+        """Switch between classes and the tree."""
         self.shape = replace(self.shape, tree=not self.shape.tree)
 
     def change_frames(self) -> None:
@@ -174,5 +173,5 @@ class AskedStacks:
         self.shape = replace(self.shape, frames=not self.shape.frames)
 
     def change_threads(self) -> None:
-        """Show the other threads in full, or in a line a class."""
+        """Show the other threads in full, or one line per class."""
         self.shape = replace(self.shape, threads=not self.shape.threads)

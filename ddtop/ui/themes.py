@@ -1,5 +1,5 @@
-"""What an app needs of the library to draw in our palettes: themes, the first one, and which
-filters lie over it."""
+"""What an app needs from the library to draw in our palettes: themes, the first theme, and the
+filters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ddtop.ui.render.palette import ANSI, DARK, LIGHT, MONO, PALETTES, THEMES, P
 
 
 def first_theme(app: App[None], wanted: str | None = None) -> str:
-    """Colours where they are wanted; with sixteen of them the terminal's own are the legible ones.
+    """The theme to start with.
 
-    `wanted`: what the person has chosen before, maybe on another terminal.
+    With only sixteen colours the terminal's own are the legible ones. `wanted`: the user's earlier
+    choice, perhaps on another terminal.
     """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "").endswith(("-mono", "-m")):
         return MONO
@@ -27,11 +28,11 @@ def first_theme(app: App[None], wanted: str | None = None) -> str:
 
 
 def use(app: App[None], palette: Palette) -> None:
-    """Let the library's own parts (inputs, backgrounds) look like this palette."""
+    """Make the library's own parts (inputs, backgrounds) look like this palette."""
     for one in (PALETTES[DARK], PALETTES[LIGHT]):
         if _name(one) not in app.available_themes:
             app.register_theme(_theme(one))
-    # Older releases of Textual call it otherwise; the text is legible on any of them.
+    # Older releases of Textual use another name; the text is legible with all of them.
     app.theme = next(
         one
         for one in (_name(palette), "textual-ansi", "textual-dark")
@@ -40,10 +41,10 @@ def use(app: App[None], palette: Palette) -> None:
 
 
 def filters(found: Sequence[LineFilter], palette: Palette) -> Sequence[LineFilter]:
-    """Textual's filters, without its greyscale for NO_COLOR where we bring no colours of our own.
+    """Textual's filters, but without its greyscale for NO_COLOR if our palette has no colours.
 
-    That filter makes black out of the terminal's default colour: on a black terminal nothing would
-    be seen.
+    That filter turns the terminal's default colour into black: on a black terminal nothing would be
+    visible.
     """
     if palette.background is not None:
         return found

@@ -1,5 +1,5 @@
-"""Everything that is known of one rank, as a page: for the side pane and for the screen of its
-own."""
+"""Everything that is known about one rank, as a page: for the side pane and for the screen of the
+rank."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ddtop.words.sentences import (
 RANGE = 18
 """Columns for the least and the largest value of a line: `1196.0 to 12020.0`."""
 RANGED_FROM = 40
-"""Where a line has fewer columns beside its range, the range is left out."""
+"""If the sparkline has fewer columns than this beside its range, the range is left out."""
 SERIES_LABEL = 9
 PROCESS_STATES = {
     "R": "runs",
@@ -142,7 +142,7 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
         ),
     )
     page.blank()
-    # What is as long as the others keeps its place: values before the line, the range behind it.
+    # Fixed widths keep the columns in place: values before the sparkline, the range after it.
     most = max(len(series) for _, series, _, _ in shown)
     room = page.width - 2 - SERIES_LABEL - 11
     ranged = room - 2 - RANGE >= RANGED_FROM
@@ -163,13 +163,13 @@ def _series(page: Page, rank: RankFacts, memory: Memory) -> None:
 
 
 def _range(series: Sequence[float | None], text: Callable[[float], str]) -> str:
-    """The least and the largest value; empty while there are not two."""
+    """The least and the largest value; empty while there are fewer than two."""
     known = [value for value in series if value is not None]
     return f"  {text(min(known))} to {text(max(known))}" if len(known) > 1 else ""
 
 
 def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """What its framework counts."""
+    """The progress that its framework counts."""
     progress, region = rank.progress.training, rank.progress.expected
     if progress is None and region is None:
         return
@@ -194,7 +194,7 @@ def _expected(snapshot: Snapshot, region: Expectation) -> str:
 
 
 def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
-    """How fast it trains, beside what it was."""
+    """Its step time now, compared with before."""
     pace = rank.progress.pace
     if pace is None:
         return
@@ -243,8 +243,8 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _there_for(snapshot: Snapshot, place: Place) -> str:
-    """A loop never leaves its function: where the line is a younger fact than the function, both
-    are told."""
+    """A loop never leaves its function: if the line is more recent than the function, both
+    durations are shown."""
     function, line = place.since_unix_ns, place.line_since_unix_ns
     if line is None or function is None or line - function < units.SECOND_NS:
         return _ago(snapshot, function)
@@ -261,7 +261,7 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         wait is not None
         and snapshot.time_unix_ns - wait.since_unix_ns < chosen().wait_shown_s * units.SECOND_NS
     ):
-        # The rhythm of a training: a line that comes and goes with every look says nothing.
+        # This is the rhythm of training: a text that comes and goes with every look tells nothing.
         wait = None
     if not rank.comm.open_collectives and not newest and wait is None:
         return
@@ -382,7 +382,7 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("threads", "" if process.threads is None else str(process.threads))
         page.item("children", "" if process.children is None else str(process.children))
     if rank.process.cpu_ratio is not None:
-        # MPI waits by looking again and again: that is no work.
+        # MPI waits by polling: that is not work.
         spins = ", waits, spinning" if rank.spinning else ""
         page.item("cpu", f"{rank.process.cpu_ratio * 100:.0f}% of one core{spins}")
     page.item("other pids", ", ".join(map(str, rank.claimants.pids)))
@@ -405,7 +405,7 @@ def _exception(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """The last dump of this rank, no matter who asked for it."""
+    """The last stack dump of this rank, no matter who asked for it."""
     taken = rank.dump.stacks
     if taken is None:
         return

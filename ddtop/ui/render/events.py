@@ -1,4 +1,4 @@
-"""What happened, as rows; and the story of one of them as a page."""
+"""The events as rows, and the story of one event as a page."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One row of the events: an entry when it began, or when it was over."""
+    """One row of the events: the beginning or the end of an entry."""
 
     entry: Entry
     over: bool = False
 
     @property
     def unix_ns(self) -> int:
-        """When that was."""
+        """The time of the beginning or the end."""
         return (self.entry.over_unix_ns or 0) if self.over else self.entry.unix_ns
 
 
 def rows_of(entries: Sequence[Entry]) -> list[EventRow]:
-    """All that began and all that was over, in the order of time."""
+    """All beginnings and ends, in the order of time."""
     rows = [EventRow(entry) for entry in entries]
     rows += [
         EventRow(entry, True)
@@ -89,7 +89,7 @@ def events_table(width: int) -> Table[Field]:
 def event_row(
     row: EventRow, now_unix_ns: int, table: Table[Field], glyphs: Glyphs = UNICODE
 ) -> Line:
-    """One row; what lies after the moment that is shown is dim."""
+    """One row; events after the shown moment are dim."""
     cells = {
         "time": (units.clock(row.unix_ns), "dim"),
         "what": _what(row, glyphs),
@@ -102,7 +102,7 @@ def event_row(
 
 
 def event_words(row: EventRow, glyphs: Glyphs = UNICODE) -> tuple[str, str]:
-    """A row where there is no room for columns: its mark and its words."""
+    """A row without columns, for narrow places: its mark and its words."""
     finding = row.entry.finding
     if finding is None:
         return " ", row.entry.text
@@ -144,8 +144,8 @@ def _text(row: EventRow) -> Span:
 def story_lines(
     snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE
 ) -> list[Line]:
-    """How one entry went: for a finding when it began, how its sentence changed, when it was over,
-    with all its evidence."""
+    """How one entry went: for a finding its beginning, the changes of its sentence, its end, and
+    all its evidence."""
     page = Page(width, glyphs)
     if entry.finding is not None:
         add_finding(page, snapshot, entry.finding, entry)

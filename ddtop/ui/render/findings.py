@@ -1,4 +1,4 @@
-"""Why: the findings, one of them opened with all its evidence."""
+"""The page "why": the findings, one of them opened with all its evidence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def finding_lines(
     """The findings, worst first: each with its sentence, the opened one with ranks, evidence,
     advice and what it means.
 
-    Where nothing is found: what was seen, and what was wrong before.
+    Without findings: what was checked, and what was wrong before.
     """
     page = Page(width, glyphs)
     if not verdict.findings:
@@ -53,7 +53,7 @@ def finding_lines(
 
 
 def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
-    """What ended before a person looked: they find it here."""
+    """Findings that ended before anybody looked at this page."""
     entries = timeline.entries if timeline is not None else ()
     found = [
         entry
@@ -69,7 +69,7 @@ def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
 
 
 def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
-    """One line of the list; which one is open is said by a sign, not by colour alone."""
+    """One line of the list; the opened one has a sign, not a colour alone."""
     mark, style = severity_mark(finding.severity, page.glyphs)
     lead = f"{page.glyphs.then if opened else ' '} {number + 1}  "
     room = page.width - len(lead) - 2
@@ -82,7 +82,7 @@ def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
 def add_finding(
     page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None
 ) -> None:
-    """Sentence, who, since when, evidence, advice, and how it went so far."""
+    """Add sentence, ranks, begin, evidence, advice, and the story so far."""
     mark, style = severity_mark(finding.severity, page.glyphs)
     since = units.duration((snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS)
     for number, text in enumerate(wrap_clauses(clean(finding.summary), page.width - 2)):
@@ -118,7 +118,8 @@ def _story(page: Page, entry: Entry) -> None:
 
 
 def add_meaning(page: Page, kind: str) -> None:
-    """What a kind of finding means, how it is found and what to do: what `ddtop explain` says."""
+    """Add what `ddtop explain` prints: what this kind of finding means, how it is found and what to
+    do."""
     explanation = explain(kind, chosen())
     if explanation is None:
         return

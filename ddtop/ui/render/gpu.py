@@ -30,7 +30,7 @@ KNOWN_BY = {
 
 
 def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """Nothing where no GPU is known to be the rank's."""
+    """Empty where the rank's GPU is not known."""
     own, cuda = rank.gpu.own, rank.gpu.cuda
     if own is None and cuda is None:
         return
@@ -76,7 +76,7 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    """Its GPU in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; nothing where none is
+    """Its GPU in one line: `GPU 3: 100% at 188 of 700 W: waits in NCCL`; empty where none is
     known."""
     if rank.gpu.own is None:
         return
@@ -119,7 +119,8 @@ def _driver(watch: GpuWatch | None) -> str:
 
 
 def _busy(rank: RankFacts, device: Device | None) -> str:
-    """Of a GPU that only waits, the mean draw: that is how it is known."""
+    """How busy it is. A GPU that only waits shows its mean power draw: the low draw gives the
+    waiting away."""
     gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
     if gpu is None or gpu.util_ratio is None:
         return ""

@@ -32,7 +32,7 @@ def groups_table(width: int) -> Table[Field]:
 def group_row(
     snapshot: Snapshot, found: GroupFacts, table: Table[Field], glyphs: Glyphs = UNICODE
 ) -> Line:
-    """One group; a culprit's word and a mismatch are marked by a glyph too."""
+    """One group; a culprit and a mismatch are marked by a glyph, not by colour alone."""
     cells: dict[str, Span] = {
         "group": (label_of(found.group), "bold" if found.wait else ""),
         "backend": (clean(found.group.backend), "dim"),
@@ -70,8 +70,8 @@ def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
 
 
 def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """The page of one group: what it is, who is behind, and its members by what they do, the last
-    of them first."""
+    """The page of one group: what it is, which members are behind, and the members by what they do,
+    those furthest behind first."""
     page = Page(width, glyphs)
     group = snapshot.group(name)
     if group is None:

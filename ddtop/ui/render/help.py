@@ -1,4 +1,4 @@
-"""The help: first what the view in front shows, its columns, signs and words; then the keys."""
+"""The help: first the columns, signs and words of the view in front, then the keys."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def help_lines(
     topic: str = actions.RANKS,
     own_keys: Keys = (),
 ) -> list[Line]:
-    """The keys of the view of that topic, what it shows, all keys; for the ranks every column with
-    how to check it."""
+    """The keys of the topic's view, what the view shows, and all keys; for the ranks also every
+    column with how to check it."""
     page = Page(width, glyphs)
     here = "this page" if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else f"the {topic} view"
     if own_keys:

@@ -1,4 +1,4 @@
-"""Hosts as rows."""
+"""The hosts as rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSED = Field("refused", "REFUSED", 7, right=True)
 
 
 def hosts_table(width: int, hosts: Sequence[HostFacts] = (), gpus: bool = False) -> Table[Field]:
-    """The columns of these hosts for that width; `gpus`: some host has any."""
+    """The columns of these hosts for that width; `gpus`: at least one host has GPUs."""
     names = max((cell_width(host.name) for host in hosts), default=0)
     clocks = max((cell_width(clock_text(host.seen, chosen())) for host in hosts), default=0)
     link = (
@@ -71,7 +71,7 @@ def host_row(
     table: Table[Field],
     glyphs: Glyphs = UNICODE,
 ) -> Line:
-    """One host. `relay_cpu_ratio`: share of a core that its relay used lately, None if not known
+    """One host. `relay_cpu_ratio`: share of a core that its relay used lately; None if not known
     yet."""
     late = host.age_s is not None and host.age_s > chosen().host_report_old_s
     cells: dict[str, Span] = {
@@ -89,7 +89,7 @@ def host_row(
 
 
 def _link(host: HostFacts) -> Span:
-    """Its part in the job, or that its link does not hold."""
+    """The role of its relay, or that its link is unstable."""
     if host.seen is None:
         return units.NOT_MEASURED, "dim"
     if host.lost:
@@ -103,8 +103,8 @@ def _link(host: HostFacts) -> Span:
 
 
 def _gpus(host: HostFacts) -> Span:
-    """`8  97%  312G/640G`: how many, how busy on average, their memory; `7/8 wait`: so many only
-    wait in NCCL."""
+    """`8  97%  312G/640G`: the number of GPUs, their mean busy share, their memory. `7/8 wait`: 7
+    of 8 only wait in NCCL."""
     watch = host.state.gpu_watch if host.state is not None else None
     silent = driver_text(watch, chosen())
     if silent:
@@ -171,5 +171,5 @@ def _bar(free: int | None, total: int | None, width: int, glyphs: Glyphs) -> Spa
     text = f"{units.size(used)}/{units.size(total)}"
     room = width - cell_width(text) - 1
     style = "warning" if used / total >= 0.9 else ""
-    # A bar of less than four cells says less than the numbers beside it.
+    # A bar of less than four cells shows less than the numbers beside it.
     return (f"{bar(used / total, room, glyphs)} {text}", style) if room >= 4 else (text, style)

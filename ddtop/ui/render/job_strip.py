@@ -1,5 +1,5 @@
-"""The job strip: the numbers of the whole job as lines of minutes, what it has come to, and the
-last events. Below the ranks, as far as there is room."""
+"""The job strip below the ranks, as far as there is room: the numbers of the whole job over the
+last minutes, its progress, and the last events."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ddtop.viewer.job_history import JobHistory
 from ddtop.words import units
 
 LINE_LEAST = 3
-"""Free rows from which on the strip has more than one line."""
+"""With at least so many free rows the strip has more than one line."""
 CHARTS_FROM = 110
 CHART_COLUMNS = 56
 CHART_ROWS_MOST = 5
 EVENTS_LEAST, EVENTS_MOST = 3, 8
 _DROPPED = (" samples/s", " tokens/s", " left", "lr ", "epoch ")
-"""What leaves the line of progress first where it is too long: speeds have lines of their own, and
-the time left stands there as the time of the end."""
+"""Left out of the progress line first when it is too long: speeds have their own lines, and the
+time left is also shown as the time of the end."""
 _LABEL, _VALUE, _SCALE, _NOTE = 11, 10, 14, 26
 _EVENTS: Span = ("last events", "dim")
 _SHORT = {"throughput": "", "step": "step", "step_most": "max", "comm": "comm", "loader": "loader"}
@@ -43,7 +43,8 @@ _SHORT = {"throughput": "", "step": "step", "step_most": "max", "comm": "comm", 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What the strip shows. `quiet`: a critical finding stands, so nothing here draws the eye."""
+    """What the strip shows. `quiet`: there is a critical finding, so nothing here may draw the
+    eye."""
 
     snapshot: Snapshot
     history: JobHistory
@@ -52,11 +53,11 @@ class JobFacts:
 
     @property
     def until_unix_ns(self) -> int:
-        """The moment that is shown."""
+        """The shown moment."""
         return self.snapshot.time_unix_ns
 
     def style(self, name: str) -> str:
-        """That style, or the quiet one."""
+        """This style, or the quiet one."""
         return "dim" if self.quiet else name
 
     @property
@@ -65,7 +66,7 @@ class JobFacts:
         return "bar" if self.quiet else "chart"
 
     def compared(self, measure: Measure) -> Comparison:
-        """Now against before; not while a finding says what is wrong."""
+        """Now compared with before; not shown while a finding says what is wrong."""
         if self.quiet:
             return Comparison()
         last_run = against_last_run(self.snapshot) if measure is THROUGHPUT else None
@@ -116,7 +117,7 @@ def _value(facts: JobFacts, measure: Measure) -> str:
 
 
 def _bare(measure: Measure, value: float) -> str:
-    """The value without the unit, which stands beside it; the sign of a share stays."""
+    """The value without its unit, which is shown beside it; the sign of a percentage stays."""
     return measure.text(value).split(" ")[0]
 
 
@@ -133,7 +134,7 @@ def _line_of(facts: JobFacts, measure: Measure, cells: int) -> list[float | None
 
 
 def _note(facts: JobFacts, measure: Measure, room: int) -> Span:
-    """The comparisons that have room, the first at least."""
+    """As many comparisons as fit, but at least the first."""
     made = facts.compared(measure)
     style = "warning" if made.great else "dim"
     whole = ", ".join(made.texts)
@@ -143,7 +144,7 @@ def _note(facts: JobFacts, measure: Measure, room: int) -> Span:
 
 
 def one_line(facts: JobFacts, found: Sequence[Measure], width: int, glyphs: Glyphs) -> Line:
-    """All of it in one line; the last parts are left out first."""
+    """The whole strip in one line; where room is short the last parts are left out first."""
     parts: list[Line] = []
     for measure in found:
         label = _SHORT.get(measure.key, measure.label)
@@ -200,12 +201,12 @@ def _measure_line(facts: JobFacts, measure: Measure, width: int, glyphs: Glyphs)
 def _charts(
     facts: JobFacts, found: Sequence[Measure], width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
-    """The measures as small charts beside each other; none where they have no room."""
+    """The numbers as small charts side by side; none where there is no room."""
     if width < CHARTS_FROM or not found:
         return []
     columns = max(min(width // CHART_COLUMNS, len(found)), 1)
     bands = -(-len(found) // columns)
-    # A band is its titles, the areas and an empty line.
+    # A band has a line of titles, the areas and an empty line.
     rows = min((height - bands) // bands - 1, CHART_ROWS_MOST)
     if rows < 2:
         return []
@@ -228,7 +229,7 @@ def _charts(
 
 
 def _events_block(facts: JobFacts, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    """The last events in the place of a chart that is not there."""
+    """The last events, in the place of a missing chart."""
     lines = [
         clip_line(
             ((units.clock(row.unix_ns) + "  ", "dim"), (f"{mark} {text}", facts.style(""))),
@@ -243,7 +244,7 @@ def _events_block(facts: JobFacts, width: int, rows: int, glyphs: Glyphs) -> lis
 
 
 def _chart(facts: JobFacts, measure: Measure, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    """A title, and an area from zero to a round number: both stand at the right."""
+    """A title, and an area from zero to a round number; both ends of the scale are at the right."""
     cells = width - 8
     values = _line_of(facts, measure, cells)
     top = _scale(facts, measure, values)
@@ -270,13 +271,13 @@ def _chart(facts: JobFacts, measure: Measure, width: int, rows: int, glyphs: Gly
 def area_row(
     values: Sequence[float | None], top: float, row: int, rows: int, glyphs: Glyphs
 ) -> str:
-    """One line of an area of `rows` lines, `row` counted from below."""
+    """One line of an area that is `rows` lines high; `row` is counted from the bottom."""
     steps = len(glyphs.levels) + 1
 
     def cell(value: float | None) -> str:
         if value is None:
             return " "
-        # Zero has a foot too: an empty column is one without a value.
+        # Zero is drawn as a thin foot: an empty column means that there is no value.
         height = max(round(min(max(value, 0.0) / top, 1.0) * rows * steps), 1) - row * steps
         if height <= 0:
             return " "

@@ -32,13 +32,13 @@ from ddtop.words.ranks import rank_list
 
 UPPER_HALF = "▀"
 NAMED_MOST = 4
-"""So many ranks of a class are named in the legend."""
+"""At most so many ranks of a class are named in the legend."""
 _HALF = "half:"
 _CALM_HALF, _BLOCKED_HALF = "bar", "slab"
 
 
 class StateLooks:
-    """How a cell looks when the map shows states."""
+    """The look of a cell when the map shows states."""
 
     def cell(self, code: int, glyphs: Glyphs) -> Span:
         """The sign of the state and its style."""
@@ -49,13 +49,13 @@ class StateLooks:
         return _half_style(code)
 
     def borne(self, codes: bytes) -> int:
-        """Ranks with larger codes want attention; where some are worse than blocked, only
-        those."""
+        """Ranks with a larger code need attention. If some are worse than blocked, only those
+        do."""
         return BLOCKED if max(codes, default=0) > BLOCKED else HEALTHY
 
 
 class LevelLooks(StateLooks):
-    """How a cell looks when the map shows the levels of a number."""
+    """The look of a cell when the map shows the levels of a number."""
 
     def __init__(self, levels: Levels) -> None:
         self._levels = levels
@@ -73,7 +73,7 @@ class LevelLooks(StateLooks):
         return "rule" if level is None else f"level{level}"
 
     def borne(self, codes: bytes) -> int:
-        """Ranks of the worst level want attention; where some are at fault, only those."""
+        """Ranks of the worst level need attention. If some are at fault, only those do."""
         worst = max(codes, default=0)
         return LEVELS if worst >= AT_FAULT else max(worst - 1, 0)
 
@@ -82,7 +82,7 @@ STATE_LOOKS = StateLooks()
 
 
 def level_look(level: int | None, glyphs: Glyphs) -> Span:
-    """The sign of a level, from the lowest to the fullest, and its style; None: not measured."""
+    """The sign of a level, from the lowest to the highest, and its style; None: not measured."""
     if level is None:
         return glyphs.states[State.RUNNING], "dim"
     signs = glyphs.levels[0], glyphs.levels[2], glyphs.levels[3], glyphs.levels[5], glyphs.full
@@ -97,11 +97,11 @@ def map_line(
     glyphs: Glyphs = UNICODE,
     looks: StateLooks = STATE_LOOKS,
 ) -> Line:
-    """One line of the map. A style `half:A/B` is for half blocks: the upper rank looks like A, the
-    lower like B.
+    """One line of the map. A style `half:A/B` is for half blocks: the upper rank has style A, the
+    lower rank style B.
 
-    The cell of a rank at fault has that rank's glyph also among half blocks: it is found without
-    colours.
+    The cell of a rank at fault shows that rank's glyph even among half blocks, so it can be found
+    without colours.
     """
     spans: list[Span] = []
     column = 0
@@ -158,8 +158,8 @@ def _half(upper: int, lower: int, glyphs: Glyphs, looks: StateLooks) -> Span:
 
 
 def _half_style(code: int) -> str:
-    # A hang makes thousands of blocked ranks: a field of the colour that a line of text has would
-    # outshine the culprit.
+    # A hang makes thousands of blocked ranks. In the colour that text has, they would outshine the
+    # culprit.
     return (
         _CALM_HALF
         if code <= HEALTHY
@@ -183,9 +183,9 @@ def map_strip(line: Line, width: int, palette: Palette) -> Strip:
 
 
 def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """Every class with its count, the worst first; few ranks are named, one with its host. What has
-    no room is left out from the calm end, but not the last: `✝ 1 killed: rank 2,731 on node341  ■
-    4,095 blocked`."""
+    """Every class with its count, the worst first; a few ranks are named, a single one with its
+    host. Where room is short, the healthiest classes are left out first, but not the last one: `✝ 1
+    killed: rank 2,731 on node341  ■ 4,095 blocked`."""
     parts: list[list[Span]] = []
     for code, number in counts(codes):
         found = class_of(code)
@@ -205,8 +205,8 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
 
 
 def levels_line(snapshot: Snapshot, levels: Levels, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """What the levels mean, from the lowest to the highest, and the rank to look at:
-    `step time  _ from 189.0 ms  ...  highest: rank 3, 241.0 ms`."""
+    """The meaning of the levels from the lowest to the highest, and the rank to look at: `step time
+    _ from 189.0 ms  ...  highest: rank 3, 241.0 ms`."""
     metric = levels.metric
     spans: list[Span] = [(f"{metric.label}  ", "title")]
     for level in range(LEVELS):
@@ -241,7 +241,7 @@ def cursor_line(
     width: int,
     glyphs: Glyphs = UNICODE,
 ) -> Line:
-    """The rank under the cursor in one line; where the cell stands for several, which."""
+    """The rank under the cursor in one line; for a cell of several ranks, which ones they are."""
     rank = snapshot.rank(picked)
     spans: list[Span] = []
     if len(cell) > 2:

@@ -19,22 +19,21 @@ class Page:
         self.lines: list[Line] = []
 
     def add(self, *spans: tuple[str, str]) -> None:
-        """One line as it is, cut at the width."""
+        """Add one line as it is, cut at the width."""
         self.lines.append(clip_line(spans, self.width, self.glyphs.ellipsis))
 
     def blank(self) -> None:
-        """An empty line, but never two."""
+        """Add an empty line, but never two."""
         if self.lines and self.lines[-1]:
             self.lines.append(())
 
     def heading(self, text: str) -> None:
-        """Starts a section."""
+        """Start a section."""
         self.blank()
         self.add((text, "title"))
 
     def item(self, label: str, text: str, style: str = "", label_style: str = "dim") -> None:
-        """A label and what it stands for; nothing for an empty text, missing facts make no
-        lines."""
+        """Add a label and its text; nothing for an empty text: missing facts get no line."""
         if not text:
             return
         indent = 2 + LABEL
@@ -43,14 +42,15 @@ class Page:
             self.add((lead, label_style), (part, style))
 
     def text(self, text: str, style: str = "", lead: str = "") -> None:
-        """A paragraph; `lead` stands before its first line, the others hang under it."""
+        """Add a paragraph; `lead` is before its first line, the others are indented below it."""
         for number, part in enumerate(wrap(text, self.width - cell_width(lead))):
             self.add((lead if number == 0 else " " * cell_width(lead), style), (part, style))
 
     def table(
         self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]
     ) -> None:
-        """Columns as wide as their widest cell; the last one is cut where the width ends."""
+        """Add a table. Columns are as wide as their widest cell; the last one is cut at the
+        width."""
         if not rows:
             return
         widths = [

@@ -1,9 +1,9 @@
-"""What the named styles look like, per theme.
+"""The colours and attributes of the named styles, per theme.
 
 Every style states its foreground: a terminal's own default may be the opposite of the theme's
-background. Text has a contrast of 4.5 at least, also under the cursor, and the colours of states
-are told apart with each kind of colour blindness: tests compute both. They are near those of the
-256-colour cube, so they look the same in an ssh session without truecolor."""
+background. Text has a contrast of at least 4.5, also under the cursor, and the colours of states
+can be distinguished with every kind of colour blindness: tests compute both. All colours are close
+to the 256-colour cube, so they look the same in an ssh session without truecolor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def theme_after(name: str) -> str:
 class Palette:
     """The style of every name that lines use.
 
-    `background` is None where the terminal's own stays. `cursor` lies over the selected row,
+    `background` is None where the terminal's own is used. `cursor` is laid over the selected row,
     `alarm` over the rows at fault.
     """
 
@@ -38,13 +38,13 @@ class Palette:
     alarm_cursor: Style
 
     def half(self, upper: str, lower: str) -> Style:
-        """An upper half block of one style over the other's colour; only where the palette brings
-        its own colours."""
+        """An upper half block of one style on the other style's colour; only for palettes with
+        their own colours."""
         above, below = self[upper], self[lower]
         return Style(color=above.color, bgcolor=below.color)
 
     def __getitem__(self, name: str) -> Style:
-        """The style of that name; a name without an entry is plain text."""
+        """The style of that name; an unknown name is plain text."""
         return self.styles.get(name, self.styles[""])
 
 
@@ -99,11 +99,11 @@ def _coloured(
 
 
 _FEW_LEVELS = ("", "cyan", "cyan", "yellow", "yellow")
-"""The five levels of a map where there are only sixteen colours; their signs show the rest."""
+"""The five levels of a map with only sixteen colours; the signs show the rest."""
 
 
 def _attributes(name: str, colours: dict[str, str]) -> Palette:
-    """For terminals that bring their own colours, or none: attributes show most of it."""
+    """For terminals with their own colours or none: attributes express most of the styles."""
 
     def style(
         colour: str = "", bold: bool = False, dim: bool = False, underline: bool = False
@@ -141,7 +141,8 @@ def _attributes(name: str, colours: dict[str, str]) -> Palette:
         "area": Style(color="bright_black" if colours else "default", dim=not colours),
         **{f"level{number}": style(name, dim=not name) for number, name in enumerate(_FEW_LEVELS)},
     }
-    # Without colours only the cursor is reversed: two such rows would not tell which is which.
+    # Without colours only the cursor is reversed: with two reversed rows nobody could tell which
+    # one is the cursor.
     alarm = Style(
         color=colours.get("red", "default"),
         bold=True,
@@ -220,7 +221,7 @@ PALETTES: dict[str, Palette] = {
             "yellow": "yellow",
             "cyan": "cyan",
             "magenta": "magenta",
-            # A full bar in the colour of the text would be the brightest thing on the screen.
+            # In the colour of text, a full bar would be the brightest thing on the screen.
             "bar": "bright_black",
         },
     ),

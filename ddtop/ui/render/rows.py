@@ -27,8 +27,8 @@ _NEVER_OLD = frozenset({"rank", "state"})
 def row_line(
     rank: RankFacts, shape: Table[Column], context: CellContext, tagged: bool, old: bool
 ) -> Line:
-    """The cells of one rank; `old`: the whole picture is from the past, not this rank's report
-    alone."""
+    """The cells of one rank; `old`: the whole picture is from the past, not only this rank's
+    report."""
     state = state_style(rank)
     late = (
         rank.agent.report_age_s is not None
@@ -38,16 +38,16 @@ def row_line(
     spans: list[Span] = []
     for number, (column, width) in enumerate(shape.columns()):
         if number:
-            # The tag stands in the space after the rank's number: it costs no column.
+            # The tag is in the space after the rank's number: it needs no column.
             spans.append(("*" if tagged and number == 1 else " ", "bold"))
         text = cell_text(column.key, rank, context, width)
         style = _style(column.key, text, state, old or late or rank.gone, late)
         fitted = fit(text, width, column.right, context.glyphs.ellipsis)
         if style == "bar" and column.key in _NUMBERED:
-            # The bar is drawn faintly, the number beside it is to be read.
+            # The bar is faint, because the number beside it is what people read.
             spans += [(fitted[:-NUMBER], style), (fitted[-NUMBER:], "")]
         elif style == "bar" and "/" in fitted:
-            # A queue's number stands behind its bar, and is text as well.
+            # A queue's number is behind its bar, and is text as well.
             bar, gap, number_text = fitted.rpartition(" ")
             spans += [(bar + gap, style), (number_text, "dim")]
         else:
@@ -66,7 +66,7 @@ def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
         return state
     if old and key not in _NEVER_OLD:
         return "warning" if key == "heard" and late else "old"
-    # A rank that does something else than training is to be seen.
+    # A rank that does something other than training must stand out.
     quiet = key in _QUIET or (key == "progress" and text.endswith(TRAIN))
     return "dim" if quiet else ""
 
@@ -82,7 +82,7 @@ def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selec
 
 
 def title_line(shape: Table[Column], sort_key: str) -> Line:
-    """The titles over their columns; the one that the rows are sorted by is underlined."""
+    """The titles above their columns; the title of the sort column is underlined."""
     spans: list[Span] = []
     for number, (column, width) in enumerate(shape.columns()):
         if number:
@@ -98,6 +98,6 @@ def title_line(shape: Table[Column], sort_key: str) -> Line:
 
 
 def alarming(rank: RankFacts, culprits: frozenset[int]) -> bool:
-    """The row is shown in alarm: a finding blames this rank, or the model itself calls it the
+    """Whether the row is shown in alarm: a finding blames this rank, or the model calls it the
     culprit."""
     return rank.rank in culprits or rank.state is State.CULPRIT

@@ -1,4 +1,4 @@
-"""Words that are searched for on a page: where they are, and how they stand out there."""
+"""The search on a page: where the text is found, and how the matches are marked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ddtop.present.text import Line, Span
 
 FOUND, HERE = "found", "picked"
-"""The styles of what is found, and of that on the line where the search stands."""
+"""The style of a match, and of a match on the current line of the search."""
 
 
 def found_lines(lines: Sequence[Line], text: str) -> list[int]:
-    """The numbers of the lines that have the text, in whatever case."""
+    """The numbers of the lines that contain the text, ignoring case."""
     wanted = text.casefold()
     if not wanted:
         return []
@@ -19,9 +19,9 @@ def found_lines(lines: Sequence[Line], text: str) -> list[int]:
 
 
 def marked(line: Line, text: str, style: str = FOUND) -> Line:
-    """The line, with the text in this style wherever it stands; styles of the rest stay."""
+    """The line with every occurrence of the text in this style; the rest keeps its styles."""
     whole, wanted = _text(line).casefold(), text.casefold()
-    # Letters whose lower case has another length would shift the marks.
+    # Letters whose lower case has a different length would shift the marks.
     if not wanted or len(whole) != len(_text(line)):
         return line
     inside = bytearray(len(whole))

@@ -13,9 +13,9 @@ from ddtop.ui.render.palette import Palette
 def strip_of(line: Line, width: int, palette: Palette, over: Style | None = None) -> Strip:
     """The line in exactly `width` columns, with `over` laid over every cell.
 
-    The last cut is made here by the terminal library's own idea of width: should it differ from
-    ours, a column is lost and the line still does not wrap. No segment goes without a style: one
-    that has none crashes under NO_COLOR.
+    The last cut uses the terminal library's own idea of width: if it differs from ours, a column is
+    lost, but the line still does not wrap. Every segment has a style: one without crashes under
+    NO_COLOR.
     """
     base = palette[""] + over if over else palette[""]
     segments = [
@@ -25,8 +25,8 @@ def strip_of(line: Line, width: int, palette: Palette, over: Style | None = None
 
 
 def rule_line(width: int, rule: str, *notes: str) -> Line:
-    """A thin line across, with notes set into its right end; what has no room is left out from the
-    left."""
+    """A thin line across the screen with notes at its right end; where room is short, notes are
+    left out from the left."""
     texts = [note for note in notes if note]
     while texts and len(rule) * 4 + sum(len(text) + 2 for text in texts) > width:
         texts.pop(0)

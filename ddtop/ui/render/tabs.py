@@ -1,4 +1,4 @@
-"""The line that says which view is in front."""
+"""The line with the names of the views."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ddtop.ui.actions import VIEWS
 
 
 def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
-    """`1 ranks  2 map ...`, the one in front bold and underlined; where there is no room only its
-    name is told."""
+    """`1 ranks  2 map ...`, the one in front bold and underlined; where there is no room, only that
+    one is shown."""
     for short in (False, True):
         spans: list[Span] = []
         for tab in _tabs(current, short):
@@ -21,7 +21,7 @@ def tabs_line(current: str, width: int, glyphs: Glyphs = UNICODE) -> Line:
 
 
 def tab_at(current: str, width: int, x: int) -> str | None:
-    """The view whose words stand at that column."""
+    """The view whose name is at that column."""
     short = (
         line_width(span for tab in _tabs(current, False) for span in (tab, ("  ", ""))) - 1 > width
     )

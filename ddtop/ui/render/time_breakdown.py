@@ -1,5 +1,5 @@
-"""Where a rank's time goes: its phases as a bar of letters and as numbers, its functions, and who
-waits for it."""
+"""Where a rank's time goes: its phases as a bar of letters and as numbers, its functions, and the
+ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def time_lines(page: Page, rank: RankFacts) -> None:
         return
     page.heading("where its time goes")
     if any(shares):
-        # Letters, so that a bar without colours says as much.
+        # Letters, so that the bar tells as much without colours.
         page.item("phases", phases(shares, max(min(page.width - 2 - LABEL - 2, BAR_MOST), 0)))
         named = [
             f"{letter} {_NAMES.get(name, name)} {units.percent(share)}"

@@ -1,1 +1,1 @@
-"""Screens: they put widgets together and answer keys; what is shown comes from the session."""
+"""The screens. They arrange widgets and handle keys; the facts they show come from the session."""

@@ -1,4 +1,4 @@
-"""Which columns the ranks table shows, where there is room for them."""
+"""The menu of the columns that the ranks table shows, room permitting."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TEXT = (
 
 
 def _why(key: str, missing: Collection[str]) -> str:
-    """Why the table does not show a column that is wanted."""
+    """Why the table does not show a column that the user has chosen."""
     if key not in missing:
         return NO_ROOM
     return NO_GPU if key in OF_GPUS else NOT_KNOWN
 
 
 class ColumnsScreen(PageScreen):
-    """One line a column; Space shows or hides it at once."""
+    """One line per column; Space shows or hides it at once."""
 
     SEARCHED = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -49,15 +49,15 @@ class ColumnsScreen(PageScreen):
         hide: Callable[[tuple[str, ...]], None],
         shown: Callable[[], Collection[str]],
     ) -> None:
-        """`hide` these columns; `shown`: those that the table has room for now."""
+        """`hide`: the hidden columns. `shown`: the columns that the table has room for now."""
         super().__init__(session)
         self.cursor = 0
         self._hide, self._shown = hide, shown
-        # The keys are the screen's own.
+        # The screen itself handles the keys.
         self.body.can_focus = False
 
     def page_lines(self, width: int) -> list[Line]:
-        """The columns with what they mean."""
+        """The columns and their meanings."""
         glyphs = self.session.paint.glyphs
         meanings = {metric.name: metric.meaning for metric in METRICS}
         shown, missing = self._shown(), absent(self.session.shown.snapshot)
@@ -75,7 +75,7 @@ class ColumnsScreen(PageScreen):
         return [*lines, (), clip_line(((_TEXT, "dim"),), width, glyphs.ellipsis)]
 
     def action_move(self, steps: int) -> None:
-        """Another column."""
+        """Move to another column."""
         self.cursor = (self.cursor + steps) % len(CHOICES)
         self.show_facts()
         self.body.scroll_to(y=max(self.cursor - self.body.size.height + 1, 0), animate=False)
@@ -88,13 +88,13 @@ class ColumnsScreen(PageScreen):
             self.action_flip()
 
     def action_flip(self) -> None:
-        """Show the column under the cursor, or hide it."""
+        """Show or hide the column under the cursor."""
         key = CHOICES[self.cursor].key
         hidden = self.session.setup.hidden
         self._hide(tuple(one for one in hidden if one != key) if key in hidden else (*hidden, key))
         self.show_facts()
 
     def action_all(self) -> None:
-        """Show all of them."""
+        """Show all columns."""
         self._hide(())
         self.show_facts()

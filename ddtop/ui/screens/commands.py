@@ -1,4 +1,4 @@
-"""The command palette: type some letters of what is wanted, Enter does it."""
+"""The command palette: type some letters of a command, Enter runs it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NAME_MOST = 30
 
 
 class CommandsScreen(SizedScreen[Choice | None]):
-    """What is typed goes to the input, the arrows to the list. Ends with the command that was
-    picked, or None."""
+    """Typed text goes to the input, arrow keys to the list. Ends with the picked command, or
+    None."""
 
     AUTO_FOCUS = "#wanted"
     DEFAULT_CSS = """
@@ -42,7 +42,8 @@ class CommandsScreen(SizedScreen[Choice | None]):
         look = session.shown
         self.session = session
         self._snapshot = look.snapshot
-        # As it was when it was opened: a list that changes under the finger picks another command.
+        # The list is fixed when it is opened: if it changed while somebody presses Enter, the wrong
+        # command would run.
         self._all = commands(look.snapshot, look.verdict.findings)
         self._found: tuple[Choice, ...] = ()
         paint = session.paint
@@ -64,24 +65,24 @@ class CommandsScreen(SizedScreen[Choice | None]):
         yield self.keys
 
     def on_mount(self) -> None:
-        """First picture."""
+        """Draw the first picture."""
         self.call_after_refresh(self._show)
 
     def on_resize(self) -> None:
-        """Another width has other lines."""
+        """Another width needs other lines."""
         self.call_after_refresh(self._show)
 
     def on_input_changed(self) -> None:
-        """Find while it is typed; the best one is on top."""
+        """Search while the user types; the best match is on top."""
         self._show()
         self.list.action_move_to_end(0)
 
     def on_input_submitted(self) -> None:
-        """Enter: the one under the cursor."""
+        """Enter runs the command under the cursor."""
         self.list.action_open()
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
-        """That one."""
+        """Run that command."""
         picked = next((one for one in self._found if one.run == message.key), None)
         if picked is not None:
             self.dismiss(picked)
@@ -121,13 +122,13 @@ class CommandsScreen(SizedScreen[Choice | None]):
         return (*left, (" " * max(width - line_width(left) - len(shown), 0), ""), (shown, "key"))
 
     def action_leave(self) -> None:
-        """Nothing."""
+        """Close the palette and run nothing."""
         self.dismiss(None)
 
     def action_move(self, lines: int) -> None:
-        """The list's cursor."""
+        """Move the list's cursor."""
         self.list.action_move(lines)
 
     def action_page(self, pages: int) -> None:
-        """The list's cursor, by a screen."""
+        """Move the list's cursor by a screen."""
         self.list.action_move_page(pages)

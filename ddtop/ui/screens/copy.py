@@ -1,4 +1,5 @@
-"""What can be copied, a key each; it goes to the clipboard of the terminal that shows ddtop."""
+"""The texts that can be copied, with one key each. They go to the clipboard of the terminal that
+shows ddtop."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
 
 SHOWN_LINES = 6
-"""Of a stack only the first lines are shown here; all of it is copied."""
+"""Only the first lines of a stack are shown here; the whole stack is copied."""
 BYTES_MAX = 60_000
-"""Terminals drop a longer OSC 52 sequence whole."""
+"""Terminals drop longer OSC 52 sequences completely."""
 
 
 class CopyScreen(PageScreen):
@@ -31,7 +32,7 @@ class CopyScreen(PageScreen):
     def __init__(self, session: Session, rank: int | None) -> None:
         super().__init__(session)
         self.rank = rank
-        # As it was when it was opened: what is read is what is copied.
+        # The texts are fixed when the screen is opened: the user copies what is shown.
         look = session.shown
         self._items: tuple[CopyItem, ...] = (
             copies_of(look.snapshot, look.verdict, rank) if look.snapshot is not None else ()
@@ -39,7 +40,7 @@ class CopyScreen(PageScreen):
         self._lines_of: list[str] = []
 
     def page_lines(self, width: int) -> list[Line]:
-        """Every text under its key."""
+        """Every text below its key."""
         whose = f"copy, of rank {self.rank}" if self.rank is not None else "copy"
         lines: list[Line] = [((whose, "title"),), ()]
         self._lines_of = ["", ""]
@@ -56,11 +57,11 @@ class CopyScreen(PageScreen):
         return lines
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """One for each text."""
+        """One key for each text."""
         return tuple((item.key, item.key, item.label) for item in self._items)
 
     def action_copy(self, key: str) -> None:
-        """Copy that text, and go back."""
+        """Copy that text and go back."""
         item = next((one for one in self._items if one.key == key), None)
         if item is None:
             return

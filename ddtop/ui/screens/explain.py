@@ -1,4 +1,4 @@
-"""What a kind of finding means: the page of `ddtop explain KIND` on the screen."""
+"""The page of `ddtop explain KIND` on the screen: what a kind of finding means."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddtop.viewer.thresholds import chosen
 
 
 class ExplainScreen(PageScreen):
-    """One page; nothing in it changes."""
+    """One page that never changes."""
 
     def __init__(self, session: Session, kind: str) -> None:
         super().__init__(session)
         self._page = explain(kind, chosen())
 
     def page_lines(self, width: int) -> list[Line]:
-        """Its lines, the first in bold."""
+        """The lines of the page, the first in bold."""
         if self._page is None:
             return []
         first, *rest = explain_text(self._page, width).splitlines()

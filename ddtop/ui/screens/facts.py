@@ -1,4 +1,4 @@
-"""What all screens have in common: they show the session's facts and can be told to do so again."""
+"""What all screens have in common: they show the session's facts and can redraw them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = key_table()
 
 
 def foot_line(session: Session, width: int, *notes: str) -> Line:
-    """The thin line above the keys: what was just done, else notes at its right end."""
+    """The thin line above the keys: the latest message, or notes at its right end."""
     glyphs = session.paint.glyphs
     if session.notice:
         return ((clip(clean(session.notice), width, glyphs.ellipsis), "bold"),)
@@ -31,7 +31,7 @@ def foot_line(session: Session, width: int, *notes: str) -> Line:
 
 
 def under_banner(session: Session, width: int) -> Line:
-    """The thin line under the banner; where in time the screen stands, if that is not now."""
+    """The thin line under the banner; if the screen shows the past, it shows which moment."""
     look, glyphs = session.shown, session.paint.glyphs
     if look.snapshot is None or look.span is None or not look.travelled:
         return rule_line(width, glyphs.rule)
@@ -43,15 +43,15 @@ def under_banner(session: Session, width: int) -> Line:
 
 @runtime_checkable
 class SourceOpener(Protocol):
-    """The app, as far as a screen needs it to open a line of source."""
+    """The part of the app that a screen needs to open a source line."""
 
     def open_source(self, rank: int | None) -> None:
-        """Open the line that this rank is at."""
+        """Open the source line that this rank is at."""
 
 
 class FactsScreen(SizedScreen[None]):
-    """A screen that shows the facts of the session. `topic`: what the help explains first when it
-    is opened here."""
+    """A screen that shows the facts of the session. `topic`: what the help explains first if it is
+    opened here."""
 
     AUTO_FOCUS = "#body"
     topic: ClassVar[str] = RANKS
@@ -61,11 +61,11 @@ class FactsScreen(SizedScreen[None]):
         self.session = session
 
     def show_facts(self) -> None:
-        """Draw what the session shows now."""
+        """Draw the session's current facts."""
         raise NotImplementedError
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
-        """The keys that do something here, for the help: as people write them, and what they do."""
+        """The keys of this screen for the help: each as people write it, and what it does."""
         return ()
 
     def repaint(self) -> None:
@@ -74,15 +74,15 @@ class FactsScreen(SizedScreen[None]):
             _repaint(node)
 
     def on_mount(self) -> None:
-        """First picture."""
+        """Draw the first picture."""
         self.call_after_refresh(self.show_facts)
 
     def on_resize(self) -> None:
-        """Another width has other lines."""
+        """Another width needs other lines."""
         self.call_after_refresh(self.show_facts)
 
     def on_screen_resume(self) -> None:
-        """Facts moved on while another screen was on top."""
+        """Draw the facts that changed while another screen was on top."""
         self.call_after_refresh(self.show_facts)
 
 

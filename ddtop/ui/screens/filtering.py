@@ -9,8 +9,8 @@ from ddtop.ui.terminal.sized import SizedScreen
 
 
 class FilteringScreen(SizedScreen[None]):
-    """Filters while it is typed; Enter keeps the filter, Esc takes it away. Yields its `input`
-    last, behind a key bar."""
+    """Filters while the user types; Enter keeps the filter, Esc removes it. Subclasses compose
+    `input` last, after a key bar."""
 
     DEFAULT_CSS = """
     FilteringScreen Input, FilteringScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
@@ -21,23 +21,23 @@ class FilteringScreen(SizedScreen[None]):
 
     @property
     def filtered(self) -> Widget:
-        """What gets the keys back."""
+        """The widget that gets the keys back."""
         raise NotImplementedError
 
     def filter_by(self, text: str) -> None:
-        """Show the rows that have this."""
+        """Show the rows that contain this text."""
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In the filter a key is what it writes."""
+        """While a filter is typed, keys are text and not commands."""
         if self.has_class("filtering") and action in ("filter", "next_view"):
             return False
         return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
-        """Ask for a filter."""
+        """Open the input for a filter."""
         self.add_class("filtering")
-        # At once: keys that were typed ahead would otherwise be taken as commands.
+        # At once: otherwise keys that were typed ahead would run as commands.
         self.set_focus(self.input)
 
     def action_clear_filter(self) -> None:
@@ -47,7 +47,7 @@ class FilteringScreen(SizedScreen[None]):
         self.set_focus(self.filtered)
 
     def on_input_changed(self, message: Input.Changed) -> None:
-        """Filter while it is typed."""
+        """Filter while the user types."""
         self.filter_by(message.value)
 
     def on_input_submitted(self) -> None:

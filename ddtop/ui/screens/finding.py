@@ -1,4 +1,4 @@
-"""Why: the findings with all that speaks for them, one opened at a time."""
+"""The page "why": the findings with their evidence, one opened at a time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ddtop.ui.widgets.key_bar import Key
 
 
 class FindingScreen(PageScreen):
-    """All findings, worst first; left and right open another one. The opened one stays open while
-    it stands."""
+    """All findings, worst first; the left and right keys open another one. The opened finding stays
+    open as long as it exists."""
 
     topic = FINDING_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -32,13 +32,13 @@ class FindingScreen(PageScreen):
     ]
 
     def __init__(self, session: Session, number: int = 0) -> None:
-        """`number`: of the finding that is opened first."""
+        """`number`: the index of the finding that is opened first."""
         super().__init__(session)
         findings = session.shown.verdict.findings
         self._opened: object = findings[number].identity if number < len(findings) else None
 
     def on_mount(self) -> None:
-        """How it went before this viewer looked is part of it."""
+        """Find the events from before this viewer connected: they are part of the stories."""
         super().on_mount()
         self.run_worker(self._recall(), name="recall")
 
@@ -51,7 +51,7 @@ class FindingScreen(PageScreen):
         return identities.index(self._opened) if self._opened in identities else 0
 
     def page_lines(self, width: int) -> list[Line]:
-        """The findings that stand now."""
+        """The current findings."""
         look = self.session.shown
         if look.snapshot is None:
             return []
@@ -59,13 +59,13 @@ class FindingScreen(PageScreen):
         return finding_lines(look.snapshot, look.verdict, width, glyphs, self._number(), timeline)
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """Several can be gone through."""
+        """With several findings, the keys that open another one."""
         if len(self.session.shown.verdict.findings) < 2:
             return ()
         return (("left", "←", "finding before"), ("right", "→", "next finding"))
 
     def action_copy(self) -> None:
-        """Offer what can be copied of the rank that the opened finding blames."""
+        """Offer the texts that can be copied about the rank that the opened finding blames."""
         findings = self.session.shown.verdict.findings
         ranks = findings[self._number()].ranks if findings else ()
         self.app.push_screen(CopyScreen(self.session, ranks[0] if ranks else None))
@@ -80,7 +80,7 @@ class FindingScreen(PageScreen):
 
 
 class StoryScreen(PageScreen):
-    """The story of one entry of the time line."""
+    """The story of one timeline entry."""
 
     topic = FINDING_PAGE
 
@@ -90,10 +90,10 @@ class StoryScreen(PageScreen):
         self._entry = entry
 
     def page_lines(self, width: int) -> list[Line]:
-        """How it went, so far."""
+        """The story so far."""
         snapshot = self.session.shown.snapshot
         if snapshot is None:
             return []
-        # One that has been forgotten meanwhile is still on the screen.
+        # The timeline may have dropped the entry; the screen still shows it.
         self._entry = self.session.timeline.find(self._key) or self._entry
         return story_lines(snapshot, self._entry, width, self.session.paint.glyphs)

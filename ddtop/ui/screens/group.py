@@ -16,7 +16,7 @@ from ddtop.ui.widgets.key_bar import Key
 
 
 class GroupScreen(PageScreen):
-    """Its members by what they do."""
+    """The page of one process group: its members by what they do."""
 
     topic = GROUP_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [("d", "stacks", "stacks of its members")]
@@ -30,7 +30,7 @@ class GroupScreen(PageScreen):
         self._group = name
 
     def page_lines(self, width: int) -> list[Line]:
-        """The facts of the group."""
+        """The page's lines about the group."""
         snapshot = self.session.shown.snapshot
         return (
             []

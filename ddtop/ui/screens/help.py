@@ -1,4 +1,4 @@
-"""What the screen below shows, and the keys."""
+"""The help: what the screen below shows, and the keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HelpScreen(PageScreen):
     BINDINGS: ClassVar[list[BindingType]] = [("question_mark", "back", "back")]
 
     def page_lines(self, width: int) -> list[Line]:
-        """First about what it was opened over."""
+        """The help, starting with the screen below."""
         stack = self.app.screen_stack
         below = stack[stack.index(self) - 1] if self in stack else None
         if not isinstance(below, FactsScreen) or below is self:

@@ -1,4 +1,4 @@
-"""The main screen: the verdict, and under it one of the views as its evidence."""
+"""The main screen: the verdict, and below it one of the views with the evidence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ddtop.words import units
 from ddtop.words.ranks import rank_list
 
 BOTH_ROWS = 16
-"""Rows of a terminal that has room for the names of the views and for the place in time."""
+"""A terminal with so many rows has room for both the names of the views and the shown time."""
 
 
 class MainScreen(FilteringScreen, FactsScreen):
@@ -53,8 +53,8 @@ class MainScreen(FilteringScreen, FactsScreen):
     MainScreen #head, MainScreen #rule, MainScreen #past, MainScreen #foot { height: 1; }
     """
     BINDINGS = [  # noqa: RUF012
-        # Keys that Textual itself takes are first of all; so is that of the filter: what was typed
-        # ahead on a slow line goes there and is not obeyed.
+        # Keys that Textual also handles have priority. So has the filter's key: on a slow line,
+        # what was typed ahead goes into the filter and does not run as commands.
         Binding(
             one.keys,
             one.run,
@@ -97,18 +97,18 @@ class MainScreen(FilteringScreen, FactsScreen):
 
     @property
     def filtered(self) -> Widget:
-        """What the view in front gives the keys to."""
+        """The widget of the view in front that gets the keys."""
         return self.view.target
 
     @property
     def topic(self) -> str:  # type: ignore[override]
-        """The view in front."""
+        """The topic of the view in front."""
         return self.view.topic
 
     def compose(self) -> ComposeResult:
-        """From top to bottom; of the views one is seen."""
-        # The names of the views stand above what changes its height: they never move under a
-        # pointer.
+        """From top to bottom; one view is visible."""
+        # The names of the views are above everything that changes its height: they never move under
+        # a mouse pointer.
         yield self.head
         yield self.rule
         yield self.past
@@ -143,7 +143,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         return [*lines, *(((part, "warning"),) for part in texts)]
 
     def _show_rule(self) -> None:
-        """The views; while another moment is shown, below them where in time that is.
+        """The names of the views and, below them, the shown moment if it is not now.
 
         On a low terminal only one of the two has room.
         """
@@ -155,7 +155,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.rule.show_tabs(self.view.topic)
 
     def _show_top(self, subject: object, lines: list[Line]) -> None:
-        """The header, and below the names of the views what is wrong."""
+        """The header, and the verdict below the names of the views."""
         self.head.show(lines[:1])
         self.banner.show_for(subject, lines[1:] or [()])
 
@@ -174,7 +174,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         self._show_top((worst, self.size, self.session.shown.contact is None), lines)
 
     def _show_foot(self) -> None:
-        """What differs from the plain picture, and the keys that do something now."""
+        """The notes about the view, and the keys that work now."""
         look = self.session.shown
         notes = [*self.view.notes(look.snapshot)] if look.snapshot is not None else []
         if self.view.searched and self.view.found:
@@ -187,7 +187,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.keys.show(self._keys())
 
     def _keys(self) -> list[Key]:
-        """The most wanted first: a narrow terminal shows only those."""
+        """The most useful keys first: a narrow terminal shows only those."""
         look = self.session.shown
         keys: list[Key] = [("question_mark", "?", "help"), ("q", "q", "quit")]
         more: list[Key] = [("ctrl+p", "^P", "commands"), ("t", "t", "theme")]
@@ -201,7 +201,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         return [*keys, *self.view.keys(), ("tab", "Tab", "views"), freeze, *more]
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
-        """The keys of the view in front: those of the key bar, then those that work only there."""
+        """The keys of the view in front: first those of the key bar, then those that work only in
+        this view."""
         bar = self.view.keys()
         own = {one.shown: one.meaning for one in ACTIONS if one.listed and self.topic in one.views}
         known = {key for keys in own for key in keys.split()}
@@ -217,22 +218,22 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Show that view."""
         before, self.view = self.view, self.views[name]
         before.display, self.view.display = False, True
-        # Each view keeps what was typed in it.
+        # Each view keeps its own filter.
         self.input.value = self.view.searched
         self.set_focus(self.view.target)
         self.call_after_refresh(self.show_facts)
 
     def action_next_view(self, steps: int) -> None:
-        """The next view, or the one before."""
+        """Show the next or the previous view."""
         names = [view.name for view in VIEWS]
         self.action_view(names[(names.index(self.view.topic) + steps) % len(names)])
 
     def on_view_bar_picked(self, message: ViewBar.Picked) -> None:
-        """The name of a view was clicked."""
+        """Show the view whose name was clicked."""
         self.action_view(message.view)
 
     def on_view_opened(self, message: View.Opened) -> None:
-        """A view wants a page, or the ranks of a host."""
+        """Open the page, or the ranks of the host, that a view asks for."""
         if message.rank is not None:
             self.app.push_screen(RankScreen(self.session, message.rank))
         elif message.group is not None:
@@ -244,7 +245,8 @@ class MainScreen(FilteringScreen, FactsScreen):
             self.input.value = self._filter_of(message.host)
 
     def _filter_of(self, host: HostRanks) -> str:
-        """By its name; by its ranks where the name is part of another one's, or is no word."""
+        """The host's name as a filter; its ranks if the name is part of another host's name or is
+        not one word."""
         snapshot = self.session.shown.snapshot
         names = (
             {host.name} if snapshot is None else {clean(rank.host or "") for rank in snapshot.ranks}
@@ -255,23 +257,23 @@ class MainScreen(FilteringScreen, FactsScreen):
         return f"rank:{rank_list(host.ranks)}"
 
     def on_view_changed(self) -> None:
-        """Foot and keys follow the cursor."""
+        """Update the foot and the keys after a move of the cursor."""
         self._show_foot()
 
     def action_stacks(self, whose: str) -> None:
-        """Ask for stacks and show them as they come."""
+        """Ask for stacks and show them as they arrive."""
         if self.session.shown.snapshot is not None:
             self.app.push_screen(
                 StacksScreen(self.session, self.view.picked() if whose == "these" else ())
             )
 
     def action_signals(self) -> None:
-        """Offer signals to the tagged ranks or the one under the cursor."""
+        """Offer signals to the tagged ranks, or to the one under the cursor."""
         if self.session.shown.snapshot is not None and self.view.picked():
             self.app.push_screen(SignalsScreen(self.session, self.view.picked()))
 
     def _one_picked(self) -> int | None:
-        """The rank under the cursor; where there is none, the worst one."""
+        """The rank under the cursor; without a cursor, the worst rank."""
         picked = self.view.picked()
         if len(picked) == 1:
             return picked[0]
@@ -279,17 +281,17 @@ class MainScreen(FilteringScreen, FactsScreen):
         return next((rank for finding in findings for rank in finding.ranks), None)
 
     def action_copy(self) -> None:
-        """Offer what can be copied."""
+        """Offer the texts that can be copied."""
         if self.session.shown.snapshot is not None:
             self.app.push_screen(CopyScreen(self.session, self._one_picked()))
 
     def action_edit(self) -> None:
-        """Open the line that the rank under the cursor is at."""
+        """Open the source line that the rank under the cursor is at."""
         if isinstance(self.app, SourceOpener):
             self.app.open_source(self._one_picked())
 
     def action_problem(self, steps: int) -> None:
-        """The next rank that is not healthy."""
+        """Go to the next rank that is not healthy."""
         self.ranks.problem(steps)
 
     def action_colour_by(self, steps: int) -> None:
@@ -311,7 +313,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.ranks.sort_by(next((column for column in COLUMNS if column.key == key), None))
 
     def action_filter_to(self, text: str) -> None:
-        """Show the rows that have this."""
+        """Show the rows that contain this text."""
         self.action_view(RANKS)
         self.input.value = text
 
@@ -322,23 +324,23 @@ class MainScreen(FilteringScreen, FactsScreen):
             self.session.say(f"rank {rank} is not among the rows that pass the filter")
 
     def action_open_rank(self, rank: int) -> None:
-        """The page of that rank."""
+        """Open the page of that rank."""
         self.app.push_screen(RankScreen(self.session, rank))
 
     def action_finding(self, number: int) -> None:
-        """The finding of that number, the worst is 0."""
+        """Open the finding with that index; the worst is 0."""
         self.app.push_screen(FindingScreen(self.session, number))
 
     def action_explain(self, kind: str) -> None:
-        """What a kind of finding means."""
+        """Open the page about this kind of finding."""
         self.app.push_screen(ExplainScreen(self.session, kind))
 
     def action_columns(self) -> None:
-        """Choose the columns."""
+        """Open the menu of columns."""
         self.app.push_screen(ColumnsScreen(self.session, self.ranks.hide, self.ranks.columns))
 
     def action_follow(self) -> None:
-        """Follow the rank at fault, or let go of it."""
+        """Follow the rank at fault, or stop following it."""
         self.ranks.follow()
 
     def action_why(self) -> None:
@@ -347,16 +349,16 @@ class MainScreen(FilteringScreen, FactsScreen):
             self.app.push_screen(FindingScreen(self.session))
 
     def on_banner_opened(self) -> None:
-        """The verdict was clicked."""
+        """Open the findings after a click on the verdict."""
         self.action_why()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What does nothing in this view."""
+        """Disable the actions that do nothing in this view."""
         found = [one for one in ACTIONS if one.run.split("(")[0] == action]
         if found and not any(not one.views or self.view.topic in one.views for one in found):
             return False
         return super().check_action(action, parameters)
 
     def filter_by(self, text: str) -> None:
-        """Show the rows of the view in front that have this, or go to the first place."""
+        """Show the rows of the view in front that contain this text, or go to the first match."""
         self.view.search(text)

@@ -1,4 +1,4 @@
-"""A page over the main screen: a header, lines to scroll, and the way back."""
+"""A page over the main screen: a header, lines to scroll, and keys to go back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddtop.ui.widgets.lines import LinesView
 
 
 class PageScreen(FilteringScreen, FactsScreen):
-    """Shows the lines that a subclass makes, and searches them."""
+    """Shows the lines of a subclass, and can search them."""
 
     DEFAULT_CSS = """
     PageScreen #head { height: 1; }
@@ -38,7 +38,7 @@ class PageScreen(FilteringScreen, FactsScreen):
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = ()
     SEARCHED: ClassVar[bool] = True
-    """False for a menu, where every key may be an answer."""
+    """False for menus, where every key may be an answer."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -61,18 +61,18 @@ class PageScreen(FilteringScreen, FactsScreen):
         yield self.input
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A menu is not searched."""
+        """Disable the search in menus."""
         if action in ("filter", "match") and not self.SEARCHED:
             return False
         return super().check_action(action, parameters)
 
     @property
     def filtered(self) -> Widget:
-        """What gets the keys back."""
+        """The widget that gets the keys back."""
         return self.body
 
     def filter_by(self, text: str) -> None:
-        """Mark this text, and go to the first line from here on that has it."""
+        """Mark this text, and go to the next line that contains it."""
         self._searched = text
         found = found_lines(self.page_lines(self.body.reading_room), text)
         top = round(self.body.scroll_offset.y)
@@ -81,7 +81,7 @@ class PageScreen(FilteringScreen, FactsScreen):
         self._to_match(found)
 
     def action_match(self, steps: int) -> None:
-        """The next line that has what is searched for, around the end."""
+        """Go to the next match; after the last match comes the first."""
         found = found_lines(self.page_lines(self.body.reading_room), self._searched)
         if found:
             self._match = (self._match + steps) % len(found)
@@ -95,7 +95,7 @@ class PageScreen(FilteringScreen, FactsScreen):
                 self.body.scroll_to(y=max(line - height // 3, 0), animate=False)
 
     def _marked(self, lines: list[Line]) -> tuple[list[Line], str]:
-        """The lines with what is searched for, and what the foot says of it."""
+        """The lines with marked matches, and the foot's text about the search."""
         if not self._searched:
             return lines, ""
         found = found_lines(lines, self._searched)
@@ -113,7 +113,7 @@ class PageScreen(FilteringScreen, FactsScreen):
         raise NotImplementedError
 
     def show_facts(self) -> None:
-        """Draw what the session shows now."""
+        """Draw the session's current facts."""
         if not self.is_mounted:
             return
         width, glyphs = self.size.width, self.session.paint.glyphs
@@ -135,23 +135,23 @@ class PageScreen(FilteringScreen, FactsScreen):
         self.keys.show((("escape", "Esc", "back"), *scroll, *self.extra_keys(), *search))
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
-        """Its own keys, and those of all pages."""
+        """The page's own keys, and those of all pages."""
         own = tuple((shown, label) for _, shown, label in self.extra_keys())
         search = (("/ n N", "search this page, next match, match before"),)
         return (*own, *(search if self.SEARCHED else ()), ("Esc q", "back"))
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """Keys of this page that do something now."""
+        """Keys of this page that work now."""
         return self.EXTRA_KEYS
 
     def clicked_line(self, event: events.Click) -> int | None:
-        """The line of the page under the pointer; None beside it."""
+        """The line of the page under the pointer; None outside the page."""
         if not self.body.region.contains(event.screen_x, event.screen_y):
             return None
         return int(event.screen_y - self.body.region.y + self.body.scroll_offset.y)
 
     def action_back(self) -> None:
-        """To the screen below; from a search to the page first."""
+        """Return to the screen below; from a search, first to the page."""
         if self.has_class("filtering") or self._searched:
             self.action_clear_filter()
         else:

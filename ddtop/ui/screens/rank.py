@@ -19,7 +19,7 @@ from ddtop.ui.widgets.key_bar import Key
 
 
 class RankScreen(PageScreen):
-    """The page of one rank; left and right go to its neighbours."""
+    """The page of one rank; the left and right keys go to its neighbours."""
 
     topic = RANK_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -46,7 +46,7 @@ class RankScreen(PageScreen):
         self.rank = rank
 
     def page_lines(self, width: int) -> list[Line]:
-        """The facts of the rank."""
+        """The page's lines about the rank."""
         snapshot = self.session.shown.snapshot
         if snapshot is None:
             return []
@@ -63,16 +63,16 @@ class RankScreen(PageScreen):
         self.app.push_screen(SignalsScreen(self.session, (self.rank,)))
 
     def action_copy(self) -> None:
-        """Offer what can be copied of this rank."""
+        """Offer the texts that can be copied about this rank."""
         self.app.push_screen(CopyScreen(self.session, self.rank))
 
     def action_edit(self) -> None:
-        """Open the line that it is at."""
+        """Open the source line that the rank is at."""
         if isinstance(self.app, SourceOpener):
             self.app.open_source(self.rank)
 
     def action_neighbour(self, steps: int) -> None:
-        """Go to the rank with the next number."""
+        """Go to the next or the previous rank."""
         snapshot = self.session.shown.snapshot
         if snapshot is not None and snapshot.ranks:
             self.rank = (self.rank + steps) % len(snapshot.ranks)

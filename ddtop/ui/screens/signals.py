@@ -1,4 +1,4 @@
-"""A signal to ranks: a menu, one more question, and nothing before the answer."""
+"""Sends a signal to ranks: a menu, then a question, and nothing is sent before the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddtop.ui.widgets.key_bar import Key
 
 
 class SignalsScreen(PageScreen):
-    """Sends one signal to these ranks, if that is answered with `y`."""
+    """Sends one signal to these ranks if the user answers the question with `y`."""
 
     SEARCHED = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -30,11 +30,11 @@ class SignalsScreen(PageScreen):
         self.numbers = ranks
         self.cursor = 0
         self.chosen: tuple[signal.Signals, tuple[RankFacts, ...]] | None = None
-        # The keys are the screen's own: there is nothing to scroll.
+        # The screen itself handles the keys: there is nothing to scroll.
         self.body.can_focus = False
 
     def page_lines(self, width: int) -> list[Line]:
-        """The menu, the question, or why neither."""
+        """The menu, the question, or the reason why there is neither."""
         why = self._why_not()
         if why is not None:
             return [((text, "warning"),) for text in wrap(clean(why), width)]
@@ -44,7 +44,7 @@ class SignalsScreen(PageScreen):
         return question_lines(self.chosen[1], self.chosen[0], width, glyphs)
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """What can be done here now."""
+        """The keys that work here now."""
         if self._why_not() is not None:
             return ()
         if self.chosen is not None:
@@ -52,7 +52,7 @@ class SignalsScreen(PageScreen):
         return (("down", "↑↓", "move"), ("enter", "Enter", "choose; asks once more"))
 
     def _ranks(self) -> tuple[RankFacts, ...]:
-        """Those that a signal can reach now."""
+        """The ranks that a signal can reach now."""
         snapshot = self.session.newest.snapshot
         found = (snapshot.rank(number) for number in self.numbers) if snapshot is not None else ()
         return tuple(rank for rank in found if reachable(rank))
@@ -71,19 +71,19 @@ class SignalsScreen(PageScreen):
         )
 
     def action_move(self, steps: int) -> None:
-        """Another signal."""
+        """Move to another signal."""
         self.cursor = (self.cursor + steps) % len(SIGNALS)
         self.show_facts()
 
     def choose(self) -> None:
-        """Ask once more."""
+        """Ask for confirmation."""
         if self._why_not() is None:
             self.chosen = (SIGNALS[self.cursor][0], self._ranks())
             self.show_facts()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a signal picks it, a double click asks; nothing is sent by a click on the
-        page."""
+        """A click on a signal picks it, a double click asks for confirmation; no click sends
+        anything."""
         line = self.clicked_line(event)
         if line is None or self.chosen is not None or self._why_not() is not None:
             return
@@ -94,10 +94,10 @@ class SignalsScreen(PageScreen):
                 self.choose()
 
     def on_key(self, event: events.Key) -> None:
-        """Only `y` sends; with a question open every other key is a no.
+        """Only `y` sends; while a question is open every other key means no.
 
-        Not bindings: they are looked up after the next key has come in, and what is typed fast
-        would go astray.
+        These are not bindings: Textual looks those up after the next key has arrived, so fast
+        typing would hit the wrong one.
         """
         if self.chosen is None and event.key != "enter":
             return
@@ -108,7 +108,7 @@ class SignalsScreen(PageScreen):
             return
         (what, ranks), self.chosen = self.chosen, None
         if event.key == "y" and self._why_not() is None:
-            # Not this screen's worker: it would end with the screen, before the answer is there.
+            # Not a worker of this screen: it would end with the screen, before the answer arrives.
             self.app.run_worker(send_to(self.session, ranks, what), name="signal")
             self.dismiss(None)
         else:
@@ -116,7 +116,7 @@ class SignalsScreen(PageScreen):
 
 
 async def send_to(session: Session, ranks: tuple[RankFacts, ...], what: signal.Signals) -> None:
-    """Send it to one after the other; what became of it stands at the foot for some seconds."""
+    """Send the signal to one rank after the other; the foot shows the result for some seconds."""
     newest = session.newest.snapshot
     said = []
     for rank in ranks:
@@ -128,7 +128,7 @@ async def send_to(session: Session, ranks: tuple[RankFacts, ...], what: signal.S
 
 
 def _several(said: list[str], what: signal.Signals) -> str:
-    """One sentence for many: how many were sent, and the first that was not."""
+    """One sentence for many ranks: how many signals were sent, and the first one that was not."""
     sent = sum(text.startswith("sent ") for text in said)
     failed = next((text for text in said if not text.startswith("sent ")), "")
     return f"sent {what.name} to {sent} of {len(said)} ranks" + (f"; {failed}" if failed else "")

@@ -1,4 +1,4 @@
-"""The stacks of all ranks, merged: opened at once, filled as the answers come."""
+"""The merged stacks of all ranks. The page opens at once and fills as answers arrive."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ddtop.ui.stack_request import AskedStacks
 from ddtop.ui.widgets.key_bar import Key
 
 POLL_S = 0.1
-"""Answers are shown this soon. The app itself may look only every half second."""
+"""Answers are shown after this time at most. The app itself refreshes only every half second."""
 
 
 class StacksScreen(PageScreen):
-    """Asks for the stacks of `ranks` (empty: all) and shows them; with None the last that were
-    taken."""
+    """Asks for the stacks of `ranks` (empty: all) and shows them; None: shows the last ones without
+    asking."""
 
     topic = actions.STACKS
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,18 +36,18 @@ class StacksScreen(PageScreen):
         self.asked = AskedStacks(session, ranks)
 
     def on_mount(self) -> None:
-        """Ask, and look for the answers more often than the app does."""
+        """Ask, and check for answers more often than the app does."""
         super().on_mount()
         self.set_interval(POLL_S, self._poll)
         if self.asked.ranks is not None:
             self._ask(self.asked.ranks)
 
     def page_lines(self, width: int) -> list[Line]:
-        """What came so far, and what is missing."""
+        """The answers so far, and what is missing."""
         return self.asked.lines(width)
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """What can be done here now."""
+        """The keys that work here now."""
         return self.asked.keys()
 
     def _poll(self) -> None:
@@ -76,7 +76,7 @@ class StacksScreen(PageScreen):
         self._ask(())
 
     def action_change_view(self) -> None:
-        """From classes to the tree and back."""
+        """Switch between classes and the tree."""
         self.asked.change_view()
         self.body.scroll_home(animate=False)
         self.show_facts()
@@ -87,6 +87,6 @@ class StacksScreen(PageScreen):
         self.show_facts()
 
     def action_threads(self) -> None:
-        """Show the other threads in full, or in a line a class."""
+        """Show the other threads in full, or one line per class."""
         self.asked.change_threads()
         self.show_facts()

@@ -2,8 +2,8 @@
 
 Textual sends a whole line of a widget for one changed cell: 17 KB a refresh at 200x50 where only
 ages move. The differ keeps what the terminal shows and puts itself between Textual's compositor and
-its driver. What it touches there is not public, so `unfit` looks at all of it first; where anything
-is not as expected, and for good after the first error, Textual's own way is taken.
+its driver. It uses parts of Textual that are not public, so `unfit` checks all of them first. If
+anything is not as expected, and for good after the first error, Textual draws by itself.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from textual.strip import Strip
 from ddtop.ui.terminal.pens import PLAIN, Pen, Pens
 
 Piece = tuple[int, int, int, Iterable[Segment]]
-"""Line, first column, the column that it must not reach, and what is drawn there."""
+"""Line, first column, end column (exclusive), and the segments drawn there."""
 
 GAP_BYTES = 4
-"""Unchanged cells up to so many bytes are written again where the pen allows it: to go over them
+"""Unchanged cells of up to so many bytes are written again if the pen allows it: jumping over them
 costs as much."""
 
 RIGHT_HALF = ""
-"""What stands in the second cell of a wide character."""
+"""The content of the second cell of a wide character."""
 
 
 class _Widths(dict[str, int]):
     def __missing__(self, character: str) -> int:
-        # A control character would move the cursor, whatever the tables say of its width.
+        # A control character would move the cursor, whatever width the tables give.
         width = -1 if unicodedata.category(character) == "Cc" else cell_len(character)
         self[character] = width
         return width
 
 
 class _Line:
-    """One line of the terminal: a character and a pen a cell, None where it is not known."""
+    """One line of the terminal: a character and a pen per cell; None where unknown."""
 
     __slots__ = ("characters", "pens")
 
@@ -54,7 +54,7 @@ class _Line:
 
 
 class Differ:
-    """What the terminal shows, and the way from there to what it is to show.
+    """What the terminal shows, and the bytes that turn it into what it should show.
 
     `failure` is the error that switched it off, None while it is on.
     """
@@ -67,11 +67,11 @@ class Differ:
         self._widths = _Widths()
 
     def forget(self) -> None:
-        """Take nothing for known: the terminal may show anything."""
+        """Forget everything: the terminal may show anything."""
         self._size = Size(0, 0)
 
     def over(self, renderable: Any) -> Any:
-        """The update sent by way of the differ; what is no update as it is."""
+        """Wrap an update so that the differ encodes it; anything else is returned unchanged."""
         if self.failure is None and isinstance(renderable, (ChopsUpdate, LayoutUpdate)):
             return ChangedCells(renderable, self)
         return renderable
@@ -124,13 +124,13 @@ class Differ:
                 x = self._put_wide(line, x, end, text, pen)
 
     def _put_wide(self, line: _Line, x: int, end: int, text: str, pen: Pen) -> int:
-        """Text of any characters; gives the column behind it."""
+        """Put text of any characters; returns the column after it."""
         for character in text:
             width = self._widths[character]
             if width < 0:
                 continue
             if width == 0:
-                # A combining mark stands in the cell of its letter.
+                # A combining mark belongs to the cell of its letter.
                 at = x - 2 if x > 1 and line.characters[x - 1] == RIGHT_HALF else x - 1
                 if at >= 0:
                     line.characters[at] = (line.characters[at] or " ") + character
@@ -142,7 +142,7 @@ class Differ:
         return x
 
     def _mend(self, line: _Line) -> None:
-        """Half a wide character, whose other half was drawn over, is a space."""
+        """Replace half a wide character by a space if its other half was overwritten."""
         characters = line.characters
         for x, character in enumerate(characters):
             if character == RIGHT_HALF:
@@ -156,8 +156,8 @@ class Differ:
 
 
 def _changed(known: _Line, line: _Line) -> list[int]:
-    """The columns to write. Of a wide character both halves go together, of an old one that is
-    broken as well."""
+    """The columns to write. The two halves of a wide character are written together, also those of
+    an old one that is broken."""
     cells = zip(known.characters, line.characters, known.pens, line.pens, strict=True)
     changed = [
         x for x, (old, new, pen, new_pen) in enumerate(cells) if old != new or pen is not new_pen
@@ -184,7 +184,7 @@ class _Hand:
         self._pens = pens
         self._pen = PLAIN
         self._y = 0
-        # None where it is not known: behind a character whose width terminals dispute, and at the
+        # None where unknown: after a character whose width differs between terminals, and at the
         # right edge.
         self._x: int | None = None
 
@@ -207,12 +207,12 @@ class _Hand:
             self._y, self._x = y, x + 1 if known else None
 
     def done(self) -> str:
-        """All of it; the pen is put away."""
+        """All bytes of the update; the pen is reset."""
         self.output.append(self._pens.change(self._pen, PLAIN))
         return "".join(self.output)
 
     def _way(self, line: _Line, y: int, x: int) -> str:
-        """How the cursor comes there."""
+        """The bytes that move the cursor there."""
         straight = f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H"
         if self._x is None:
             return straight
@@ -225,7 +225,7 @@ class _Hand:
         return min(straight, _steps(y - self._y, "B") + across, key=len)
 
     def _over(self, line: _Line, at: int, x: int) -> str | None:
-        """The unchanged cells between, where to write them again costs no more than to jump."""
+        """The unchanged cells in between, if writing them again costs no more than a jump."""
         between = line.characters[at:x]
         if (
             x - at > GAP_BYTES
@@ -234,7 +234,7 @@ class _Hand:
         ):
             return None
         text = "".join(character or "" for character in between)
-        # Only single cells: behind others the cursor is anywhere.
+        # Only narrow characters: after others the cursor may be anywhere.
         single = RIGHT_HALF not in between and len(text) == x - at
         return text if single and len(text.encode(errors="replace")) <= GAP_BYTES else None
 
@@ -258,8 +258,8 @@ def _pieces(update: CompositorUpdate) -> Iterator[Piece]:
 
 
 def _size(update: CompositorUpdate) -> Size:
-    """The terminal's, as the update knows it: while a change of size is on its way the screen still
-    has another."""
+    """The terminal's size as the update knows it: during a resize the screen may still have
+    another."""
     if isinstance(update, LayoutUpdate):
         return Size(update.region.right, update.region.bottom)
     if isinstance(update, ChopsUpdate):
@@ -278,22 +278,22 @@ def _segments(strips: Iterable[Any]) -> Iterator[Segment]:
 
 
 class ChangedCells(CompositorUpdate):
-    """An update of the compositor, sent by way of the differ."""
+    """An update of the compositor, encoded by the differ."""
 
     def __init__(self, update: CompositorUpdate, differ: Differ) -> None:
         self._update = update
         self._differ = differ
 
     def render_segments(self, console: Console) -> str:
-        """Called by the app in the moment of writing: what is never written is never taken for
-        shown."""
+        """Called by the app at the moment of writing: an update that is never written is never
+        assumed to be shown."""
         return self._differ.encode(self._update, console)
 
 
 def unfit() -> str | None:
-    """Why this release of Textual cannot be had with the differ; None if it can.
+    """Why this release of Textual does not work with the differ; None if it does.
 
-    Looks at the signatures of what is used, and then sends one line both ways.
+    Checks the signatures of all used parts, then draws one line both with and without the differ.
     """
     wanted = (
         (App, "_display", ["self", "screen", "renderable"]),

@@ -1,4 +1,4 @@
-"""A file in the person's editor, while the dashboard leaves the terminal to it."""
+"""Opens a file in the user's editor; meanwhile the dashboard leaves the terminal to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import subprocess
 
 COLON = frozenset({"subl", "hx", "helix", "micro", "zed"})
 GOTO = frozenset({"code", "codium", "cursor", "windsurf"})
-"""Editors that take `FILE:LINE`, and those that take it after `--goto`. All others take `+LINE`."""
+"""Editors that accept `FILE:LINE`, and those that need `--goto` before it. All others accept
+`+LINE`."""
 
 
 def editor_command(file: str, line: int, environment: dict[str, str] | None = None) -> list[str]:
@@ -28,7 +29,7 @@ def editor_command(file: str, line: int, environment: dict[str, str] | None = No
 
 
 def run_editor(command: list[str]) -> str | None:
-    """Run it until it ends; a sentence if that failed."""
+    """Run it until it ends; returns a sentence if that failed."""
     try:
         code = subprocess.run(command, check=False).returncode
     except OSError as error:

@@ -1,9 +1,10 @@
-"""Esc and the key after it, as two keys.
+"""Reads Esc and the key after it as two keys.
 
-Terminals send Alt and a key as Esc and the key, and Textual takes them for that (or drops the Esc)
-when both come within a tenth of a second. ddtop has no key with Alt; but who leaves a page and goes
-on at once, or whose line hands several keys over in one packet, means two. What is overridden is
-not public: where it is not as expected, Textual's own way is taken.
+Terminals send Alt+key as Esc and the key, and Textual reads them as Alt+key (or drops the Esc) when
+both arrive within a tenth of a second. ddtop has no keys with Alt. But a user who leaves a page and
+presses the next key at once, or whose connection delivers several keys in one packet, means two
+keys. The overridden parts are not public: if they are not as expected, Textual's own parser is
+used.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _PARAMETERS = ["self", "sequence", "alt"]
 
 
 class Parser(XTermParser):
-    """Textual's, without Alt."""
+    """Textual's parser without Alt keys."""
 
     def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
         keys = [*super()._sequence_to_key_events(sequence)]
-        # What begins a longer sequence means nothing yet.
+        # The beginning of a longer sequence means nothing yet.
         if keys and len(sequence) == 2 and sequence[0] == ESC:
             alt, keys = True, [*super()._sequence_to_key_events(sequence[1])]
         if alt:
@@ -33,7 +34,7 @@ class Parser(XTermParser):
 
 
 def install() -> bool:
-    """Have the driver read keys so; False where this release of Textual is made otherwise."""
+    """Make the driver use this parser; False if this release of Textual is built differently."""
     own = getattr(XTermParser, "_sequence_to_key_events", None)
     if (
         own is None

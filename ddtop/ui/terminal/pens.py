@@ -1,4 +1,5 @@
-"""What a terminal's pen can be set to, and the shortest way from one setting to the next."""
+"""The settings of a terminal's pen (colours and attributes), and the shortest escape sequence from
+one to another."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from textual.strip import Strip
 
 _RENDERED = re.compile(r"(?:\x1b\[([\d;]*)m)?x(?:\x1b\[0m)?")
 _MOST_STYLES = 4096
-"""A palette has some dozens, each over a few backgrounds; only styles that carry marks for the
-mouse are without bound."""
+"""A palette has some dozens, each on a few backgrounds; only styles with marks for the mouse are
+unbounded in number."""
 
 _OFF = {
     "1": "22",
@@ -27,13 +28,13 @@ _OFF = {
     "8": "28",
     "9": "29",
 }
-"""The code that takes an attribute away; an attribute without one needs a reset."""
+"""The code that switches an attribute off; an attribute without one needs a reset."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pen:
-    """Attributes and colours as SGR codes; empty colours are the terminal's own. Two that are alike
-    are one object."""
+    """Attributes and colours as SGR codes; empty colours are the terminal's own. Equal pens are the
+    same object."""
 
     attributes: frozenset[str]
     foreground: str
@@ -53,11 +54,11 @@ class Pens:
         self._changes: dict[tuple[Pen, Pen], str] = {}
 
     def of(self, style: Style | None) -> Pen:
-        """The pen that the library itself would take for the style, so that colours are the same
-        with it and without.
+        """The pen that the library itself would use for the style, so that colours are the same
+        with and without the differ.
 
         Raises:
-            ValueError: a style that is more than a pen (a link).
+            ValueError: the style is more than a pen (it has a link).
         """
         pen = self._of_style.get(style)
         if pen is None:
@@ -110,7 +111,7 @@ def _change(before: Pen, after: Pen) -> str:
     ways = [["0", *sorted(after.attributes), *colours]]
     if all(code in _OFF for code in before.attributes | after.attributes):
         off = {_OFF[code] for code in before.attributes - after.attributes}
-        # What takes one attribute away may take its sibling along: bold and dim have one code.
+        # Switching one attribute off may also switch off its sibling: bold and dim share one code.
         on = {
             code for code in after.attributes if code not in before.attributes or _OFF[code] in off
         }

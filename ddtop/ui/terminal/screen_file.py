@@ -1,4 +1,4 @@
-"""The screen as a file: a picture (SVG) or text."""
+"""Saves the screen as a file: a picture (SVG) or text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from textual.app import App
 
 SVG, TEXT = "svg", "txt"
 _REMOTE_FONTS = re.compile(r"\n    @font-face \{.*?\}(?=\n)", re.DOTALL)
-"""Rich loads them from a content delivery network; a picture of a job loads nothing."""
+"""Rich loads fonts from a content delivery network; our pictures load nothing."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def screen_text(app: App[Any]) -> str:
-    """The lines of the screen, without colours. Not public in Textual: what its own screenshot
-    does."""
+    """The lines of the screen without colours. Uses a part of Textual that is not public, as its
+    own screenshot does."""
     width, height = app.size
     console = Console(
         width=width, height=height, file=io.StringIO(), record=True, color_system=None
@@ -30,10 +30,11 @@ def screen_text(app: App[Any]) -> str:
 
 
 def save_screen(app: App[Any], job: str, kind: str, unix_ns: int) -> Path:
-    """Write the screen into a new file, for its owner only, in the working folder, else at home.
+    """Write the screen to a new file that only its owner can read, in the working folder, else in
+    the home folder.
 
     Raises:
-        OSError: neither can be written.
+        OSError: neither folder can be written.
     """
     data = (
         screen_text(app)

@@ -1,4 +1,4 @@
-"""A screen that no size of before disturbs."""
+"""A screen that ignores outdated sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SizedScreen(Screen[ScreenResultType]):
     """
 
     def _screen_resized(self, size: Size) -> None:
-        """Called by Textual with the size that an event brought, which may be one of before."""
+        """Called by Textual with the size in an event, which may be outdated."""
         now = self.app.size
         if size == now or self.size != now:
             super()._screen_resized(now)

@@ -1,4 +1,4 @@
-"""Where the terminal is too small for anything: says so, and what is needed."""
+"""The screen for a terminal that is too small: says so, and which size is needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from textual.widgets import Static
 from ddtop.ui.terminal.sized import SizedScreen
 
 SMALLEST = Size(40, 10)
-"""Below that the verdict and a row of the table no longer fit."""
+"""Below this size the verdict and a row of the table do not fit."""
 
 
 class SmallScreen(SizedScreen[None]):
-    """Stands over the others until the terminal is large enough."""
+    """Covers the other screens until the terminal is large enough."""
 
     DEFAULT_CSS = """
     SmallScreen Static { width: 100%; height: auto; }
@@ -21,19 +21,19 @@ class SmallScreen(SizedScreen[None]):
 
     @staticmethod
     def wanted(size: Size) -> bool:
-        """The terminal is too small."""
+        """Whether the terminal is too small."""
         return size.width < SMALLEST.width or size.height < SMALLEST.height
 
     def compose(self) -> ComposeResult:
-        """One sentence, the most important word first: more than that word may not fit."""
+        """One sentence with the most important word first: perhaps only that word fits."""
         yield Static(markup=False)
 
     def on_mount(self) -> None:
-        """First picture."""
+        """Draw the first picture."""
         self._say()
 
     def on_resize(self) -> None:
-        """Say how large it is now."""
+        """Show the new size."""
         self._say()
 
     def _say(self) -> None:

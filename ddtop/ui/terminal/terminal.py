@@ -1,5 +1,5 @@
-"""The dashboard's side of a real terminal: few bytes, no waiting for slow ones, stop and go on, and
-the terminal's end."""
+"""How the dashboard treats a real terminal: few bytes, no waiting for slow terminals, suspend and
+resume, and the terminal's end."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ
 
 OFF_SWITCH = "DDTOP_DIFFER"
-"""`0` in this variable: Textual's own way of drawing, should a terminal show remains of what was
-there before."""
+"""`0` in this variable: Textual draws by itself, for terminals that show remains of earlier
+pictures."""
 
 MOST_WAITING = 3
 """Writes that may wait for the terminal; Textual stops the event loop at 30. One frame is up to
@@ -41,17 +41,17 @@ three of them."""
 
 CATCH_UP_S = 0.1
 GONE_S = 1.0
-"""How often it is asked whether there still is a terminal; normally its end comes as a signal."""
+"""How often we check whether the terminal still exists; normally a signal reports its end."""
 
 CLEAN = "\x1b(B\x0f\x1b[r\x1b[m\x1b[2J"
-"""Characters, scroll region and pen as they should be, whatever was written onto the terminal, and
-nothing on it."""
+"""Resets character set, scroll region and pen, whatever was written to the terminal, and clears
+it."""
 
 SMALL_ACTIONS = frozenset({"quit", "redraw", "suspend_process"})
 
 
 class TerminalApp(App[None]):
-    """An app that is polite to its terminal and to the shell that it runs in."""
+    """An app that treats its terminal and its shell politely."""
 
     TITLE = "ddtop"
     ENABLE_COMMAND_PALETTE = False
@@ -75,42 +75,40 @@ class TerminalApp(App[None]):
 
     @property
     def differ_failure(self) -> str | None:
-        """Why whole lines are sent instead of the cells that changed; None where they are not."""
+        """Why whole lines are sent instead of changed cells; None if changed cells are sent."""
         return self._without_differ if self._differ is None else self._differ.failure
 
     @property
     def waiting_writes(self) -> int:
         """Writes that the terminal has not taken yet.
 
-        Textual does not tell, so this looks into its driver; one without that queue is never
-        behind.
+        Textual does not expose them, so this reads its driver's queue; a driver without that queue
+        is never behind.
         """
         waiting = _queue(self)
         return 0 if waiting is None else waiting.qsize()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run until it is quit.
+        """Run until the user quits.
 
-        Raises:
-            SystemExit: 128 and the number of the signal that ended it, after the terminal has been
-            given back.
+        Raises: SystemExit: 128 plus the number of the signal that ended it, after the terminal has
+        been restored.
         """
         _two_keys()
         with whole_writes():
-            result: Any = super().run(*args, **kwargs)  # A picture comes this way.
+            result: Any = super().run(*args, **kwargs)  # Every picture is written here.
         if self.ended_by is not None:
             raise SystemExit(128 + self.ended_by)
         return result
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """The only call by which Textual writes to its driver."""
+        """The only method through which Textual writes to its driver."""
         if renderable is not None and self.waiting_writes > MOST_WAITING:
             self._catch_up_later()
             return
         if self._differ is not None and renderable is not None:
             if screen is not self._drawn_screen:
-                # Another page is the habit by which people get rid of what others wrote onto their
-                # terminal.
+                # People change the page to get rid of what other programs wrote to their terminal.
                 self._differ.forget()
                 self._drawn_screen = screen
             renderable = self._differ.over(renderable)
@@ -121,7 +119,7 @@ class TerminalApp(App[None]):
             self._catching_up = self.set_interval(CATCH_UP_S, self._catch_up)
 
     def _catch_up(self) -> None:
-        """Draw what was left out, as soon as the terminal has taken what was written before."""
+        """Draw the skipped pictures as soon as the terminal has taken the earlier writes."""
         if self.waiting_writes == 0 and self._catching_up is not None:
             self._catching_up.stop()
             self._catching_up = None
@@ -137,7 +135,7 @@ class TerminalApp(App[None]):
         self._refresh_top()
 
     def action_redraw(self) -> None:
-        """Draw everything again: something else wrote onto the terminal."""
+        """Draw everything again: another program wrote to the terminal."""
         if (
             self._driver is not None
             and not self.is_headless
@@ -147,8 +145,8 @@ class TerminalApp(App[None]):
         self._draw_all()
 
     def on_resize(self) -> None:
-        """Terminals move their text about when they are resized, also there and back between two
-        pictures."""
+        """Forget the picture: terminals move text when they are resized, even if the old size
+        returns before the next picture."""
         if self._differ is not None:
             self._differ.forget()
         self.call_later(self._judge_size)
@@ -165,8 +163,8 @@ class TerminalApp(App[None]):
             self.pop_screen()
 
     def _catch_last_size(self) -> None:
-        """Textual asks for the size in its signal handler: one that another interrupts tells the
-        older size last."""
+        """Textual reads the size in its signal handler: a handler that another one interrupts
+        reports the older size last."""
         if self.is_headless or self._driver is None:
             return
         now = Size(*shutil.get_terminal_size((self.size.width, self.size.height)))
@@ -174,7 +172,7 @@ class TerminalApp(App[None]):
             self.post_message(events.Resize(now, now))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where nothing can be seen only few keys do something."""
+        """On a terminal that is too small, only a few keys work."""
         if (
             self.screen_stack
             and isinstance(self.screen_stack[-1], SmallScreen)
@@ -184,8 +182,8 @@ class TerminalApp(App[None]):
         return super().check_action(action, parameters)
 
     def on_mount(self) -> None:
-        """Take the signals over from Textual: its handlers run in the midst of anything, these
-        between two events."""
+        """Take the signals over from Textual: its handlers may run in the middle of any code, ours
+        run between two events."""
         if (
             self.is_headless
             or self._driver is None
@@ -209,17 +207,18 @@ class TerminalApp(App[None]):
         self.exit()
 
     def _look_for_terminal(self) -> None:
-        """Under nohup, without SIGHUP, it would read the end of a closed terminal for ever."""
+        """End with the terminal: under nohup there is no SIGHUP, and the app would read a closed
+        terminal for ever."""
         if self.ended_by is None and not _has_terminal():
             self._leave(signal.SIGHUP)
 
     def action_suspend_process(self) -> None:
-        """Give the terminal back and stop, as Ctrl+Z does everywhere; `fg` goes on."""
+        """Restore the terminal and stop, as Ctrl+Z does everywhere; `fg` continues."""
         if self.is_headless or self._driver is None or not self._driver.can_suspend:
             return
         self._driver.suspend_application_mode()
-        # The signal's own action, which the kernel leaves out where no shell is there to let us go
-        # on.
+        # The signal's default action. The kernel skips it if there is no shell that could continue
+        # us.
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self.action_suspend_process)
@@ -227,7 +226,7 @@ class TerminalApp(App[None]):
         self._draw_all()
 
     def run_suspended(self, program: Callable[[], str | None]) -> str | None:
-        """Leave the terminal to a program until it ends; what it says."""
+        """Leave the terminal to a program until it ends; returns the program's message."""
         if self.is_headless or self._driver is None or not self._driver.can_suspend:
             return "this terminal cannot be left to another program"
         with self.suspend():
@@ -236,8 +235,8 @@ class TerminalApp(App[None]):
         return said
 
     def _continued(self) -> None:
-        """After SIGSTOP, which nobody is told of: the shell may have set the terminal up for
-        itself."""
+        """Set the terminal up again after SIGSTOP, which no handler sees: the shell may have
+        changed it."""
         if self._driver is not None and not _is_raw():
             writer = getattr(self._driver, "_writer_thread", None)
             if writer is None or writer.is_alive():
@@ -247,16 +246,16 @@ class TerminalApp(App[None]):
 
 
 def glyphs_here() -> Glyphs:
-    """The characters that this terminal can show."""
+    """The glyphs that this terminal can show."""
     return glyphs_for(locale.getpreferredencoding(False), os.environ.get("TERM", ""))
 
 
 def _differ() -> tuple[Differ | None, str | None]:
-    """The differ, or why there is none."""
+    """The differ, or the reason why there is none."""
     if os.environ.get(OFF_SWITCH) == "0":
         return None, f"{OFF_SWITCH}=0"
     try:
-        # All of the library that is not public is met in that room: a release without it fails
+        # All uses of the library's private parts are in that module: a release without them fails
         # here.
         from ddtop.ui.terminal import differ
 
@@ -267,7 +266,7 @@ def _differ() -> tuple[Differ | None, str | None]:
 
 
 def _two_keys() -> None:
-    """Esc and a key at once are two keys, where that can be had."""
+    """Read Esc and an immediate key as two keys, if this release of Textual allows it."""
     with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):
         from ddtop.ui.terminal import escape_key
 
@@ -276,14 +275,14 @@ def _two_keys() -> None:
 
 @contextlib.contextmanager
 def whole_writes() -> Iterator[None]:
-    """Without a buffer (PYTHONUNBUFFERED) a write that a stop cuts short is half a picture: nobody
-    writes the rest."""
+    """Buffer the output. Without a buffer (PYTHONUNBUFFERED) a stop can cut a write short, and
+    nobody would write the rest of the picture."""
     file = sys.__stderr__
     if file is None or not isinstance(file.buffer, io.RawIOBase):
         yield
         return
-    # The one that the driver takes. Not closed: its thread may wait in a write for a terminal that
-    # takes nothing.
+    # The stream that the driver uses. It is not closed: its thread may be blocked in a write to a
+    # terminal that takes nothing.
     whole = open(file.fileno(), "w", encoding=file.encoding, errors=file.errors, closefd=False)  # noqa: SIM115
     vars(sys)["__stderr__"] = whole
     try:
@@ -302,7 +301,7 @@ def _has_terminal() -> bool:
 
 
 def _is_raw() -> bool:
-    """The terminal gives every key at once, as the driver had set it."""
+    """Whether the terminal is still in raw mode, as the driver set it."""
     try:
         attributes = (
             termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
@@ -313,8 +312,8 @@ def _is_raw() -> bool:
 
 
 def _let_go(waiting: queue.Queue[str | None] | None) -> None:
-    """Put nothing in the place of a terminal that is gone, and drop what its writer will never
-    write."""
+    """Let go of a terminal that is gone: replace it by /dev/null and drop the writes that will
+    never be written."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         with contextlib.suppress(OSError):

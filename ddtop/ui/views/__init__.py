@@ -1,1 +1,1 @@
-"""The views of the main screen: one room each, all shown and asked in the same way."""
+"""The views of the main screen: one module each, all with the same interface."""

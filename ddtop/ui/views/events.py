@@ -1,4 +1,4 @@
-"""What happened, the newest last."""
+"""The view of events, the newest last."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ddtop.words import units
 
 
 class EventsView(ListingView):
-    """All that the session's time line has; what was before this viewer looked is found when the
-    view is first shown."""
+    """All entries of the session's timeline. Events from before this viewer connected are found
+    when the view is first shown."""
 
     topic: ClassVar[str] = actions.EVENTS
 
@@ -30,7 +30,7 @@ class EventsView(ListingView):
         self._recalling = False
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """All entries."""
+        """Draw all entries."""
         if not self._recalling and not self.session.recalled and look.recall is not None:
             self._recalling = True
             self.run_worker(self._recall(), name="recall")
@@ -56,7 +56,7 @@ class EventsView(ListingView):
             self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """From when on anything is known, and which rows are visible."""
+        """The time from which on events are known, and which rows are visible."""
         del snapshot
         timeline = self.session.timeline
         if self._recalling:
@@ -67,11 +67,11 @@ class EventsView(ListingView):
         return [since, self.list.range_note]
 
     def keys(self) -> list[Key]:
-        """What can be done with an event."""
+        """The keys for an event."""
         return [("enter", "Enter", "its story"), ("end", "End", "the newest")]
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
-        """The story of an entry is wanted."""
+        """Open the story of the entry."""
         message.stop()
         row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)
         if row is not None:

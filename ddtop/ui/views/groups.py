@@ -33,13 +33,13 @@ from ddtop.wire.records import Group
 PICKED_MOST = 256
 GRID_LINES_MOST = 10
 LARGE, LARGE_NS = 1024, 2_000_000_000
-"""Groups of so many members are looked at once in so long."""
+"""Groups with so many members are examined at most once in this time."""
 
 
 class GroupsView(ListingView):
-    """The grid of ranks, and below it the groups, those that stand still first.
+    """The grid of ranks, and below it the groups, stuck ones first.
 
-    Members are looked at for visible rows only, once a look.
+    Members are examined for visible rows only, once per look.
     """
 
     DEFAULT_CSS = """
@@ -71,7 +71,7 @@ class GroupsView(ListingView):
         self.grid.show([*lines, ()] if lines else [])
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """All groups; nothing is looked at twice for one look."""
+        """Draw all groups; no group is examined twice for one look."""
         if snapshot is not self._snapshot:
             self._snapshot = snapshot
             self._forget(snapshot)
@@ -92,8 +92,8 @@ class GroupsView(ListingView):
         self.put(order, row)
 
     def _forget(self, snapshot: Snapshot) -> None:
-        """What was found of a large group holds a little longer: to look at each member takes as
-        long as all else."""
+        """Drop old results. Those of large groups are kept a little longer: examining each member
+        takes as long as everything else."""
         now, before = snapshot.time_unix_ns, self._looked_unix_ns
         if not before <= now < before + LARGE_NS:
             self._looked_unix_ns = now
@@ -119,13 +119,13 @@ class GroupsView(ListingView):
         return found
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """How many stand still, and which rows are visible."""
+        """How many groups are stuck, and which rows are visible."""
         del snapshot
         still = f"{len(self._waits):,} of {len(self._by_name):,} wait" if self._waits else ""
         return [still, self.list.range_note]
 
     def keys(self) -> list[Key]:
-        """What can be done with a group."""
+        """The keys for a group."""
         return [("enter", "Enter", "members"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
 
     def picked(self) -> tuple[int, ...]:
@@ -134,6 +134,6 @@ class GroupsView(ListingView):
         return group.ranks if group is not None and len(group.ranks) <= PICKED_MOST else ()
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
-        """The page of a group is wanted."""
+        """Open the page of the group."""
         message.stop()
         self.post_message(self.Opened(group=str(message.key)))

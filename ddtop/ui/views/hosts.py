@@ -1,4 +1,4 @@
-"""One row a host."""
+"""One row per host."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ddtop.viewer.thresholds import chosen
 
 SECOND_NS = 1_000_000_000
 SPAN_NS = 10 * SECOND_NS
-"""Over so long the share of a relay's CPU is taken."""
+"""The CPU share of a relay is the mean over this time."""
 HOSTS_WITH_GPUS = 16
-"""With more hosts than this, only the GPUs that want attention are listed."""
+"""With more hosts than this, only the GPUs that need attention are listed."""
 
 
 class HostsView(ListingView):
@@ -38,7 +38,7 @@ class HostsView(ListingView):
         self._relays: dict[tuple[str, int], list[tuple[int, int]]] = {}
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """All hosts."""
+        """Draw all hosts."""
         self.coded.take(look, snapshot)
         if self._due(snapshot):
             self._snapshot = snapshot
@@ -59,7 +59,7 @@ class HostsView(ListingView):
                 line = gpu_line(
                     device, width, glyphs, host.waits(device), part_of(host.devices, gpu)
                 )
-                # A report that is so old says nothing of now.
+                # A report this old says nothing about now.
                 return (
                     line
                     if (host.age_s or 0.0) <= chosen().host_report_old_s
@@ -70,7 +70,7 @@ class HostsView(ListingView):
         self.put([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
 
     def _rows(self) -> list[tuple[HostFacts, int | None]]:
-        """Hosts, and below each its GPUs; of many hosts only those GPUs that want attention."""
+        """The hosts, and below each its GPUs; with many hosts only the GPUs that need attention."""
         few = len(self._found) <= HOSTS_WITH_GPUS
         found: list[tuple[HostFacts, int | None]] = []
         for host in self._found:
@@ -84,7 +84,8 @@ class HostsView(ListingView):
         return found
 
     def _due(self, snapshot: Snapshot) -> bool:
-        """Relays report once a second: more often there is nothing new to find."""
+        """Whether to read again. Relays report once a second: reading more often finds nothing
+        new."""
         before = self._snapshot
         if before is None or before.run != snapshot.run:
             return True
@@ -113,12 +114,12 @@ class HostsView(ListingView):
         return max(known[-1][1] - known[0][1], 0) / (known[-1][0] - known[0][0])
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """What is said of GPUs, and which rows are visible."""
+        """A note about GPUs, and which rows are visible."""
         note = gpus_note(self._found, bool(snapshot.devices), len(self._found) > HOSTS_WITH_GPUS)
         return [*([note] if note else []), self.list.range_note]
 
     def keys(self) -> list[Key]:
-        """What can be done with a host."""
+        """The keys for a host."""
         return [("enter", "Enter", "its ranks"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
 
     def picked(self) -> tuple[int, ...]:
@@ -134,7 +135,7 @@ class HostsView(ListingView):
         return next((host.ranks for host in self.coded.hosts if host.name == key), ())
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
-        """The ranks of a host are wanted."""
+        """Show the ranks of the host."""
         message.stop()
         name = message.key[0] if isinstance(message.key, tuple) else message.key
         host = next((host for host in self.coded.hosts if host.name == name), None)

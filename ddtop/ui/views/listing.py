@@ -33,7 +33,7 @@ class ListingView(View):
         yield self.list
 
     def put(self, keys: Sequence[Hashable], row: Callable[[int], Line]) -> None:
-        """Draw one row a key; of a filter that was typed, those in which each word is found."""
+        """Draw one row per key; with a filter, only the rows that contain all of its words."""
         words = self.searched.lower().split()
         if not words:
             self.list.show(keys, row)
@@ -48,11 +48,11 @@ class ListingView(View):
 
     @property
     def target(self) -> Widget:
-        """The rows."""
+        """The list of rows."""
         return self.list
 
     def on_cursor_list_resized(self, message: PickList.Resized) -> None:
-        """Another size has other columns."""
+        """Another size shows other columns."""
         message.stop()
         look = self.session.shown
         if look.snapshot is not None and self.display:
@@ -60,6 +60,6 @@ class ListingView(View):
         self.post_message(self.Changed())
 
     def on_cursor_list_moved(self, message: PickList.Moved) -> None:
-        """The foot says which rows are visible."""
+        """Update the foot, which shows which rows are visible."""
         message.stop()
         self.post_message(self.Changed())

@@ -1,4 +1,4 @@
-"""One cell a rank."""
+"""The map: one cell per rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ddtop.words import units
 
 
 class MapView(View):
-    """How many are in which state, the cells, and the rank under the cursor."""
+    """The counts of states, the cells, and the rank under the cursor."""
 
     DEFAULT_CSS = """
     MapView #legend, MapView #cursor { height: 1; }
@@ -61,7 +61,7 @@ class MapView(View):
         return self.grid
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """Every rank."""
+        """Draw every rank."""
         self.coded.take(look, snapshot)
         codes, glyphs, width = self.coded.codes, self.session.paint.glyphs, self.size.width
         if self.metric is None or self.metric not in metrics_of(snapshot):
@@ -84,7 +84,7 @@ class MapView(View):
         self.post_message(self.Changed())
 
     def next_metric(self, steps: int) -> None:
-        """The next number of those that are known, around the end."""
+        """The next number that has values; after the last one comes the first."""
         snapshot = self.session.shown.snapshot
         known = [None, *(metrics_of(snapshot) if snapshot is not None else ())]
         at = known.index(self.metric) if self.metric in known else 0
@@ -131,12 +131,12 @@ class MapView(View):
         return ((f"{self.metric.label} {text}", "bold"), ("  ", ""))
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """For how many ranks a cell stands, where that is not one."""
+        """How many ranks a cell stands for, if more than one."""
         del snapshot
         return [self.grid.grid.note()] if self.grid.grid is not None else []
 
     def keys(self) -> list[Key]:
-        """What can be done with the rank under the cursor."""
+        """The keys for the rank under the cursor."""
         return [
             ("enter", "Enter", "rank"),
             ("m", "m", "colour by"),
@@ -150,12 +150,12 @@ class MapView(View):
         return () if self.grid.cursor_rank is None else (self.grid.cursor_rank,)
 
     def on_map_grid_opened(self, message: MapGrid.Opened) -> None:
-        """The page of a rank is wanted."""
+        """Open the page of the rank."""
         message.stop()
         self.post_message(self.Opened(rank=message.rank))
 
     def on_map_grid_moved(self, message: MapGrid.Moved) -> None:
-        """The line below follows the cursor."""
+        """Update the line about the rank under the cursor."""
         message.stop()
         if self.session.shown.snapshot is not None:
             self._show_cursor(self.session.shown.snapshot)

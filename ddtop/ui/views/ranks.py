@@ -1,4 +1,4 @@
-"""One row a rank, with the page of the selected one beside it on wide terminals."""
+"""One row per rank, with the page of the selected rank beside the table on wide terminals."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from ddtop.viewer.source import Look
 from ddtop.viewer.thresholds import chosen
 
 SIDE_FROM = 190
-"""From this width on the selected rank's page stands beside the table: 133 columns for the table,
-66 for the page."""
+"""From this width on, the selected rank's page is beside the table: 133 columns for the table, 66
+for the page."""
 SIDE_WIDTH = 66
 SIDE_STRIP = 13
-"""Rows of the job strip under that page, where the table leaves none."""
+"""Rows of the job strip below that page, if the table leaves none."""
 ONE_LINE_FROM = 14
-"""A view of so many rows gives one of them to the job strip, though there are more ranks."""
+"""A view with so many rows gives one of them to the job strip even if there are more ranks."""
 RECALL_MOST, RECALL_AFTER_S = 256, 3.0
-"""What was before is found by itself in jobs of so many ranks, after the first picture: of larger
-ones it takes seconds of CPU, for a minute that is on the tape."""
+"""In jobs of up to so many ranks, earlier events are found without being asked for, after the first
+picture. In larger jobs that takes seconds of CPU per recorded minute."""
 
 
 class RanksView(View):
@@ -85,7 +85,7 @@ class RanksView(View):
         return self.table
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """The rows that pass the filter, in their order."""
+        """Draw the rows that pass the filter, in their order."""
         self.set_class(self.size.width >= SIDE_FROM, "wide")
         order = self._rows.of(snapshot, look.verdict, self.sort_key, self.descending, self.filter)
         self.table.show(snapshot, order, frozenset(culprits(look.verdict)), self.session.old)
@@ -95,13 +95,13 @@ class RanksView(View):
         self._show_strip(look, snapshot)
 
     def _show_strip(self, look: Look, snapshot: Snapshot) -> None:
-        """The numbers of the whole job in the rows that the ranks leave."""
+        """Draw the job strip in the rows that the ranks leave free."""
         free = self.size.height - 1 - len(snapshot.ranks)
         wide = self.has_class("wide")
         below = free if free >= LINE_LEAST else int(self.size.height >= ONE_LINE_FROM and not wide)
         beside = SIDE_STRIP if wide and not below else 0
-        # The table has its rows and the strip the rest: when the banner grows, the strip gives way
-        # at once.
+        # The table keeps its rows and the strip gets the rest: when the banner grows, the strip
+        # shrinks at once.
         roomy = below >= LINE_LEAST
         _set_height(self.table, str(len(snapshot.ranks)) if roomy else "1fr")
         _set_height(self.strip, "1fr" if roomy else str(below))
@@ -113,12 +113,12 @@ class RanksView(View):
         strip, room = (self.strip, below) if below else (self.side_strip, beside)
         history, quiet = self.session.job_history, look.verdict.health == CRITICAL
         until = snapshot.time_unix_ns if look.travelled or not snapshot.live else None
-        # In a hang it changes every ten seconds only: nothing there is news.
+        # In a hang it changes only every ten seconds: it shows nothing new.
         changes = history.changes // 5 if quiet else history.changes
         made_for = (history, changes, entries, until, quiet, strip.room, room)
         if made_for == self._strip_for:
-            # Its numbers change every two seconds: to make the lines for every look would cost
-            # as much as the rows of the table.
+            # Its numbers change every two seconds: making its lines at every look would cost as
+            # much as the rows of the table.
             return
         self._strip_for = made_for
         facts = JobFacts(snapshot, history, self._events[1], quiet)
@@ -134,8 +134,8 @@ class RanksView(View):
             self.run_worker(recall(self.session), name="recall")
 
     def _follow(self, look: Look) -> None:
-        """The cursor goes to the worst rank when that is another one; between, it is the
-        person's."""
+        """Move the cursor to the worst rank when another rank becomes the worst; in between, the
+        user moves it."""
         worst = next((rank for finding in look.verdict.findings for rank in finding.ranks), None)
         if not self.session.setup.follow or worst is None:
             self._followed = None
@@ -143,14 +143,14 @@ class RanksView(View):
             self._followed = worst
 
     def follow(self) -> None:
-        """Follow the rank at fault, or let go of it."""
+        """Follow the rank at fault, or stop following it."""
         self.session.prefer(follow=not self.session.setup.follow)
         self._followed = None
         self._show_again()
 
     def problem(self, steps: int) -> None:
-        """The cursor goes to the next row that is not healthy, around the end; where some are
-        worse than blocked, to those."""
+        """Move the cursor to the next row that is not healthy; after the last comes the first. If
+        some ranks are worse than blocked, only to those."""
         look = self.session.shown
         if look.snapshot is not None:
             codes = codes_of(look.snapshot, culprits(look.verdict))
@@ -160,18 +160,18 @@ class RanksView(View):
             self.post_message(self.Changed())
 
     def hide(self, hidden: tuple[str, ...]) -> None:
-        """Show all columns but these, where there is room."""
+        """Show all columns except these, room permitting."""
         self.session.prefer(hidden=hidden)
         self.table.hidden = frozenset(hidden)
         self.table.repaint()
         self._show_again()
 
     def columns(self) -> frozenset[str]:
-        """Those that there is room for."""
+        """The keys of the columns that there is room for."""
         return frozenset(column.key for column in self.table.shape.fields)
 
     def show_titles(self) -> None:
-        """The titles alone: also before the first record."""
+        """Draw only the titles: needed even before the first record."""
         self.titles.show(self.sort_key)
 
     def _show_side(self) -> None:
@@ -205,7 +205,7 @@ class RanksView(View):
         return titles[0] + (", largest first" if self.descending else "")
 
     def keys(self) -> list[Key]:
-        """What can be done with rows."""
+        """The keys for rows."""
         return [
             ("enter", "Enter", "rank"),
             ("d", "d", "stacks"),
@@ -216,14 +216,13 @@ class RanksView(View):
         ]
 
     def picked(self) -> tuple[int, ...]:
-        """The tagged ranks, else the one under the cursor."""
+        """The tagged ranks, or else the one under the cursor."""
         if self.table.tagged:
             return tuple(sorted(self.table.tagged))
         return () if self.table.cursor_rank is None else (self.table.cursor_rank,)
 
     def sort(self, steps: int) -> None:
-        """Sort by the next column that is shown; before the first one lies the order of the
-        verdict."""
+        """Sort by the next shown column; the order of the verdict comes before the first column."""
         shown = [None, *self.table.shape.fields]
         keys = [column.key if column else BY_VERDICT for column in shown]
         at = keys.index(self.sort_key) if self.sort_key in keys else 0
@@ -236,7 +235,7 @@ class RanksView(View):
         self._show_again()
 
     def search(self, text: str) -> None:
-        """Show the rows that have this."""
+        """Show the rows that contain this text."""
         self.searched = text.strip()
         self.filter = parse_filter(text)
         self._show_again()
@@ -248,7 +247,7 @@ class RanksView(View):
         self.post_message(self.Changed())
 
     def on_title_row_picked(self, message: TitleRow.Picked) -> None:
-        """A title was clicked: sort by it, a second click turns the order around."""
+        """Sort by the clicked title; a second click reverses the order."""
         message.stop()
         if message.column.key == self.sort_key:
             self.descending = not self.descending
@@ -257,7 +256,7 @@ class RanksView(View):
             self.sort_by(message.column)
 
     def on_cursor_list_opened(self, message: RankTable.Opened) -> None:
-        """The page of a rank is wanted."""
+        """Open the page of the rank."""
         message.stop()
         if isinstance(message.key, int):
             self.post_message(self.Opened(rank=message.key))
@@ -268,7 +267,7 @@ class RanksView(View):
         self._show_again()
 
     def on_resize(self) -> None:
-        """The strip has more or less room."""
+        """Draw the strip again: it has more or less room."""
         self._show_again()
 
     def on_cursor_list_moved(self, message: RankTable.Moved) -> None:

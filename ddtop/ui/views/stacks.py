@@ -1,4 +1,4 @@
-"""The stacks that were taken last."""
+"""The view of the last stack dump."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddtop.ui.widgets.lines import LinesView
 from ddtop.viewer.source import Look
 
 POLL_S = 0.25
-"""Source lines are read on a thread of their own and come a moment later."""
+"""Source lines are read on a separate thread and arrive a moment later."""
 
 
 class StacksView(View):
-    """Merged: classes, or a tree. New ones are asked for on a page of their own."""
+    """Merged stacks as classes or as a tree. New stacks are asked for on the stacks page."""
 
     topic: ClassVar[str] = actions.STACKS
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -40,7 +40,7 @@ class StacksView(View):
         self._went_for = ""
 
     def compose(self) -> ComposeResult:
-        """Lines to scroll."""
+        """The lines, which can be scrolled."""
         yield self.body
 
     @property
@@ -49,7 +49,7 @@ class StacksView(View):
         return self.body
 
     def on_mount(self) -> None:
-        """Look for what is read meanwhile."""
+        """Check regularly for source lines that have been read."""
         self.set_interval(POLL_S, self._poll)
 
     def _poll(self) -> None:
@@ -57,7 +57,7 @@ class StacksView(View):
             self._show_again()
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """The last dump, no matter who asked for it."""
+        """Draw the last dump, no matter who asked for it."""
         del look, snapshot
         lines = self.asked.lines(self.body.reading_room)
         self._count = len(lines)
@@ -77,12 +77,12 @@ class StacksView(View):
         self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """How much there is to scroll."""
+        """Which lines are visible."""
         del snapshot
         return [f"{self._count} lines"] if self._count > self.body.size.height > 0 else []
 
     def keys(self) -> list[Key]:
-        """How to see more of them, and newer ones."""
+        """The keys that show more of the stacks, and newer ones."""
         shape = self.asked.shape
         threads = "fewer threads" if shape.threads else "all threads"
         asks: list[Key] = [] if self.session.shown.recording else [("D", "D", "ask all")]
@@ -94,7 +94,7 @@ class StacksView(View):
         ]
 
     def action_change_view(self) -> None:
-        """From classes to the tree and back."""
+        """Switch between classes and the tree."""
         self.asked.change_view()
         self.body.scroll_home(animate=False)
         self._show_again()
@@ -105,6 +105,6 @@ class StacksView(View):
         self._show_again()
 
     def action_threads(self) -> None:
-        """Show the other threads in full, or in a line a class."""
+        """Show the other threads in full, or one line per class."""
         self.asked.change_threads()
         self._show_again()

@@ -1,4 +1,4 @@
-"""What the main screen knows of a view.
+"""The interface between the main screen and a view.
 
 To add one: a subclass with its `topic`, an entry in `actions.VIEWS`, a text in `render.helping`,
 and a line in `MainScreen`.
@@ -23,7 +23,7 @@ from ddtop.viewer.source import Look
 
 
 class View(Vertical):
-    """Draws the facts that the session shows, while it is in front. `topic` names it everywhere."""
+    """Draws the session's facts while it is in front. `topic` names it everywhere."""
 
     DEFAULT_CSS = """
     View { height: 1fr; }
@@ -31,8 +31,8 @@ class View(Vertical):
     topic: ClassVar[str]
 
     class Opened(Message):
-        """A page is wanted: of a `rank`, of a process `group`, of an `entry` of the time line; or a
-        `host`'s ranks."""
+        """Asks for a page: of a `rank`, of a process `group` or of an `entry` of the timeline; or
+        for a `host`'s ranks."""
 
         def __init__(
             self,
@@ -46,8 +46,8 @@ class View(Vertical):
             self.rank, self.group, self.entry, self.host = rank, group, entry, host
 
     class Changed(Message):
-        """The cursor, the visible part or the size is another: the foot and the keys may have to
-        be."""
+        """The cursor, the visible part or the size has changed: the foot and the keys may have to
+        change too."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(id=self.topic)
@@ -57,15 +57,16 @@ class View(Vertical):
 
     @property
     def target(self) -> Widget:
-        """What gets the keys."""
+        """The widget that gets the keys."""
         raise NotImplementedError
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """Draw this look; its snapshot is there. At most ten milliseconds for 10,000 ranks."""
+        """Draw this look, which has a snapshot, in at most ten milliseconds for 10,000 ranks."""
         raise NotImplementedError
 
     def search(self, text: str) -> None:
-        """Show the rows that have these words, or go to the first; `found` says how many."""
+        """Show the rows that contain these words, or go to the first match; `found` is the number
+        of matches."""
         self.searched, self.found = text.strip(), ""
         look = self.session.shown
         if look.snapshot is not None and self.is_mounted:
@@ -73,22 +74,22 @@ class View(Vertical):
         self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """What the foot should say: what differs from the plain picture."""
+        """Notes for the foot: everything that differs from the default picture."""
         del snapshot
         return []
 
     def keys(self) -> list[Key]:
-        """Keys that do something here now, the most wanted first."""
+        """Keys that work here now, the most useful first."""
         return []
 
     def picked(self) -> tuple[int, ...]:
-        """The ranks that a dump or a signal is for; empty: all."""
+        """The ranks that a dump or a signal applies to; empty: all."""
         return ()
 
 
 class Coded:
-    """The class of each rank and the ranks of each host, made once a look; views of one screen
-    share it."""
+    """The class of each rank and the ranks of each host, computed once per look and shared by the
+    views of a screen."""
 
     def __init__(self) -> None:
         self.codes = b""
@@ -98,7 +99,7 @@ class Coded:
         self._hosts_for: tuple[object, ...] = ()
 
     def take(self, look: Look, snapshot: Snapshot) -> None:
-        """Take in a look; nothing for one that was taken before."""
+        """Compute both for a look; does nothing if that was done before."""
         if snapshot is self._snapshot:
             return
         self._snapshot = snapshot
@@ -113,6 +114,5 @@ class Coded:
         if subject != self._hosts_for:
             self._hosts_for = subject
             hosts = hosts_of_ranks(names_of(snapshot.ranks))
-            # The same hosts stay the same object: by that the map knows that nothing has to be laid
-            # out anew.
+            # Unchanged hosts stay the same object: so the map knows that its layout is still valid.
             self.hosts = self.hosts if hosts == self.hosts else hosts

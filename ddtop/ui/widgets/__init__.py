@@ -1,1 +1,2 @@
-"""Thin widgets: they hold a cursor and a scroll position, and draw what `render` made."""
+"""Thin widgets: they hold a cursor and a scroll position, and draw the lines that `render`
+makes."""

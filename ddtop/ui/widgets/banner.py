@@ -1,4 +1,4 @@
-"""What is wrong, below the header; its height changes only when the finding does."""
+"""The banner below the header: what is wrong. Its height changes only with the finding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Banner(LinesView):
     BINDINGS: ClassVar[list[BindingType]] = [("enter", "open", "why")]
 
     class Opened(Message):
-        """The findings are wanted."""
+        """Asks for the findings page."""
 
     def __init__(self, paint: Paint, name: str | None = None) -> None:
         super().__init__(paint, name, focusable=True)
@@ -32,8 +32,8 @@ class Banner(LinesView):
     def show_for(self, subject: object, lines: Sequence[Line]) -> None:
         """Draw these lines.
 
-        As long as `subject` is the same the banner does not get lower: a duration that grows by a
-        digit may wrap a line more, and one that shrinks must not pull the table up and down.
+        While `subject` is the same, the banner does not shrink: its sentence may wrap to one more
+        line when a duration gets another digit, and the table must not move up and down with it.
         """
         held, most = self._pinned
         height = max(len(lines), most if held == subject else 0)

@@ -1,5 +1,5 @@
-"""Rows with a cursor on one of them: only the visible ones are made, and only those that differ are
-drawn again."""
+"""Rows with a cursor on one of them. Only visible rows are made, and only changed rows are drawn
+again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddtop.ui.session import Paint
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """All that decides what one line of the list looks like."""
+    """Everything that determines how one line of the list looks."""
 
     line: Line
     at_fault: bool = False
@@ -29,10 +29,10 @@ class ListRow:
 
 
 class CursorList(ScrollView, can_focus=True):
-    """The cursor is on a key, not on a line: it goes where its key goes.
+    """The cursor is on a key, not on a line: it moves with its key.
 
-    Until it has been moved it stays on the first row; with `at_end` on the last, which is the
-    newest.
+    Until the user moves it, it stays on the first row, or with `at_end` on the last row, which is
+    the newest.
     """
 
     DEFAULT_CSS = """
@@ -50,17 +50,17 @@ class CursorList(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """What the row stands for is wanted."""
+        """Asks for the page of this row."""
 
         def __init__(self, key: Hashable) -> None:
             super().__init__()
             self.key = key
 
     class Moved(Message):
-        """The cursor or the visible part is another."""
+        """The cursor or the visible part has changed."""
 
     class Resized(Message):
-        """The list has another size: columns and titles may be others now."""
+        """The list has a new size: columns and titles may have changed."""
 
     def __init__(self, paint: Paint, name: str | None = None, *, at_end: bool = False) -> None:
         super().__init__(id=name)
@@ -73,7 +73,7 @@ class CursorList(ScrollView, can_focus=True):
         self._drawn: dict[int, ListRow] = {}
 
     def made(self, index: int) -> ListRow:
-        """The row of that index, which is there; called for visible ones only."""
+        """Make the row with that index, which exists; called for visible rows only."""
         raise NotImplementedError
 
     @property
@@ -114,7 +114,7 @@ class CursorList(ScrollView, can_focus=True):
         if not self._touched or self.cursor_key is None:
             self._cursor = last if self._at_end else 0
         elif not (self._cursor <= last and self._keys[self._cursor] == self.cursor_key):
-            # One that is gone leaves the cursor on the line where it was.
+            # If the cursor's key is gone, the cursor stays on the same line.
             found = next(
                 (at for at, key in enumerate(self._keys) if key == self.cursor_key), self._cursor
             )
@@ -122,8 +122,8 @@ class CursorList(ScrollView, can_focus=True):
         self.cursor_key = self._keys[self._cursor]
 
     def _keep_visible(self) -> None:
-        """Scroll to the cursor; not in a list that nobody has touched, where the mouse wheel may
-        have been."""
+        """Scroll to the cursor. Not before the user has moved it: the mouse wheel may have scrolled
+        the list."""
         top, height = self.scroll_offset.y, self.size.height
         if height <= 0 or not (self._touched or self._at_end):
             return
@@ -136,7 +136,7 @@ class CursorList(ScrollView, can_focus=True):
         return self.made(index) if 0 <= index < len(self._keys) else ListRow(())
 
     def _redraw(self) -> None:
-        """Find the visible lines that differ from what was drawn, and ask for those."""
+        """Find the visible lines that differ from the drawn ones, and redraw those."""
         top, width = self.scroll_offset.y, self.size.width
         fresh = {y: self._row_at(top + y) for y in range(self.size.height)}
         for y, row in fresh.items():
@@ -156,25 +156,26 @@ class CursorList(ScrollView, can_focus=True):
         )
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Other rows are visible now."""
+        """Draw the rows that are visible now."""
         self._redraw()
         super().watch_scroll_y(old_value, new_value)
         self.post_message(self.Moved())
 
     def on_resize(self) -> None:
-        """Rows may be cut elsewhere now, and the cursor's may be one that has no room any more."""
+        """Draw again: rows may be cut at another column, and the cursor's row may be out of
+        view."""
         self._drawn.clear()
         self._keep_visible()
         self._redraw()
         self.post_message(self.Resized())
 
     def move_to(self, index: int) -> None:
-        """Put the cursor on that row, or on the nearest that there is."""
+        """Put the cursor on that row, or on the nearest one that exists."""
         if not self._keys:
             return
         last = len(self._keys) - 1
         self._cursor = min(max(index, 0), last)
-        # At the newest row the list follows: the next one is to be seen too.
+        # With the cursor on the newest row the list follows new rows.
         self._touched = not (self._at_end and self._cursor == last)
         self.cursor_key = self._keys[self._cursor]
         self._keep_visible()
@@ -194,7 +195,7 @@ class CursorList(ScrollView, can_focus=True):
         self.move_to(len(self._keys) - 1 if last else 0)
 
     def action_open(self) -> None:
-        """Ask for what the row under the cursor stands for."""
+        """Ask for the page of the row under the cursor."""
         if self.cursor_key is not None:
             self.post_message(self.Opened(self.cursor_key))
 

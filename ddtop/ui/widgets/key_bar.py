@@ -1,4 +1,4 @@
-"""The last line: the keys that do something here."""
+"""The last line: the keys that work here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str, str]
 
 
 def key_line(keys: Sequence[Key], width: int) -> Line:
-    """The keys from the left, as many as fit; the most useful come first."""
+    """As many keys as fit, from the left; the most useful come first."""
     spans: list[Span] = []
     for _, shown, label in keys:
         part: list[Span] = [("  ", "")] if spans else []
@@ -29,7 +29,7 @@ def key_line(keys: Sequence[Key], width: int) -> Line:
 
 
 def key_at(keys: Sequence[Key], x: int) -> str | None:
-    """The key whose words stand at that column."""
+    """The key whose words are at that column."""
     start = 0
     for name, shown, label in keys:
         end = start + len(shown) + 1 + len(label)
@@ -53,7 +53,7 @@ class KeyBar(Widget):
         self._keys: Sequence[Key] = ()
 
     def show(self, keys: Sequence[Key]) -> None:
-        """Offer these keys."""
+        """Show these keys."""
         if keys != self._keys:
             self._keys = keys
             self.refresh()

@@ -1,4 +1,4 @@
-"""Lines of named styles on the screen, scrolled where they are more than fit."""
+"""Lines of named styles on the screen; they scroll if not all fit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WIDEST = 120
 
 
 class LinesView(ScrollView):
-    """Shows lines; when they change only the lines that differ are drawn again.
+    """Shows lines and redraws only the changed ones.
 
-    `margin`: a thin upright line at the left, which parts a side pane from the table.
+    `margin`: a thin vertical line at the left that separates a side pane from the table.
     """
 
     DEFAULT_CSS = """
@@ -52,12 +52,12 @@ class LinesView(ScrollView):
 
     @property
     def room(self) -> int:
-        """Columns that a line may take."""
+        """The number of columns that a line may use."""
         return self.size.width - (2 if self._margin else 0)
 
     @property
     def reading_room(self) -> int:
-        """The same for text, which is hard to read where it is wider than `WIDEST`."""
+        """The same for text, at most `WIDEST`: wider text is hard to read."""
         return min(self.room, WIDEST)
 
     def show(self, lines: Sequence[Line]) -> None:
@@ -83,11 +83,11 @@ class LinesView(ScrollView):
         return strip_of(line, self.size.width, self._paint.palette)
 
     def action_page_up(self) -> None:
-        """A screen back."""
+        """Scroll up by a screen."""
         self.scroll_page_up(animate=False)
 
     def action_page_down(self) -> None:
-        """A screen on."""
+        """Scroll down by a screen."""
         self.scroll_page_down(animate=False)
 
 

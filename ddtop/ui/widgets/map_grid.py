@@ -1,5 +1,5 @@
-"""The cells of the map: lines are made when they are wanted, and drawn again only where they
-differ."""
+"""The cells of the map. A line is made only when it is needed, and redrawn only when it has
+changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddtop.ui.session import Paint
 
 
 class MapGrid(Widget, can_focus=True):
-    """One cell a rank, as far as there is room. Until the cursor has been moved it stays on the
+    """One cell per rank, as far as there is room. Until the user moves the cursor, it stays on the
     worst rank."""
 
     DEFAULT_CSS = """
@@ -42,14 +42,14 @@ class MapGrid(Widget, can_focus=True):
     ]
 
     class Opened(Message):
-        """One rank's page is wanted."""
+        """Asks for the page of one rank."""
 
         def __init__(self, rank: int) -> None:
             super().__init__()
             self.rank = rank
 
     class Moved(Message):
-        """The cursor or the grid is another one."""
+        """The cursor or the grid has changed."""
 
     def __init__(self, paint: Paint, name: str | None = None) -> None:
         super().__init__(id=name)
@@ -66,7 +66,7 @@ class MapGrid(Widget, can_focus=True):
     def show(
         self, hosts: Sequence[HostRanks], codes: bytes, looks: StateLooks = STATE_LOOKS
     ) -> None:
-        """Draw these ranks: their codes, and how those look."""
+        """Draw these ranks: their codes, and the looks of the codes."""
         changed = codes != self._codes or hosts is not self._hosts or looks is not self._looks
         self._codes, self._hosts, self._looks = codes, hosts, looks
         if not self._touched and codes:
@@ -94,8 +94,8 @@ class MapGrid(Widget, can_focus=True):
         self.refresh()
 
     def _lay_out(self) -> bool:
-        """Whether the ranks stand elsewhere now. Half blocks are of colour only: not without
-        colours of our own."""
+        """Place the ranks; returns whether any place has changed. Half blocks show states by colour
+        only, so they need a palette with colours."""
         halves = self._paint.palette.background is not None and bool(self._paint.glyphs.eighths)
         wanted = (id(self._hosts), len(self._codes), self.size, halves)
         if wanted == self._laid_for or not self._codes or not self.size.area:
@@ -114,7 +114,7 @@ class MapGrid(Widget, can_focus=True):
         )
 
     def _shown_cursor(self) -> int | None:
-        """No cursor is drawn over the culprit's mark before somebody moves it."""
+        """The cursor to draw: none over the culprit's mark until the user moves it."""
         return self.cursor_rank if self._touched else None
 
     def _redraw(self) -> None:
@@ -132,7 +132,7 @@ class MapGrid(Widget, can_focus=True):
         )
 
     def on_resize(self) -> None:
-        """There is room for more or for less."""
+        """Place the ranks again: there is more or less room."""
         self._lay_out()
         self._drawn.clear()
         self._redraw()
@@ -173,8 +173,8 @@ class MapGrid(Widget, can_focus=True):
             self._move_to(len(self._codes) - 1 if last else 0)
 
     def action_trouble(self, steps: int) -> None:
-        """Move the cursor to the next rank that is not healthy, around the end; where some are
-        worse than blocked, to those."""
+        """Move the cursor to the next rank that is not healthy; after the last comes the first. If
+        some ranks are worse than blocked, only to those."""
         if not self._codes:
             return
         count, at = len(self._codes), self.cursor_rank or 0

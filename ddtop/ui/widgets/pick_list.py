@@ -1,4 +1,4 @@
-"""Rows to pick one from, each a line that somebody else makes."""
+"""A list to pick one row from; its lines are made by the caller."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ddtop.ui.widgets.cursor_list import CursorList, ListRow
 
 
 class PickList(CursorList):
-    """One row a key."""
+    """One row per key."""
 
     def __init__(self, paint: Paint, name: str | None = None, *, at_end: bool = False) -> None:
         super().__init__(paint, name, at_end=at_end)
         self._line: Callable[[int], Line] | None = None
 
     def show(self, keys: Sequence[Hashable], line: Callable[[int], Line]) -> None:
-        """Draw one row a key; `line` makes that of an index, and is called for visible ones
+        """Draw one row per key; `line` makes the line of an index, and is called for visible rows
         only."""
         self._line = line
         self.show_keys(keys)
 
     def made(self, index: int) -> ListRow:
-        """The line, and whether the cursor is on it."""
+        """Make the line, and note whether the cursor is on it."""
         line = self._line(index) if self._line is not None else ()
         return ListRow(line, selected=self._keys[index] == self.cursor_key)

@@ -1,4 +1,4 @@
-"""The rule under the banner: which views there are, or where in time the screen stands."""
+"""The rule under the banner: the names of the views, or the shown moment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ddtop.ui.widgets.lines import LinesView
 
 
 class ViewBar(LinesView):
-    """A click on a view's name shows it."""
+    """Shows the names of the views; a click on a name shows that view."""
 
     class Picked(Message):
-        """That view is wanted."""
+        """Asks for that view."""
 
         def __init__(self, view: str) -> None:
             super().__init__()
