@@ -12,6 +12,7 @@ from typing import Any
 from ddtop.diagnosis.finding import UNKNOWN, Finding, Muted, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.state.facts import Ended, RankFacts, Snapshot
+from ddtop.model.state.job_progress import as_it_stands
 from ddtop.model.state.probes import probes_off
 from ddtop.wire.progress import Expectation, Speed, TrainingProgress
 from ddtop.wire.records import Group, OpenCall, RpcState, Stage
@@ -187,6 +188,11 @@ def _group(group: Group) -> Json:
     }
 
 
+def _training(snapshot: Snapshot, rank: RankFacts) -> TrainingProgress | None:
+    told = rank.progress.training
+    return told and as_it_stands(told, snapshot.still_since_unix_ns is not None)
+
+
 def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
     return {
         "rank": rank.rank,
@@ -208,7 +214,7 @@ def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:
         "cpu_ratio": rank.process.cpu_ratio,
         "rss_bytes": rank.process.rss_bytes,
         "report_age_s": rank.agent.report_age_s,
-        "progress": progress_json(rank.progress.training),
+        "progress": progress_json(_training(snapshot, rank)),
         "coordinates": {name: place for name, place, _ in rank.comm.coordinates} or None,
         "pipeline": [_stage(stage) for stage in rank.comm.pipeline] or None,
         "role": rank.hello.role if rank.hello is not None else None,

@@ -24,6 +24,13 @@ def test_what_nobody_counts_is_left_out():
     assert progress_text(TrainingProgress("user", 3, phase="warm-up")) == "step 3, in phase warm-up"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.9996, "2.00"), (0.5, "0.500"), (41.0, "41.0"), (412.6, "413")]
+)
+def test_a_loss_keeps_its_three_digits(value, text):
+    assert progress_text(TrainingProgress("user", loss=value)) == f"loss {text}"
+
+
 def test_every_phase_has_words():
     assert set(PHASE_WORDS) == set(PHASES)
 

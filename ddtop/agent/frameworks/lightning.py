@@ -3,8 +3,11 @@
 Source: `Trainer` (lightning 2.6, pytorch/trainer/trainer.py:1559-1740): global_step, max_steps,
 current_epoch, max_epochs, num_training_batches, state.stage, and the numbers that its progress bar
 and its loggers have been given. Nothing is computed: `estimated_stepping_batches` would make a
-DataLoader. Caveat: values that are still tensors are read only if they are on the CPU. Check: the
-trainer's progress bar.
+DataLoader. Samples are the batches that are done, times `batch_size` of the DataLoader
+(loops/fit_loop.py:257) and `num_replicas` of its sampler. Caveat: the last batch of an epoch counts
+as a whole one; of several DataLoaders, or of one that makes its batches itself, no samples are
+known. Values that are still tensors are read only if they are on the CPU. Check: the trainer's
+progress bar.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class LightningSource(ObjectSource):
             epoch=own.current_epoch + min(done / batches, 1.0) if batches else None,
             total_epochs=float(epochs) if epochs and epochs > 0 else None,
             phase=STAGES.get(str(getattr(stage, "value", stage))) if self.runs else IDLE,
+            samples=_samples(own, fit),
             loss=_loss(own._logger_connector),
             lr=_rate(own),
         )
@@ -69,6 +73,20 @@ def _total(trainer: Any, batches: float | None, epochs: int | None) -> int | Non
         each = -(-int(batches) // max(int(trainer.accumulate_grad_batches), 1))
         return min(most, each * epochs) if most > 0 else each * epochs
     return most if most > 0 else None
+
+
+def _samples(trainer: Any, fit: Any) -> float | None:
+    """Of all ranks since the start; None where nothing says how many a batch has."""
+    loaders: Any = getattr(getattr(fit, "_combined_loader", None), "flattened", None) or ()
+    if len(loaders) != 1:
+        return None
+    size = getattr(loaders[0], "batch_size", None)
+    replicas = getattr(getattr(loaders[0], "sampler", None), "num_replicas", None)
+    if replicas is None and getattr(trainer.strategy, "world_size", 1) == 1:
+        replicas = 1
+    if not isinstance(size, int) or not isinstance(replicas, int):
+        return None
+    return float(fit.epoch_loop.batch_progress.total.completed * size * replicas)
 
 
 def _loss(connector: Any) -> float | None:

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TypeVar
 
+import msgspec
+
 from ddtop.model.state.facts import RankFacts
 from ddtop.wire.progress import TRAIN, TrainingProgress
 
 T = TypeVar("T")
 
 
-def of_job(ranks: Iterable[RankFacts]) -> TrainingProgress | None:
-    """One progress for all ranks; None while no rank reports any.
+def of_job(ranks: Iterable[RankFacts], still: bool = False) -> TrainingProgress | None:
+    """One progress for all ranks; None while no rank reports any. `still`: no rank makes steps.
 
     Steps and rates are the median over the ranks that have the most frequent source of steps. What
     only some ranks know (loss and bars are often rank 0's) is taken from the lowest of them. The
@@ -30,7 +32,7 @@ def of_job(ranks: Iterable[RankFacts]) -> TrainingProgress | None:
     rest = [*own, *(one for _, one in known if one.source != source)]
     phased = _phase([one for rank, one in known if not rank.gone] or [one for _, one in known])
     steps = [one.step for one in own if one.step is not None]
-    return TrainingProgress(
+    found = TrainingProgress(
         source=source,
         step=int(median(steps)) if steps else None,
         total_steps=_first([one.total_steps for one in own]),
@@ -48,6 +50,17 @@ def of_job(ranks: Iterable[RankFacts]) -> TrainingProgress | None:
         longest_s=phased.longest_s,
         phases_ended=phased.phases_ended,
     )
+    return as_it_stands(found, still)
+
+
+def as_it_stands(progress: TrainingProgress, still: bool) -> TrainingProgress:
+    """Without a time left if the job is `still`: nobody knows when it goes on, or whether.
+
+    In a validation or a checkpoint no steps are expected, so the time stays.
+    """
+    if not still or progress.eta_s is None or progress.phase not in (None, TRAIN):
+        return progress
+    return msgspec.structs.replace(progress, eta_s=None)
 
 
 def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:

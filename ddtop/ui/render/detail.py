@@ -9,6 +9,7 @@ import msgspec
 
 from ddtop.model.stacks.merge import merge
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.job_progress import as_it_stands
 from ddtop.present.collectives import what_moves
 from ddtop.present.glyphs import STATE_MEANINGS, UNICODE, Glyphs, state_style
 from ddtop.present.hosts.hosts import clock_words
@@ -178,7 +179,8 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("expected", clean(_expected(snapshot, region)))
     if progress is None:
         return
-    counts = msgspec.structs.replace(progress, phase=None)
+    known = as_it_stands(progress, snapshot.still_since_unix_ns is not None)
+    counts = msgspec.structs.replace(known, phase=None)
     page.item(clean(progress.source), clean(progress_text(counts)))
     if progress.phase is not None:
         page.item("phase", clean(_phase(snapshot, progress)))

@@ -126,10 +126,15 @@ class LightningTrainer:
     """lightning 2.6: pytorch/trainer/trainer.py:997, 1439, 1559-1740."""
 
     def __init__(self, stage="train", **more):
-        progress = SimpleNamespace(current=SimpleNamespace(completed=50))
+        progress = SimpleNamespace(
+            current=SimpleNamespace(completed=50), total=SimpleNamespace(completed=650)
+        )
+        loader = SimpleNamespace(batch_size=16, sampler=SimpleNamespace(num_replicas=2))
         self.state = SimpleNamespace(stage=SimpleNamespace(value=stage))
         self.fit_loop = SimpleNamespace(
-            max_batches=200, epoch_loop=SimpleNamespace(batch_progress=progress)
+            max_batches=200,
+            epoch_loop=SimpleNamespace(batch_progress=progress),
+            _combined_loader=SimpleNamespace(flattened=[loader]),
         )
         self.global_step, self.current_epoch, self.max_epochs = 650, 3, 10
         self.max_steps, self.accumulate_grad_batches = -1, 1
@@ -158,7 +163,31 @@ def test_the_counts_of_lightning_are_the_progress(pl):
 
     assert (found.step, found.total_steps, found.epoch) == (650, 2000, 3.25)
     assert (found.total_epochs, found.phase) == (10.0, "train")
-    assert (found.loss, found.lr) == (0.75, 0.01)
+    assert (found.loss, found.lr, found.samples) == (0.75, 0.01, 650 * 16 * 2)
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        SimpleNamespace(batch_size=None),
+        SimpleNamespace(batch_size=16, sampler=SimpleNamespace()),
+        [],
+    ],
+)
+def test_lightning_knows_no_samples_where_nothing_says_how_many_a_batch_has(pl, loader):
+    trainer = pl()
+    trainer.strategy.world_size = 2
+    trainer.fit_loop._combined_loader.flattened = [loader]
+
+    assert trainer._run(None).samples is None
+
+
+def test_one_rank_of_lightning_needs_no_distributed_sampler_to_know_its_samples(pl):
+    trainer = pl()
+    loader = SimpleNamespace(batch_size=16, sampler=SimpleNamespace())
+    trainer.fit_loop._combined_loader.flattened = [loader]
+
+    assert trainer._run(None).samples == 650 * 16
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ from ddtop.model.state.job_progress import of_job
 from ddtop.wire.progress import TrainingProgress
 
 
-def job(*told):
-    return of_job(
+def job(*told, still=False):
+    ranks = (
         RankFacts(rank, State.RUNNING, progress=ProgressFacts(training=progress))
         for rank, progress in enumerate(told)
     )
+    return of_job(ranks, still)
 
 
 def test_without_a_report_there_is_none():
@@ -32,6 +33,20 @@ def test_steps_are_the_median_and_the_loss_is_the_lowest_ranks():
     )
 
     assert (found.step, found.total_steps, found.loss) == (12, 99, 2.5)
+
+
+def test_a_job_that_makes_no_progress_has_no_time_left():
+    told = TrainingProgress("lightning", 701, 2000, phase="train", eta_s=600.0)
+
+    assert job(told, told).eta_s == 600.0
+    assert job(told, told, still=True).eta_s is None
+    assert job(told, still=True).step == 701
+
+
+def test_a_job_that_saves_a_checkpoint_keeps_its_time_left_though_no_steps_are_made():
+    told = TrainingProgress("lightning", 701, 2000, phase="checkpoint", eta_s=600.0)
+
+    assert job(told, still=True).eta_s == 600.0
 
 
 def test_the_job_saves_a_checkpoint_while_one_of_its_ranks_does():
