@@ -21,6 +21,7 @@ from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
 from ddtop.agent.progress_notes import progress_notes
 from ddtop.wire import page as layout
+from tests.benchmarks import progress_sources
 from tests.benchmarks.table import Row, limited
 
 UNSET_BAR_NS, STEP_BAR_US = 100.0, 5.0
@@ -58,6 +59,11 @@ def measure(repeats: int) -> Iterator[Row]:
             probe.fields(tick)
 
         yield Row("progress, one report on the agent's thread", f"{_ns(report, repeats):.0f} ns")
+        for name, source in progress_sources.sources():
+            cost_us = _ns(source.read, repeats) / 1000
+            yield limited(
+                f"reading {name}, on the agent's thread", cost_us, STEP_BAR_US, "us", digits=2
+            )
     finally:
         ddtop._agent = None
         current.become(before)
