@@ -23,10 +23,14 @@ def _cells(case: Case, chosen: argparse.Namespace) -> list[str]:
     """What is measured of this program; sentences go to stderr."""
     if chosen.bits:
         return [same_bits(case)]
-    said, counted = healthy(case, chosen.healthy) if chosen.healthy else ("-", "-")
-    cells = [said, counted]
-    for fault in chosen.faults.split(","):
-        found, sentence = faulty(case, fault)
+    faults = chosen.faults.split(",")
+    if chosen.healthy:
+        told, first = healthy(case, chosen.healthy, faults[0])
+    else:
+        told, first = ("-", "-"), faulty(case, faults[0])
+    cells = list(told)
+    for fault in faults:
+        found, sentence = first if fault == faults[0] else faulty(case, fault)
         cells.append(found)
         if chosen.sentences or found == "MISSED":
             print(f"{case.name}, {fault}: {found}: {sentence}", file=sys.stderr, flush=True)

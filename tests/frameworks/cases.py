@@ -78,7 +78,12 @@ CASES = (
     _loop("DeepSpeed ZeRO-1", "deepspeed", "deepspeed", "deepspeed"),
     _loop("DeepSpeed ZeRO-2", "deepspeed", "deepspeed", "deepspeed", variables={"STAGE": "2"}),
     _loop("ignite", "ignite", "ignite", "ignite"),
-    Case("Ray Train", "ray_train.py", "ray", "ray-train", launch=()),
+    Case(
+        *("Ray Train", "ray_train.py", "ray", "ray-train"),
+        launch=(),
+        # Else equal lines of two workers are printed once, with a remark behind the first.
+        variables={"RAY_DEDUP_LOGS": "0"},
+    ),
     _loop("FSDP2", "fsdp2", "torch", None),
     _loop("tensor parallel", "tp", "torch", None),
     _loop("pipeline 1F1B", "pipeline", "torch", None),

@@ -21,6 +21,8 @@ FOLDER = Path(os.environ.get("FAULT_FOLDER", "/nonexistent"))
 STEP_S = 0.05
 EVERY = 20
 """Steps between two barriers of the user's own, which the fault `skip` leaves out."""
+TRAINS = 6
+"""After so many steps the file "trains-RANK" says that this rank trains."""
 _state = {"steps": 0, "began": 0.0}
 
 
@@ -33,6 +35,8 @@ def at(rank: int) -> None:
     time.sleep(STEP_S)
     _state["steps"] += 1
     _state["began"] = _state["began"] or time.monotonic()
+    if _state["steps"] == TRAINS:
+        _say(f"trains-{rank}")
     due = rank == RANK and _due()
     if FAULT == "skip" and _state["steps"] % EVERY == 0:
         if due:

@@ -8,7 +8,8 @@ import ray
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-WATCHED = {name: value for name, value in os.environ.items() if name.startswith(("DDTOP", "FAULT"))}
+PASSED_ON = ("DDTOP", "FAULT", "STEPS")
+"""Ray's workers have the environment of its daemons, and not the program's."""
 
 
 def loop():
@@ -18,7 +19,7 @@ def loop():
     import ray.train
     import torch
     from fault import at
-    from own_loops import batches, net
+    from own_loops import batches, digest, net
     from ray.train.torch import prepare_model
 
     rank = ray.train.get_context().get_world_rank()
@@ -32,9 +33,11 @@ def loop():
         optimizer.step()
         if step % 20 == 0:
             ray.train.report({"step": step, "loss": loss.item()})
+    digest(model)
 
 
 if __name__ == "__main__":
-    variables = {**WATCHED, "PROGRAMS": os.path.dirname(os.path.abspath(__file__))}
+    variables = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    variables["PROGRAMS"] = os.path.dirname(os.path.abspath(__file__))
     ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": variables})
     TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2)).fit()
