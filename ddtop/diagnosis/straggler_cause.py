@@ -51,6 +51,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
         _of_gpu(rank, others, share, snapshot, policy),
         _of_cpu(rank, others, share, host, policy),
         _of_memory(rank, others, host, policy),
+        _of_other_programs(rank, others, share, snapshot, policy),
         _of_python(rank, others, share, policy),
     ):
         if found is not None:
@@ -287,6 +288,45 @@ def _of_cpu(
         "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS,"
         " taskset, --cpus-per-task",
     )
+
+
+def _of_other_programs(
+    rank: RankFacts,
+    others: Sequence[RankFacts],
+    share: float,
+    snapshot: Snapshot,
+    policy: Policy,
+) -> Cause | None:
+    """Programs that do not belong to the job take the CPUs of its host.
+
+    Then all ranks lack CPU time, now one more and now another, and the scheduler makes the
+    differences between their samples. A function that explains half of the wait is still the cause.
+    """
+    delay, host = _delay(rank), host_of(rank, snapshot)
+    if delay < policy.cause_part * share or host is None or host.load is None:
+        return None
+    if _most(rank, others)[0] >= policy.cause_part * share:
+        return None
+    mates = [one for one in snapshot.ranks if one.agent.sender == rank.agent.sender]
+    used = sum(_used(one) for one in mates)
+    if host.cores - used < policy.foreign_cores or (host.load.runnable or 0) <= host.cores:
+        return None
+    text = (
+        f"waits {about(delay)} of the time for a CPU; other programs take"
+        f" {host.cores - used:.0f} of the {host.cores} CPUs of {host.host}"
+        if host.cores - used >= 1
+        else f"waits {about(delay)} of the time for a CPU; other programs run on {host.host} too"
+    )
+    return Cause(
+        CPU,
+        text,
+        "end the other programs on that host (top), or give the ranks CPUs of their own: taskset,"
+        " --exclusive, --cpus-per-task",
+    )
+
+
+def _used(rank: RankFacts) -> float:
+    return (rank.process.pressure.used_cores or 0.0) if rank.process.pressure is not None else 0.0
 
 
 def _delay(rank: RankFacts) -> float:

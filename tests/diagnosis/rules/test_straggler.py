@@ -252,6 +252,42 @@ def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_th
     assert job.finding().summary.endswith("it spends 55% of the time in Slow.step (aug.py:88)")
 
 
+def crowded_by_others(job, cores, spots):
+    """All ranks are ready to run without a CPU 45% of the time, and use so many cores together."""
+    job.host_says = {"load": HostLoad(runnable=60)}
+    for rank in job.ranks:
+        rank.cores = cores / len(job.ranks)
+    for passed in range(26):
+        for rank in job.ranks:
+            rank.seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.45 * SECOND))}
+            found = spots[0] if rank.number == 1 else spots[1]
+            rank.says = {"spots": (Spot("Augment.rotate", AUG, 88, found),), "spots_samples": 100}
+        if passed == 24:
+            answers(job, cost_ms=50.0)
+        job.trains(1)
+
+
+def test_a_rank_that_lacks_a_cpu_like_all_others_is_slow_because_of_other_programs():
+    """Its samples differ by less than the wait, as they do where the scheduler decides."""
+    job = job_with(share=0.5)
+    crowded_by_others(job, cores=0.8, spots=(60, 42))
+
+    assert job.finding().summary.endswith(
+        "it waits 45% of the time for a CPU; other programs take 3 of the 4 CPUs of node0"
+    )
+
+
+@pytest.mark.parametrize(("cores", "spots"), [(0.8, (95, 20)), (3.8, (60, 42))])
+def test_other_programs_are_not_the_cause_where_the_code_is_or_where_the_job_has_the_cpus(
+    cores, spots
+):
+    job = job_with(share=0.5)
+    crowded_by_others(job, cores, spots)
+
+    (finding,) = [one for one in job.verdict().findings if one.kind == "straggler"]
+    assert "of the time in Augment.rotate (aug.py:88)" in finding.summary
+
+
 def test_the_sentence_does_not_change_with_every_sample():
     job = job_with()
     job.trains(12)
