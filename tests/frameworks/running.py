@@ -188,7 +188,7 @@ def _line(said: dict[str, Any]) -> str:
     """A finding, or an event that is none, as one line."""
     if "kind" not in said:
         return f"{said['event']}: {said['text']}"
-    return f"{said['severity']} {said['kind']}: {said['summary']}"[:160]
+    return f"{said['severity']} {said['kind']}: {said['summary']}"[:400]
 
 
 def faulty(case: Case, fault: str) -> tuple[str, str]:

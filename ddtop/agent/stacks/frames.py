@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 from collections import deque
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import ddtop
@@ -162,7 +162,7 @@ class FrameReader:
         frame: FrameType | None = sys._current_frames().get(thread_id)
         if frame is None:
             return None
-        seen, kinds = ThreadLook(), self._kinds
+        seen, kinds, inner = ThreadLook(), self._kinds, None
         for _ in range(_DEPTH_MAX):
             if frame is None:
                 break
@@ -175,6 +175,8 @@ class FrameReader:
             if kind is not _USER and kind is not _LIBRARY and seen.framework is None:
                 seen.framework, seen.framework_call = kind, code.co_name
                 seen.inside = seen.function is None
+                if seen.inside:
+                    inner = code, frame.f_lineno
             if seen.function is not None and seen.activity != UNSEEN:
                 if seen.framework is not None:
                     break
@@ -192,10 +194,8 @@ class FrameReader:
             frame = frame.f_back
         if seen.activity == UNSEEN:
             seen.activity = OTHER
-        if seen.function is None and seen.callee is not None:
-            # No code of the program is on the stack: the interpreter is shutting down, or a library
-            # runs the program.
-            seen.function, seen.callee = seen.callee, None
+        if seen.function is None:
+            _place_without_own_code(seen, inner)
         return seen
 
     def _pass_library(self, seen: ThreadLook, file: str, name: str, frame: FrameType) -> None:
@@ -241,6 +241,22 @@ class FrameReader:
         if file.startswith(self._own) or "site-packages/" in file or "dist-packages/" in file:
             return False
         return not file.startswith(self._library)
+
+
+def _place_without_own_code(seen: ThreadLook, inner: tuple[CodeType, int] | None) -> None:
+    """The place of a thread that has no frame of the program.
+
+    `inner`: the innermost function of a framework on the stack, and its line.
+    """
+    if inner is not None:
+        # A process that a framework has started: its loop says more than the line of the standard
+        # library in which it waits.
+        code, seen.line = inner
+        seen.function, seen.file = code.co_name, code.co_filename
+        seen.qualname, seen.inside = getattr(code, "co_qualname", None), False
+    elif seen.callee is not None:
+        # The interpreter is shutting down, or a library runs the program.
+        seen.function, seen.callee = seen.callee, None
 
 
 def _activity_of(file: str, name: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import selectors
 import subprocess
 import sys
 import sysconfig
@@ -273,6 +274,26 @@ def test_what_a_hook_has_called_in_its_framework_says_more_than_who_has_called_t
 
     assert (seen.function, seen.line) == ("on_save", 6)
     assert (seen.framework_call, seen.inside) == ("save_checkpoint", True)
+
+
+def test_of_a_process_that_a_framework_has_started_the_frameworks_line_is_the_place():
+    """Spawned ranks of Lightning have no line of the program between two hooks."""
+    other = code_of("def __next__(wait, look):\n    return wait(look)\n", LIGHTNING)
+    wait = code_of("def select(look):\n    return look()\n", selectors.__file__)["select"]
+    found = []
+    look = FrameReader().look
+    thread = threading.Thread(
+        target=other["__next__"], args=(wait, lambda: found.append(look(threading.get_ident())))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        # The line of this test is no line of the program.
+        patch.setattr(FrameReader, "_judge", lambda reader, file: file == "/home/ada/train.py")
+        thread.start()
+        thread.join()
+    (seen,) = found
+
+    assert (seen.function, seen.file, seen.line) == ("__next__", LIGHTNING, 2)
+    assert (seen.framework, seen.inside, seen.frame_id) == ("lightning", False, 0)
 
 
 def test_a_library_that_trains_nothing_is_no_framework():
