@@ -74,13 +74,14 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "For programs": ("schema", "mcp"),
 }
-"""The list of `ddtop --help`, by what one wants."""
+"""The sections of `ddtop --help`, by purpose."""
 WITHOUT_CONFIG = ("config", "help", "completion", "key", "bridge", "setup-env")
 """These work also while the config file is wrong."""
 STARTS_JOBS = ("run", "demo")
-"""What a person likes of the viewer must not get into a job's environment."""
+"""These commands start jobs: the user's settings of the viewer must not get into a job's
+environment."""
 ON_LINUX = ("run", "check", "demo", "doctor", "gpus", "jobs", "signal", "exporter", "key")
-"""What is about jobs of this host, and so about Linux."""
+"""Commands about jobs of this host, which therefore need Linux."""
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 """Errors of a write to standard output: a full or broken device, a descriptor for reading only."""
 EXAMPLES = (
@@ -160,7 +161,7 @@ def cli(
 
 
 def _use_config(name: str | None) -> None:
-    """What the person's file says holds from here on."""
+    """Apply the user's config file from here on."""
     from ddtop.cli import config
     from ddtop.viewer import thresholds
 
@@ -171,9 +172,10 @@ def _use_config(name: str | None) -> None:
 
 
 def main() -> None:
-    """Run the `ddtop` command. A user error is one message without a traceback; Ctrl-C is quiet.
+    """Run the `ddtop` command. A user error prints one message without a traceback; Ctrl-C prints
+    nothing.
 
-    Also where standard output is closed, or its device is full.
+    This also holds if standard output is closed or its device is full.
     """
     _open_closed_streams()
     try:
@@ -193,9 +195,10 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """A program that is started with a closed stream (`>&-`) has None in its place.
+    """Open closed standard streams.
 
-    The descriptor must not become that of a socket, and every command writes.
+    A program that is started with a closed stream (`>&-`) has None in its place. Its descriptor
+    must not be reused for a socket, and every command writes.
     """
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is not None:
@@ -208,7 +211,8 @@ def _open_closed_streams() -> None:
 
 
 def _discard_output() -> None:
-    """What is still in the buffer goes nowhere, so that the interpreter's end is quiet too."""
+    """Discard what is still in the buffer, so that the interpreter prints no error when it
+    exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -221,7 +225,7 @@ def _run() -> None:
     os.environ.pop("DDTOP", None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A character that the encoding does not have must not end the output.
+            # A character that the encoding lacks must not end the output.
             stream.reconfigure(errors="replace")
     try:
         result: Any = cli.main(prog_name="ddtop", standalone_mode=False)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ddtop.viewer.routes.ssh import RemoteJob, RemoteTarget
 
 ASK_AGAIN_S = 1.0
-"""How often the other host is asked for a job that has not shown up yet."""
+"""How often the other host is asked for a job that does not exist yet."""
 LOOK_S = 0.5
 
 
 class NoJobThereError(CommandError):
-    """No job of ddtop is there at all: what runs there was started without it."""
+    """That host has no job of ddtop at all: its jobs were started without ddtop."""
 
 
 def over_ssh(
@@ -79,7 +79,7 @@ def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool)
 
 
 def job_there(host: RemoteTarget, name: str | None, wait_s: float) -> str:
-    """The name of the job there that is meant.
+    """The name of the job on that host that the user means.
 
     Raises:
         CommandError: as `over_ssh`.
@@ -150,7 +150,7 @@ class _There:
 
     def entry_of(self, picked: registry.JobEntry | None) -> RemoteJob | None:
         """The job of that entry, as it was read last; None if it is gone, or None was picked."""
-        # A thread of the list may still wait for an answer on the pipe.
+        # A thread of the list may still be waiting for an answer on the pipe.
         with self.one_at_a_time:
             if picked is None:
                 return None
@@ -167,7 +167,7 @@ class _There:
 
 
 def _show_picked(there: _There, readonly: bool) -> None:
-    """The list of jobs and the dashboard on what is chosen from it, in turn."""
+    """Show the list of jobs and the dashboard on the chosen job, alternately."""
     pick = pick_job.picker(there.read, there.health, of_this_host=False)
     while (picked := there.entry_of(pick())) is not None:
         _show_job(there, picked, readonly, from_list=True)
@@ -194,13 +194,13 @@ def _show_job(there: _There, found: RemoteJob, readonly: bool, from_list: bool =
 
 
 def _echo(line: str) -> None:
-    """Pass on what ssh says before it has connected: a banner may say where to log in."""
+    """Print what ssh prints before it has connected: a banner may tell where to log in."""
     if sys.stderr.isatty():
         click.echo(line, err=True)
 
 
 async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
-    """The job that is meant, by the rules for a local one."""
+    """The job that the user means, by the rules for local jobs."""
     from ddtop.viewer.routes.ssh import jobs_there
 
     until = time.monotonic() + wait_s
@@ -220,7 +220,7 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
 
 
 def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
-    """The journal of a job that is over, in a copy that is removed afterwards."""
+    """Show the journal of an ended job from a copy that is removed afterwards."""
     from ddtop.viewer import temp_journals
     from ddtop.viewer.routes.ssh import fetch
 

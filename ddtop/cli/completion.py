@@ -1,7 +1,7 @@
-"""What the shell offers behind a half-typed word: jobs, ranks, kinds, faults, scenarios.
+"""Completes words in the shell: jobs, ranks, kinds, faults, scenarios.
 
-Each is asked for while somebody waits at a prompt: they read files of this host only, and an error
-offers nothing.
+A user is waiting at the prompt, so these functions read only files of this host, and offer nothing
+after an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 JOBS_MAX, RANKS_MAX = 100, 256
-"""More than these nobody reads in a list."""
+"""Nobody reads a longer list."""
 
 
 def jobs(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -37,11 +37,12 @@ def jobs(_context: click.Context, _given: click.Parameter, begun: str) -> list[C
 
 
 def ranks(context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The ranks of the job that stands before, or of the one live job; behind a comma, too."""
+    """The ranks of the job named earlier on the line, or of the only live job; also after a
+    comma."""
     from ddtop import registry
 
     with contextlib.suppress(Exception):
-        # click stops at the option whose value is missing: the job is among what it has left.
+        # click stops at the option whose value is missing: the job is among the unparsed words.
         name = context.params.get("job") or next(iter(context.args), None)
         entry = registry.find_job(name, time.time_ns())
         head, comma, number = begun.rpartition(",")
@@ -51,7 +52,7 @@ def ranks(context: click.Context, _given: click.Parameter, begun: str) -> list[C
 
 
 def hosts(_context: click.Context, _given: click.Parameter, begun: str) -> list[CompletionItem]:
-    """The hosts that the person's config file lists."""
+    """The hosts in the user's config file."""
     import os
 
     from ddtop.cli import config

@@ -1,9 +1,9 @@
-"""The file in which a person writes what they like: `~/.config/ddtop/config.toml`.
+"""The user's config file: `~/.config/ddtop/config.toml`.
 
-A flag is stronger than a variable, a variable than the file, the file than what ddtop takes by
-itself. A setting that has a variable is put into the environment of this process if that variable
-is not set, so that there is one reader of each. What the dashboard keeps by itself, such as columns
-that were hidden with a key, is in `setup.json` beside it: ddtop never writes into config.toml.
+A flag overrides a variable, a variable overrides the file, and the file overrides ddtop's defaults.
+If a setting has a variable and the variable is not set, the setting is put into the environment of
+this process, so that each setting is read in one place. Settings that the dashboard itself keeps,
+such as columns hidden with a key, are in `setup.json` beside it: ddtop never writes to config.toml.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ OF_THE_RELAY = (
     "recording_slow_",
     "worker_idle_",
 )
-"""Beginnings of the thresholds that the relay judges by: a viewer has no say in them."""
+"""Prefixes of the thresholds that the relay uses: a viewer cannot change them."""
 SPREAD = 100.0
-"""A threshold may be so many times smaller or larger than ours. Beyond that it is a slip."""
+"""A threshold may be this many times smaller or larger than the default. Beyond that it is a typing
+error."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `form`: the type of its value in TOML. `variable`, `flag`: what is stronger."""
+    """One setting. `form`: the type of its value in TOML. `variable`, `flag`: they override the
+    setting."""
 
     name: str
     form: type
@@ -67,7 +69,8 @@ TEMPLATE_HEAD = """\
 
 @dataclass(frozen=True)
 class Config:
-    """What the file says. `thresholds`: name to value, of those that differ from ours."""
+    """The contents of the file. `thresholds`: name to value, for those that differ from the
+    defaults."""
 
     path: Path
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -75,17 +78,17 @@ class Config:
 
     @property
     def policy(self) -> Policy:
-        """The policy with these thresholds."""
+        """That policy with these thresholds."""
         return dataclasses.replace(POLICY, **cast("dict[str, Any]", self.thresholds))
 
     @property
     def dashboard(self) -> dict[str, Any]:
-        """What it says of the dashboard's own setup."""
+        """The dashboard's settings in the file."""
         found = {name: self.values[name] for name in ("theme", "interval_s") if name in self.values}
         return found | ({"hidden": tuple(self.values["hidden"])} if "hidden" in self.values else {})
 
     def origin(self, setting: Setting, environ: Mapping[str, str]) -> tuple[Any, str]:
-        """(the value that holds, where it comes from)."""
+        """(the effective value, where it comes from)."""
         if setting.variable and environ.get(setting.variable):
             return environ[setting.variable], setting.variable
         if setting.name in self.values:
@@ -103,10 +106,9 @@ def path_of(environ: Mapping[str, str]) -> Path:
 
 
 def read(environ: Mapping[str, str]) -> Config:
-    """What the file says; nothing where there is none.
+    """The contents of the file; empty if there is no file.
 
-    Raises:
-        CommandError: 2, it cannot be read, or says something that is not understood.
+    Raises: CommandError: 2, it cannot be read or understood.
     """
     path = path_of(environ)
     try:
@@ -147,7 +149,7 @@ def parsed(path: Path, data: bytes) -> Config:
 
 
 def apply(config: Config, environ: Any) -> None:
-    """Put what has a variable into `environ`, unless that variable is set."""
+    """Put each setting that has a variable into `environ`, unless the variable is set."""
     for name, value in config.values.items():
         variable = BY_NAME[name].variable
         if variable and not environ.get(variable):
@@ -163,7 +165,7 @@ def range_of(name: str) -> tuple[float, float]:
 
 
 def names_of_thresholds() -> list[str]:
-    """The thresholds that a viewer judges by."""
+    """The thresholds that a viewer uses."""
     return [
         one.name
         for one in dataclasses.fields(Policy)
@@ -174,7 +176,7 @@ def names_of_thresholds() -> list[str]:
 
 
 def template() -> str:
-    """A new file: every setting with its meaning, switched off."""
+    """The text of a new file: every setting with its meaning, commented out."""
     lines = [TEMPLATE_HEAD]
     for one in SETTINGS:
         stronger = " and ".join(filter(None, (one.flag, one.variable)))

@@ -1,4 +1,4 @@
-"""Starts the job of `ddtop demo`, and ends all of it."""
+"""Starts the job of `ddtop demo`, and ends all its processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     """
     chosen = _mpi_demo_of(fault, ranks) if mpi else _demo_of(fault, ranks)
     name = f"demo-{os.getpid()}"
-    # An earlier demo of this process, or of one that had its pid: it would be taken for this one.
+    # Remove the files of an earlier demo of this process or of one with the same pid: it would be
+    # mistaken for this one.
     for earlier in [one for one in registry.read_entries() if one.job == name]:
         registry.remove(earlier)
     folder = _folder(chosen, name)
@@ -142,7 +143,7 @@ def _folder(demo: Demo, name: str) -> Path:
 def _start(
     demo: Demo, ranks: int, name: str, folder: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
-    """Start the demo's processes. Each is appended to `started` as soon as it exists."""
+    """Start the processes of the demo. Each is appended to `started` as soon as it exists."""
     log, store = folder / "log", folder / "store"
     inherited = {
         name: value
@@ -201,7 +202,7 @@ def _listener() -> socket.socket:
 
 
 def _leave_behind(earlier: list[subprocess.Popen[bytes]], store: Path, log: Path) -> None:
-    """Wait until the earlier run has ended, and make its store an hour old."""
+    """Wait until the earlier run has ended, and set the age of its store to an hour."""
     until = time.monotonic() + APPEAR_S
     for process in earlier:
         try:
@@ -236,7 +237,7 @@ def _not_started(what: str, log: Path) -> CommandError:
 
 
 def _end(started: list[subprocess.Popen[bytes]], name: str) -> None:
-    """End what the demo started: ranks (also stopped ones), launcher, relay."""
+    """End the demo's processes: ranks (also stopped ones), launcher, relay."""
     until = time.monotonic() + END_S
     asked: set[tuple[int, int]] = set()
     # Read them again each time: the launcher may start a rank meanwhile.

@@ -1,4 +1,4 @@
-"""What a list of jobs and the exporter keep of one look at a job: made where it is followed."""
+"""The parts of a look that a list of jobs and the exporter keep, made where the job is followed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddtop.viewer.tally import Tally, tally_of
 from ddtop.viewer.thresholds import chosen
 
 HEALTH, SERIES = "health", "series"
-"""What a process of another user is asked for."""
+"""The kinds of facts that a process of another user can be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSeries:
-    """What is kept of one look at a job. `tally` None: another process keeps it."""
+    """The parts of one look that the exporter keeps. `tally` None: another process keeps it."""
 
     tally: Tally | None
     samples: tuple[Sample, ...]
@@ -30,14 +30,14 @@ class JobSeries:
 def health_digest(
     _entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, _before: Health | None
 ) -> Health:
-    """How a job is doing, for a list."""
+    """The health of a job, for a list."""
     return health_of(verdict, snapshot)
 
 
 def series_digest(
     entry: registry.JobEntry, snapshot: Snapshot, verdict: Verdict, before: JobSeries | None
 ) -> JobSeries:
-    """The series of one job, made on the thread of the fleet: a scrape only reads them."""
+    """The series of one job, made on the thread of the fleet; a scrape only reads them."""
     tally = tally_of(snapshot, before.tally if before is not None else None, chosen())
     about = {"script": os.path.basename(entry.script), "host": entry.host, "user": own_user()}
     if entry.sender != registry.ELSEWHERE:
@@ -47,7 +47,7 @@ def series_digest(
 
 @functools.cache
 def own_user() -> str:
-    """The name of who runs this process."""
+    """The name of the user who runs this process."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,6 +1,7 @@
 """Checks of `ddtop doctor` for jobs of several hosts.
 
-Does the environment tell where the hub is, can the hub be reached, do key and clock agree with it?
+Is the hub's address known from the environment, can the hub be reached, and do its key and clock
+agree with ours?
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Line = tuple[str, str, str]
 CLOCK_S = 1.5
 """A relay sends a frame with its time once a second."""
 WAITED_S = 60.0
-"""Age of the job in seconds: by then all ranks have met, so all addresses are known."""
+"""The age of a job in seconds at which all ranks have joined, so that all addresses are known."""
 
 
 def spans() -> Line:

@@ -14,7 +14,7 @@ USAGE = 2
 UNREACHABLE = 3
 """There is no such job, or no contact with it."""
 NOT_HEARD = 4
-"""The job exists as far as is known, but its relay is not heard: its present state is unknown."""
+"""As far as we know the job exists, but its relay is not heard: its present state is unknown."""
 
 
 ELSEWHERE = (
@@ -32,7 +32,7 @@ class CommandError(Exception):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`; did you mean rank-killed?`, empty where nothing is close."""
+    """`; did you mean rank-killed?`; empty if no word is similar."""
     known = list(names)
     starts = [one for one in known if one.startswith(name)] if name else []
     found = starts or get_close_matches(name, known, 1, 0.5)

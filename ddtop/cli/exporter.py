@@ -41,9 +41,10 @@ TEXTFILE = "ddtop.prom"
 TEXTFILE_S = 5.0
 """How often the text file is written. node_exporter reads it at each of its own scrapes."""
 IDLE_S = 10.0
-"""A connection on which nothing comes for so long is closed."""
+"""A connection without data for this time is closed."""
 CONNECTIONS_MAX = 32
-"""Prometheus uses one; more than this is a mistake or an attack, and is closed at once."""
+"""Prometheus uses one connection. More than this is a mistake or an attack; further ones are closed
+at once."""
 FIRST_LOOK_S = 3.0
 _PAGE = b"<html><title>ddtop</title><body><a href=/metrics>metrics</a></body></html>\n"
 
@@ -76,8 +77,8 @@ class Collector:
 
 
 def newest(jobs: Iterable[FleetJob[JobSeries]]) -> list[FleetJob[JobSeries]]:
-    """Each job once: of several runs of one name the live one, of these the newest. Two series
-    with the same labels would make Prometheus refuse all.
+    """Each job once: of several runs with the same name a live one, and the newest of those. Two
+    series with the same labels would make Prometheus refuse all.
     """
     found: dict[str, FleetJob[JobSeries]] = {}
     for one in jobs:
@@ -115,7 +116,8 @@ FAMILY_OF = {family.name: family for family in FAMILIES}
 
 
 def registry_of(jobs: Callable[[], Iterable[FleetJob[JobSeries]]]) -> CollectorRegistry:
-    """What is served: the jobs, and what the exporter's own process costs (process_*)."""
+    """The series that are served: those of the jobs, and the costs of the exporter's own process
+    (process_*)."""
     found = CollectorRegistry(auto_describe=False)
     found.register(Collector(jobs))
     ProcessCollector(registry=found)
@@ -129,11 +131,11 @@ class _Handler(WSGIRequestHandler):
     timeout = IDLE_S
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-        """Nothing: a scrape is no event."""
+        """Log nothing: a scrape is not worth a line."""
 
 
 class Server(ThreadingWSGIServer):
-    """A thread a connection, and a bounded number of them."""
+    """A server with one thread per connection, and a bounded number of threads."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -144,14 +146,15 @@ class Server(ThreadingWSGIServer):
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve it on a thread, or close it where too many are served."""
+        """Serve it on a thread, or close it if too many are open."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Shake hands here, so that a client that does not cannot keep the others out."""
+        """Do the TLS handshake on this thread, so that a client that never finishes it cannot block
+        the others."""
         try:
             request.settimeout(IDLE_S)
             if self.tls is not None:
@@ -164,7 +167,7 @@ class Server(ThreadingWSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: the client has gone."""
+        """Do nothing: the client is gone."""
 
 
 def application(found: CollectorRegistry, config: WebConfig) -> Any:
@@ -190,10 +193,10 @@ def application(found: CollectorRegistry, config: WebConfig) -> Any:
 
 
 def listening(address: str, port: int, found: CollectorRegistry, config: WebConfig) -> Server:
-    """A server that listens, and does not serve yet.
+    """A server that listens and does not serve yet.
 
-    Raises:
-        CommandError: 2, it cannot listen there, or it may not: nobody would have to show who he is.
+    Raises: CommandError: 2, it cannot listen there, or must not, because anybody could connect
+    without authentication.
     """
     where = f"--listen {place(address, port)}"
     try:
@@ -223,8 +226,8 @@ def place(address: str, port: int) -> str:
 
 
 class TextFile:
-    """The series in a file for node_exporter's textfile collector. It is written whole or not at
-    all, and removed at the end: a file that stays would show a job that has long ended.
+    """The series in a file for node_exporter's textfile collector. It is written atomically, and
+    removed at the end: a file that stayed would show a job that has long ended.
     """
 
     def __init__(self, folder: str, found: CollectorRegistry) -> None:
@@ -245,7 +248,7 @@ class TextFile:
             raise CommandError(f"ddtop: --textfile {folder}: {error.strerror}", USAGE) from None
 
     def write(self) -> None:
-        """Write it. What goes wrong is said once."""
+        """Write the file. An error is reported once."""
         try:
             write_to_textfile(str(self._path), self._found)
         except OSError as error:
@@ -281,7 +284,7 @@ def serve(
         while not stop.is_set():
             if file is not None:
                 file.write()
-            # In turns: a signal that comes before the wait must not be missed.
+            # Wait in short steps: a signal that arrives just before a wait must not be missed.
             until = time.monotonic() + TEXTFILE_S
             while not stop.wait(0.5) and time.monotonic() < until:
                 fleet.jobs()

@@ -1,4 +1,4 @@
-"""Finds the job that a command line means, and says what to do if there is none."""
+"""Finds the job that the user means, and tells what to do if there is none."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
-"""Jobs in a message that no job, or several, could be meant."""
+"""At most so many jobs are listed in an error message."""
 READ_AGAIN_S = 0.25
 OF_ENDED = ("diagnose", "status", "report")
-"""Commands that look at the job that ended last where no job is live and none is named."""
+"""Commands that take the job that ended last if no job is live and none is named."""
 ENDED_WITHIN_S = 3600.0
-"""... if it ended so lately that it may be meant."""
+"""... if it ended at most so long ago."""
 
 
 def find(
@@ -37,7 +37,7 @@ def find(
     """The job's entry, at an address that can be asked from here.
 
     `name`: its name or the beginning of it, None for the one live job; without such a job the relay
-    at $DDTOP_HUB is asked. `wait_s`: how long to wait for the job to show up. `asked_by`: the
+    at $DDTOP_HUB is asked. `wait_s`: how long to wait for the job to appear. `asked_by`: the
     command's name. `hub`: the value of `--hub`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How all live jobs are doing now, for the list of jobs and for `ddtop jobs`."""
+"""The health of all live jobs, for the list of jobs and for `ddtop jobs`."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def others() -> Iterator[host_jobs.OtherUsers[Health] | None]:
 
 
 class Followed:
-    """How each live job is doing, by name and run; called from any thread."""
+    """The health of each live job, by name and run; called from any thread."""
 
     def __init__(self, fleet: Fleet[Health], others: host_jobs.OtherUsers[Health] | None) -> None:
         self._fleet, self._others = fleet, others
 
     def __call__(self) -> Mapping[tuple[str, str], Health]:
-        """What is known now."""
+        """The newest results."""
         jobs = [*self._fleet.jobs(), *(self._others.jobs() if self._others else ())]
         return {(one.entry.job, one.entry.run): health_now(one) for one in known(jobs)}
 
@@ -52,24 +52,24 @@ class Followed:
 
 @contextlib.contextmanager
 def followed() -> Iterator[Followed]:
-    """The live jobs are followed while the block runs."""
+    """Follow the live jobs while the block runs."""
     fleet: Fleet[Health]
     with following(own_jobs, health_digest) as fleet, others() as found:
         yield Followed(fleet, found)
 
 
 def known(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
-    """The jobs of which something is known by now."""
+    """The jobs with known health."""
     return [one for one in jobs if one.settled or one.contact is not None]
 
 
 def health_now(job: FleetJob[Health]) -> Health:
-    """What is known of one job now; unknown while its relay is not heard."""
+    """The health of one job; unknown while its relay is not heard."""
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.present.hosts.jobs import Health
 
     if job.contact is None and job.looks and not job.settled and _is_ok(job.value):
-        # The first looks at a job that hangs find nothing.
+        # The first looks at a hanging job find nothing.
         return Health(UNKNOWN, sentence="not known yet: it is being looked at", age_s=job.age_s)
     if job.contact is not None or job.value is None:
         return Health(UNKNOWN, sentence=job.contact, age_s=job.age_s if job.looks else None)

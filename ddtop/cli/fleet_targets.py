@@ -1,4 +1,4 @@
-"""Which jobs the fleet follows: all of this user, or the one at a hub."""
+"""Which jobs the fleet follows: all jobs of this user, or the one at a hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddtop.viewer.fleet import Target, own_jobs
 
 
 def targets(hub: str | None) -> Callable[[], list[Target]]:
-    """A function that names the jobs. `hub`: the value of `--hub`.
+    """A function that returns the jobs. `hub`: the value of `--hub`.
 
     Raises:
         CommandError: 2, `hub` is no HOST:PORT; 3, no relay of this user answers there.

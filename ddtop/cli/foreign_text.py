@@ -1,4 +1,4 @@
-"""Output of another host on its way to this terminal: the text, without control characters."""
+"""Prints the output of another host on this terminal, without control characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ_BYTES = 1 << 16
 
 
 class ForeignText:
-    """Turns bytes, as they come, into lines of printable characters."""
+    """Turns a stream of bytes into lines of printable characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -34,11 +34,9 @@ def copied(process: subprocess.Popen[bytes]) -> int:
 
     Holds one read of each in memory at a time.
 
-    Returns:
-        Its exit code.
+    Returns: Its exit code.
 
-    Raises:
-        BrokenPipeError: nobody reads ours any more. The program has been killed then.
+    Raises: BrokenPipeError: nobody reads our output any more; the program has been killed.
     """
     assert process.stdout is not None
     assert process.stderr is not None

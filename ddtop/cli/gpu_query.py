@@ -32,8 +32,7 @@ A first call without its persistence daemon takes up to three seconds.
 def read(
     drivers: Sequence[Driver] = DRIVERS, deadline_s: float = DEADLINE_S
 ) -> tuple[tuple[Gpu, ...], str | None]:
-    """(all GPUs with their processes, the driver's version). The first driver that is here is
-    asked.
+    """(all GPUs with their processes, the driver's version). The first installed driver is asked.
 
     Raises:
         CommandError: 3, no driver, or it does not answer.
@@ -59,7 +58,7 @@ _LOOK_AT = {"NVIDIA": "look at dmesg for Xid", "AMD": "look at dmesg for amdgpu"
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What the child found. `why`: why it found nothing."""
+    """The results of the child process. `why`: why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -67,7 +66,7 @@ class _Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _in_child(driver: Driver, deadline_s: float) -> _Answer | None:
-    """What a child process reads; None if it has not answered in time.
+    """The results that a child process reads; None if it has not answered in time.
 
     Not a thread: a process with a thread that is stuck in the driver cannot end, not even by
     SIGKILL.

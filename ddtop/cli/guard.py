@@ -1,7 +1,7 @@
-"""What `ddtop watch` does about a critical finding: when, how often, and in which order.
+"""The actions of `ddtop watch` after a critical finding: when, how often, and in which order.
 
 First the report is written, then command and webhook get the event, then `--then` is run. Nothing
-here blocks: `look` is called twice a second and does what has become due.
+here blocks: `look` is called twice a second and starts the actions that are due.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ddtop.cli.webhook import Webhook
 
 REPORT_S = 120.0
-"""A report of a large job with stacks takes some seconds; one that takes longer hangs."""
+"""A report of a large job with stacks takes some seconds; one that takes longer than this hangs."""
 LEAVE_POLL_S = 0.1
 _Key = tuple[str, tuple[int, ...], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When to act. `for_s`: the finding must stand so long. `cooldown_s`: pause between two acts
-    for one kind of finding. `once`: act only once.
+    """When to act. `for_s`: how long the finding must last. `cooldown_s`: the pause between two
+    acts for the same kind of finding. `once`: act only once.
     """
 
     for_s: float = 0.0
@@ -42,7 +42,7 @@ class Rules:
 
 @dataclass
 class _Firing:
-    """An event for which something is done, from the report on."""
+    """An event whose actions are in progress."""
 
     event: dict[str, Any]
     environment: dict[str, str]
@@ -53,7 +53,7 @@ class _Firing:
 
 @dataclass
 class Actions:
-    """What is done; None where it was not asked for. `report`: the folder for reports."""
+    """The actions; None for those that were not asked for. `report`: the folder for reports."""
 
     command: OnCritical | None = None
     webhook: Webhook | None = None
@@ -82,7 +82,7 @@ class Guard:
         """Variables of the job's scheduler, for the commands: SLURM_JOB_ID."""
 
     def take(self, change: Change, event: dict[str, Any]) -> None:
-        """Take in what has changed. `event`: the same as JSON."""
+        """Take a change. `event`: the same as JSON."""
         finding = change.finding
         if change.event == ENDED:
             self._pending = {
@@ -106,13 +106,13 @@ class Guard:
                     self._actions.webhook.put(event)
 
     def look(self) -> None:
-        """Do what has become due."""
+        """Start the actions that are due."""
         now = self._clock()
         for key, (since, event) in list(self._pending.items()):
             if now - since < self._rules.for_s:
                 continue
             if now - self._acted.get(key[0], float("-inf")) < self._rules.cooldown_s:
-                # It waits: if it still stands after the pause it is worth another act.
+                # The finding waits: if it still exists after the pause, it deserves another act.
                 continue
             del self._pending[key]
             if self._rules.once and self._acted:
@@ -126,7 +126,7 @@ class Guard:
                 action.look()
 
     def leave(self) -> None:
-        """Wait for what has begun, each for its own limit."""
+        """Wait for the started actions, for each at most its own limit."""
         while self._firing:
             self.look()
             time.sleep(LEAVE_POLL_S)
@@ -150,7 +150,7 @@ class Guard:
         return firing
 
     def _went_on(self, firing: _Firing) -> bool:
-        """True once its event has been handed on."""
+        """True once its event has been passed on."""
         if firing.report is not None:
             code = firing.report.poll()
             if code is None and time.monotonic() - firing.began < REPORT_S:
@@ -176,7 +176,7 @@ class Guard:
 
 
 def variables(event: Mapping[str, Any]) -> dict[str, str]:
-    """The event for the environment of a command."""
+    """The event as variables for the environment of a command."""
     finding = event["finding"] or {}
     return {
         "DDTOP_EVENT": str(event["event"]),
@@ -192,8 +192,8 @@ SCHEDULER_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 def scheduler_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """Which batch job the ranks belong to, for `--then 'scontrol requeue $SLURM_JOB_ID'`. What the
-    watcher's own environment says is only true where it runs inside the same job.
+    """The batch job of the ranks, for `--then 'scontrol requeue $SLURM_JOB_ID'`. The watcher's own
+    environment is right only if the watcher runs inside the same job.
     """
     own = {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ}
     return own | {name: environment[name] for name in SCHEDULER_VARIABLES if name in environment}

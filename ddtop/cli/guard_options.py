@@ -1,4 +1,4 @@
-"""The options of `ddtop watch` that say what to do, checked before anything is watched."""
+"""The options of `ddtop watch` for actions, checked before the watching begins."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ def guard_of(
     cooldown_s: float = 0.0,
     once: bool = False,
 ) -> Callable[[str], Guard] | None:
-    """What makes the guard of a job, by its name; None if nothing is to be done.
+    """A function that makes the guard of a job, by its name; None without actions.
 
-    Raises:
-        CommandError: 2, one of them cannot be used, or says when to act and none says how.
+    Raises: CommandError: 2, an option cannot be used, or one says when to act and none says how.
     """
     command = OnCritical(on_critical, complain) if on_critical is not None else None
     last = OnCritical(then, complain, "--then", expands=True) if then is not None else None

@@ -2,8 +2,8 @@
 
 Root reads nothing that another user can write: no job file, no key, no record of a relay. For each
 user whose relay runs here it starts a process with that user's rights, which follows the jobs and
-writes one line of JSON a second (`ddtop.cli.user_jobs`). Of these lines only what fits is taken:
-their length, the number of jobs, the families and labels are bounded.
+writes one line of JSON a second (`ddtop.cli.user_jobs`). The lines are checked: their length, the
+number of jobs, the families and the labels are bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ddtop.present.series import LABEL_CHARACTERS, Sample
 from ddtop.viewer.fleet import Fleet, FleetJob
 
 SCAN_S = 5.0
-"""How often it is looked which users have relays."""
+"""How often we check which users have relays."""
 SILENT_S = 5.0
 """A line comes every second."""
 AGAIN_S = 10.0
@@ -42,7 +42,7 @@ AGAIN_S = 10.0
 END_S = 2.0
 LINE_BYTES_MAX = 4 << 20
 LINES_APART_S = 0.4
-"""Lines that come faster wait in the pipe."""
+"""Lines that arrive faster wait in the pipe."""
 JOBS_MAX = 500
 """Of one user."""
 USERS_MAX, FOLDERS_MAX = 64, 4
@@ -106,7 +106,8 @@ def folders(proc: Path = Path("/proc")) -> list[UserFolder]:
 
 
 def _folder(process: Path, uid: int, namespaces: tuple[str, str]) -> UserFolder | None:
-    """The folder of the relay with this folder in /proc; None: it is no relay, or elsewhere."""
+    """The state folder of the relay with this folder in /proc; None: it is not a relay, or runs in
+    another file system."""
     with (process / "cmdline").open("rb") as file:
         words = file.read(_VALUE_MAX).split(b"\0")
     if len(words) < 3 or words[1:3] != [b"-m", b"ddtop.relay"]:
@@ -145,7 +146,7 @@ Raises: msgspec.MsgspecError, ValueError: it is none."""
 
 
 def health_in(data: bytes, _user: str) -> Health | None:
-    """The health of a job as another user's process says it."""
+    """The health of a job as another user's process reports it."""
     found = msgspec.json.decode(data, type=Health | None)
     if found is not None and found.word not in HEALTHS:
         raise ValueError("no health")
@@ -171,13 +172,13 @@ def series_in(data: bytes, user: str) -> JobSeries | None:
 
 
 class _Reader(Generic[T]):
-    """One process with the rights of a user, and what it said last."""
+    """One process with the rights of a user, and its last report."""
 
     def __init__(self, folder: UserFolder, kind: str, decode: Decode[T]) -> None:
         self.folder = folder
         self.problem: str | None = None
         self.answered = False
-        """A line has come, or it is known that none will."""
+        """Set when a line has arrived, or when it is certain that none will."""
         self._user = folder.user
         self._kind, self._decode = kind, decode
         self._jobs: tuple[FleetJob[T], ...] = ()
@@ -189,7 +190,7 @@ class _Reader(Generic[T]):
         self._closed = False
 
     def keep_running(self) -> None:
-        """Start it, or start it again."""
+        """Start the process, or restart it."""
         if self._process is not None and self._process.poll() is None:
             return
         if self._closed or time.monotonic() < self._again:
@@ -225,7 +226,7 @@ class _Reader(Generic[T]):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # No terminal of root's: input could be put into it.
+            # Without root's terminal: the process could inject input into it.
             start_new_session=True,
         )
         with contextlib.suppress(OSError, ValueError):
@@ -273,7 +274,8 @@ class _Reader(Generic[T]):
 
     def _failed(self, why: str) -> None:
         self.problem = f"the jobs of {self._user} cannot be read with that user's rights: {why}"
-        # Ours may be in a folder that the user may not read; that of the relay is the user's own.
+        # The user may be unable to read the folder of our interpreter; the relay's interpreter is
+        # the user's own.
         self._theirs = not self._theirs
         if self._theirs:
             self._again = 0.0
@@ -312,7 +314,7 @@ class OtherUsers(Generic[T]):
     def __init__(
         self, kind: str, decode: Decode[T], find: Callable[[], Iterable[UserFolder]] = folders
     ) -> None:
-        """`kind`: what is wanted of a job, `HEALTH` or `SERIES`."""
+        """`kind`: the facts to read about each job, `HEALTH` or `SERIES`."""
         self._kind, self._decode, self._find = kind, decode, find
         self._readers: dict[UserFolder, _Reader[T]] = {}
         self._stop = threading.Event()
@@ -335,7 +337,7 @@ class OtherUsers(Generic[T]):
                     self._readers = self._readers | {folder: reader}
                 self._readers[folder].keep_running()
             self._scanned = True
-            # A process that could not be started is tried with the other interpreter at once.
+            # If a process could not be started, the other interpreter is tried at once.
             self._stop.wait(SCAN_S if all(one.answered for one in self._readers.values()) else 0.2)
 
     def jobs(self) -> tuple[FleetJob[T], ...]:
@@ -344,7 +346,7 @@ class OtherUsers(Generic[T]):
 
     @property
     def problems(self) -> list[str]:
-        """Whose jobs are not known, and why: a sentence each."""
+        """A sentence for each user whose jobs are not known, with the reason."""
         found = []
         for folder, one in self._readers.items():
             if one.problem is not None:

@@ -1,4 +1,4 @@
-"""`--slurm`, `--k8s`, `--pbs` and `--lsf`: into a job that a scheduler runs."""
+"""`--slurm`, `--k8s`, `--pbs` and `--lsf`: reach a job that a scheduler runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(
 def unwatched(
     given: tuple[str, str], ddtop: str | None, name: str | None, wait_s: float
 ) -> tuple[SchedulerTarget, ...]:
-    """The nodes of the scheduler's job where nothing watches it; empty where something does.
+    """The nodes of the scheduler's job if nothing watches it; empty if something does.
 
     Raises:
         CommandError: as `attach`.
@@ -120,7 +120,7 @@ def _each(
     """The nodes of a job that nothing watches, and a sentence about it.
 
     Raises:
-        NoJobThereError: `error`, where there is no way to each node.
+        NoJobThereError: `error`, if not every node can be reached.
     """
     if not there.each:
         raise error
@@ -139,12 +139,10 @@ def _from_outside(hosts: Sequence[SchedulerTarget], words: Sequence[str]) -> int
 
 
 def target(given: tuple[str, str], ddtop: str | None, wait_s: float) -> SchedulerTarget:
-    """The way into the job.
+    """The route into the job.
 
-    `wait_s`: how long to wait for its nodes.
-
-    Raises:
-        CommandError: 2, that is no name of a job; 3, no way into it.
+    `wait_s`: how long to wait for its nodes. Raises: CommandError: 2, that is not the name of a
+    job; 3, there is no route into it.
     """
     option, job = given
     until = time.monotonic() + wait_s

@@ -1,4 +1,4 @@
-"""Whether the start-up hook is in the Python that will run the job.
+"""Checks whether the start-up hook is in the Python that will run the job.
 
 Many users install tools and training in different environments.
 """
@@ -68,7 +68,8 @@ def looks(python: str) -> tuple[bool, bool] | None:
 
 
 def advice(python: str) -> str | None:
-    """What to install so that jobs of that interpreter are seen; None if the hook is there."""
+    """What to install so that ddtop sees jobs of that interpreter; None if the hook is
+    installed."""
     found = looks(python)
     if found is None or found[0]:
         return None

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     Rows = list[tuple[Listed, Health]]
 
 OTHERS_S = 10.0
-"""For each other user a process is started, and looks at the jobs. It takes 2 s."""
+"""The time for other users' jobs: for each user a process is started that looks at them, which
+takes 2 s."""
 NAME_SHOWN = 40
 """Characters of a job's name in the table: a unique prefix is enough to attach."""
 
 
 def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
-    """One line a job: name, live or how it ended, ranks, host or number of hosts, script, age.
+    """One line per job: name, live or how it ended, ranks, host or number of hosts, script, age.
 
-    `parts`: a line for each host of a job.
+    `parts`: one line for each host of a job.
     """
     from ddtop.present.hosts.jobs import hosts_text
     from ddtop.present.text import cell_width, clean, fit
@@ -55,7 +56,7 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 
 
 def table_with_health(entries: list[registry.JobEntry], width: int, glyphs: Glyphs) -> list[str]:
-    """The same with how each job is doing now: a row a job, at most so many columns wide."""
+    """The same with the health of each job: one row per job, at most so many columns wide."""
     from ddtop.present.hosts import jobs
 
     rows, problems = _with_others(jobs.listed(entries, time.time_ns()))
@@ -75,8 +76,8 @@ def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
 
 
 def _with_others(own: list[Listed]) -> tuple[Rows, list[str]]:
-    """These jobs with their health; for root those of the other users of this host behind the live
-    ones. Also whose jobs are not known, a sentence each.
+    """These jobs with their health; for root, the jobs of this host's other users follow the live
+    ones. Also a sentence for each user whose jobs are not known.
     """
     from ddtop.present.hosts.jobs import Listed
 

@@ -28,8 +28,8 @@ class LazyGroup(click.Group):
     ) -> None:
         """`summaries`: the first sentence of each command's help. `hidden`: not in the list.
 
-        `sections`: the titles of the list, each with its commands. `examples`: what for, and what
-        is typed.
+        `sections`: the titles of the list, each with its commands. `examples`: pairs of a purpose
+        and the command to type.
         """
         super().__init__(*given, **more)
         self._package, self._sections, self._examples = package, sections, examples
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
             self.add_command(click.Command(name, help=summaries.get(name), hidden=name in hidden))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The commands in sections, by what one wants, and examples."""
+        """Write the commands in sections by purpose, and the examples."""
         for title, names in self._sections.items():
             rows = [(name, self.commands[name].help or "") for name in names]
             with formatter.section(title):
@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """What is to be run: name, command and the arguments behind it."""
+        """The command to run: name, command and its arguments."""
         name, placeholder, rest = super().resolve_command(ctx, args)
         found = self.load(name) if name is not None and placeholder is not None else None
         return name, found, rest

@@ -58,7 +58,7 @@ def status(entry: registry.JobEntry, as_json: bool = False) -> int:
 def health(entry: registry.JobEntry) -> Health:
     """The health of a job whose relay can be asked, or that has ended. Unknown without an answer.
 
-    The relay does not judge a job, so this takes a short look of its own.
+    The relay does not judge a job, so this function looks at it for a short time.
     """
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.present.hosts.jobs import Health, health_of

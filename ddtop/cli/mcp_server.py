@@ -1,6 +1,6 @@
-"""Tools for language models: what ddtop knows, read only, with evidence, bounded in size.
+"""Read-only tools for language models: ddtop's facts with evidence, bounded in size.
 
-Nothing here asks a relay to do anything to a rank: stacks are those that were taken already.
+Nothing here asks a relay to act on a rank: stacks are those that were taken before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ddtop.viewer.thresholds import chosen
 from ddtop.words.ranks import rank_ranges
 
 JOBS_MAX, FINDINGS_MAX, RANKS_MAX, LINES_MAX, TEXT_MAX = 100, 20, 64, 40, 500
-"""What one answer may hold: a model reads some ten thousand characters of it, not ten million."""
+"""The limits of one answer: a model can read some ten thousand characters, not ten million."""
 GROUPS_MAX, FRAMES_MAX, EVENTS_MAX = 24, 40, 100
 LOOK_S, WATCHED_S_MAX = 1.2, 30.0
 BACK_MINUTES_MAX = 120
@@ -102,7 +102,7 @@ def diagnose(job: str | None = None, seconds: float = LOOK_S) -> Json:
 
 
 def _bounded(finding: Json) -> Json:
-    """A finding with the first of its ranks and lines, and how many there are."""
+    """A finding with only its first ranks and lines, and their numbers."""
     lines = [line[:TEXT_MAX] for line in finding["evidence"]]
     return finding | {
         "ranks": finding["ranks"][:RANKS_MAX],
@@ -185,7 +185,7 @@ def _entry(job: str | None) -> registry.JobEntry:
 
 
 def _reported(work: Callable[[], _T]) -> _T:
-    """What `work` returns. What a user is told on a terminal the model is told as an error."""
+    """The result of `work`. An error message for a terminal becomes an error for the model."""
     try:
         return work()
     except (CommandError, UnreachableError, registry.RegistryError) as error:

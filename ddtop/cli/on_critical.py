@@ -1,4 +1,4 @@
-"""The command of `ddtop watch --on-critical`. It runs without a shell and beside the watching."""
+"""The command of `ddtop watch --on-critical`. It runs without a shell, and the watching goes on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Running:
 
 
 class OnCritical:
-    """Starts the command for events, and passes on to `complain` what went wrong with it.
+    """Starts the command for events, and reports its failures to `complain`.
 
     Not thread-safe.
     """
@@ -53,10 +53,10 @@ class OnCritical:
         self.skipped = 0
 
     def start(self, event: bytes, kind: str, environment: Mapping[str, str] = {}) -> None:
-        """Run it with the event on stdin and its output on our stderr, and with these variables
-        beside our own.
+        """Run the command with the event on stdin, its output on our stderr, and these variables
+        added to our own.
 
-        If `AT_ONCE_MAX` of them still run, it is skipped and counted.
+        If `AT_ONCE_MAX` commands still run, it is skipped and counted.
         """
         self.look()
         if len(self._running) >= AT_ONCE_MAX:
@@ -83,7 +83,7 @@ class OnCritical:
         self._running.append(_Running(process, kind))
 
     def look(self) -> None:
-        """Complain about those that have failed since the last call."""
+        """Report the commands that have failed since the last call."""
         still = []
         for one in self._running:
             code = one.process.poll()
@@ -94,7 +94,7 @@ class OnCritical:
         self._running = still
 
     def leave(self) -> None:
-        """Wait for those that run, at most `LEAVE_S`. They are never killed."""
+        """Wait for running commands, at most `LEAVE_S`. They are never killed."""
         until = time.monotonic() + LEAVE_S
         while self._running and time.monotonic() < until:
             time.sleep(_POLL_S)

@@ -100,14 +100,14 @@ _SCHEDULERS = (
 
 
 def SCHEDULER(command: _Command) -> _Command:  # noqa: N802  # beside the other options
-    """The options that name a scheduler's job; `scheduler_given` says which was typed."""
+    """The options that name a scheduler's job; `scheduler_given` returns the one that was typed."""
     for option in reversed(_SCHEDULERS):
         command = option(command)
     return command
 
 
 def OTHER_HOST(command: _Command) -> _Command:  # noqa: N802  # as above
-    """The options by which a job is followed that another host or a scheduler knows."""
+    """The options for a job that another host or a scheduler knows."""
     return SSH(REMOTE(HUB(SCHEDULER(command))))
 
 

@@ -3,9 +3,9 @@
 Problem: the agent must be in the Python that trains, and that is often not the Python in which
 somebody types `ddtop`. What does not work: pointing the other Python at our own folder, since
 pyzmq and msgspec are compiled for one version of Python. What we do: that Python's own pip (or uv)
-installs ddtop's light part there; a note beside it lists what was added, so that it can be taken
-out again. An image that cannot be written gets a folder instead, with a `sitecustomize` that does
-what the start-up line does, because Python reads no start-up lines from PYTHONPATH.
+installs ddtop's light part there; a note beside it lists what was added, so that it can be removed
+again. An image that cannot be written gets a folder instead, with a `sitecustomize` that does what
+the start-up line does, because Python reads no start-up lines from PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if _next is not None and _next.loader is not None:
 
 @dataclass(frozen=True)
 class Environment:
-    """What another Python says of itself. `version`: (major, minor, micro)."""
+    """The facts that another Python reports about itself. `version`: (major, minor, micro)."""
 
     python: str
     version: tuple[int, ...]
@@ -92,7 +92,7 @@ class OtherPython:
         self._through = list(through)
 
     def ask(self, watched: bool = False) -> Environment:
-        """What it says of itself. `watched`: with DDTOP=1, so that the start-up hook runs.
+        """Ask it about itself. `watched`: with DDTOP=1, so that the start-up hook runs.
 
         Check: `DDTOP=1 PYTHON -c "import sys; print('ddtop.agent.hook' in sys.modules)"`.
         """
@@ -129,7 +129,8 @@ class OtherPython:
         return added
 
     def uninstall(self, here: Environment) -> dict[str, str]:
-        """Take out what `install` added, and nothing else. Returns it; empty: it added nothing."""
+        """Remove what `install` added, and nothing else. Returns what was removed; empty: nothing
+        had been added."""
         noted: dict[str, str] = json.loads(self._note(here) or "{}")
         if noted:
             words = [*self._installer(here, "uninstall"), *noted]
@@ -192,7 +193,8 @@ class OtherPython:
 
 
 def of_this_copy() -> str:
-    """What pip installs to get this version: the folder it came from, or one of an index."""
+    """What pip must install to get this version: the folder that it came from, or a version on an
+    index."""
     try:
         text = distribution("ddtop").read_text("direct_url.json")
     except PackageNotFoundError:

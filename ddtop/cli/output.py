@@ -1,4 +1,4 @@
-"""What the terminal or the pipe can take: its width, its characters, and the tables for it."""
+"""The width and the characters of the terminal or pipe, and the tables for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def width() -> int:
 
 
 def glyphs() -> Glyphs:
-    """The characters that the encoding of stdout has."""
+    """The glyphs that the encoding of stdout can express."""
     from ddtop.present.glyphs import glyphs_for
 
     return glyphs_for(sys.stdout.encoding)

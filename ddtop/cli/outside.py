@@ -40,9 +40,9 @@ from ddtop.viewer.thresholds import chosen
 from ddtop.wire.records import Stacks
 
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
-"""py-spy uses a core. More of them at once than cores would wait for each other."""
+"""Each py-spy uses one core. More of them than cores would only wait for each other."""
 NATIVE_DEADLINE_S = 60.0
-"""For frames of C code, py-spy reads gigabytes of symbols of a CUDA build."""
+"""The time for frames of C code: py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
 STATUS_S, SEEN_S = 2.0, 0.25
 """Long enough to read the places of a few processes, and to confirm a finding."""
@@ -50,7 +50,8 @@ CERTAIN_S, SETTLED_S = 1.5, 2.0
 """A wait that is this much older than its limit has been judged, with one more look to be sure. No
 command waits longer than the limit and `SETTLED_S`."""
 RAS_S = 16.0
-"""Where a rank is silent NCCL answers after ten seconds, and on GPUs the stacks tell little."""
+"""If a rank is silent, NCCL answers only after ten seconds, and on GPUs the stacks alone show
+little."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -76,7 +77,8 @@ def stacks_of(
     outside = OutsideSource(found.found, f"pid {pids}")
     try:
         answers = [*dump(found.found, native, outside.take_stacks), *unfound(found)]
-        # The second look, after that of the constructor: two are needed to know who sleeps.
+        # The second look; the constructor took the first. Two are needed to know which threads
+        # sleep.
         outside.observe()
         look = outside.look()
     finally:
@@ -172,8 +174,8 @@ def status(pids: str, as_json: bool, arguments: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look from outside. `needed`: what is lacking to read stacks, and the command that helps;
-    None where nothing is."""
+    """One look from outside. `needed`: the missing right to read stacks and the command that helps;
+    None if nothing is missing."""
 
     name: str
     snapshot: Snapshot
@@ -182,9 +184,9 @@ class Seen:
 
 
 def see(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
-    """Look at these processes, and say first what cannot be seen.
+    """Look at these processes, but first print what cannot be seen.
 
-    `arguments`: read those of calls for other ranks, too.
+    `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
     needed = rights.needed([one.pid for one in found.found], command, pids)
@@ -211,7 +213,7 @@ class Judged(Source, Protocol):
 
     @property
     def judged(self) -> bool:
-        """It has looked at each rank often enough for a verdict."""
+        """Whether it has looked at each rank often enough for a verdict."""
 
     @property
     def suspects(self) -> tuple[int, ...]:
@@ -219,13 +221,13 @@ class Judged(Source, Protocol):
 
     @property
     def asks(self) -> bool:
-        """NCCL's status service has yet to answer."""
+        """Whether NCCL's status service has not answered yet."""
 
 
 async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look:
-    """Look for `seconds`, and on while a wait is too young to be judged. Returns the last look.
+    """Look for `seconds`, and longer while a wait is too recent to be judged.
 
-    `patience_s`: so long at most the first looks at all ranks are waited for.
+    Returns the last look. `patience_s`: the most time to wait for the first looks at all ranks.
     """
     running = asyncio.ensure_future(source.run())
     began = time.monotonic()
@@ -248,12 +250,13 @@ async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look
 
 
 def _says_why(look: Look) -> bool:
-    """Whether a finding explains a wait. That ranks share a GPU is true of a hanging job too."""
+    """Whether a finding explains a wait. Ranks that share a GPU do not: a hanging job may have them
+    too."""
     return any(one.severity == CRITICAL or one.victims for one in look.verdict.findings)
 
 
 def _is_settled(look: Look) -> bool:
-    """Whether the next seconds will hardly change the verdict."""
+    """Whether the verdict will probably not change in the next seconds."""
     snapshot = look.snapshot
     if snapshot is None:
         return False
@@ -275,7 +278,8 @@ def unfound(found: Targets) -> list[Stacks]:
 
 
 def afterwards(answers: Iterable[Stacks]) -> list[str]:
-    """Lines behind the stacks: what they lack, and /proc on the processes without any."""
+    """The lines after the stacks: what is missing, and the facts from /proc about processes without
+    stacks."""
     lines: list[str] = []
     whys: dict[str, list[str]] = {}
     for one in answers:

@@ -26,10 +26,10 @@ from ddtop.viewer.routes.relay import NoContactError
 from ddtop.viewer.routes.ssh import RemoteTarget, SshTarget
 
 HOSTS_MAX = 64
-"""Each is a program here and a login there."""
+"""Each host needs a program here and a login there."""
 
 PATIENCE_S = 20.0
-"""A busy host may take so long to let somebody in."""
+"""A login on a busy host may take this long."""
 
 
 def hosts_called(names: str, remote: str | None) -> list[RemoteTarget]:
@@ -91,10 +91,9 @@ def attach(hosts: Sequence[RemoteTarget], name: str, readonly: bool) -> int:
 
 
 def see(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
-    """Look at the job on all these hosts at once, and say which of them say nothing.
+    """Look at the job on all these hosts at once, and print which hosts do not answer.
 
-    Raises:
-        CommandError: 3, none of them says anything.
+    Raises: CommandError: 3, none of them answers.
     """
     source = OutsideHosts(_few(hosts))
     look = asyncio.run(watch(source, seconds, PATIENCE_S))

@@ -32,7 +32,8 @@ def found() -> list[OutsideJob]:
 
 
 def pids_of(job: OutsideJob) -> str:
-    """What to write behind `--pid`: its launchers, or its ranks below a shell that has others."""
+    """The value for `--pid`: the job's launchers, or its ranks if their shell has also started
+    other processes."""
     from ddtop.viewer.routes.outside_processes import read_one
 
     launchers = [read_one(pid) for pid in job.launchers]
@@ -81,7 +82,8 @@ def as_json(jobs: list[OutsideJob]) -> list[dict[str, object]]:
 
 
 def entry_of(job: OutsideJob) -> registry.JobEntry:
-    """The job as an entry of a list. It has no relay: `pids_in` says what to look at."""
+    """The job as an entry of a list. It has no relay: `pids_in` returns the processes to look
+    at."""
     now = time.time_ns()
     ranks = tuple((one.pid, one.start_ticks) for one in job.ranks)
     return registry.JobEntry(
@@ -105,14 +107,15 @@ def entry_of(job: OutsideJob) -> registry.JobEntry:
 
 
 def pids_in(entry: registry.JobEntry) -> str | None:
-    """What to write behind `--pid` for the entry of such a job; None for all other entries."""
+    """The value of `--pid` for the entry of such a job; None for all other entries."""
     return entry.run[len(_RUN) :] if entry.relay_pid == 0 and entry.run.startswith(_RUN) else None
 
 
 def with_health(
     health: Callable[[registry.JobEntry], Health],
 ) -> Callable[[registry.JobEntry], Health]:
-    """The health of each entry of a list. A job without a relay has none until somebody looks."""
+    """The health of each entry of a list. A job without a relay has none until a user looks at
+    it."""
     from ddtop.present.hosts.jobs import Health
 
     def asked(entry: registry.JobEntry) -> Health:

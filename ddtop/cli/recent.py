@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from ddtop.viewer.replay import Recording
 
 BACK_S = 900.0
-"""The timeline covers the last minutes; exits are listed of the whole run."""
+"""The timeline covers the last minutes; exits are listed for the whole run."""
 LOOKS_MAX, LOOKS_S = 180, 6.0
-"""Moments of the past that are looked at, and how long that may take.
+"""How many past moments are examined, and how long that may take.
 
 With thousands of ranks each look takes a second.
 """
 
 
 def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
-    """The journal of the run, or why there is none."""
+    """The journal of the run, or the reason why there is none."""
     from ddtop.folders import patiently, state_dir_text
     from ddtop.journal import JournalError
     from ddtop.viewer.follower import LEFT_S

@@ -1,4 +1,5 @@
-"""What this user lacks to read the stacks of other processes, and the command that helps."""
+"""The rights that this user lacks to read the stacks of other processes, and the command that
+helps."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ NO_PY_SPY = "py-spy is not installed, so no stack can be read: pip install 'ddto
 
 
 def needed(pids: Sequence[int], command: str, typed: str) -> str | None:
-    """What is lacking, as one sentence with the command that helps; None where nothing is.
+    """The missing right, as one sentence with the command that helps; None if nothing is missing.
 
-    `command`, `typed`: what was typed, `diagnose` and what stood behind `--pid`. It asks the kernel
-    as py-spy would be asked, and traces nobody.
+    `command`, `typed`: the typed command, such as `diagnose`, and its value of `--pid`. It asks the
+    kernel for the same permission that py-spy needs, and traces no process.
     """
     if pyspy.find() is None:
         return NO_PY_SPY
@@ -35,7 +36,7 @@ def needed(pids: Sequence[int], command: str, typed: str) -> str | None:
 
 
 def _by_scope(scope: int | None, again: str) -> str | None:
-    """What kernel.yama.ptrace_scope forbids to a user who is not root."""
+    """What kernel.yama.ptrace_scope forbids users other than root."""
     if scope == 1:
         return (
             "only parents may read the stacks of their children (kernel.yama.ptrace_scope = 1):"

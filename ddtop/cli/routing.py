@@ -25,7 +25,7 @@ from ddtop.wire.rendezvous import is_loopback
 CONNECT_S = 1.5
 """A relay accepts within a round trip. A firewall that drops packets must not hold a user up."""
 ADDRESSES_MAX = 2
-"""Addresses of one name that are tried: one for IPv4 and one for IPv6, each for `CONNECT_S`."""
+"""How many addresses of one name are tried: one for IPv4 and one for IPv6, each for `CONNECT_S`."""
 WITH_SSH = ("status", "diagnose", "stacks")
 """Commands that have `--ssh`. `attach` has it too, but goes there by itself."""
 
@@ -73,7 +73,7 @@ def _from_elsewhere(entry: registry.JobEntry) -> RelayRoute:
     else:
         why = no_contact(address, port)
     if why is not None and entry.ended_unix_ns is not None:
-        # What its relay left is in the shared folder.
+        # The files of its relay are in the shared folder.
         return RelayRoute(msgspec.structs.replace(entry, heartbeat_unix_ns=0))
     if why is not None and (leaf := _leaf_here(entry)) is not None:
         return RelayRoute(leaf, why=f"this host only: its hub is {why}")
@@ -81,7 +81,7 @@ def _from_elsewhere(entry: registry.JobEntry) -> RelayRoute:
 
 
 def _leaf_here(hub: registry.JobEntry) -> registry.JobEntry | None:
-    """The relay of this job on this host. It answers also while the network to the hub is down."""
+    """The relay of this job on this host. It answers even while the network to the hub is down."""
     here, now = registry.host_identity(), time.time_ns()
     parts = (
         entry

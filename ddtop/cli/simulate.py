@@ -1,7 +1,7 @@
 """`ddtop --sim N`: the dashboard on a simulated job.
 
-Its facts take the same path as those of a real job. A link stands in for the relay: it gives the
-frames that are due, and answers what a viewer asks.
+Its facts take the same path as those of a real job. A link stands in for the relay: it delivers the
+frames that are due, and answers the viewer's requests.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ LARGEST = 12_000
 REPORTS_PER_S = 6_000
 """Reports a second of all ranks of a larger job together."""
 MOST_NS = 500_000_000
-"""The most that the job's time advances between two calls of its clock.
-
-So the job waits for a viewer that cannot keep up, or that was stopped.
+"""The most that the job's time advances between two calls of its clock: the job waits for a viewer
+that cannot keep up or was stopped.
 """
 HISTORY_FRAMES = 30_000
 """Frames of history for a viewer that joins, so that shares and rates are there at once.
@@ -54,7 +53,8 @@ HISTORY_S = 12.0
 AT_ONCE = 200
 """Frames between two chances for the event loop, which must answer keys meanwhile."""
 SHOWN_S = 25.0
-"""From the first incident to the moment that is shown without a terminal: it is confirmed then."""
+"""The time from the first incident to the moment that is shown without a terminal: by then the
+finding is confirmed."""
 LOOK_S, WATCHED_S = 0.5, 12.0
 
 
@@ -126,7 +126,7 @@ class SimLink:
         return None
 
     def _make_due(self) -> None:
-        """Append the frames since the last call to what waits."""
+        """Add the frames since the last call to the queue."""
         sent_to, now = self._sent_to_unix_ns, self._clock()
         if sent_to is None or self._waiting:
             return
@@ -176,7 +176,7 @@ class SimRoute(TrustedRoute):
         return SimLink(self._job, self._clock)
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """None: the job does not end before its viewer."""
+        """None: the job ends together with its viewer."""
         return None
 
 
@@ -188,7 +188,7 @@ class SimSource(LiveSource):
         self._note = note
 
     def look(self) -> Look:
-        """What is true now, with the note."""
+        """The newest facts, with the note."""
         look = super().look()
         if look.snapshot is None:
             return look

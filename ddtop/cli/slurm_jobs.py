@@ -25,7 +25,7 @@ from ddtop.viewer.routes.schedulers.scheduler import (
 from ddtop.viewer.routes.schedulers.slurm import Slurm, SlurmJob, running
 
 ANSWER_S = 30.0
-"""A step on a busy node, with the start of Python on a shared file system."""
+"""The time for a step on a busy node, including the start of Python from a shared file system."""
 AT_ONCE = 8
 """Steps that are started at the same time: each is a request to the controller."""
 OUTPUT_BYTES_MAX = 4 << 20
@@ -33,7 +33,7 @@ SENTENCE_MAX = 300
 
 
 class _Job(msgspec.Struct):
-    """What is taken of an object in `jobs` of `ddtop.jobs/1`."""
+    """The used fields of an object in `jobs` of `ddtop.jobs/1`."""
 
     job: str
     live: bool
@@ -55,8 +55,8 @@ class _Jobs(msgspec.Struct):
 
 
 def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
-    """The jobs that ddtop knows in the running jobs of Slurm of this user. A Slurm job in which
-    there is none has a row too, with the reason.
+    """The jobs that ddtop knows in the running jobs of Slurm of this user. A Slurm job without any
+    also has a row, with the reason.
 
     `ddtop`: how ddtop is called there, None to look for it.
 
@@ -84,7 +84,7 @@ def _there(target: SchedulerTarget) -> list[_Job]:
     """The live jobs of ddtop that belong to this job of Slurm.
 
     Raises:
-        NoContactError: no way into it.
+        NoContactError: there is no route into it.
     """
     command = target.words("jobs", "--json")
     try:

@@ -1,8 +1,8 @@
 """`python -m ddtop.cli.user_jobs health|series`: the live jobs of the user who runs it, one line of
 JSON a second, until nobody reads it.
 
-Root starts one for each user of the host (`ddtop.cli.host_jobs`). All that a user can write is read
-here, with that user's rights: job files, the key, what the relays send.
+Root starts one for each user of the host (`ddtop.cli.host_jobs`). Everything that a user can write
+is read here, with that user's rights: job files, the key, the frames of relays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddtop.viewer.fleet import Fleet, FleetJob, own_jobs
 
 PERIOD_S = 1.0
 FIRST_S = 6.0
-"""A relay that does not answer is said not to be heard before this, also on a busy host."""
+"""A relay that does not answer is reported as not heard before this time, even on a busy host."""
 
 
 class JobLine(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class JobLine(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What is written each second. `problem`: why the jobs are not known, one sentence."""
+    """The line of each second. `problem`: why the jobs are not known, in one sentence."""
 
     jobs: tuple[JobLine, ...]
     problem: str | None = None

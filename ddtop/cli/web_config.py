@@ -46,8 +46,8 @@ class WebConfig:
     def admits(self, authorization: str) -> bool:
         """Whether the header `Authorization` names one of the users with the right password.
 
-        bcrypt takes a tenth of a second on purpose. So what was right once is kept, hashed with a
-        salt of this process, as Prometheus' exporters do.
+        bcrypt takes a tenth of a second on purpose. So correct passwords are remembered, hashed
+        with a salt of this process, as Prometheus' exporters do.
         """
         if not self.users:
             return True
@@ -62,7 +62,7 @@ class WebConfig:
         if any(hmac.compare_digest(kept, one) for one in tuple(self._proven)):
             return True
         known = self.users.get(name.decode("utf-8", "replace"))
-        # A name that nobody has takes as long as one that somebody has.
+        # An unknown name takes as long as a known one.
         proven = _matches(password, known or next(iter(self.users.values()))) and known is not None
         if proven and colon:
             if len(self._proven) >= _PROVEN_MAX:
@@ -74,7 +74,7 @@ class WebConfig:
 def _matches(password: bytes, hashed: bytes) -> bool:
     import bcrypt
 
-    # bcrypt looks at no more than 72 bytes, and refuses more.
+    # bcrypt reads at most 72 bytes, and refuses longer passwords.
     return len(password) <= 72 and bcrypt.checkpw(password, hashed)
 
 

@@ -1,7 +1,7 @@
 """Events to a URL: generic JSON, Slack's or Alertmanager's shape, from a thread of its own.
 
-A server that is slow, refuses or dies holds nobody up: the queue is bounded, each try has a
-deadline, and what cannot be delivered is reported and given up.
+A server that is slow, refuses or dies delays nobody: the queue is bounded, each try has a deadline,
+and events that cannot be delivered are reported and dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ddtop.cli.errors import USAGE, CommandError
 
 GENERIC, SLACK, ALERTMANAGER = SHAPES = ("generic", "slack", "alertmanager")
 QUEUE_MAX = 32
-"""Events that wait. A job that fills this repeats itself."""
+"""The length of the queue. A job that fills it sends the same events again and again."""
 TRIES = 5
 TRY_S = 10.0
-"""For a whole try, also if the server sends a byte now and then."""
+"""The deadline of a whole try, even if the server sends a byte now and then."""
 BACKOFF_S, BACKOFF_MOST_S = 1.0, 30.0
 LEAVE_S = 15.0
-"""The end of the job is an event too; it gets this time."""
+"""The time for the last event, which is the end of the job."""
 SECRET_BYTES_MAX = 8192
 _AGAIN = (408, 425, 429)
 _ANSWERED_BYTES = 1024
@@ -40,11 +40,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect is not followed: the event and its token would go to another host."""
 
     def redirect_request(self, *_: Any) -> None:
-        """None: the answer stays the answer."""
+        """None: the redirect itself is the answer."""
 
 
 def secret(name: str, variable: str, path: str | None) -> str | None:
-    """A secret from a file, else from a variable; None where there is neither.
+    """A secret from a file, or else from a variable; None if there is neither.
 
     Raises:
         CommandError: 2, the file cannot be read, or is empty.
@@ -162,7 +162,7 @@ class Webhook:
         self._thread.start()
 
     def put(self, event: dict[str, Any]) -> None:
-        """Queue an event; dropped and counted where too many wait."""
+        """Queue an event; if too many are queued it is dropped and counted."""
         try:
             self._queue.put_nowait(event)
         except queue.Full:
@@ -206,7 +206,7 @@ class Webhook:
         return f"{why}, {TRIES} times"
 
     def _tried(self, body: bytes) -> tuple[str, float | None]:
-        """(why it failed or nothing, after how many seconds another try makes sense)."""
+        """(why it failed, or None; after how many seconds another try makes sense)."""
         found: list[tuple[str, float | None]] = []
         thread = threading.Thread(target=lambda: found.append(self._try(body)), daemon=True)
         thread.start()

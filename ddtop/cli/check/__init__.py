@@ -1,1 +1,2 @@
-"""`ddtop check -- torchrun ...`: what would keep a job from starting, before it starts."""
+"""`ddtop check -- torchrun ...`: finds what would prevent a job from starting, before it is
+started."""

@@ -1,4 +1,4 @@
-"""Looks at the address where the ranks are to meet, from this host, before anything is started."""
+"""Checks the rendezvous address from this host, before anything is started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddtop.cli.check.judge import BAD, GOOD, NOTE, Line
 from ddtop.cli.check.torchrun_line import TorchrunLine
 
 REACH_S = 5.0
-"""A host that answers at all does so within a second; a lost packet is sent again after three."""
+"""A host that answers at all does so within a second; a lost packet is resent after three."""
 LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
 
@@ -24,7 +24,7 @@ def checks(line: TorchrunLine) -> list[Line]:
 
 
 def addresses_of(name: str) -> list[str]:
-    """The addresses of a name, without those that occur twice.
+    """The addresses of a name, without duplicates.
 
     Raises:
         OSError: it has none.
@@ -33,7 +33,7 @@ def addresses_of(name: str) -> list[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this host can reach it."""
+    """Whether only this host can reach the address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
@@ -82,7 +82,7 @@ def _endpoint(line: TorchrunLine) -> list[Line]:
 
 
 def _is_here(address: str) -> bool:
-    """Whether a socket can be bound to it on this host."""
+    """Whether a socket on this host can be bound to the address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family) as one:
         one.bind((address, 0))
@@ -109,7 +109,7 @@ def _port_here(line: TorchrunLine, place: str, port: int) -> Line:
 
 
 def _holder(port: int) -> str | None:
-    """The process that listens at this port, where this user may see it.
+    """The process that listens on this port, if this user may see it.
 
     Source: /proc/net/tcp and /proc/PID/fd.
     """

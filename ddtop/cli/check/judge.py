@@ -1,4 +1,4 @@
-"""Judges what the trial has found: a line for each thing, with what to do about it."""
+"""Judges the results of the trial: one line per check, with advice for bad ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A mark, what was checked, one sentence, and what to do where it is bad."""
+    """A mark, the name of the check, one sentence, and advice if the result is bad."""
 
     mark: str
     what: str
@@ -27,7 +27,7 @@ class Line:
 
 @dataclass(slots=True)
 class Trial:
-    """What the ranks have said. The facts of nodes are by the first rank of each node."""
+    """The reports of the ranks. The facts of a node come from its first rank."""
 
     nodes: dict[int, Facts] = field(default_factory=dict)
     started: dict[int, str] = field(default_factory=dict)
@@ -35,18 +35,17 @@ class Trial:
     tried: dict[str, dict[int, str]] = field(default_factory=dict)
     good: dict[str, dict[int, float]] = field(default_factory=dict)
     failed: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
-    """By what was tried, and rank: (host, why)."""
+    """By attempt and rank: (host, why)."""
     ended: set[int] = field(default_factory=set)
     exit_code: int | None = None
-    """That of the launcher; None if it was ended because time was up."""
+    """The exit code of the launcher; None if it was ended because time was up."""
     last_words: tuple[str, ...] = ()
-    """Other lines of its output."""
+    """The other lines of its output."""
 
     def take(self, fact: Facts) -> None:
-        """Take in one line of a rank.
+        """Add one line of a rank.
 
-        Raises:
-            KeyError, ValueError, TypeError: no rank of this version writes that.
+        Raises: KeyError, ValueError, TypeError: no rank of this version writes such a line.
         """
         rank, kind = int(fact["rank"]), fact["kind"]
         if kind == "node":
@@ -68,7 +67,7 @@ class Trial:
 def judged(
     trial: Trial, nodes: int, waited_s: float, reduce_s: float, policy: Policy
 ) -> list[Line]:
-    """All lines about the trial."""
+    """The lines of all checks of the trial."""
     lines = [_meeting(trial, nodes, waited_s)]
     if trial.nodes:
         lines += [*_versions(trial.nodes), *_clocks(trial.nodes, policy)]
@@ -146,7 +145,7 @@ def _nodes(trial: Trial, policy: Policy) -> list[Line]:
 
 
 def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Line]:
-    """/dev/shm, limits, names and GPUs of one node."""
+    """The lines about /dev/shm, limits, names and GPUs of one node."""
     host, local = str(facts["host"]), int(facts["local_size"])
     shm, needed = facts.get("shm_bytes"), local * policy.check_shm_bytes_per_rank
     if shm is None or shm < needed:

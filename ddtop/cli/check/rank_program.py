@@ -27,14 +27,14 @@ SMI_S = 10.0
 
 
 def say(kind: str, **facts: object) -> None:
-    """Print one finding. One write, so that lines of several ranks do not mix."""
+    """Print one line in one write, so that lines of several ranks do not mix."""
     line = MARK + json.dumps({"kind": kind, **facts}) + "\n"
     sys.stdout.flush()
     os.write(1, line.encode())
 
 
 def host_facts(torch: Any, local_size: int) -> dict[str, Any]:
-    """What one node has: versions, limits, memory, GPUs.
+    """The facts of one node: versions, limits, memory, GPUs.
 
     Source: statvfs of /dev/shm, getrlimit, `nvidia-smi`, /sys/module of the GPU drivers.
     """
@@ -185,7 +185,7 @@ def reduced(torch: Any, backend: str, store: Any, limit: timedelta) -> None:
 
 
 def main() -> None:
-    """Meet, exchange facts, reduce over each backend."""
+    """Join the rendezvous, exchange facts, run an all_reduce over each backend."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     limit = timedelta(seconds=float(sys.argv[1]))
@@ -216,7 +216,8 @@ def main() -> None:
             os._exit(1)
         say("good", rank=rank, host=host, what=backend, seconds=time.monotonic() - began)
     say("end", rank=rank, host=host)
-    # The store of rank 0's node ends with its torchrun, which waits for all ranks there only.
+    # The store ends with the torchrun of rank 0's node, which waits only for the ranks of that
+    # node.
     own.set(f"end/{rank}", "1")
     for other in range(size):
         own.get(f"end/{other}")
@@ -224,6 +225,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # The folder of this file is no place to import from.
+    # Modules must not be imported from the folder of this file.
     del sys.path[0]
     main()

@@ -24,22 +24,22 @@ NOT_FOR_TRIAL = (
     *("--local-ranks-filter", "--max-restarts", "--logs-specs"),
     *("--duplicate-stdout-filters", "--duplicate-stderr-filters"),
 )
-"""These are about the user's program and its output, or hide the output of ranks."""
+"""Options about the user's program and its output, or that hide the output of ranks."""
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
 STATIC_PORT, C10D_PORT = 29500, 29400
-"""Ports that torchrun takes where none is given."""
+"""The ports that torchrun uses by default."""
 
 
 class NotUnderstoodError(Exception):
-    """The command line is none that can be read. The text is one sentence."""
+    """The command line cannot be understood. The text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchrunLine:
-    """What a command line says.
+    """A command line of torchrun in parts.
 
-    `before`: all words up to torchrun itself, a launcher such as srun among them. `options`: those
-    of torchrun that the trial keeps. `nproc`: as it is typed, it may be `gpu` or `auto`.
+    `before`: all words up to torchrun itself, including a launcher such as srun. `options`: the
+    options of torchrun that the trial keeps. `nproc`: as typed; it may be `gpu` or `auto`.
     `endpoint`: (host, port), None if torchrun chooses one on this host.
     """
 
@@ -55,7 +55,7 @@ class TorchrunLine:
 
     @property
     def launched(self) -> bool:
-        """Whether another launcher stands before torchrun, so that it runs elsewhere too."""
+        """Whether torchrun is started by another launcher and so also runs on other hosts."""
         return self.before[0] not in self._torchrun()
 
     def _torchrun(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class TorchrunLine:
 def read(words: Sequence[str], environ: Mapping[str, str]) -> TorchrunLine:
     """The command line as a `TorchrunLine`.
 
-    `environ`: torchrun takes the options that are not given from PET_* there.
+    `environ`: torchrun takes options that are not given from its variables PET_*.
 
     Raises:
         NotUnderstoodError: there is no torchrun in it, or it is wrong.
@@ -105,7 +105,7 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> TorchrunLine:
 
 
 def _behind_torchrun(words: Sequence[str]) -> int:
-    """Where the options of torchrun begin."""
+    """The index at which the options of torchrun begin."""
     for number, word in enumerate(words):
         if PurePath(word).name == "torchrun":
             return number + 1
@@ -143,7 +143,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]
 
 
 def _known(name: str) -> str:
-    """The option in full; argparse takes its beginning too."""
+    """The full name of the option; argparse also accepts its beginning."""
     name = SHORT.get(name, name.replace("_", "-"))
     every = (*WITH_VALUE, *FLAGS)
     found = [name] if name in every else [one for one in every if one.startswith(name)]
@@ -200,6 +200,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Value(Protocol):
-        """Gives the value of an option, or of its variable."""
+        """Returns the value of an option, or of its variable."""
 
         def __call__(self, name: str, default: str = "") -> str: ...

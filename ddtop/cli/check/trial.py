@@ -1,4 +1,5 @@
-"""Starts the command with ddtop's own program in it, and reads what the ranks say."""
+"""Starts the command with ddtop's own program in place of the user's, and reads the reports of the
+ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ READ_BYTES = 1 << 16
 
 
 def run(command: Sequence[str], start_s: float, reduce_s: float) -> Trial:
-    """Run it until it ends or time is up, and end all of it.
+    """Run the command until it ends or time is up, and end all of its processes.
 
     `start_s`: how long the ranks may take until all have met, in seconds. `reduce_s`: how long one
     all_reduce may take, in seconds.
@@ -52,7 +53,7 @@ def run(command: Sequence[str], start_s: float, reduce_s: float) -> Trial:
 
 
 class _Reader:
-    """Takes the output line by line."""
+    """Reads the output line by line."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.trial = Trial()
@@ -61,7 +62,7 @@ class _Reader:
         self._other: deque[str] = deque(maxlen=LINES_KEPT)
 
     def read(self, start_s: float, reduce_s: float) -> None:
-        """Until the output ends, or a limit is over."""
+        """Read until the output ends or a time limit is exceeded."""
         assert self._process.stdout is not None
         until = time.monotonic() + start_s
         tried = 0
@@ -75,7 +76,7 @@ class _Reader:
                 self._take(data)
                 if len(self.trial.tried) > tried:
                     tried = len(self.trial.tried)
-                    # The ranks give up by themselves first, and say why.
+                    # The ranks have shorter limits: they give up first, and report why.
                     until = time.monotonic() + reduce_s + END_S
         self.trial.last_words = tuple(self._other)
 
@@ -98,7 +99,7 @@ class _Reader:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher and all that it has started here."""
+    """End the launcher and everything that it has started on this host."""
     for number, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

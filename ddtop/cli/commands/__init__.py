@@ -1,1 +1,1 @@
-"""One module for each command. No command imports another: what they share lies in `ddtop/cli`."""
+"""One module for each command. No command imports another: shared code is in `ddtop/cli`."""

@@ -128,7 +128,7 @@ def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
             return 0
         user, name = user_of(picked.job)
         if user is not None:
-            # What its relay sends is read with that user's rights only.
+            # The data of another user's relay is read only with that user's rights.
             raise CommandError(
                 f"ddtop: {name} is a job of {user}: sudo -u {user} ddtop attach {name}", USAGE
             )

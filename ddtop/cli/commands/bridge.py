@@ -39,7 +39,7 @@ from ddtop.wire.bridge import (
 )
 
 IDLE_S = 600.0
-"""After so long without a message the other side is taken for gone, though TCP does not know it.
+"""After this time without a message the other side counts as gone, even if TCP has not noticed.
 
 A dashboard may be suspended for that long.
 """
@@ -68,7 +68,7 @@ def serve(readonly: bool) -> int:
         raise CommandError(
             "ddtop: the bridge talks to a program: ddtop attach --ssh HOST starts it there", USAGE
         )
-    # Text that is printed by mistake must not come between the messages.
+    # Text that is printed by mistake must not get between the messages.
     out = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -102,7 +102,7 @@ async def _serve(out: int, readonly: bool) -> None:
 
 
 class _Bridge:
-    """One viewer. While it does not read, nothing is read from the relay for it."""
+    """One viewer. While the viewer does not read, nothing is read from the relay for it."""
 
     def __init__(self, writer: asyncio.StreamWriter, readonly: bool) -> None:
         self._writer, self._readonly = writer, readonly
@@ -111,7 +111,7 @@ class _Bridge:
         self._copying: asyncio.Task[None] | None = None
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Take messages until the reader ends, or is silent for `IDLE_S`."""
+        """Handle messages until the other side ends, or is silent for `IDLE_S`."""
         await self._write(bridge.greet(ddtop.__version__, socket.gethostname()))
         incoming = bridge.Incoming(greeted=True)
         with contextlib.suppress(asyncio.TimeoutError):

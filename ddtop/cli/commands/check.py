@@ -73,7 +73,7 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
 
 
 def show(lines: Sequence[Line]) -> None:
-    """A row for each line, and what to do below the bad ones."""
+    """Print one row per line, with the advice below the bad ones."""
     for one in lines:
         click.echo(printable(f"{one.mark:<5}{one.what:<17}{one.text}"))
         if one.fix and one.mark != GOOD:

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
 
 PLAIN_S = 60.0
-"""Without a terminal the demo ends after so long, or up to twice that if its ranks start slowly."""
+"""Without a terminal the demo ends after this time, or after up to twice this time if its ranks
+start slowly."""
 FAULT_S = 25.0
-"""From the first step on: a fault comes after 60 steps, and shows within seconds."""
+"""Counted from the first step: a fault happens after 60 steps, and shows within seconds."""
 LOOK_S = 3.0
 HEALTHY_S = 20.0
 """How long a healthy demo is watched without a terminal."""
 MORE_S = 5.0
-"""How long the demo looks on after its fault was found, for stacks and other evidence."""
+"""How long the demo goes on after its fault was found, to collect stacks and other evidence."""
 
 
 @click.command("demo")

@@ -29,7 +29,7 @@ GOOD, BAD, NOTE = "ok", "bad", "note"
 Line = tuple[str, str, str]
 """Mark, what was checked, and one sentence."""
 MPI_S, PY_SPY_S = 20.0, 10.0
-"""How long a child process may take that loads MPI, or py-spy."""
+"""How long a child process may take to load MPI or py-spy."""
 
 
 @click.command("doctor")
@@ -139,13 +139,13 @@ def _recorder_of(version: str, python: str) -> Line:
     answer = _tried(_TRIES_RECORDER, TORCH_TRIAL_S, python)
     if isinstance(answer, str):
         return NOTE, "torch", f"{version}: its flight recorder could not be tried: {answer}"
-    # Importing torch may print, so the answer is what came last.
+    # Importing torch may print something, so the answer is the last line.
     mark, _, text = answer[-1].partition("|")
     return (GOOD, "torch", f"{version}: {text}") if mark == "ok" else (NOTE, "torch", text)
 
 
 TORCH_TRIAL_S = 60
-"""Importing a torch with CUDA from a network file system takes that long."""
+"""Importing a torch with CUDA from a network file system can take this long."""
 _TRIES_RECORDER = """
 import torch, torch.distributed as dist
 from ddtop.agent.probes.recorder import Recorder
@@ -188,7 +188,7 @@ print("end", file=answers)
 
 
 def _frameworks(python: str = sys.executable) -> Line:
-    """Whether the frameworks that are installed have what ddtop reads of them."""
+    """Whether the installed frameworks have the attributes that ddtop reads."""
     answer = _tried(_TRIES_FRAMEWORKS, FRAMEWORKS_TRIAL_S, python)
     if isinstance(answer, str):
         return NOTE, "frameworks", f"their step and phase could not be tried: {answer}"
@@ -203,7 +203,7 @@ def _frameworks(python: str = sys.executable) -> Line:
 
 
 def _tried(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
-    """The lines that a program prints in a child process, or why there are none."""
+    """The lines that a program prints in a child process, or the reason why there are none."""
     environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
     try:
         done = subprocess.run(
@@ -438,7 +438,7 @@ _INTEL, _NO_SCREEN = "0x8086", "0x0380"
 
 
 def _has_intel_gpu() -> bool:
-    """Whether there is a GPU of Intel that drives no screen, as those for data centres.
+    """Whether there is an Intel GPU that drives no screen, like those for data centres.
 
     Source: sysfs, `vendor` and `class` of its PCI device (0x0380: a display controller, other).
     """

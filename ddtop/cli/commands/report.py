@@ -191,11 +191,11 @@ def _written(target: Path, text: str, named: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What could be learned of the job.
+    """Everything that is known about the job.
 
-    `seen`: from where. `request`: the stacks that belong to the report, None if there are none.
-    `asked_unix_ns`: when they were asked for, None if they are older. `garbled`: frames that could
-    not be read.
+    `seen`: from which source. `request`: the stacks that belong to the report, None if there are
+    none. `asked_unix_ns`: when they were asked for, None if they are older. `garbled`: frames that
+    could not be read.
     """
 
     snapshot: Snapshot
@@ -229,7 +229,7 @@ def _known(entry: registry.JobEntry) -> _Known:
 
 
 def _from_relay(entry: registry.JobEntry) -> _Known:
-    """What its relay sends, with fresh stacks while the job lives."""
+    """The data that its relay sends, with new stacks if the job is live."""
     from ddtop.present.stacks.dump_sets import answers, last_request
     from ddtop.viewer.follower import join, request, with_what_stood
 
@@ -256,7 +256,7 @@ def _from_relay(entry: registry.JobEntry) -> _Known:
 
 
 def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) -> None:
-    """Take in what comes until then. None: until the stacks that were asked for have come."""
+    """Receive until then. None: until the requested stacks have arrived."""
     from ddtop.viewer.follower import hear
 
     looked = 0.0
@@ -275,7 +275,7 @@ def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) ->
 def _material(
     known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
 ) -> Material:
-    """What the report is made of. `why`: why there is no recording."""
+    """The contents of the report. `why`: why there is no recording."""
     from ddtop.present.report import Material
     from ddtop.present.stacks.dump_sets import answers, around, merged_of
     from ddtop.present.stacks.lines import stacks_text
@@ -301,7 +301,7 @@ def _material(
     merged = merged_of(found, known.verdict, known.snapshot)
     excerpts = Excerpts(source)
     setting = around(known.snapshot, known.verdict, merged, excerpts.get, chosen())
-    # This pass finds out which lines are wanted. A thread reads the files.
+    # This pass finds out which source lines are needed. A thread reads the files.
     stacks_text(merged, WIDTH, around=setting)
     excerpts.wait(SOURCE_S)
     return replace(material, merged=merged, around=setting)

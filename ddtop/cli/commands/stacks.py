@@ -33,20 +33,21 @@ if TYPE_CHECKING:
     from ddtop.wire.records import Stacks
 
 JUDGED_NS = 600_000_000
-"""A finding needs two looks half a second apart. The first of them is made of the history."""
+"""A finding needs two looks half a second apart. The first look comes from the history."""
 SLICE_S = 0.05
 WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
-"""DataLoader workers answer one by one after their rank. After so long without one, none comes."""
+"""DataLoader workers answer one by one after their rank. After this time without an answer, no more
+are expected."""
 PATIENCE_S = 1.0
-"""After this time a user at a terminal reads what is waited for."""
+"""After this time, a user at a terminal is shown what the command waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was typed.
+    """The command's options.
 
-    `ranks`: empty for all. `last`: print the stacks that were taken last, ask nobody. `source`:
-    with the lines of source around each frame.
+    `ranks`: empty for all. `last`: print the last stacks and ask nobody. `source`: with the lines
+    of source around each frame.
     """
 
     ranks: tuple[int, ...] = ()
@@ -167,7 +168,8 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
     from ddtop.present.stacks.dump_sets import answers
     from ddtop.viewer.follower import join, request
 
-    # py-spy stops a process for native frames, so only who may act on the job may ask for them.
+    # py-spy stops a process for native frames, so only users who may act on the job may ask for
+    # them.
     follower, link = join(entry, controller=wanted.native)
     try:
         follower.look(follower.now_unix_ns() - JUDGED_NS)
@@ -195,7 +197,7 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
 
 
 def _wait(follower: Follower, link: ViewerLink) -> None:
-    """Wait until all have answered, or until the time for it is over."""
+    """Wait until all ranks have answered or the time is over."""
     from ddtop.viewer.follower import hear
 
     began = time.monotonic()
@@ -231,7 +233,7 @@ def _with_workers(snapshot: Snapshot, ranks: tuple[int, ...]) -> bool:
 
 
 def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
-    """The stacks in what a relay left that is gone or not heard."""
+    """The stacks in the files of a relay that is gone or not heard."""
     from ddtop.cli.ranks import check_ranks
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.present.stacks.dump_sets import last_request

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ddtop.viewer.source import Look
 
 FIRST_S = 15.0
-"""How long the first contact may take: agents start a new relay within 10 s after the old one."""
+"""How long the first contact may take: agents replace a relay within 10 s."""
 REREAD_S = 2.0
 """How often the job file is read while the relay is not heard."""
 LEAVE_TRIES = 4
 LAST_WORD_S = 30.0
-"""How long reading what a relay left may take, with a large journal on a file server."""
+"""How long reading a relay's files may take, with a large journal on a file server."""
 
 
 @click.command("watch")
@@ -157,7 +157,7 @@ class _Watch:
                 for task in done:
                     task.result()
         finally:
-            # ZeroMQ's own future can swallow a cancellation, so one may not be enough.
+            # ZeroMQ's own future can swallow a cancellation, so one cancellation may not be enough.
             for _ in range(LEAVE_TRIES):
                 feeding.cancel()
                 if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
@@ -198,7 +198,7 @@ class _Watch:
             raise CommandError(f"ddtop: {hopeless[0]}", hopeless[1])
 
     def _hopeless(self, look: Look, now: float) -> tuple[str, int] | None:
-        """Why nothing more will come, and the exit code; None while something may."""
+        """Why no more events can arrive, and the exit code; None if more may arrive."""
         from ddtop.viewer import live
         from ddtop.viewer.follower import JOIN_S, why_silent
         from ddtop.viewer.thresholds import chosen
