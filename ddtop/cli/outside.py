@@ -49,6 +49,8 @@ STATUS_S, SEEN_S = 2.0, 0.25
 CERTAIN_S, SETTLED_S = 1.5, 2.0
 """A wait that is this much older than its limit has been judged, with one more look to be sure. No
 command waits longer than the limit and `SETTLED_S`."""
+SUSPECTS_S = 12.0
+"""A straggler takes a dozen looks, which takes longer than `SETTLED_S` on a busy host."""
 RAS_S = 16.0
 """If a rank is silent, NCCL answers only after ten seconds, and on GPUs the stacks alone show
 little."""
@@ -235,6 +237,8 @@ async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look
         look = source.look()
         waited_s = time.monotonic() - began
         limit_s = chosen().still_limit_s + SETTLED_S
+        if source.suspects and not _says_why(look):
+            limit_s = max(limit_s, SUSPECTS_S)
         if source.asks and not _says_why(look):
             limit_s = RAS_S
         late = waited_s >= max(seconds, limit_s) and (source.judged or waited_s >= patience_s)
