@@ -93,7 +93,7 @@ def expected(name: str, *, up_to_s: float) -> AbstractContextManager[object, Non
     Raises: TypeError and ValueError for a name that is no text or empty, and for a time that is no
     positive finite number of Python. They are raised without an agent too.
     """
-    # What is right is recognised by one expression: it is on the program's way.
+    # One expression recognises valid arguments: this code runs inside the user's program.
     if not (
         name.__class__ is str
         and (up_to_s.__class__ is int or up_to_s.__class__ is float)

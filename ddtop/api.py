@@ -24,9 +24,11 @@ from ddtop.viewer.follower import LOOK_S
 from ddtop.viewer.live import LiveSource
 
 QUEUE_MAX = 4096
-"""Events that wait for a program that is busy with one; the oldest go first."""
+"""The most events that are kept for a program that is still busy with an earlier one; the oldest
+are dropped first."""
 OVER_S = 30.0
-"""If a run is over by its job file for this time and no end was reported, none will be."""
+"""If the job file has said for this time that the run is over and no end was reported, none will
+be."""
 LEAVE_S = 5.0
 
 
@@ -35,7 +37,7 @@ class JobNotFoundError(LookupError):
 
 
 class ContactLostError(Exception):
-    """Nothing more will come, and how the job ended is not known."""
+    """There will be no more events, and how the job ended is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def watch(job: str | None = None) -> Iterator[Event]:
         entry = registry.find_job(job, time.time_ns())
     except registry.UnknownJobError as error:
         raise JobNotFoundError(str(error)) from None
-    # Found at once, not when the first event is asked for.
+    # Find the job now, not when the first event is requested.
     return _events(_Watching(entry))
 
 
@@ -86,7 +88,7 @@ def _events(watching: _Watching) -> Iterator[Event]:
 
 
 class _Watching:
-    """One job on a thread, and the events that wait."""
+    """One job that is followed on a thread, and the queue of its events."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
         self._entry = entry
@@ -146,7 +148,7 @@ class _Watching:
                 await feeding
 
     def _still_over(self, since: float | None) -> float | None:
-        """Since when the run has been over by its job file; None while it is not."""
+        """The time since which the job file has said that the run is over; None while it is not."""
         with contextlib.suppress(registry.RegistryError):
             again = registry.of_run(self._entry.job, self._entry.run, self._entry.sender)
             self._entry = again or self._entry

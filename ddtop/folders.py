@@ -2,9 +2,9 @@
 sockets, the secret of all keys.
 
 The state folder may be on a shared home; it is private (0700) and so is every file in it (0600).
-The runtime folder is local and its owner is checked, because a socket in somebody else's folder is
-somebody else's relay. A folder that is there already is never changed: where others use it, a
-private one inside it is used.
+The runtime folder is local and its owner is checked, because a socket in another user's folder
+would be another user's relay. An existing folder is never changed: if others use it, a private
+folder inside it is used.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from typing import TypeVar
 from ddtop import private
 
 KEY_BYTES_MIN = 16
-"""A person who records a handshake can try any number of secrets offline: a short one would be
+"""An attacker who records a handshake can try any number of secrets offline: a short one would be
 found.
 """
 
 
 ANSWER_S = 5.0
-"""How long a view waits for a folder. A file server that is only busy answers within a second or
-two.
+"""How long a view waits for a folder. A busy file server answers within a second or two.
 """
 HANGING_MAX = 4
-"""Calls of a view that hang at once, before no more are begun: each holds a thread, and a
-dashboard asks again and again.
+"""The most calls of a view that may hang at the same time: each holds a thread, and a dashboard
+asks again and again.
 """
 
 _T = TypeVar("_T")
@@ -44,9 +43,10 @@ class RegistryError(Exception):
 
 
 def wait_no_longer_than(seconds: float | None) -> None:
-    """How long this process waits for the state folder from now on; None, as at the start: for
-    ever. Views set it: on a file server that hangs nothing but SIGKILL would end them. An agent and
-    a relay must not start threads for it; they ask on threads of their own.
+    """Set how long this process waits for the state folder from now on; None, the default, means
+    for ever. Views set it: otherwise, on a hanging file server, only SIGKILL would end them. Agents
+    and relays do not set it, because they must not start threads for it; they use threads that they
+    already have.
     """
     global _patience_s
     _patience_s = seconds
@@ -55,11 +55,10 @@ def wait_no_longer_than(seconds: float | None) -> None:
 def patiently(
     call: Callable[[], _T], folder: Callable[[], str] = lambda: "", longer_s: float = 0.0
 ) -> _T:
-    """What `call` returns or raises. It runs on a thread of its own where this process waits for a
-    limited time only (`longer_s` is added).
+    """Return or raise what `call` returns or raises.
 
-    Raises:
-        RegistryError: nothing came back in that time; names `folder`.
+    If this process waits for a limited time only, `call` runs on a separate thread (`longer_s` is
+    added to the limit). Raises: RegistryError: no result in that time; names `folder`.
     """
     if _patience_s is None or getattr(_inside, "patient", False):
         return call()
@@ -115,10 +114,10 @@ def _state_path() -> Path:
 
 
 def state_dir() -> Path:
-    """The folder of job files, made if need be; private.
+    """The folder of job files, created if necessary; private.
 
     Raises:
-        RegistryError: it cannot be made or written.
+        RegistryError: it cannot be created or written.
     """
     try:
         path = _state_path()
@@ -130,8 +129,8 @@ def state_dir() -> Path:
 
 
 def runtime_dir() -> Path:
-    """The local folder of sockets and locks, made if need be; private and ours. Where a stranger
-    was first with its usual name it is another one.
+    """The local folder of sockets and locks, created if necessary; private and owned by this user.
+    If another user has already taken its usual name, it has another name.
 
     Raises:
         RegistryError: it cannot be made; or belongs to somebody else, and DDTOP_RUNTIME names it.
@@ -140,7 +139,7 @@ def runtime_dir() -> Path:
 
 
 def runtime_place() -> tuple[Path, str | None]:
-    """(the runtime folder, why it is not the usual one: a sentence, None where it is).
+    """(the runtime folder, a sentence why it is not the usual one; None if it is).
 
     Raises:
         RegistryError: as `runtime_dir`.
@@ -161,8 +160,8 @@ def runtime_place() -> tuple[Path, str | None]:
 
 
 def _agreed_folder() -> Path:
-    """A private folder with a name that nobody could guess. Its name is in the state folder: all
-    ranks of this host have to meet in it.
+    """A private folder with an unguessable name. The name is in the state folder, so that all ranks
+    of this host use the same one.
     """
     import tempfile
 
@@ -179,8 +178,8 @@ def _agreed_folder() -> Path:
             raise RegistryError(
                 f"cannot make a folder in /tmp: {error.strerror}; set DDTOP_RUNTIME to one"
             ) from None
-        # Only the first of several ranks that start at once: the others read what it wrote. What
-        # leads nowhere any more is replaced.
+        # Only the first of several ranks that start together writes the note; the others read it. A
+        # note about a missing folder is replaced.
         replace(note, os.fsencode(made) + b"\n", only_if_absent=not _leads_nowhere(note))
         if private.read(note, 4096).strip() != os.fsencode(made):
             os.rmdir(made)
@@ -188,7 +187,7 @@ def _agreed_folder() -> Path:
 
 
 def _leads_nowhere(note: Path) -> bool:
-    """The note is there, and what it names is not (any more)."""
+    """Whether the note exists and the folder that it names does not."""
     try:
         return not os.path.isdir(private.read(note, 4096).strip())
     except (OSError, ValueError):
@@ -196,8 +195,8 @@ def _leads_nowhere(note: Path) -> bool:
 
 
 def _local_identity() -> str:
-    """This boot and mount namespace: who shares it shares /tmp. The state folder may be shared
-    by hosts that do not.
+    """The identity of this boot and mount namespace: processes with the same one share /tmp. Hosts
+    that share the state folder may not.
     """
     import hashlib
 
@@ -213,11 +212,9 @@ def _local_identity() -> str:
 
 
 def _private_dir(path: Path, variable: str) -> Path:
-    """This folder, or one for this user inside it where it is shared with others: it is not
-    closed to them.
-    """
+    """This folder, or a private one inside it if others use the folder: it stays open to them."""
     if not path.is_absolute():
-        # The relay's working folder is another one than the job's.
+        # The relay and the job have different working folders.
         raise RegistryError(f"{path} is relative; set {variable} to a folder that begins with /")
     try:
         try:
@@ -238,10 +235,10 @@ def _private_dir(path: Path, variable: str) -> Path:
 
 def secret() -> bytes:
     """The user's secret, from which all keys are derived: $DDTOP_KEY, else the state folder's
-    `key`, made once.
+    `key`, created once.
 
     Raises:
-        RegistryError: the key file cannot be read or made, or others may read it.
+        RegistryError: the key file cannot be read or created, or others may read it.
     """
     if given := os.environ.get("DDTOP_KEY"):
         if len(os.fsencode(given)) < KEY_BYTES_MIN:
@@ -283,7 +280,7 @@ def _key_in(path: Path) -> bytes:
 
 
 def _make_key(path: Path) -> None:
-    # Written whole, then linked: a second process either finds no key or a whole one.
+    # Written completely, then linked: another process finds either no key or a complete one.
     import secrets
 
     replace(path, secrets.token_hex(32).encode() + b"\n", only_if_absent=True)

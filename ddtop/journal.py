@@ -1,10 +1,10 @@
-"""Records in a file and back: the black box of a run, and the small files that a relay writes
-whole.
+"""Writes records to files and reads them back: the black box of a run, and the small files that a
+relay writes atomically.
 
-A file is a line that names format and version, then frames, each behind its length and checksum. It
-only grows, or is written aside and renamed into place, so that it can be read at every instant; a
-reader takes every whole frame before the first damage and says where that is. A black box has two
-halves: the file itself, and the older one (`.1`) beside it.
+A file begins with a line that names format and version; then come frames, each after its length and
+checksum. A file only grows, or is written elsewhere and renamed, so that it can be read at any
+moment. A reader takes every complete frame before the first damage and reports where that is. A
+black box has two halves: the file itself, and the older one (`.1`) beside it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FILE_BYTES_MAX = 64 << 20
 size.
 """
 OLDER = ".1"
-"""What the older half of a black box has behind its name."""
+"""The suffix of the older half of a black box."""
 CARRIED_PART = 4
-"""What a new half begins with may take this part of it; a world whose Hellos alone are more is
-cut.
+"""The carried frames at the beginning of a new half may take one part in so many of it. In a world
+whose Hellos alone are larger, they are cut.
 """
 KNOWN_AGAIN_MAX = 1 << 18
-"""Frames that are remembered while reading, so that those carried over come once."""
+"""How many frames are remembered while reading, so that carried frames are returned only once."""
 
 
 class JournalError(Exception):
@@ -45,14 +45,14 @@ class JournalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JournalFrames:
-    """The whole frames of a file; `damage` says where and why the reading stopped early."""
+    """The complete frames of a file. `damage`: where and why the reading stopped early."""
 
     frames: tuple[bytes, ...]
     damage: str | None
 
 
 def write(path: Path, frames: Iterable[bytes]) -> None:
-    """Write the frames, whole or not at all.
+    """Write the frames atomically.
 
     Raises:
         OSError: the disk is full, the folder cannot be written, ...
@@ -93,7 +93,7 @@ class Journal:
 
     @property
     def batch_bytes_max(self) -> int:
-        """No more than this, or one frame, may be given to one `append`: then the budget holds."""
+        """The most that one `append` may be given (or else one frame), so that the budget holds."""
         return self._half // CARRIED_PART
 
     def append(self, frames: Iterable[bytes]) -> None:
@@ -116,7 +116,8 @@ class Journal:
         self._size += len(data)
 
     def renew(self) -> None:
-        """Write again what a reader needs to understand the rest: frames were lost in between.
+        """Write the carried frames again, because frames were lost: a reader needs them to
+        understand the rest.
 
         Raises:
             OSError: as `append`.
@@ -124,10 +125,9 @@ class Journal:
         self.append(self._some_carried())
 
     def sync(self) -> None:
-        """Ask the disk to hold what was written.
+        """Flush the written data to the disk.
 
-        Raises:
-            OSError: it did not.
+        Raises: OSError: that failed.
         """
         if self._descriptor is not None:
             os.fdatasync(self._descriptor)
@@ -140,7 +140,7 @@ class Journal:
 
     def _open(self) -> None:
         try:
-            # A file of another user is neither written nor moved: the user has to hear of it.
+            # Another user's file is neither written nor moved: this user must be told about it.
             descriptor = private.opened(self.path, os.O_RDWR)
         except FileNotFoundError:
             self._begin()
@@ -148,7 +148,8 @@ class Journal:
         try:
             size = _whole_bytes(descriptor)
             if size is not None:
-                # What was cut off was half a frame: its writer died, nobody will finish it.
+                # The incomplete frame at the end is cut off: its writer died, and nobody will
+                # finish it.
                 os.ftruncate(descriptor, size)
         except OSError:
             os.close(descriptor)
@@ -160,7 +161,7 @@ class Journal:
             self._descriptor, self._size, self._begun_size = descriptor, size, len(HEAD)
 
     def _begin(self) -> None:
-        """Start a new file; one that is there becomes the older half, whatever it is."""
+        """Start a new file; an existing one becomes the older half, whatever it contains."""
         head = HEAD + b"".join(_packed(frame) for frame in self._some_carried())
         descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".new-")
         try:
@@ -186,7 +187,7 @@ class Journal:
         return kept
 
     def _take_back(self) -> None:
-        """Leave no half frame behind which the next ones could not be read."""
+        """Remove an incomplete frame: frames after it could not be read."""
         assert self._descriptor is not None
         try:
             os.ftruncate(self._descriptor, self._size)
@@ -195,7 +196,7 @@ class Journal:
 
 
 def older_half(path: Path) -> Path:
-    """Where the older half of a black box lies."""
+    """The path of the older half of a black box."""
     return path.parent / (path.name + OLDER)
 
 
@@ -207,7 +208,7 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
 
 
 def _whole_bytes(descriptor: int) -> int | None:
-    """Up to where a journal that is there can be continued; None if it cannot."""
+    """The offset from which an existing journal can be continued; None if it cannot be."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         if file.read(len(HEAD)) != HEAD:
             return None
@@ -221,7 +222,8 @@ def _whole_bytes(descriptor: int) -> int | None:
 
 
 def _frames(file: BinaryIO, at: int) -> Generator[bytes, None, str | None]:
-    """The frames from here on, the file's byte `at`; returns what damage ended it."""
+    """The frames from here on, which is the file's byte `at`; returns the damage that ended the
+    reading."""
     while head := file.read(_FRAME.size):
         if len(head) < _FRAME.size:
             return f"cut off inside a frame head at byte {at}"
@@ -241,13 +243,13 @@ def _frames(file: BinaryIO, at: int) -> Generator[bytes, None, str | None]:
 
 
 def _opened(path: Path, ours: bool = False) -> BinaryIO:
-    """The file, behind its head line. `ours`: only if it is this user's.
+    """The open file, positioned after its head line. `ours`: only if it is this user's.
 
     Raises:
         JournalError: no such file, not ours, or of another version.
     """
     try:
-        # A pipe would block here until somebody writes into it.
+        # A named pipe would block here until somebody writes to it.
         descriptor = (
             private.opened(path)
             if ours
@@ -278,7 +280,7 @@ def _opened(path: Path, ours: bool = False) -> BinaryIO:
 
 
 def read(path: Path, ours: bool = False) -> JournalFrames:
-    """All whole frames of one file, up to its first FILE_BYTES_MAX. `ours`: only if it is this
+    """All complete frames in the first FILE_BYTES_MAX of one file. `ours`: only if it is this
     user's, and no symlink.
 
     Raises:
@@ -292,7 +294,7 @@ def read(path: Path, ours: bool = False) -> JournalFrames:
 
 
 def parse(data: bytes, at: int = 0) -> JournalFrames:
-    """The frames behind the head line; `at`: which byte of the file the first one is."""
+    """The frames after the head line; `at`: the offset of the first one in the file."""
     frames = []
     found = _frames(io.BytesIO(data), at)
     try:
@@ -303,7 +305,7 @@ def parse(data: bytes, at: int = 0) -> JournalFrames:
 
 
 class Reader:
-    """The whole frames of a black box, older half first, each once. Iterate over it once.
+    """The complete frames of a black box, older half first, each once. Can be iterated over once.
 
     `damage` says where and why the reading of a half stopped early; complete when the iteration is.
 
@@ -325,7 +327,7 @@ class Reader:
             and older is not None
             and os.path.sameopenfile(newer.fileno(), older.fileno())
         ):
-            # It became the older half between the two openings.
+            # The newer half became the older one between the two openings.
             older.close()
             older = None
         if newer is None and os.path.lexists(path):
@@ -342,12 +344,12 @@ class Reader:
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged so far."""
+        """The damage found so far."""
         return "; ".join(self._damage) or None
 
     @property
     def read_ratio(self) -> float:
-        """How much of the files has been read."""
+        """The share of the files that has been read."""
         return min(self._bytes_read / self._bytes, 1.0) if self._bytes else 1.0
 
     def __iter__(self) -> Iterator[bytes]:
@@ -357,7 +359,7 @@ class Reader:
             with file:
                 for frame in self._of_half(file, name):
                     self._bytes_read += len(frame) + _FRAME.size
-                    # Times are inside the frames, to the nanosecond: two that are the same are one.
+                    # Frames contain times in nanoseconds: two equal frames are the same frame.
                     mark = hash(frame)
                     if mark in known:
                         continue
@@ -375,7 +377,7 @@ class Reader:
             self._damage.append(f"{name}: {damage}")
 
     def close(self) -> None:
-        """Close what was not read."""
+        """Close the files that were not read to the end."""
         for file, _ in self._halves:
             file.close()
         self._halves.clear()

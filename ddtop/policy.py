@@ -19,7 +19,7 @@ class Policy:
     still_limit_s: float = 5.0
     """Waiting for a rank without progress. Page-cache misses, GC and slow opens are shorter."""
     stall_alone_limit_s: float = 30.0
-    """Uninterruptible sleep of a rank that nobody waits for yet. A busy file server recovers."""
+    """Uninterruptible sleep of a rank for which nobody waits yet. A busy file server recovers."""
     working_limit_s: float = 5.0
     """Waiting for a rank that visibly works, at least. Usually `healthy_wait_factor` counts."""
     healthy_wait_factor: float = 3.0
@@ -37,8 +37,8 @@ class Policy:
     """... or this, while it does I/O with little CPU, or lacks CPU time. A minute is short then."""
     still_habit_factor: float = 1.5
     """A rank without progress is a warning up to this many times the second longest healthy wait.
-    Where each round waits for rollouts or for a server, the next wait is not the end. A single long
-    wait, at the start or behind a broken network, is no habit."""
+    If each round waits for rollouts or for a server, the next such wait is normal. A single long
+    wait, at the start or because of a broken network, is not a pattern."""
     phase_overdue_factor: float = 3.0
     """A rank that saves a checkpoint, validates or compiles and works is a warning up to this many
     times the longest such phase so far. A checkpoint of twice the usual length is a busy server."""
@@ -80,8 +80,8 @@ class Policy:
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
     reports_apart_s: float = 1.5
-    """Agents report twice a second, and once in a large world. Between reports that are further
-    apart some were left out."""
+    """Agents report twice a second, and once in a large world. If two reports are further apart,
+    some were left out."""
     host_quiet_s: float = 3.0
     """A relay reports once a second, and hubs forward reports a few times a second. After three
     missed reports the ranks of the host are not judged by their last reports."""
@@ -91,19 +91,19 @@ class Policy:
     """... of the longest usual step: a collective with a rank of that host that completed within
     this time shows that the rank takes part."""
     relay_away_s: float = 15.0
-    """For this time the last look of a relay at a process is used. Unknown is neither work nor lack
-    of progress."""
+    """A relay's last look at a process counts for this time. Unknown is neither work nor lack of
+    progress."""
     first_look_s: float = 3.0
-    """A relay that was just heard for the first time needs two looks a second apart to tell who
-    works."""
+    """A relay that was just heard for the first time needs two looks, a second apart, to know which
+    ranks work."""
     clock_matters_s: float = 0.05
     """Reports of a host whose clock is off by less are not corrected: no rule compares reports of
     two hosts more exactly."""
     clock_error_ratio: float = 0.25
-    """Both clocks together may be wrong by this share of what the others are said to wait. A wrong
-    clock makes a whole host late."""
+    """Both clocks together may be wrong by this share of the reported wait of the others. A wrong
+    clock makes a whole host look late."""
     clock_even_ratio: float = 0.02
-    """... by this share of a step, where the question is how even the ranks are."""
+    """... by this share of a step, for the question how even the ranks are."""
     clock_shown_s: float = 1.0
     """A clock that is off by more is shown: that host's log files do not fit the others'."""
     restart_apart_s: float = 10.0
@@ -120,7 +120,7 @@ class Policy:
     init_still_process_slack_s: float = 2.0
     """The same of a process without an agent, which the relay looks at every two seconds."""
     init_late_critical_s: float = 300.0
-    """... and this is no import any more. Half of the group's own timeout where that is shorter."""
+    """... and a wait this long is not an import. Half of the group's own timeout if shorter."""
     init_missing_critical_s: float = 60.0
     """... while the process that started the others lives and may start more. Launchers pause
     between ranks, for tens of seconds at most."""
@@ -138,12 +138,12 @@ class Policy:
     moving_s: float = 5.0
     """A rank moves if it progressed within this time, or within its own step if that is longer."""
     step_old_s: float = 2.0
-    """After so long without progress, and after three steps, a rank's step time and the job's speed
-    say nothing of now. Reports come twice a second."""
+    """After this time without progress, and after three steps, a rank's step time and the job's
+    speed are out of date. Reports come twice a second."""
     window_s: float = 10.0
     """Ratios (waiting, loader, activities) are measured over this time."""
     window_min_s: float = 2.0
-    """In less time there are too few samples (4 a second) for a ratio."""
+    """A shorter time has too few samples (4 a second) for a ratio."""
 
     no_progress_s: float = 20.0
     """No step, batch or collective on any rank for this time, or for `no_progress_step_factor`
@@ -156,8 +156,8 @@ class Policy:
     no_progress_critical_s: float = 60.0
     """... and critical from here on where no rank makes progress."""
     no_progress_patient_s: float = 300.0
-    """... critical from here on where something explains a long pause: some ranks compute, a
-    checkpoint is saved, code is compiled, a server is asked. A minute is not unusual there."""
+    """... critical from here on if something explains a long pause: some ranks compute, a
+    checkpoint is saved, code is compiled, a server is asked. A minute is usual then."""
     poll_wakes_per_s: float = 0.4
     """A thread that wakes this often polls: a loop with `sleep(2)` does, one long sleep not."""
     idle_habit_s: float = 2.0
@@ -185,8 +185,8 @@ class Policy:
     input_bound_window_s: float = 8.0
     """... and the window is at least this long."""
     input_bound_one_ratio: float = 0.75
-    """Share of the samples in which the same worker must deliver the next batch. Of three workers
-    that are all slow, each is waited for in a third of them."""
+    """Share of the samples in which the same worker must deliver the next batch. If three workers
+    are all slow, each of them is waited for in a third of the samples."""
 
     straggler_ratio: float = 0.1
     """Share of each step in which the others wait for the slow ranks. Below it ranks differ by
@@ -194,7 +194,7 @@ class Policy:
     straggler_least_ms: float = 1.0
     """... and at least this long. A thread that wakes up late is late by tenths of it."""
     straggler_strong_ratio: float = 0.3
-    """From here on one read of the arrivals and few steps are enough, below it two reads."""
+    """From here on one read of the arrivals and a few steps are enough; below it, two reads."""
     straggler_critical_ratio: float = 0.5
     """Most of the step is waiting for one rank."""
     straggler_steps: int = 16
@@ -213,15 +213,15 @@ class Policy:
     """The mean wait is this many standard errors above zero. With 16 steps chance does that once in
     10^5 reads, with 64 once in 10^7."""
     straggler_span_s: float = 5.0
-    """Steps over this time are persistent by themselves. Of fewer a second read has to agree."""
+    """Steps over this time show that the wait persists. With less, a second read has to agree."""
     straggler_rounds_apart_s: float = 1.8
     """Two reads of the arrivals are independent if this time lies between them."""
     straggler_crowded_apart_s: float = 8.0
     """... of a rank that lacks CPU time for longer than the others wait for it: neighbours come and
     go."""
     straggler_stale_s: float = 150.0
-    """The relay asks at least once a minute while ranks wait unevenly. After this time nobody has
-    answered any more."""
+    """The relay asks at least once a minute while ranks wait unevenly. After this time without an
+    answer the arrivals are out of date."""
     straggler_gone_ratio: float = 0.25
     """The straggler is gone if the sampled waits differ by less than this share of what the
     arrivals said."""
@@ -230,14 +230,14 @@ class Policy:
     """Share of a group's calls that are send and recv. From here on its members are stages of a
     pipeline, which wait for each other by design."""
     cause_part: float = 0.5
-    """A cause explains at least this part of what the others wait."""
+    """A cause explains at least this part of the others' wait."""
     cause_held_part: float = 0.35
     """... a held GIL less: a sample near its end is not late enough to show it."""
     cause_cpu_part: float = 0.75
     """Missing CPU time is no cause if it is less than this part of the extra time of the rank in
     one function."""
     cause_code_part: float = 0.25
-    """... of a function still less: its samples cover half a minute, and it may have been slow only
+    """... for a function even less: its samples cover half a minute, and it may have been slow only
     at the end."""
     cause_faults_per_s: float = 50.0
     """Pages read from a disk. A process in memory has next to none, one that swaps hundreds."""
@@ -245,7 +245,7 @@ class Policy:
     """... and this many times those of the ranks that wait: a host that reads its files anew does
     so for all."""
     spot_least_ratio: float = 0.05
-    """Share of a rank's samples at one place. Below it is one sample or two."""
+    """Share of a rank's samples at one place. Below this it is only one sample or two."""
 
     sync_bound_ratio: float = 0.4
     """Share of its time that a rank is in collectives for which all have arrived: communication,
@@ -299,7 +299,7 @@ class Policy:
     """Share of the memory (host, cgroup limit, /dev/shm) that is left: the OOM killer is one
     allocation away."""
     memory_low_bytes: float = 4 * 2.0**30
-    """... and no more than this: 4 % of a large host are room enough."""
+    """... and no more than this: on a large host 4 % is enough."""
     memory_stall_ratio: float = 0.2
     """Share of the time in which some thread of the host waits for memory (reclaim, swap)."""
     address_low_ratio: float = 0.06
@@ -311,11 +311,12 @@ class Policy:
     """Share of the descriptors that a rank may open. DataLoader workers hand tensors over as
     descriptors, dozens at a time."""
     disk_full_ratio: float = 0.02
-    """Share of a disk that is free, or of its inodes. What is reserved for root is not counted."""
+    """Share of a disk that is free, or of its inodes. Space reserved for root does not count as
+    free."""
     disk_full_bytes: float = 2 * 2.0**30
     """... and no more than this: the next checkpoint may not fit."""
     disk_full_inodes: int = 100_000
-    """... of its inodes no more than this: caches of small files need this many in an hour."""
+    """... and no more inodes than this: caches of small files use this many in an hour."""
     feed_steps: int = 8
     """Optimizer steps between batches of one loader. Then the loader feeds the training."""
     feed_passed_over: float = 0.9
@@ -326,12 +327,12 @@ class Policy:
     and in none of another's once in 2,000 half minutes."""
 
     caught_recent_windows: int = 3
-    """The last of these windows: what is caught still. Ranks that wait have not yet forgotten what
-    they caught before."""
+    """The last of these windows, which shows whether the exception is still being caught. Ranks
+    that wait still report exceptions that they caught before."""
 
     ras_fresh_s: float = 60.0
-    """An older answer of NCCL's RAS service says nothing of now. While something is stuck it is
-    asked every ten seconds."""
+    """An older answer of NCCL's RAS service is out of date. While something is stuck it is asked
+    every ten seconds."""
     ras_same_s: float = 9.0
     """For this time it has reported the same launches, in two answers at least. A rank that trains
     in C would have launched more."""
@@ -395,10 +396,10 @@ class Policy:
     gpu_wait_calls: int = 8
     """... and collectives enqueued in each span. None are while one rank evaluates alone."""
     gpu_wait_members: int = 3
-    """GPUs compared. Of two nobody can say which one is as it should be."""
+    """GPUs compared. With only two, nobody can know which one is normal."""
     gpu_wait_most_ratio: float = 0.95
-    """Share of the others that have to draw that little. One or two of many may have a trouble of
-    their own, of up to twenty none."""
+    """Share of the others that have to draw that little. With many GPUs, one or two may have a
+    problem of their own; with up to twenty, none."""
     gpu_wait_told_ratio: float = 0.75
     """Share of a group's members that have to be known. All may wait for an unknown one."""
     gpu_wait_below_peak_ratio: float = 0.8
@@ -421,8 +422,8 @@ class Policy:
     stack_late_chance: float = 3e-4
     """Chance finds a rank that waits like the others so seldom in a call less often than this."""
     nccl_wait_s: float = 1.0
-    """On NCCL the host runs ahead, so something is always open for a moment. Only what stays open
-    is shown as a wait."""
+    """On NCCL the host runs ahead, so something is always open for a moment. Only a collective that
+    stays open is shown as a wait."""
     watchdog_ratio: float = 0.9
     """Share of a collective's timeout that a rank has waited when SIGABRT ends it. Then it was
     torch's watchdog."""
@@ -468,8 +469,8 @@ class Policy:
     after a death polls every 100 ms first."""
 
     cancelled_because_s: float = 10.0
-    """What was critical so shortly before a job was cancelled is told as what stood until then.
-    Ranks that clean up on SIGTERM end a few seconds after it."""
+    """A finding that was critical this shortly before a job was cancelled is reported as present
+    until then. Ranks that clean up on SIGTERM end a few seconds after it."""
 
     arrivals_apart_ratio: float = 0.08
     """The relay asks its ranks for exact arrivals where the upper half of them waits this much more
@@ -490,8 +491,8 @@ class Policy:
     arrivals_calm_s: float = 60.0
     """After this time without a difference the relay asks again at once, then with pauses."""
     arrivals_pauses_s: tuple[float, ...] = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
-    """Pauses after the first, second, ... answer. The first three are short: they tell what
-    persists from what passes."""
+    """Pauses after the first, second, ... answer. The first three are short: they distinguish
+    lasting differences from passing ones."""
     auto_dump_stuck_s: float = 2.0
     """After this the relay asks for stacks. An agent names what is stuck within a second."""
     auto_dump_every_s: float = 30.0
@@ -512,8 +513,8 @@ class Policy:
     file_call_slow_s: float = 5.0
     """A call on a path that takes longer is reported. A busy file server takes a second or two."""
     disk_fresh_s: float = 15.0
-    """Each file system is asked every five seconds. What three answers in a row have not renewed is
-    not known any more."""
+    """Each file system is asked every five seconds. After three missed answers its state is
+    unknown."""
     disk_written_s: float = 900.0
     """A folder in which a file was open for writing is watched for this time. Checkpoints are
     written every few minutes."""
@@ -534,9 +535,9 @@ class Policy:
     """A rank that is not in /proc has ended if its agent has been silent for this time. Agents
     report twice a second."""
     recording_slow_s: float = 20.0
-    """A disk that takes longer to write what came in a second is reported."""
+    """A disk that takes longer to write one second's records is reported."""
     gpu_lost_samples: int = 3
-    """A GPU of AMD that answered before is lost after so many samples without any answer."""
+    """An AMD GPU that answered before counts as lost after this many samples without an answer."""
     parent_waits_looks: int = 3
     """The relay ends for a parent that waits for it in so many looks, a second apart. A launcher
     may be between two starts for a moment."""
@@ -557,9 +558,9 @@ class Policy:
     """A step that takes longer than so many usual steps is time without progress at once, and not
     only when it ends."""
     goodput_gap_s: float = 30.0
-    """Nothing is added up over a longer pause between two looks: what happened is not known."""
+    """Times are not added up over a longer pause between two looks, which nobody has seen."""
     cancelled_before_s: float = 1.0
-    """What began less than this time before the end of a job is part of the end."""
+    """An event that began less than this time before the end of a job belongs to the end."""
 
     wait_shown_s: float = 2.0
     """A wait in a group is shown from this time on. Shorter ones are the rhythm of the training."""

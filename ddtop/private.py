@@ -1,9 +1,9 @@
-"""Files and folders that are this user's alone: opened so that nobody can put another one in their
-place.
+"""Opens files and folders that belong to this user alone, so that nobody can replace them by
+others.
 
-What is checked is what was opened, never a name: between a look at a name and its opening somebody
-else may change what stands there. A symlink is not followed, a pipe is not waited for, and what
-belongs to somebody else is refused.
+The checks are made on the open file, never on a name: between a check of a name and the opening,
+another user could replace the file. Symlinks are not followed, pipes are not waited for, and files
+of other users are refused.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _OTHERS_WRITE = 0o002
 
 
 class ForeignError(OSError):
-    """Not ours, or not what it should be; the text says what it is instead."""
+    """The file is not ours, or of the wrong kind; the text says what it is instead."""
 
     def __str__(self) -> str:
         return self.strerror or ""
 
 
 class SharedError(ForeignError):
-    """A folder of ours that others can enter. It is left as it is: they may work in it."""
+    """A folder of ours that others can enter. It is left unchanged: they may be using it."""
 
 
 def _foreign(text: str) -> ForeignError:
@@ -32,8 +32,8 @@ def _foreign(text: str) -> ForeignError:
 
 
 def folder(path: Path) -> None:
-    """Make this folder if need be, with those that are missing above it, for this user alone. One
-    that is there is never changed.
+    """Create this folder if necessary, and its missing parents, for this user alone. An existing
+    folder is never changed.
 
     Raises:
         SharedError: it is ours, and others can enter it: a team's folder, or one with the modes of
@@ -47,7 +47,7 @@ def folder(path: Path) -> None:
         missing.append(above)
         above = above.parent
     for one in reversed(missing):
-        # Each by itself: the mode that `parents=True` gives those above is the umask's.
+        # One by one: `parents=True` would give the parents the mode of the umask.
         with contextlib.suppress(FileExistsError):
             one.mkdir(mode=0o700)
     try:
@@ -55,7 +55,7 @@ def folder(path: Path) -> None:
     except NotADirectoryError:
         raise _foreign("is not a folder") from None
     except OSError as error:
-        # What O_NOFOLLOW says of a symlink differs between file systems.
+        # The error of O_NOFOLLOW for a symlink differs between file systems.
         if path.is_symlink():
             raise _foreign("is not a folder") from None
         if isinstance(error, PermissionError) and (owner := path.lstat().st_uid) != os.getuid():
@@ -76,7 +76,8 @@ def folder(path: Path) -> None:
 
 
 def opened(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of this file of ours. With O_CREAT in `flags` it is made, readable for us alone.
+    """A descriptor of this file of ours. With O_CREAT in `flags` it is created, readable for us
+    alone.
 
     Raises:
         ForeignError: it is no regular file, or somebody else's.

@@ -1,6 +1,6 @@
-"""What /proc says about any process.
+"""Reads facts about processes from /proc.
 
-The agent asks about its workers, the relay about its ranks, and commands about any process.
+The agent reads about its workers, the relay about its ranks, and commands about any process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_stat(pid: int | str) -> list[str]:
         OSError: it cannot be read now, as with no descriptor left.
         ValueError: the line is cut.
     """
-    # Unbuffered, as bytes: half the CPU of Path.read_text.
+    # Unbuffered reads of bytes take half the CPU of Path.read_text.
     with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
         data = file.read(STAT_BYTES_MAX)
     # The name of the program is in parentheses, and may have blanks and parentheses itself.
@@ -51,7 +51,7 @@ def read_stat(pid: int | str) -> list[str]:
 
 
 def stat_fields(pid: int | str) -> list[str] | None:
-    """What `read_stat` reads; None where that fails, mostly because the process is gone."""
+    """The result of `read_stat`; None if it fails, mostly because the process is gone."""
     try:
         return read_stat(pid)
     except (OSError, ValueError):
@@ -61,8 +61,8 @@ def stat_fields(pid: int | str) -> list[str] | None:
 def stack_start(fields: Sequence[str]) -> int:
     """The address at which the stack of a process begins, of what `stat_fields` returns.
 
-    exec gives a process a new stack, at an address that is drawn by chance. 0 where the kernel does
-    not show it: another user's process. Check: field 28 of /proc/PID/stat.
+    exec gives a process a new stack at a random address. 0 if the kernel hides it, as for another
+    user's process. Check: field 28 of /proc/PID/stat.
     """
     return int(fields[_STACK_START]) if len(fields) > _STACK_START else 0
 
@@ -136,14 +136,14 @@ def children(pid: int) -> tuple[int, ...]:
     """
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        # A thread may end while the others are still to be asked.
+        # A thread may end before all others have been read.
         with contextlib.suppress(OSError):
             found += map(int, path.read_text().split())
     return tuple(found)
 
 
 def descendants(pid: int, at_most: int = DESCENDANTS_MAX) -> tuple[int, ...]:
-    """Its children and theirs, at most so many. Check: `pstree -p PID`."""
+    """Its children and their descendants, at most so many. Check: `pstree -p PID`."""
     found: list[int] = []
     open_pids = [pid]
     while open_pids and len(found) < at_most:

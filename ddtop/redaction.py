@@ -54,7 +54,7 @@ _ABOUT = ("_path", "_file", "_dir", "_type", "_mode", "_timeout")
 _NOT_SECRET = re.compile(
     r"(?i)(?:\(redacted\)?|true|false|none|null|yes|no|on|off|auto|str|int|bytes|bool|\*+|\.\.\.)?"
 )
-"""What stands in a secret's place and reveals nothing."""
+"""The values that may follow a secret's name and reveal nothing."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[a-z]{4,}")
 _CHANGE = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
@@ -164,7 +164,7 @@ def _goes_after_p(value: str) -> bool:
 
 
 def _without_named(text: str) -> str:
-    """The text without what stands behind the name of a secret.
+    """The text without the values of named secrets.
 
     Only the name is searched for, its value is read if it is one: the value of another name may
     have a secret's name in it. The value is judged by its beginning, so that a line of nothing but
@@ -204,7 +204,7 @@ def _named() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
         rf"(?<![\w.-])(?:({name})(?:{quoted}|{assigned})|({option})(?:{quote})?,?[ \t]{{1,8}}(?!--)"
         rf"|({spoken})(?: is| was| of)? (?=[\"']))"
     )
-    # Not a JSON object or list: its own names tell.
+    # Not a JSON object or list: the names inside it decide.
     plain = r"(?![{[(][ \t]{0,8}[\\\"'{[]|[{[(]\Z)[^\s,;&)}\]\"'\\]"
     return (
         head,
@@ -284,7 +284,7 @@ def is_on() -> bool:
 
 
 def redacted(text: str) -> str:
-    """The text without what looks like a secret."""
+    """The text without everything that looks like a secret."""
     if not is_on():
         return text
     for pattern, replacement in _shaped():

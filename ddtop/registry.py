@@ -1,5 +1,5 @@
-"""Which jobs exist: one JSON file a job and host in the state folder, the names of all that belongs
-to a run, and which job is meant."""
+"""The registry of jobs: one JSON file per job and host in the state folder, the names of all files
+of a run, and the search for the job that a user means."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path on Linux, without its final 
 JOB_NAME_MAX = 64
 ENDED_JOBS_KEPT = 50
 ENDED_KEPT_S = 14 * 86400.0
-"""A post-mortem is read within days; after a holiday too."""
+"""Post-mortems are read within days, or after a holiday."""
 JOURNALS_BYTES_MAX = 1 << 30
 """All journals together, but for those of a living job's parts: homes have quotas."""
 RANKS_LISTED = 512
-"""Ranks of one host whose pids stand in the job file: 20 bytes each."""
+"""How many ranks of a host are listed in the job file with their pids: 20 bytes each."""
 ABANDONED_S = 3600.0
-"""A file that was never renamed into its place is nobody's after this long."""
+"""A temporary file that was never renamed is abandoned after this time."""
 
 
 class JobEntry(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class JobEntry(msgspec.Struct, frozen=True):
         return bool(self.living_ranks())
 
     def reachable(self, now_unix_ns: int) -> bool:
-        """Its relay can be asked: on this host its process is there, though it may be stopped;
+        """Its relay can be asked: on this host its process exists, though it may be stopped;
         elsewhere its heartbeat is fresh.
         """
         if self.is_here:
@@ -121,7 +121,7 @@ class JobEntry(msgspec.Struct, frozen=True):
         return now_unix_ns - self.heartbeat_unix_ns <= LIVE_S * 1e9
 
     def over(self, now_unix_ns: int) -> bool:
-        """Nothing more will come: its relay is gone, no rank lives, and the run ended or no
+        """There will be no more reports: its relay is gone, no rank lives, and the run ended or no
         agent has started another relay.
         """
         if self.reachable(now_unix_ns) or self.living_ranks():
@@ -159,7 +159,8 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.:%_\[\]-]{0,260}")
 
 
 def clean_job_name(name: str) -> str:
-    """The name as it may stand in a file name: letters, digits and `._-`, at most 64."""
+    """The name in a form that is safe in file names: letters, digits and `._-`, at most 64
+    characters."""
     kept = "".join(
         c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name[: 4 * JOB_NAME_MAX]
     )
@@ -279,7 +280,7 @@ def of_run(job: str, run: str, sender: str | None = None) -> JobEntry | None:
 
 
 def left_path(entry: JobEntry) -> Path:
-    """Where its relay leaves, or has left, its last state."""
+    """The path of the last state that its relay leaves at its end."""
     return Path(entry.last_state or last_state_path(entry.job, entry.run, entry.sender))
 
 
@@ -308,7 +309,7 @@ def helper_file(parent_pid: int, pid: int, ticks: int | str) -> str:
 
 
 def write_entry(entry: JobEntry) -> None:
-    """Put an entry in its file, whole or not at all.
+    """Write an entry to its file atomically.
 
     Raises:
         RegistryError: the state folder cannot be written.
@@ -351,8 +352,8 @@ def read_entries() -> list[JobEntry]:
 
 
 def refused_files() -> list[str]:
-    """Names of the files that stand where job files do and are not read as such: larger than
-    64 KiB, damaged, of another version, or not this user's.
+    """The names of files in the place of job files that are not read as such: larger than 64 KiB,
+    damaged, of another version, or not this user's.
 
     Raises:
         RegistryError: the folder cannot be used, or does not answer.
@@ -373,7 +374,7 @@ def _job_files() -> Iterator[tuple[Path, JobEntry | None]]:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             data = private.read(path, ENTRY_BYTES_MAX + 1)
             entry = entry_of(data) if len(data) <= ENTRY_BYTES_MAX else None
-        # A file that went away meanwhile is a job that was removed.
+        # A file that has vanished meanwhile belongs to a removed job.
         if entry is not None or path.exists():
             yield path, entry
 
