@@ -36,7 +36,7 @@ KINDS = (
     "threads",
     "stopped",
 )
-TOOL_S, END_S, TAKEN_S = 60.0, 60.0, 3.0
+START_S, TOOL_S, END_S, TAKEN_S = 180.0, 60.0, 60.0, 3.0
 THREAD_C = r"""
 #include <pthread.h>
 extern int PyGILState_Ensure(void);
@@ -118,8 +118,10 @@ def one(tool: str | None, kind: str, python: str, draw: random.Random, row: Row)
     folder = Path(tempfile.mkdtemp(prefix="ddtop-inject-"))
     processes = start(kind, python, folder)
     try:
-        end = time.monotonic() + 40
-        while not (folder / "ready").exists() and time.monotonic() < end:
+        end = time.monotonic() + START_S
+        while not (folder / "ready").exists():
+            if time.monotonic() > end:
+                sys.exit(f"a {kind} target did not start within {START_S:.0f} s")
             time.sleep(0.02)
         pid = int((folder / "pid").read_text()) if kind == "worker" else processes[0].pid
         time.sleep(draw.uniform(0.05, 0.4))
