@@ -47,7 +47,8 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
     waiters = {
         rank: look.wait_looks / look.looks for rank, look in known.items() if rank not in late
     }
-    if not late or not waiters or _together(known, waiters) < policy.stack_late_wait_ratio:
+    # Half of the ratio: after a few looks it may be so low by chance, and more looks decide.
+    if not late or not waiters or _together(known, waiters) < policy.stack_late_wait_ratio / 2:
         return None
     return LateByStack(
         tuple(sorted(late)),
@@ -74,6 +75,8 @@ def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateBySt
         return None
     known = {rank: look for rank, look in looks.items() if look is not None}
     ratio = _together(known, found.waiters)
+    if ratio < policy.stack_late_wait_ratio:
+        return None
     seen = all(_is_seen(known[rank], ratio, policy) for rank in found.ranks)
     return found if seen and all(_waits(known[rank], policy) for rank in found.waiters) else None
 

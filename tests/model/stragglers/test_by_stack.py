@@ -81,6 +81,13 @@ def test_after_two_looks_a_rank_is_a_suspect_only():
     assert (suspects_of(looks, POLICY).ranks, late_of(looks, POLICY)) == ((1,), None)
 
 
+def test_more_looks_decide_where_few_have_found_the_others_in_a_wait_seldom():
+    seldom = changed(WAITS, looks=5, call_looks=1, wait_looks=1)
+    looks = {0: seldom, 1: changed(LATE, looks=5, call_looks=0, wait_looks=0)}
+
+    assert (suspects_of(looks, POLICY).ranks, late_of(looks, POLICY)) == ((1,), None)
+
+
 def test_a_wait_for_a_gpu_may_be_a_wait_for_others():
     """So who is in one is neither late nor one that waits for certain."""
     assert late(WAITS, changed(LATE, call_looks=30, wait_looks=0)) is None
