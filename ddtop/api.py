@@ -22,6 +22,7 @@ from ddtop.present.events import event_text
 from ddtop.viewer.changes import Change, Changes
 from ddtop.viewer.follower import LOOK_S
 from ddtop.viewer.live import LiveSource
+from ddtop.viewer.thresholds import chosen
 
 QUEUE_MAX = 4096
 """The most events that are kept for a program that is still busy with an earlier one; the oldest
@@ -126,7 +127,7 @@ class _Watching:
             self._changed.notify_all()
 
     async def _follow(self) -> None:
-        source, changes = LiveSource(self._entry), Changes()
+        source, changes = LiveSource(self._entry), Changes(chosen())
         feeding = asyncio.create_task(source.run())
         over_since: float | None = None
         try:

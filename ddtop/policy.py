@@ -50,7 +50,6 @@ class Policy:
     waiting for the store each time."""
     timeout_critical_ratio: float = 0.5
     """... but no later than at this share of the group's own timeout."""
-
     cpu_working_ratio: float = 0.05
     """Cores used, over `cpu_window_s`. Asleep: below 0.01. Decoding images: above 0.3."""
     cpu_waning_ratio: float = 0.025
@@ -64,8 +63,7 @@ class Policy:
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
     does not wake at all, a long poll wakes about once a second."""
     slowdown_info_ratio: float = 0.1
-    """Share of its speed that a job has lost, over two minutes. Below this the speed of a shared
-    host varies by itself."""
+    """Share of its speed that a job has lost, over two minutes. Shared hosts vary by less."""
     slowdown_warning_ratio: float = 0.3
     """... from here on it is a warning: a week of training becomes ten days."""
     slowdown_noise_factor: float = 1.5
@@ -75,13 +73,16 @@ class Policy:
     """Waiting for data explains a slowdown if it is this share of what a step takes longer."""
     slowdown_wait_ratio: float = 0.15
     """By so much the share of the time in collectives must have grown to say so: it is sampled."""
+    slowdown_even_ratio: float = 0.05
+    """... and by less than this on the ranks that the others wait for."""
+    slowdown_few_part: float = 0.25
+    """Those are at most this part of the ranks. Of more nobody can say that the others wait."""
     slowdown_delay_ratio: float = 0.2
     """Share of the time in which a rank waits for a CPU, to name that as the cause."""
     report_silent_s: float = 3.0
     """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
     reports_apart_s: float = 1.5
-    """Agents report twice a second, and once in a large world. If two reports are further apart,
-    some were left out."""
+    """Agents report twice a second, in a large world once. In a longer gap some were left out."""
     host_quiet_s: float = 3.0
     """A relay reports once a second, and hubs forward reports a few times a second. After three
     missed reports the ranks of the host are not judged by their last reports."""
@@ -91,14 +92,12 @@ class Policy:
     """... of the longest usual step: a collective with a rank of that host that completed within
     this time shows that the rank takes part."""
     relay_away_s: float = 15.0
-    """A relay's last look at a process counts for this time. Unknown is neither work nor lack of
-    progress."""
+    """A relay's last look at a process counts for this time. Unknown is not "no progress"."""
     first_look_s: float = 3.0
     """A relay that was just heard for the first time needs two looks, a second apart, to know which
     ranks work."""
     clock_matters_s: float = 0.05
-    """Reports of a host whose clock is off by less are not corrected: no rule compares reports of
-    two hosts more exactly."""
+    """A host's clock that is off by less is not corrected: no rule compares more exactly."""
     clock_error_ratio: float = 0.25
     """Both clocks together may be wrong by this share of the reported wait of the others. A wrong
     clock makes a whole host look late."""
@@ -134,17 +133,17 @@ class Policy:
     """... and this much more for each rank: thousands take turns at the store."""
     init_stuck_critical_s: float = 60.0
     """... and critical from here on."""
-
     moving_s: float = 5.0
     """A rank moves if it progressed within this time, or within its own step if that is longer."""
     step_old_s: float = 2.0
     """After this time without progress, and after three steps, a rank's step time and the job's
     speed are out of date. Reports come twice a second."""
+    step_old_factor: float = 3.0
+    """... of its own steps, and so many of them without progress. Steps vary by a factor of two."""
     window_s: float = 10.0
     """Ratios (waiting, loader, activities) are measured over this time."""
     window_min_s: float = 2.0
     """A shorter time has too few samples (4 a second) for a ratio."""
-
     no_progress_s: float = 20.0
     """No step, batch or collective on any rank for this time, or for `no_progress_step_factor`
     steps, is a warning. Epochs end, files are saved and workers start within it."""
@@ -163,7 +162,6 @@ class Policy:
     idle_habit_s: float = 2.0
     """Where calls of MPI have a rhythm, workers that have twice waited this long for orders are a
     task farm. A simulation's broadcast takes milliseconds."""
-
     appear_snapshots: int = 2
     """A finding appears after this many agreeing snapshots, half a second apart."""
     clear_snapshots: int = 3
@@ -171,7 +169,6 @@ class Policy:
     clear_rates_s: float = 30.0
     """... but a finding about a share of the time, or about one phase of an epoch, only after this
     time. A validation, a checkpoint or a new epoch hides it and does not fix it."""
-
     input_bound_ratio: float = 0.4
     """Share of the step spent waiting for data. Above it the loader is the first thing to fix."""
     input_bound_again_factor: float = 1.5
@@ -182,15 +179,15 @@ class Policy:
     """If most ranks are input-bound, those above this share of the threshold are named too."""
     input_bound_steps: int = 5
     """Iterations in the window. An epoch's first batch, with its worker start, is no evidence."""
+    input_bound_depth_ratio: float = 0.5
+    """Share of the prefetched batches that lie ready. Above it the rank does not wait for them."""
     input_bound_window_s: float = 8.0
     """... and the window is at least this long."""
     input_bound_one_ratio: float = 0.75
     """Share of the samples in which the same worker must deliver the next batch. If three workers
     are all slow, each of them is waited for in a third of the samples."""
-
     straggler_ratio: float = 0.1
-    """Share of each step in which the others wait for the slow ranks. Below it ranks differ by
-    their data and their cores."""
+    """Share of each step in which others wait. Below it ranks differ by data and cores."""
     straggler_least_ms: float = 1.0
     """... and at least this long. A thread that wakes up late is late by tenths of it."""
     straggler_strong_ratio: float = 0.3
@@ -209,6 +206,10 @@ class Policy:
     """The same ranks are late in this share of the steps. What happens every few steps (validation,
     saving, logging) is a cost by choice, and with varying lengths another rank is last each
     time."""
+    straggler_gap_part: float = 0.25
+    """... late by this part of the usual wait. Ranks are never there at the same microsecond."""
+    straggler_stall_ratio: float = 0.05
+    """Share of the steps, the longest, that count no more than the next: a stall is no habit."""
     straggler_errors: float = 6.0
     """The mean wait is this many standard errors above zero. With 16 steps chance does that once in
     10^5 reads, with 64 once in 10^7."""
@@ -217,15 +218,12 @@ class Policy:
     straggler_rounds_apart_s: float = 1.8
     """Two reads of the arrivals are independent if this time lies between them."""
     straggler_crowded_apart_s: float = 8.0
-    """... of a rank that lacks CPU time for longer than the others wait for it: neighbours come and
-    go."""
+    """... of a rank that lacks CPU time for longer than others wait: neighbours come and go."""
     straggler_stale_s: float = 150.0
     """The relay asks at least once a minute while ranks wait unevenly. After this time without an
     answer the arrivals are out of date."""
     straggler_gone_ratio: float = 0.25
-    """The straggler is gone if the sampled waits differ by less than this share of what the
-    arrivals said."""
-
+    """The straggler is gone if the waits differ by less than this share of what arrivals said."""
     stages_ratio: float = 0.1
     """Share of a group's calls that are send and recv. From here on its members are stages of a
     pipeline, which wait for each other by design."""
@@ -234,11 +232,9 @@ class Policy:
     cause_held_part: float = 0.35
     """... a held GIL less: a sample near its end is not late enough to show it."""
     cause_cpu_part: float = 0.75
-    """Missing CPU time is no cause if it is less than this part of the extra time of the rank in
-    one function."""
+    """Missing CPU time is no cause below this part of the rank's extra time in one function."""
     cause_code_part: float = 0.25
-    """... for a function even less: its samples cover half a minute, and it may have been slow only
-    at the end."""
+    """... for a function even less: its samples cover half a minute, and it may be slow lately."""
     cause_faults_per_s: float = 50.0
     """Pages read from a disk. A process in memory has next to none, one that swaps hundreds."""
     cause_faults_factor: float = 4.0
@@ -246,16 +242,13 @@ class Policy:
     so for all."""
     spot_least_ratio: float = 0.05
     """Share of a rank's samples at one place. Below this it is only one sample or two."""
-
     sync_bound_ratio: float = 0.4
-    """Share of its time that a rank is in collectives for which all have arrived: communication,
-    not waiting for each other."""
+    """Share of a rank's time in collectives where all have arrived: communication, not waiting."""
     sync_bound_calls: int = 12
     """... and this many of them in a step. A few large ones are the price of the model's size, many
     small ones are not."""
     sync_bound_reduce_ratio: float = 0.75
-    """... of which this share are all_reduce or barrier. Sharded models gather each layer by
-    design."""
+    """... of which this share are all_reduce or barrier. Sharded models gather by design."""
     sync_bound_uneven_factor: float = 1.25
     """... and no rank communicates less than the usual one by more than this: a rank that hardly
     waits is not held up by the network."""
@@ -267,8 +260,7 @@ class Policy:
     ranks that compute half of the time on two cores reach 0.3, four that are pinned to one core
     0.7."""
     oversubscribed_own_ratio: float = 0.5
-    """... and the ranks themselves use this share of the CPUs that they may use: a neighbour's load
-    is not theirs to fix."""
+    """... and the ranks use this share of their CPUs: a neighbour's load is not theirs to fix."""
     oversubscribed_room_cores: float = 0.25
     """... for each rank: what the ranks use and what their main threads wait for may exceed the
     CPUs by this much and still fit."""
@@ -277,8 +269,7 @@ class Policy:
     Those alone would not fit, even on a host without other processes. OpenMP's threads lack CPUs
     while the main thread, asleep until they are done, lacks none."""
     oversubscribed_threads_ratio: float = 0.2
-    """... and the main threads wait for a CPU for this share of the time. Below it, too many
-    threads cost little."""
+    """... and the main threads wait for a CPU this share of the time. Less costs little."""
     oversubscribed_threads_own_ratio: float = 0.2
     """... and the ranks get this share of the CPUs at least. Where others have nearly all, each
     thread that wakes for a moment is ready for long, so ready threads are no measure."""
@@ -308,11 +299,9 @@ class Policy:
     pids_full_ratio: float = 0.9
     """Share of the threads that a cgroup may have. DataLoader workers have dozens."""
     files_full_ratio: float = 0.9
-    """Share of the descriptors that a rank may open. DataLoader workers hand tensors over as
-    descriptors, dozens at a time."""
+    """Share of a rank's descriptors. DataLoader workers hand tensors over by dozens of them."""
     disk_full_ratio: float = 0.02
-    """Share of a disk that is free, or of its inodes. Space reserved for root does not count as
-    free."""
+    """Share of a disk that is free, or of its inodes. What root has reserved is not free."""
     disk_full_bytes: float = 2 * 2.0**30
     """... and no more than this: the next checkpoint may not fit."""
     disk_full_inodes: int = 100_000
@@ -325,11 +314,9 @@ class Policy:
     """Windows of a quarter of a second, one in five seconds, in each of which a rank caught the
     same exception. An exception that comes by chance in half of the windows is in all of one rank's
     and in none of another's once in 2,000 half minutes."""
-
     caught_recent_windows: int = 3
     """The last of these windows, which shows whether the exception is still being caught. Ranks
     that wait still report exceptions that they caught before."""
-
     ras_fresh_s: float = 60.0
     """An older answer of NCCL's RAS service is out of date. While something is stuck it is asked
     every ten seconds."""
@@ -337,8 +324,7 @@ class Policy:
     """For this time it has reported the same launches, in two answers at least. A rank that trains
     in C would have launched more."""
     gpu_silent_s: float = 10.0
-    """The relay asks the driver once a second. After ten missed answers the last numbers are not
-    shown as current."""
+    """The driver is asked each second. After ten missed answers the last numbers are not shown."""
     gpu_foreign_ratio: float = 0.05
     """Share of a GPU's memory that another's process holds. The context of a display server or of
     an idle notebook is below."""
@@ -351,15 +337,13 @@ class Policy:
     gpu_refused_shown: int = 1
     """The row of a GPU is marked from this many such allocations on. It is no finding yet."""
     gloo_bytes: int = 4 << 20
-    """Gradients that go through gloo. Below it a step loses less than the milliseconds that it
-    takes anyway."""
+    """Gradients that go through gloo. Fewer cost less than the milliseconds of a step."""
     gpu_spare_ratio: float = 0.2
     """Share of what torch has reserved that is not in use: this much is fragmentation."""
     gpu_throttled_s: float = 5.0
     """Clocks are held down for this time. Peaks of load touch the power cap for a moment."""
     gpu_slow_ratio: float = 0.85
-    """Share of the clock of the job's other GPUs of that kind. Equal GPUs under one load differ by
-    a few percent."""
+    """Share of the clock of the job's GPUs of that kind. Equal ones differ by a few percent."""
     step_slower_factor: float = 1.25
     """A step so much longer than the shortest is a line of evidence. Below that it is noise."""
     gpu_load_ratio: float = 0.85
@@ -368,8 +352,7 @@ class Policy:
     gpu_busy_ratio: float = 0.5
     """Share of the time in which some kernel ran. The clocks of an idle GPU say nothing."""
     gpu_fresh_s: float = 3.0
-    """Numbers that the relay repeats because the driver has not answered for this time do not count
-    in means."""
+    """Numbers that repeat because the driver has not answered for this time are in no mean."""
     gpu_foreign_s: float = 10.0
     """A process on a GPU that is not known as the job's. The list of processes is read every five
     seconds and the children of a rank every few, so a process that came or went a moment ago may be
@@ -393,6 +376,8 @@ class Policy:
     """A job this young compiles, warms up and loads, which it does not do at every step."""
     gpu_wait_steps: int = 2
     """Iterations over the time compared. A rank that makes none may evaluate or save."""
+    gpu_wait_steps_ratio: float = 0.1
+    """... and their numbers differ by this share, or by one. Other members do other work."""
     gpu_wait_calls: int = 8
     """... and collectives enqueued in each span. None are while one rank evaluates alone."""
     gpu_wait_members: int = 3
@@ -405,8 +390,7 @@ class Policy:
     gpu_wait_below_peak_ratio: float = 0.8
     """Share of the most that they drew. Others that wait for a GPU with low clocks drew more."""
     waiting_s: float = 1.0
-    """A rank is `waiting` once a collective has been open for this time. Younger ones are the
-    rhythm of the training."""
+    """A rank is `waiting` once a collective is open for this time. Younger ones are usual."""
     stack_wait_s: float = 1.0
     """Read from outside, a rank waits after so long in one call. Two looks are a second apart."""
     stack_apart_looks: int = 24
@@ -417,6 +401,9 @@ class Policy:
     """... over so long."""
     stack_late_ratio: float = 0.1
     """It is in a call for others in this share of its looks at most."""
+    stack_one_wait_ratio: float = 0.25
+    """A waiter was in one and the same wait in this share of its looks at most. Validating or
+    saving once is one long wait, and no straggler."""
     stack_late_wait_ratio: float = 0.3
     """The others together are in collectives in this share of their looks, each in two thirds."""
     stack_late_chance: float = 3e-4
@@ -425,11 +412,9 @@ class Policy:
     """On NCCL the host runs ahead, so something is always open for a moment. Only a collective that
     stays open is shown as a wait."""
     watchdog_ratio: float = 0.9
-    """Share of a collective's timeout that a rank has waited when SIGABRT ends it. Then it was
-    torch's watchdog."""
+    """Share of its timeout that a collective has waited at SIGABRT: torch's watchdog did it."""
     comm_error_after_s: float = 2.0
-    """An error of the backend is a finding of its own after this time. A death on another host is
-    known by then."""
+    """A backend's error is a finding after this time. A death elsewhere is known by then."""
     comm_error_leaving_s: float = 5.0
     """The same where a rank has left its process group and its process lives. A busy host takes
     seconds to end a process."""
@@ -437,8 +422,7 @@ class Policy:
     """Reports are this far apart. A rank that left within this time after the first error may have
     caused it."""
     store_clock_s: float = 2.0
-    """File servers' clocks differ. A store that this job made is not older than its first process
-    by more."""
+    """File servers' clocks differ. A job's store is not older than its first process by more."""
     dry_before_progress_s: float = 2.0
     """A rank whose loader was exhausted longer than this before its last progress stopped later."""
     last_report_s: float = 2.0
@@ -447,6 +431,8 @@ class Policy:
     """A thread that waits for the GIL wakes every 5 ms. One that sleeps in C with it does not."""
     busy_ratio: float = 0.5
     """Cores used by a process without children whose main thread computes, though now asleep."""
+    spinning_ratio: float = 0.5
+    """Cores used by a rank in a call of MPI that spins. A library that sleeps there uses none."""
     same_line_s: float = 3.0
     """Six reports in which a busy main thread was at the same line, with the same call below it."""
     same_line_quiet_ratio: float = 0.8
@@ -462,16 +448,13 @@ class Policy:
     """Progress this much later than an exception means that a thread still trains. An agent notes a
     step up to a quarter of a second after it was made."""
     noticed_late_s: float = 2.0
-    """A relay may notice the end of a process this late, on a host with ten times the load that it
-    can bear."""
+    """A relay may notice the end of a process this late, on a host with ten times its load."""
     cancel_gap_s: float = 0.06
     """A launcher that passes on a signal ends all ranks within milliseconds. One that cleans up
     after a death polls every 100 ms first."""
-
     cancelled_because_s: float = 10.0
     """A finding that was critical this shortly before a job was cancelled is reported as present
     until then. Ranks that clean up on SIGTERM end a few seconds after it."""
-
     arrivals_apart_ratio: float = 0.08
     """The relay asks its ranks for exact arrivals where the upper half of them waits this much more
     than the one that waits least: it is the smallest difference that is worth a finding."""
@@ -500,8 +483,7 @@ class Policy:
     auto_dump_fresh_s: float = 1.5
     """Three missed reports: what no agent repeats is no longer stuck."""
     ras_stuck_s: float = 2.0
-    """NCCL's RAS service is asked once something has been stuck for this time. An agent names what
-    is stuck within a second."""
+    """NCCL's RAS is asked once something is stuck for so long. Agents name it within a second."""
     ras_stuck_fresh_s: float = 2.0
     """... and for this time after the last agent has said so."""
     ras_silent_s: float = 3.0
@@ -513,8 +495,7 @@ class Policy:
     file_call_slow_s: float = 5.0
     """A call on a path that takes longer is reported. A busy file server takes a second or two."""
     disk_fresh_s: float = 15.0
-    """Each file system is asked every five seconds. After three missed answers its state is
-    unknown."""
+    """File systems are asked each five seconds. What three answers do not renew is unknown."""
     disk_written_s: float = 900.0
     """A folder in which a file was open for writing is watched for this time. Checkpoints are
     written every few minutes."""
@@ -527,13 +508,13 @@ class Policy:
     oom_recent_s: float = 120.0
     """A kill in the kernel's log explains a death for this time."""
     agent_silent_s: float = 1.5
-    """Three missed reports: the agent waits for the GIL, which C code holds. Only then is the dump
-    signal sent."""
+    """Three missed reports: the agent waits for the GIL. Only then the dump signal is sent."""
+    agent_stuck_step_s: float = 1.0
+    """A step so long after the agent's last tick: Python runs, so the agent waits for no GIL."""
     worker_idle_s: float = 0.1
     """A child that used no CPU for this time is idle, so faulthandler may walk its frames."""
     exit_unseen_s: float = 2.0
-    """A rank that is not in /proc has ended if its agent has been silent for this time. Agents
-    report twice a second."""
+    """A rank not in /proc has ended if its agent is silent this long. It reports twice a second."""
     recording_slow_s: float = 20.0
     """A disk that takes longer to write one second's records is reported."""
     gpu_lost_samples: int = 3
@@ -541,7 +522,11 @@ class Policy:
     parent_waits_looks: int = 3
     """The relay ends for a parent that waits for it in so many looks, a second apart. A launcher
     may be between two starts for a moment."""
-
+    job_over_s: float = 60.0
+    """A job whose ranks are all gone is over after this time. Restarts come sooner."""
+    host_over_s: float = 60.0
+    """No rank lives on a host that is cut off for this time. A killed relay is back within ten
+    seconds, a network within a minute, and torch's own agents give each other up sooner."""
     relay_silent_s: float = 2.5
     """A viewer says that a relay is silent. It reports every second, and this is shorter than
     `report_silent_s`: otherwise its ranks would look silent first."""
@@ -552,16 +537,32 @@ class Policy:
     less. The times in frames and files are no more exact than that."""
     viewer_late_s: float = 3.0
     """A viewer says that it is behind: the longest pause between two looks."""
+    first_verdict_looks: int = 4
+    """Looks until a followed job is said to be healthy. The first ones do not know how much CPU a
+    rank uses, and without that none is blamed: a relay reports its host once a second."""
+    contact_settles_s: float = 5.0
+    """After a relay is heard again nothing clears for this time. Agents find it within seconds, and
+    a finding stands after one more."""
     place_old_s: float = 10.0
     """Read from outside, a place that has not been seen again for this time is not shown."""
     goodput_step_factor: float = 2.0
-    """A step that takes longer than so many usual steps is time without progress at once, and not
-    only when it ends."""
+    """A step longer than so many usual steps is time without progress, even before it ends."""
     goodput_gap_s: float = 30.0
     """Times are not added up over a longer pause between two looks, which nobody has seen."""
+    job_now_s: float = 10.0
+    """The strip compares the mean of this time with the past, not one lucky or unlucky step."""
+    job_warm_s: float = 20.0
+    """The start of a job, which is left out: imports, caches, autotuning."""
+    job_first_s: float = 120.0
+    """What was measured after that and in this time is how the job began."""
+    job_lately_s: float = 600.0
+    """The past, for "in the last 10 min"; half of it has to be known."""
+    job_apart_s: float = 60.0
+    """Spans of time that are less apart are not compared."""
+    job_change_ratio: float = 0.05
+    """Smaller changes of a number, or of a share in parts of the whole, are noise."""
     cancelled_before_s: float = 1.0
     """An event that began less than this time before the end of a job belongs to the end."""
-
     wait_shown_s: float = 2.0
     """A wait in a group is shown from this time on. Shorter ones are the rhythm of the training."""
     group_stuck_s: float = 5.0
@@ -574,7 +575,6 @@ class Policy:
     gpu_free_ratio: float = 0.05
     """Share of its memory, and of its time, that is used on a GPU that counts as free: a display
     server, a forgotten context."""
-
     check_shm_bytes_per_rank: int = 128 << 20
     """`ddtop check` wants this much of /dev/shm for each rank of a node. NCCL and the workers of a
     DataLoader put their buffers there; a container has 64 MiB in all by default."""

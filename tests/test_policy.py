@@ -7,45 +7,59 @@ limits: tests/agent/test_limits.py.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import ddtop
 from ddtop import registry
 from ddtop.agent.state_page import StatePage
+from ddtop.cli.config import OF_THE_RELAY
+from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import ProgressFacts, RankFacts, Snapshot, State
 from ddtop.model.state.host_facts import HostSeen
-from ddtop.policy import POLICY
+from ddtop.model.state.straggler_facts import Late
+from ddtop.policy import POLICY, Policy
 from ddtop.present.gpus.gpu_list import is_free
 from ddtop.present.gpus.gpu_text import driver_text
 from ddtop.present.groups import group_waits, order_of
 from ddtop.present.hosts.hosts import clock_text
+from ddtop.present.job_strip import THROUGHPUT, compared
 from ddtop.present.stacks.dump_sets import answers, around, merged_of
 from ddtop.relay.arrivals_trigger import ArrivalsTrigger
+from ddtop.relay.dump_trigger import DumpTrigger
+from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.dumps.collect import Dumps
 from ddtop.relay.gpus.amd import AmdSmi
 from ddtop.relay.gpus.ras import Ras
+from ddtop.relay.history import FrameHistory
+from ddtop.relay.hub.leaves import Hub
 from ddtop.relay.journal_writer import JournalWriter
 from ddtop.relay.processes import oom, sample
 from ddtop.viewer import thresholds
+from ddtop.viewer.changes import Changes
+from ddtop.viewer.engine import Engine
 from ddtop.viewer.follower import Follower
+from ddtop.viewer.job_history import JobHistory
+from ddtop.viewer.source import Look
 from ddtop.viewer.tally import tally_of
 from ddtop.wire import page as layout
 from ddtop.wire.gpu import Gpu, GpuWatch
 from ddtop.wire.hosts import LEAF
 from ddtop.wire.records import Hello
 from tests.amdsmi import IO, FakeAmdGpu, FakeAmdSmi
-from tests.ui import builders, dumps
+from tests.ui import builders, changed, dumps
 
 ROOM = Path(ddtop.__file__).parent
 EDGES = ("cli", "relay/server.py", "viewer/thresholds.py")
 """The programs choose the policy. `viewer/thresholds.py` keeps the choice of a viewer's process."""
-STARTS = ("cli", "ui", "viewer/follower.py", "viewer/replay.py", "viewer/routes")
+STARTS = ("api.py", "cli", "ui", "viewer/follower.py", "viewer/replay.py", "viewer/routes")
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
 LONG_S = 3600.0
 SECOND = 1_000_000_000
@@ -81,23 +95,67 @@ PLUMBING = {
     "series.KEEP_S": "how much is kept",
     "starting._TIMEOUT_S": "what torch does where the program gives no timeout",
     "starting._DEFAULT_TIMEOUT_S": "the same for one backend",
+    "drop_events.APART_NS": "losses of our own, listed as one entry or as two",
+    "timeline.SAME_NS": "how precisely two relays say when something began",
+    "timeline.TOGETHER_NS": "what is listed as one entry",
+    "groups.SECOND_NS": "a second",
+    "job_strip.SPANS_S": "lengths of lines that are drawn",
+    "rank_class.SETTLE_NS": "which looks follow each other, on a map that must not flicker",
 }
 """Numbers with a unit that are not in the policy: they do not judge."""
 
 
-def test_no_threshold_of_model_and_diagnosis_is_outside_the_policy():
-    unit = re.compile(r"_(NS|MS|S|RATIO|FACTOR|SHARE)$")
+def test_no_threshold_of_model_diagnosis_and_present_is_outside_the_policy():
+    unit = re.compile(r"_(NS|MS|S|RATIO|FACTOR|SHARE|LOOKS|CHANGE)$")
     found = {
-        f"{path.stem}.{target.id}"
-        for room in ("model", "diagnosis")
+        f"{path.stem}.{name.id}"
+        for room in ("model", "diagnosis", "present")
         for path in (ROOM / room).rglob("*.py")
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Name) and unit.search(target.id)
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and unit.search(name.id)
     }
 
     assert found == set(PLUMBING)
+
+
+def test_model_and_diagnosis_compare_with_no_bare_fraction():
+    """A fraction in the middle of a function judges as well as a constant does."""
+    found = {
+        f"{path.stem}: {ast.unparse(node)}"
+        for room in ("model", "diagnosis")
+        for path in (ROOM / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Compare)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, float)
+        if part.value not in (0.0, 1.0, 1e3, 1e6, 1e9)
+    }
+
+    assert found == set()
+
+
+@functools.cache
+def rooms_that_read():
+    """For each threshold the rooms in which it is read."""
+    found = {}
+    for path in ROOM.rglob("*.py"):
+        for name in re.findall(r"(?:policy|chosen\(\))\.(\w+)", path.read_text()):
+            found.setdefault(name, set()).add(path.relative_to(ROOM).parts[0])
+    return found
+
+
+def test_each_threshold_is_read_somewhere():
+    assert [one.name for one in fields(Policy) if one.name not in rooms_that_read()] == []
+
+
+def test_the_config_file_refuses_just_what_only_a_relay_judges_by():
+    """A viewer that changed such a threshold would see no difference."""
+    of_relay = {one.name for one in fields(Policy) if rooms_that_read()[one.name] == {"relay"}}
+
+    assert {one.name for one in fields(Policy) if one.name.startswith(OF_THE_RELAY)} == of_relay
 
 
 def test_the_policy_says_from_when_a_wait_in_a_group_is_shown():
@@ -143,34 +201,78 @@ def test_the_policy_says_which_clock_is_shown_as_wrong():
     assert not clock_text(seen, with_(clock_shown_s=LONG_S))
 
 
-def times_asked(policy):
-    """How often a relay asks for arrivals in a minute in which one of two ranks waits much more."""
-    trigger, found = ArrivalsTrigger(policy), 0
-    for second in range(60):
-        for pid, ratio in enumerate((0.8, 0.0)):
-            trigger.saw(pid, ratio, float(second))
-        found += trigger.due(float(second))
+def times_asked(policy, *spans):
+    """How often a relay asks for arrivals, each second of `spans`: (seconds, how much each of the
+    ranks waits)."""
+    trigger, found, now = ArrivalsTrigger(policy), 0, 0.0
+    for seconds, ratios in spans:
+        for _ in range(seconds):
+            for pid, ratio in enumerate(ratios):
+                trigger.saw(pid, ratio, now)
+            found += trigger.due(now)
+            now += 1.0
     return found
 
 
-def test_the_policy_says_how_often_the_relay_asks_for_arrivals():
-    assert times_asked(POLICY) > 3
-    assert times_asked(with_(arrivals_pauses_s=(LONG_S,))) == 1
-    assert times_asked(with_(arrivals_stuck_s=LONG_S)) == 0
+UNEVEN, ALL_WAIT = (60, (0.4, 0.0)), (60, (0.8, 0.8))
+ANOTHER = ((60, (0.4, 0.0, 0.4)), (60, (0.4, 0.4, 0.0)))
+CALM = ((60, (0.4, 0.0)), (90, (0.0, 0.0)), (5, (0.4, 0.0)))
 
 
-def is_stuck(policy):
-    """Whether NCCL's RAS service counts the job as stuck that an agent has named for 5 s."""
+@pytest.mark.parametrize(
+    ("changes", "spans", "asked"),
+    [
+        ({"arrivals_pauses_s": (LONG_S,)}, [UNEVEN], (6, 1)),
+        ({"arrivals_stuck_s": LONG_S}, [UNEVEN], (6, 0)),
+        ({"arrivals_apart_ratio": 0.5}, [UNEVEN], (6, 0)),
+        ({"arrivals_errors": 100.0}, [UNEVEN], (6, 0)),
+        ({"arrivals_fresh_s": -1.0}, [UNEVEN], (6, 0)),
+        ({"arrivals_much_ratio": 0.9}, [ALL_WAIT], (6, 0)),
+        ({"arrivals_far_ratio": 0.5}, ANOTHER, (11, 7)),
+        ({"arrivals_calm_s": LONG_S}, CALM, (8, 7)),
+    ],
+)
+def test_the_policy_says_how_often_the_relay_asks_for_arrivals(changes, spans, asked):
+    assert (times_asked(POLICY, *spans), times_asked(with_(**changes), *spans)) == asked
+
+
+def is_stuck(policy, silent_s=0):
+    """Whether NCCL's RAS service counts the job as stuck that an agent has named for 5 s, and not
+    for `silent_s` since."""
     ras = Ras(policy)
-    for second in range(5):
-        ras.saw(float(second))
+    for second in range(5 + silent_s):
+        if second < 5:
+            ras.saw(float(second))
         ras.look(float(second), ())
-    return ras.stuck(5.0)
+    return ras.stuck(5.0 + silent_s)
 
 
 def test_the_policy_says_when_nccl_is_asked():
     assert is_stuck(POLICY)
     assert not is_stuck(with_(ras_stuck_s=LONG_S))
+    assert not is_stuck(POLICY, 5)
+    assert is_stuck(with_(ras_stuck_fresh_s=LONG_S), 5)
+
+
+def dumps_asked(policy, pause_s=0):
+    """How often a relay asks for stacks by itself while two collectives are stuck for a minute,
+    with `pause_s` between two reports of them."""
+    trigger = DumpTrigger(policy, True)
+    found = 0
+    for second in range(60):
+        for key in ("one", "another"):
+            if not pause_s or second % pause_s == 0:
+                trigger.saw(key, float(second))
+        found += trigger.due(float(second)) is not None
+    return found
+
+
+def test_the_policy_says_when_the_relay_asks_for_stacks():
+    assert dumps_asked(POLICY) == 2
+    assert dumps_asked(with_(auto_dump_every_s=LONG_S)) == 1
+    assert dumps_asked(with_(auto_dump_stuck_s=LONG_S)) == 0
+    assert dumps_asked(POLICY, 5) == 0
+    assert dumps_asked(with_(auto_dump_fresh_s=10.0), 5) == 2
 
 
 @pytest.fixture
@@ -253,6 +355,31 @@ def test_the_policy_says_when_a_relay_is_silent_and_before_its_ranks_are(monkeyp
     assert Follower("train").policy.relay_silent_s == LONG_S
 
 
+def test_the_policy_says_over_which_pause_nothing_is_added_up():
+    late = Late("g", (0,), (1,), 20.0, 100.0, 30, 1.0, 0)
+
+    def lost_s(policy):
+        tally = None
+        for second in (1000, 1010, 1020):
+            rank = RankFacts(0, State.RUNNING, late=late)
+            snapshot = Snapshot("train", "r1", 0, second * SECOND, True, 1, 1, (rank,))
+            tally = tally_of(snapshot, tally, policy)
+        return tally.lost_s
+
+    assert lost_s(POLICY) == pytest.approx(4.0)
+    assert lost_s(with_(goodput_gap_s=5.0)) == 0
+
+
+def test_the_policy_says_when_a_viewer_is_behind():
+    def problems(policy):
+        engine = Engine("train")
+        engine._late_s, engine._current = 10.0, SimpleNamespace(policy=policy)
+        return [one for one in engine._notes() if "behind" in one]
+
+    assert problems(POLICY)
+    assert not problems(with_(viewer_late_s=LONG_S))
+
+
 def test_the_policy_says_when_a_long_step_lowers_the_goodput():
     def goodput(policy):
         tally = None
@@ -267,3 +394,69 @@ def test_the_policy_says_when_a_long_step_lowers_the_goodput():
         return tally.goodput_ratio
 
     assert goodput(POLICY) < goodput(with_(goodput_step_factor=100.0))
+
+
+def looking(seconds, *findings, contact=None):
+    snapshot = Snapshot("train", "r1", 0, (1000 + seconds) * SECOND, True, 1, 1, ())
+    return Look(snapshot, Verdict("healthy", findings, ""), contact)
+
+
+def test_the_policy_says_when_a_finding_may_clear_after_a_relay_is_heard_again():
+    def clears(policy):
+        changes = Changes(policy)
+        for look in (looking(0, *VERDICT.findings), looking(1, contact="no"), looking(2)):
+            changes.take(look)
+        return [one.event for one in changes.take(looking(3))]
+
+    assert clears(POLICY) == []
+    assert clears(with_(contact_settles_s=0.5)) == ["cleared"] * len(VERDICT.findings)
+
+
+def slower(policy):
+    """What the strip says of a job that became slower after 100 s, and again four minutes ago."""
+    base = builders.healthy(2)
+    history, now = JobHistory(policy), base.time_unix_ns
+    for before in range(900, -1, -2):
+        speed = 6.0 if before > 800 else 5.0 if before > 240 else 4.5
+        at = now - before * SECOND
+        history.record(
+            changed.replace(base, time_unix_ns=at, iterations_per_s=speed, iteration=900 - before)
+        )
+    return compared(THROUGHPUT, history, now)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"job_now_s": 600.0},
+        {"job_warm_s": 700.0},
+        {"job_first_s": 3000.0},
+        {"job_lately_s": 300.0},
+        {"job_apart_s": LONG_S},
+        {"job_change_ratio": 0.5},
+        {"slowdown_warning_ratio": 0.05},
+    ],
+)
+def test_the_policy_says_with_what_the_numbers_of_a_job_are_compared(changes):
+    ours = slower(POLICY)
+
+    assert [text.split(" than")[0] for text in ours.texts] == ["25 % slower", "10 % slower"]
+    assert not ours.great
+    assert slower(with_(**changes)) != ours
+
+
+def test_the_policy_says_when_a_step_shows_that_python_runs():
+    page = SimpleNamespace(exiting_mono_ns=0, heartbeat_mono_ns=SECOND, step_mono_ns=3 * SECOND)
+
+    assert dump_signal._python_may_run(page, POLICY)
+    assert dump_signal._python_may_run(page, with_(agent_stuck_step_s=LONG_S)) is None
+
+
+def test_the_policy_says_when_a_host_that_is_cut_off_has_no_ranks_left():
+    def over(policy):
+        hub = Hub("train", "r1", "i1", FrameHistory(), print, print, policy)
+        hub._leaves["node1", "i2"] = SimpleNamespace(over=False, connected=False, heard=0.0)
+        return hub.over(100.0)
+
+    assert over(POLICY)
+    assert not over(with_(host_over_s=LONG_S))

@@ -23,11 +23,23 @@ from ddtop.policy import POLICY, Policy
 BYTES_MAX = 1 << 16
 THRESHOLDS = "thresholds"
 OF_THE_RELAY = (
+    "agent_silent_",
+    "agent_stuck_",
     "arrivals_",
     "auto_dump_",
-    "agent_silent_",
+    "disk_fresh_",
+    "disk_written_",
     "exit_unseen_",
+    "file_call_",
+    "gc_shown_",
+    "gpu_lost_",
+    "host_over_",
+    "init_inside_",
+    "job_over_",
+    "oom_",
     "parent_waits_",
+    "ras_silent_",
+    "ras_stuck_fresh_",
     "recording_slow_",
     "worker_idle_",
 )

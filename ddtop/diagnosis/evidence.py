@@ -45,7 +45,7 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
     )
     if rank.process.lacks_cpu:
         text += " (ready to run, and other processes have the CPUs)"
-    if rank.spinning:
+    if rank.process.spinning:
         text += " (spins while it waits in MPI)"
     if process.wchan:
         text += f", wchan {process.wchan}"

@@ -141,7 +141,7 @@ def _agent(
 def _progress(
     state: RankState, memory: RankMemory, outside: Outside, now: int, policy: Policy
 ) -> ProgressFacts:
-    old_ms = max(policy.step_old_s * 1e3, 3 * (state.step_ms or 0.0))
+    old_ms = max(policy.step_old_s * 1e3, policy.step_old_factor * (state.step_ms or 0.0))
     last = state.progress_unix_ns
     until = outside.known_until(memory.state_unix_ns, now)
     return ProgressFacts(
@@ -239,6 +239,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         working = True
     measured = alive and memory.load is not None
     transfers = working is True and ratios.transfers(memory, now, policy)
+    calling = comm.mpi is not None and bool(comm.mpi.calls)
     return ProcessFacts(
         report=report,
         looked_unix_ns=memory.process_unix_ns or None,
@@ -248,6 +249,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         working=working,
         transfers=transfers,
         lacks_cpu=lacks_cpu and working is True,
+        spinning=alive and calling and (cpu_ratio or 0.0) > policy.spinning_ratio,
         wakes_per_s=wakes_per_s,
         stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
         pressure=straggler.pressure(memory, now, policy) if measured else None,

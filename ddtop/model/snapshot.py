@@ -235,7 +235,8 @@ def _moves(rank: RankFacts, now: int, policy: Policy) -> bool:
         # Its next report is not due before then.
         now = min(now, heard + int(silent_s * 1e9))
     age_s = (now - progress) / 1e9
-    return age_s <= policy.moving_s or age_s <= 3 * (rank.progress.step_ms or 0.0) / 1000
+    step_s = (rank.progress.step_ms or 0.0) / 1000
+    return age_s <= max(policy.moving_s, policy.step_old_factor * step_s)
 
 
 def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen]) -> Ended | None:

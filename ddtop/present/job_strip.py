@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import Policy
 from ddtop.present.text import clean
-from ddtop.viewer.job_history import APART_NS, Field, JobHistory, Then
+from ddtop.viewer.job_history import Field, JobHistory, Then
 from ddtop.words import units
 from ddtop.words.progress import number, only_steps, progress_parts
 
 SPANS_S = (60, 120, 300, 600)
 """Time spans of the lines: the shortest one that has room for all values, at most ten minutes."""
-LEAST_CHANGE, GREAT_CHANGE = 0.05, 0.3
-"""Changes below 5 % are noise; a job that is slower by 30 % is highlighted."""
 LINE_SPREAD = 0.2
 """The smallest range of a line of one row, as a share of the largest value."""
 LEAST_POINTS = 0.05
@@ -163,15 +162,16 @@ def compared(
         last_run = None
     if now is None or (start is None and lately is None and last_run is None):
         return Comparison()
-    found = []
+    policy, found = history.policy, []
+    apart_ns = int(policy.job_apart_s * 1e9)
     if start is not None:
         found.append((start, f"than at {units.minute(start.unix_ns, until_unix_ns)}"))
-    if lately is not None and (start is None or lately.unix_ns > start.unix_ns + APART_NS):
-        found.append((lately, "than in the last 10 min"))
-    changes = [(_change(measure, now, then), when) for then, when in found]
+    if lately is not None and (start is None or lately.unix_ns > start.unix_ns + apart_ns):
+        found.append((lately, f"than in the last {policy.job_lately_s / 60:.0f} min"))
+    changes = [(_change(measure, now, then, policy), when) for then, when in found]
     texts = [f"{text} {when}" for (text, _), when in changes if text]
     worst = min((change for (_, change), _ in changes), default=0.0)
-    if last_run is not None and abs(last_run) >= LEAST_CHANGE:
+    if last_run is not None and abs(last_run) >= policy.job_change_ratio:
         side = "above" if last_run > 0 else "below"
         # The comparison with the largest loss comes first.
         at = 0 if last_run < worst else len(texts)
@@ -180,17 +180,18 @@ def compared(
     if not texts and measure is THROUGHPUT:
         same = f"at {units.minute(found[0][0].unix_ns, until_unix_ns)}" if found else "the last run"
         return Comparison((f"as {same}",))
-    return Comparison(tuple(texts), measure is THROUGHPUT and worst <= -GREAT_CHANGE)
+    great = measure is THROUGHPUT and worst <= -policy.slowdown_warning_ratio
+    return Comparison(tuple(texts), great)
 
 
-def _change(measure: Measure, now: float, then: Then) -> tuple[str, float]:
+def _change(measure: Measure, now: float, then: Then, policy: Policy) -> tuple[str, float]:
     """(as text, empty for noise; as a share of the earlier value)."""
     if measure.share:
         points = now - then.value
         text = f"{abs(points) * 100:.0f} points {'more' if points > 0 else 'less'}"
-        return (text if abs(points) >= LEAST_POINTS else ""), points
+        return (text if abs(points) >= policy.job_change_ratio else ""), points
     change = (now - then.value) / then.value if then.value > 0 else 0.0
-    if abs(change) < LEAST_CHANGE:
+    if abs(change) < policy.job_change_ratio:
         return "", change
     return f"{_percent(change)} {measure.more if change > 0 else measure.less}", change
 

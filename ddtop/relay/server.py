@@ -52,9 +52,6 @@ SWEEP_AFTER_S = 30.0
 reader has read them."""
 NOBODY_CAME_S, ORPHANED_S = 120.0, 10.0
 """A relay to which no rank ever spoke ends after this; sooner where the launcher has gone, too."""
-RESTART_S = 60.0
-"""With its launcher alive a job whose ranks are all gone may restart; after this long it is over
-anyway."""
 EXITS_MAX = 20_000
 FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
 """What an agent may say."""
@@ -92,7 +89,7 @@ class Server:
         self._viewers = Viewers(
             self._link, self._history, self.instance, self.seal, self._requests.follow
         )
-        self._role = HubRole(self, self._link, self._history, self._requests)
+        self._role = HubRole(self, self._link, self._history, self._requests, policy)
         self._exits: list[Exit] = []
         self._own_exits = 0
         self._hello: Hello | None = None
@@ -510,7 +507,7 @@ class Server:
         """No rank lives on this host, and none will come."""
         if self._all_gone_at is None:
             return False
-        return not self._launcher_alive() or now - self._all_gone_at > RESTART_S
+        return not self._launcher_alive() or now - self._all_gone_at > self._policy.job_over_s
 
     def _is_over(self, now: float) -> bool:
         hub = self._role.hub

@@ -12,6 +12,7 @@ from ddtop.present.findings.timeline import Timeline
 from ddtop.ui.session import Session
 from ddtop.viewer.background import aside
 from ddtop.viewer.job_history import JobHistory
+from ddtop.viewer.thresholds import chosen
 
 LOOKS_MAX = 240
 STEP_MIN_NS = 1_000_000_000
@@ -40,7 +41,7 @@ async def recall(session: Session) -> bool:
 
 
 def _looked(looks: Recall, step_ns: int, until_unix_ns: int | None) -> tuple[Timeline, JobHistory]:
-    timeline, history, began = Timeline(), JobHistory(), time.monotonic()
+    timeline, history, began = Timeline(), JobHistory(chosen()), time.monotonic()
     at = began
     for snapshot, verdict in looks(step_ns):
         if until_unix_ns is not None and snapshot.time_unix_ns >= until_unix_ns:

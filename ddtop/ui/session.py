@@ -23,6 +23,7 @@ from ddtop.viewer.history import SeriesHistory
 from ddtop.viewer.job_history import JobHistory
 from ddtop.viewer.source import Look, Source
 from ddtop.viewer.source_lines import Excerpts
+from ddtop.viewer.thresholds import chosen
 from ddtop.words import units
 
 NOTICE_S = 10
@@ -65,7 +66,7 @@ class Session:
         self.source = source
         self.job = job
         self._history, self._no_history = SeriesHistory(), SeriesHistory()
-        self._job_history = JobHistory()
+        self._job_history = JobHistory(chosen())
         self.timeline, self.recalled = Timeline(), False
         self._at_unix_ns: int | None = None
         self.paint = Paint(PALETTES[theme], glyphs)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import SEVERITIES, Finding
 from ddtop.model.state.facts import Ended, Snapshot
+from ddtop.policy import Policy
 from ddtop.viewer.source import Look
 from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Order
@@ -23,9 +24,6 @@ APPEARED, CLEARED, JOINED, LOST, ENDED, ORDERED = (
     "ended",
     "ordered",
 )
-SETTLE_NS = 5_000_000_000
-"""The time after the relay reports again: agents find a new relay within seconds, and a finding
-appears after one more second."""
 SECOND_NS = 1_000_000_000
 _Key = tuple[int, str, tuple[int, ...], str | None]
 
@@ -57,7 +55,8 @@ class Changes:
     """What changed from look to look. A finding that gets worse appears again; one that gets milder
     does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._standing: dict[_Key, Finding] = {}
         self._joined: set[tuple[int, int]] = set()
         self._reported: set[tuple[int, Order]] = set()
@@ -93,7 +92,7 @@ class Changes:
         if lost is None or snapshot.ended is not None:
             return []
         now = snapshot.time_unix_ns
-        self._settled_unix_ns = now + SETTLE_NS
+        self._settled_unix_ns = now + int(self._policy.contact_settles_s * SECOND_NS)
         silent_s = max(now - lost, 0) / SECOND_NS
         return [
             Change(JOINED, now, snapshot.attempt, world_size=snapshot.world_size, seconds=silent_s)

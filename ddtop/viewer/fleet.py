@@ -33,9 +33,6 @@ READ_S = 2.0
 """How often the list of jobs is read."""
 LOOK_S, LOOK_MOST_S = 1.0, 2.5
 """Pauses between two looks at one job. The longer one keeps what is shown less than 3 s old."""
-SETTLED_LOOKS = 4
-"""In the first looks the CPU use of ranks is not known yet, because a relay reports its host once a
-second, and without it no rank is blamed."""
 SECOND_LOOK_S = 0.55
 """A finding needs two looks half a second apart. The second follows as soon as it counts."""
 LOOK_SHARE, JOB_SHARE = 0.4, 0.15
@@ -334,8 +331,8 @@ class Fleet(Generic[T]):
             one.looked = time.monotonic()
             one.cost_s = time.thread_time() - worked
             pause_s = max(LOOK_S, one.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
-            wavers = follower.judge.wavers
-            one.settled = one.settled or (one.looks >= SETTLED_LOOKS and not wavers)
+            wavers, enough = follower.judge.wavers, follower.policy.first_verdict_looks
+            one.settled = one.settled or (one.looks >= enough and not wavers)
             if wavers or not one.settled:
                 pause_s = max(SECOND_LOOK_S, 2 * one.cost_s)
             one.due = one.looked + min(pause_s, LOOK_MOST_S)

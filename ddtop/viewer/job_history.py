@@ -12,20 +12,16 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import Policy
 
 RECENT_STEP_NS = 2_000_000_000
+CATCH_UP_NS = 5_000_000_000
+"""The newest cells of a line are drawn as the one before for this time: their points come late."""
 RECENT_MOST = 360
 """Twelve minutes at one point every two seconds."""
 WHOLE_STEP_NS = 10_000_000_000
 WHOLE_MOST = 240
 """Points over the whole job. If there are more, two become one, and the step doubles."""
-NOW_NS = 10_000_000_000
-"""The mean over this time is compared with the past, instead of a single step."""
-WARM_NS, FIRST_NS = 20_000_000_000, 120_000_000_000
-"""The start means the first two minutes after a warm-up."""
-LATELY_NS = 600_000_000_000
-APART_NS = 60_000_000_000
-"""Two spans that are closer are not compared."""
 
 
 class Numbers(NamedTuple):
@@ -74,7 +70,8 @@ class Then(NamedTuple):
 class JobHistory:
     """Points of the last minutes, and fewer of the whole time, in the order of time."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
         #: Grows with every point: results from the points are valid as long as this is the same.
         self.changes = 0
         self._recent: deque[Point] = deque(maxlen=RECENT_MOST)
@@ -119,7 +116,7 @@ class JobHistory:
             # The points of the start are kept unchanged; otherwise they would be averaged with the
             # hours after them.
             began = self._first[0].unix_ns if self._first else point.unix_ns
-            if point.unix_ns - began <= WARM_NS + FIRST_NS:
+            if point.unix_ns - began <= _ns(self.policy.job_warm_s + self.policy.job_first_s):
                 self._first.append(point)
         if point.unix_ns - self._gathered[0].unix_ns >= self._whole_step_ns:
             self._whole.append(_mean(self._gathered))
@@ -197,7 +194,8 @@ class JobHistory:
 
     def now(self, field: Field, until_unix_ns: int) -> float | None:
         """The mean over the last seconds up to a moment."""
-        return _mean_of(self._values(field, until_unix_ns - NOW_NS, until_unix_ns))
+        begin = until_unix_ns - _ns(self.policy.job_now_s)
+        return _mean_of(self._values(field, begin, until_unix_ns))
 
     def last(self, field: Field, until_unix_ns: int) -> float | None:
         """The newest value up to a moment; None where it was not measured then."""
@@ -208,12 +206,12 @@ class JobHistory:
 
     def lately(self, field: Field, until_unix_ns: int) -> Then | None:
         """The ten minutes up to a minute ago, without the start; None while there are not five."""
-        begin = until_unix_ns - LATELY_NS
-        first = self._first[0].unix_ns + WARM_NS if self._first else until_unix_ns
-        if until_unix_ns - first < LATELY_NS // 2:
+        span_ns, warm_ns = _ns(self.policy.job_lately_s), _ns(self.policy.job_warm_s)
+        first = self._first[0].unix_ns + warm_ns if self._first else until_unix_ns
+        if until_unix_ns - first < span_ns // 2:
             return None
-        begin = max(begin, first)
-        points = self.points(until_unix_ns - APART_NS)
+        begin = max(until_unix_ns - span_ns, first)
+        points = self.points(until_unix_ns - _ns(self.policy.job_apart_s))
         return _then(field, (one for one in points if one.unix_ns >= begin))
 
     def at_start(self, field: Field, until_unix_ns: int) -> Then | None:
@@ -221,13 +219,17 @@ class JobHistory:
         a minute."""
         if not self._first:
             return None
-        begin = self._first[0].unix_ns + WARM_NS
-        end = until_unix_ns - APART_NS
+        begin = self._first[0].unix_ns + _ns(self.policy.job_warm_s)
+        end = until_unix_ns - _ns(self.policy.job_apart_s)
         return _then(field, [one for one in self._first if begin <= one.unix_ns <= end])
 
     def _values(self, field: Field, begin: int, end: int) -> list[float]:
         values = (field(one.numbers) for one in self.points(end) if one.unix_ns > begin)
         return [value for value in values if value is not None]
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
 
 
 def numbers_of(snapshot: Snapshot) -> Numbers:
@@ -301,6 +303,6 @@ def _filled(
             held[len(held) - empty :] = [last] * empty
         last, empty = fmean(values), 0
         held.append(last)
-    if last is not None and 0 < empty * part <= RECENT_STEP_NS + NOW_NS // 2:
+    if last is not None and 0 < empty * part <= RECENT_STEP_NS + CATCH_UP_NS:
         held[len(held) - empty :] = [last] * empty
     return held

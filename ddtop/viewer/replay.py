@@ -66,7 +66,7 @@ def read_recording(
     """
     job, tape = Job(name, chosen()), Tape(REPLAY_BYTES)
     garbled, refusal, noticed = 0, None, 0
-    history = JobHistory()
+    history = JobHistory(chosen())
     with closing(Reader(path)) as reader:
         for data in reader:
             try:

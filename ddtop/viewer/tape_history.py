@@ -64,7 +64,7 @@ def _append(
     grown = waits.grown(policy.window_s, at)
     measured = grown is not None and grown[0] >= policy.window_min_s and grown[1][1] > 0
     progress, step_ms = state.progress_unix_ns, state.step_ms
-    old_ms = max(policy.step_old_s * 1e3, 3 * (step_ms or 0.0))
+    old_ms = max(policy.step_old_s * 1e3, policy.step_old_factor * (step_ms or 0.0))
     stale = progress is not None and at - progress > old_ms * 1e6
     memory.step_ms.append(None if stale else step_ms)
     memory.wait_ratio.append(min(1.0, grown[1][0] / grown[1][1]) if measured and grown else None)

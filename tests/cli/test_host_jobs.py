@@ -6,16 +6,14 @@ import json
 import os
 import stat
 import sys
-import time
 
 import pytest
 
-from ddtop import registry
 from ddtop.cli import host_jobs
 from ddtop.cli.digests import HEALTH, SERIES
 from ddtop.cli.host_jobs import OtherUsers, UserFolder, folders, health_in, series_in
 from ddtop.metrics import SERIES_MAX
-from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+from tests.relay.stage import DEADLINE_S, listed_job
 
 ADA = 54321
 NAMESPACES = {"mnt": "mnt:[1]", "net": "net:[2]"}
@@ -106,15 +104,8 @@ def others(kind, decode, environment, **more):
 
 @pytest.fixture
 def stage(home):
-    found = Stage(home)
-    found.rank()
-    found.heard(found.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    yield found
-    found.close()
+    with listed_job(home) as found:
+        yield found
 
 
 @as_root

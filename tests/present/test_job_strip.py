@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.present.job_strip import (
     MEASURES,
     THROUGHPUT,
@@ -56,7 +57,7 @@ def test_a_young_job_is_not_compared_with_its_own_start_up():
 
 
 def test_nothing_is_compared_before_there_is_something():
-    assert not compared(THROUGHPUT, JobHistory(), NOW).texts
+    assert not compared(THROUGHPUT, JobHistory(POLICY), NOW).texts
 
 
 def test_what_was_never_measured_has_no_line():

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.relay import server as server_module
+from ddtop.policy import POLICY
 from ddtop.relay import viewers as viewers_module
 from ddtop.viewer.follower import last_state
 from ddtop.wire import frames
@@ -224,8 +225,7 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
     A relay with a shorter linger time is gone by then.
     """
     monkeypatch.setattr(viewers_module, "VIEWER_SILENT_S", 0.5)
-    monkeypatch.setattr(server_module, "RESTART_S", 0.5)
-    stage = Stage(home, launcher=os.getpid(), linger_s=0.1)
+    stage = Stage(home, launcher=os.getpid(), linger_s=0.1, policy=replace(POLICY, job_over_s=0.5))
     link, pid = stage.rank()
     environment = {"TORCHELASTIC_RUN_ID": "none"}
     ticks = registry.start_ticks(pid)

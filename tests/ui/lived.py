@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ddtop.model.state.facts import Snapshot
+from ddtop.policy import POLICY
 from ddtop.viewer.job_history import JobHistory
 from tests.ui.changed import replace
 
@@ -16,7 +17,7 @@ def history_of(snapshot: Snapshot, minutes: float = 14.0, slower: float = 0.12) 
 
     While nothing moves now, it did until then.
     """
-    history = JobHistory()
+    history = JobHistory(POLICY)
     still = snapshot.still_since_unix_ns
     for number in range(int(minutes * 30), -1, -1):
         at = snapshot.time_unix_ns - number * 2 * SECOND

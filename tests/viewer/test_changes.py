@@ -8,8 +8,9 @@ import pytest
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.model.state.facts import State
+from ddtop.policy import POLICY
 from ddtop.present.events import event_json, event_line
-from ddtop.viewer.changes import SETTLE_NS, Changes
+from ddtop.viewer.changes import Changes
 from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
@@ -43,14 +44,14 @@ def brief(change):
 @pytest.fixture
 def changes():
     """The ranks have been told already."""
-    found = Changes()
+    found = Changes(POLICY)
     found.take(looking(0))
     return found
 
 
 def test_the_first_look_tells_who_is_there_and_what_stands():
     """A viewer that joins late must not miss the hang that it was started for."""
-    assert told(Changes(), looking(0, finding())) == [
+    assert told(Changes(POLICY), looking(0, finding())) == [
         ("joined", (0, 1, 2, 3)),
         ("appeared", CRITICAL, (2,)),
     ]
@@ -94,7 +95,7 @@ def test_where_no_rank_is_at_fault_each_group_is_reported(changes):
 
 
 def test_a_rank_that_comes_later_is_told_then(changes):
-    late = Changes()
+    late = Changes(POLICY)
     first = looking(0)
     missing = replace(first.snapshot.ranks[3], hello=None, state=State.MISSING)
     early = replace(
@@ -130,7 +131,7 @@ def test_lost_contact_is_reported_once_and_clears_nothing(changes):
 def test_a_finding_that_a_new_relay_does_not_have_yet_is_not_over(changes):
     """The relay was killed; the next one hears the ranks again one by one, and the judge begins
     anew."""
-    settle_s = SETTLE_NS / SECOND
+    settle_s = POLICY.contact_settles_s
     changes.take(looking(1, finding()))
     changes.take(looking(1, contact="gone"))
 
@@ -155,11 +156,11 @@ def test_the_last_state_of_a_job_that_ended_meanwhile_is_no_contact(changes):
 
 
 def test_nothing_is_told_before_the_first_records():
-    assert told(Changes(), builders.EMPTY) == []
+    assert told(Changes(POLICY), builders.EMPTY) == []
 
 
 def test_events_as_lines():
-    changes = Changes()
+    changes = Changes(POLICY)
     ended, verdict = builders.ended()
     looks = [
         looking(0),
@@ -191,7 +192,7 @@ def test_what_a_rank_said_cannot_write_to_the_terminal(changes):
 
 
 def test_events_as_json_have_every_key_always():
-    changes = Changes()
+    changes = Changes(POLICY)
     looks = [
         looking(0),
         looking(1, finding()),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
 from ddtop import registry
+from ddtop.policy import POLICY
+from ddtop.viewer import thresholds
 from ddtop.viewer.fleet import Fleet, Target, following, own_jobs
 from tests.relay.stage import DEADLINE_S, Stage, listed_job
 
@@ -47,6 +50,15 @@ def test_a_live_job_is_looked_at_again_and_again(stage):
     assert first.contact is None
     assert first.value[0] == 2
     assert again.age_s < 3
+
+
+def test_the_policy_says_how_many_looks_a_first_verdict_takes(stage, monkeypatch):
+    monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, first_verdict_looks=7))
+    with following(own_jobs, word) as fleet:
+        (job,) = fleet.wait(DEADLINE_S)
+
+    assert job.settled
+    assert job.looks >= 7 > POLICY.first_verdict_looks
 
 
 def test_a_relay_that_falls_silent_is_not_heard_and_the_last_look_gets_older(stage):

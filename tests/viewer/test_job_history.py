@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.viewer.job_history import RECENT_MOST, WHOLE_MOST, JobHistory, numbers_of
 from tests.ui import builders, gpus, lived
 from tests.ui.builders import NOW, SECOND
@@ -16,7 +17,7 @@ def speed(numbers):
 
 def run(seconds, per_second, history=None, begin=NOW, every=2):
     """A job that runs at `per_second(t)` iterations a second."""
-    history = history or JobHistory()
+    history = history or JobHistory(POLICY)
     snapshot = builders.healthy(2)
     for t in range(0, seconds, every):
         at = begin + t * SECOND
@@ -114,7 +115,7 @@ def test_what_is_recalled_comes_before_what_was_seen_and_once():
 
 
 def test_the_long_memory_keeps_the_longest_step():
-    history = JobHistory()
+    history = JobHistory(POLICY)
     snapshot = builders.healthy(2)
     for t in range(0, 4 * 3600, 2):
         slow = replace(snapshot.ranks[0], progress={"step_ms": 9000.0 if t == 30 else 100.0})

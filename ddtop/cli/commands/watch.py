@@ -121,11 +121,12 @@ class _Watch:
 
     def __init__(self, entry: registry.JobEntry, as_json: bool, guard: Guard | None) -> None:
         from ddtop.viewer.changes import Changes
+        from ddtop.viewer.thresholds import chosen
 
         self._entry = entry
         self._as_json = as_json
         self._guard = guard
-        self._changes = Changes()
+        self._changes = Changes(chosen())
         self._began = time.monotonic()
         self._read = float("-inf")
         self._over_since: float | None = None

@@ -98,7 +98,9 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     if rank.reported.window_s is None or rank.reported.window_s < policy.input_bound_window_s:
         return False
     # It does not wait for batches that are ready.
-    return loader.depth is None or loader.capacity is None or loader.depth <= loader.capacity // 2
+    if loader.depth is None or loader.capacity is None:
+        return True
+    return loader.depth <= policy.input_bound_depth_ratio * loader.capacity
 
 
 def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:

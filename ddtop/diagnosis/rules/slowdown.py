@@ -172,8 +172,9 @@ def _not_waiting(found: _Compared, policy: Policy) -> list[int]:
     """A few ranks whose waits have not grown although those of the others have."""
     grown = dict(zip([one.rank for one in found.ranks], _waits_more(found), strict=True))
     more = [rank for rank, one in grown.items() if one >= policy.slowdown_wait_ratio]
-    less = [rank for rank, one in grown.items() if one < policy.slowdown_wait_ratio / 3]
-    few = 0 < len(less) <= max(len(grown) // 4, 1) and len(more) + len(less) == len(grown)
+    less = [rank for rank, one in grown.items() if one < policy.slowdown_even_ratio]
+    most = max(int(len(grown) * policy.slowdown_few_part), 1)
+    few = 0 < len(less) <= most and len(more) + len(less) == len(grown)
     return less if few and more else []
 
 

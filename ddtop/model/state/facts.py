@@ -244,6 +244,8 @@ class ProcessFacts(msgspec.Struct, frozen=True, gc=False):
     transfers: bool = False
     #: It is ready to run and gets next to no CPU, because other processes have it.
     lacks_cpu: bool = False
+    #: It waits in MPI, whose libraries use a core for that.
+    spinning: bool = False
     #: How often its main thread slept and woke per second, over two seconds.
     wakes_per_s: float | None = None
     #: Since when it is in the same uninterruptible sleep (state D), without any I/O.
@@ -356,12 +358,6 @@ class RankFields(msgspec.Struct, gc=False):
     def pid(self) -> int | None:
         """Process id in the rank's own pid namespace."""
         return self.hello.pid if self.hello else None
-
-    @property
-    def spinning(self) -> bool:
-        """It waits in MPI. MPI libraries use a core for that."""
-        waits = self.comm.mpi is not None and bool(self.comm.mpi.calls)
-        return waits and not self.gone and (self.process.cpu_ratio or 0.0) > 0.5
 
     @property
     def gone(self) -> bool:

@@ -86,7 +86,7 @@ def _round_of(
                 and not even
                 and error_ms <= policy.clock_even_ratio * _step_ms(pieces.ends)
             ):
-                balances.append(_balance(group.name, pieces))
+                balances.append(_balance(group.name, pieces, policy))
                 even = hosts > 1
             if steps is None or few:
                 continue
@@ -219,9 +219,9 @@ def _step_ms(ends: Sequence[int]) -> float:
     return median([after - before for before, after in pairwise(ends)]) / 1000
 
 
-def _balance(group: str, steps: _Steps) -> Balance:
+def _balance(group: str, steps: _Steps, policy: Policy) -> Balance:
     between = _step_ms(steps.ends)
-    waited = fmean([fmean(_clipped(own)) for own in steps.waits]) / 1000
+    waited = fmean([fmean(_clipped(own, policy)) for own in steps.waits]) / 1000
     ranks = tuple(sorted(answer.rank for answer in steps.members))
     ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
@@ -328,10 +328,12 @@ def _late_ranks(
         for at in range(len(ends))
     ]
     # What happens only at some steps has no median.
-    cost, step = (median(gaps) if width == 1 else fmean(_clipped(gaps))) / 1000, _step_ms(ends)
+    cost = (median(gaps) if width == 1 else fmean(_clipped(gaps, policy))) / 1000
+    step = _step_ms(ends)
     if step <= 0 or cost < max(policy.straggler_ratio * step, policy.straggler_least_ms * width):
         return None
-    late_ratio, lately = _late_ratio(gaps, cost), _late_ratio(gaps[-policy.straggler_steps :], cost)
+    late_ratio = _late_ratio(gaps, cost, policy)
+    lately = _late_ratio(gaps[-policy.straggler_steps :], cost, policy)
     # What was true of most steps may be over.
     if min(late_ratio, lately) < policy.straggler_late_ratio or not _beyond_chance(gaps, policy):
         return None
@@ -351,10 +353,11 @@ def _late_ranks(
     )
 
 
-def _late_ratio(gaps: Sequence[float], cost_ms: float) -> float:
+def _late_ratio(gaps: Sequence[float], cost_ms: float, policy: Policy) -> float:
     """In which share of these steps others waited a good part of the usual cost; `gaps` in
     microseconds."""
-    return sum(gap > 250 * cost_ms for gap in gaps) / len(gaps)
+    least = 1000 * policy.straggler_gap_part * cost_ms
+    return sum(gap > least for gap in gaps) / len(gaps)
 
 
 def _beyond_chance(gaps: list[float], policy: Policy) -> bool:
@@ -362,12 +365,12 @@ def _beyond_chance(gaps: list[float], policy: Policy) -> bool:
 
     A stall or two count no more than the largest of the other gaps.
     """
-    kept = _clipped(gaps)
+    kept = _clipped(gaps, policy)
     mean = fmean(kept)
     error = sqrt(sum((gap - mean) ** 2 for gap in kept) / max(len(kept) - 1, 1) / len(kept))
     return mean > 0 and mean >= policy.straggler_errors * error
 
 
-def _clipped(values: Sequence[float]) -> list[float]:
-    top = sorted(values)[int(0.95 * (len(values) - 1))]
+def _clipped(values: Sequence[float], policy: Policy) -> list[float]:
+    top = sorted(values)[int((1 - policy.straggler_stall_ratio) * (len(values) - 1))]
     return [min(value, top) for value in values]

@@ -97,5 +97,6 @@ def _waits(look: OutsideLook, policy: Policy) -> bool:
     if look.looks < policy.stack_late_looks // 3:
         return False
     # Validating or saving once is one long wait, and no straggler.
-    longest = min(policy.straggler_critical_ratio * look.wait_looks, look.looks / 4)
+    of_waits = policy.straggler_critical_ratio * look.wait_looks
+    longest = min(of_waits, policy.stack_one_wait_ratio * look.looks)
     return look.one_wait_looks <= max(1, longest)

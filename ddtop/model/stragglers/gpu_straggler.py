@@ -268,7 +268,8 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
         (one.device.spans[-1].done.steps or 0) - (one.device.spans[0].done.steps or 0)
         for one in members
     ]
-    return max(steps) - min(steps) <= 1 + 0.1 * max(steps) and not work.is_staged(group)
+    most_apart = 1 + policy.gpu_wait_steps_ratio * max(steps)
+    return max(steps) - min(steps) <= most_apart and not work.is_staged(group)
 
 
 def _moves(gpu: _Gpu, policy: Policy) -> bool:

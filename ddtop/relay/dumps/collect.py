@@ -219,7 +219,7 @@ class Dumps:
         """Begin to look at its threads. The signal follows if they show that no Python runs."""
         hello = target.watched.hello
         why = NO_SIGNAL if target.automatic else None
-        why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
+        why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
         if why is not None:
             target.why.append(why)
             self._last_way(target)
@@ -230,7 +230,7 @@ class Dumps:
     def _send_signal(self, target: _Target, age: float) -> None:
         watched, hello = target.watched, target.watched.hello
         why = None if self._is_silent(watched) else "its agent was heard: Python runs"
-        why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
+        why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
         why = why or gil_wait.python_may_run(target.threads, gil_wait.threads_of(hello.pid), age)
         why = why or signal.send(hello, watched.pidfd)
         if why is not None:
@@ -376,7 +376,7 @@ class Dumps:
         hello = target.watched.hello
         # A stopped child would handle the signal only when it continues, perhaps much later.
         stopped = (_state(child.pid) or "T") in "Tt"
-        if stopped or signal.why_not(hello, child.pid, child.start_ticks) is not None:
+        if stopped or signal.why_not(hello, child.pid, child.start_ticks, self._policy) is not None:
             return
         # On a crowded host one that is ready to run makes no progress either.
         if not gil_wait.is_asleep(child.pid):

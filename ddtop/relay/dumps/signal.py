@@ -18,13 +18,12 @@ import signal
 from pathlib import Path
 
 from ddtop import private, registry
+from ddtop.policy import Policy
 from ddtop.relay.processes import sample
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
 
 DUMP_BYTES_MAX = 1 << 20
-STEP_AFTER_NS = 1_000_000_000
-"""A step so long after the agent's last tick: it is not the GIL that the agent waits for."""
 
 
 def dump_path(hello: Hello) -> Path | None:
@@ -39,7 +38,7 @@ def dump_path(hello: Hello) -> Path | None:
     return path if fits and str(path.parent.parent) in ("/dev/shm", "/tmp") else None
 
 
-def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
+def why_not(hello: Hello, pid: int, start_ticks: int, policy: Policy) -> str | None:
     """Why the signal must not go to this process (the rank, or a child forked from it).
 
     None if it may.
@@ -52,7 +51,7 @@ def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
     page = sample.page(hello)
     if page is None:
         return "its state page cannot be read"
-    if pid == hello.pid and (runs := _python_may_run(page)) is not None:
+    if pid == hello.pid and (runs := _python_may_run(page, policy)) is not None:
         return runs
     masks = _masks(pid)
     if masks is None or registry.start_ticks(pid) != start_ticks:
@@ -60,12 +59,13 @@ def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
     return _deaf(masks, number) or _closed(pid, hello.dump_fd, path)
 
 
-def _python_may_run(page: PageView) -> str | None:
+def _python_may_run(page: PageView, policy: Policy) -> str | None:
     if page.exiting_mono_ns:
         return "in interpreter exit"
     if not page.heartbeat_mono_ns:
         return "its agent has ended: Python may run"
-    stepped = page.step_mono_ns > page.heartbeat_mono_ns + STEP_AFTER_NS
+    after_ns = page.step_mono_ns - page.heartbeat_mono_ns
+    stepped = after_ns > policy.agent_stuck_step_s * 1e9
     return "its agent is stuck while Python runs" if stepped else None
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ddtop.link.leaf_side import PLACES_MAX
+from ddtop.policy import Policy
 from ddtop.relay.history import FrameHistory
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S, VERSION
@@ -24,10 +25,6 @@ from ddtop.wire.records import AnyRecord, Command, Exit, Hello, Reply, Stacks
 
 LEAVES_MAX, RANKS_MAX = 1 << 14, 1 << 17
 """16,384 hosts of eight ranks."""
-GONE_S = 60.0
-"""After so long a host that is cut off has no ranks left, as far as the end of the job goes: a
-relay that was killed is back within ten seconds, a network after less than a minute, and torch's
-own agents give each other up sooner."""
 KNOWN = frozenset(
     (
         "Hello",
@@ -122,9 +119,10 @@ class Hub:
         history: FrameHistory,
         say: Callable[[bytes, AnyRecord], None],
         unanswered: Callable[[Stacks], None],
+        policy: Policy,
     ) -> None:
         self._job, self._run, self._instance, self._history = job, run, instance, history
-        self._say, self._unanswered = say, unanswered
+        self._say, self._unanswered, self._policy = say, unanswered, policy
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._peers: dict[bytes, Leaf] = {}
         self._orders: dict[str, _Order] = {}
@@ -380,7 +378,7 @@ class Hub:
     def over(self, now: float) -> bool:
         """No rank lives on any other host, as far as can be known, and none will come back."""
         return all(
-            leaf.over or (not leaf.connected and now - leaf.heard > GONE_S)
+            leaf.over or (not leaf.connected and now - leaf.heard > self._policy.host_over_s)
             for leaf in self._leaves.values()
         )
 

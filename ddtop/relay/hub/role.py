@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ddtop.link.relay_side import VIEW, RelayLink
+from ddtop.policy import Policy
 from ddtop.relay.history import LATEST_HUB_MAX, FrameHistory
 from ddtop.relay.hub.discovery import HubSearch
 from ddtop.relay.hub.leaves import Hub
@@ -54,10 +55,11 @@ class HubRole:
         link: RelayLink,
         history: FrameHistory,
         requests: RelayRequests,
+        policy: Policy,
         here: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._relay, self._link, self._history, self._requests = relay, link, history, requests
-        self._here = here or names_of_this_host
+        self._policy, self._here = policy, here or names_of_this_host
         self._leaf = link.leaf()
         self._since: float | None = None
         self._where = Topology()
@@ -117,6 +119,7 @@ class HubRole:
             self._history,
             self._say,
             self._requests.unanswered,
+            self._policy,
         )
         self._requests.hub = self.hub
 

@@ -385,7 +385,7 @@ def _process(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("children", "" if process.children is None else str(process.children))
     if rank.process.cpu_ratio is not None:
         # MPI waits by polling: that is not work.
-        spins = ", waits, spinning" if rank.spinning else ""
+        spins = ", waits, spinning" if rank.process.spinning else ""
         page.item("cpu", f"{rank.process.cpu_ratio * 100:.0f}% of one core{spins}")
     page.item("other pids", ", ".join(map(str, rank.claimants.pids)))
 

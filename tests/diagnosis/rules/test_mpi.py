@@ -24,7 +24,7 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
     assert brief(finding) == ("critical", "not-in-collective", (2,))
     assert finding.victims == (0, 1)
     assert "ranks 0,1 wait for it in Barrier #21 of MPI_COMM_WORLD" in finding.summary
-    assert job.snapshot().rank(0).spinning
+    assert job.snapshot().rank(0).process.spinning
 
 
 def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -39,6 +40,18 @@ def tokenize_for_ever() -> NoReturn:
     say("FAULT")
     while True:
         sum(range(1000))
+
+
+def hit_by(number: int) -> None:
+    """A signal to this process."""
+    say("FAULT")
+    os.kill(os.getpid(), number)
+
+
+def leave() -> None:
+    """The end of this process, without a word to its group."""
+    say("FAULT")
+    os._exit(0)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -85,6 +98,26 @@ class Training:
             self.step()
             time.sleep(0.2)
 
+    def goes_on(self) -> NoReturn:
+        """Steps until this process is ended."""
+        while True:
+            self.step()
+
+
+def warmed() -> Training:
+    """A training that has made the steps before its fault."""
+    training = Training()
+    training.warm()
+    return training
+
+
+def with_fault(act: Callable[[], object]) -> NoReturn:
+    """All ranks train; rank 1 does `act` first."""
+    training = warmed()
+    if training.rank == 1:
+        act()
+    training.goes_on()
+
 
 def healthy() -> None:
     training = Training(layers=24, width=1024, bucket_mb=4)
@@ -100,27 +133,16 @@ def healthy() -> None:
 
 
 def sleeps() -> None:
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        fetch_metrics()
-    while True:
-        training.step()
+    with_fault(fetch_metrics)
 
 
 def computes() -> None:
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        tokenize_for_ever()
-    while True:
-        training.step()
+    with_fault(tokenize_for_ever)
 
 
 def connect() -> None:
     """The others are inside the first all_gather, which connects inside the call."""
-    training = Training()
-    training.warm()
+    training = warmed()
     dist.barrier()
     if training.rank == 2:
         fetch_metrics()
@@ -128,20 +150,17 @@ def connect() -> None:
     gathered = torch.empty(training.world * rows.numel(), device="cuda")
     dist.all_gather_into_tensor(gathered, rows)
     torch.cuda.synchronize()
-    while True:
-        training.step()
+    training.goes_on()
 
 
 def skipped() -> None:
     """Rank 1 leaves one all_reduce out."""
-    training = Training()
-    training.warm()
+    training = warmed()
     if training.rank == 1:
         say("FAULT")
     else:
         print("mean", mean_of_ranks(training), flush=True)
-    while True:
-        training.step()
+    training.goes_on()
 
 
 def mean_of_ranks(training: Training) -> float:
@@ -152,8 +171,7 @@ def mean_of_ranks(training: Training) -> float:
 
 def other_call() -> None:
     """Rank 1 makes a broadcast where the others make an all_reduce."""
-    training = Training()
-    training.warm()
+    training = warmed()
     value = torch.ones(1 << 22, device="cuda")
     if training.rank == 1:
         say("FAULT")
@@ -161,39 +179,20 @@ def other_call() -> None:
     else:
         dist.all_reduce(value)
     torch.cuda.synchronize()
-    while True:
-        training.step()
+    training.goes_on()
 
 
 def stopped() -> None:
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        say("FAULT")
-        os.kill(os.getpid(), signal.SIGSTOP)
-    while True:
-        training.step()
+    with_fault(lambda: hit_by(signal.SIGSTOP))
 
 
 def killed() -> None:
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        say("FAULT")
-        os.kill(os.getpid(), signal.SIGKILL)
-    while True:
-        training.step()
+    with_fault(lambda: hit_by(signal.SIGKILL))
 
 
 def early() -> None:
     """Rank 1 has fewer batches and leaves."""
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        say("FAULT")
-        os._exit(0)
-    while True:
-        training.step()
+    with_fault(leave)
 
 
 def loader() -> None:
@@ -207,27 +206,24 @@ def loader() -> None:
 
 def card() -> None:
     """Rank 1's card computes for long before its part of the all_reduce."""
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        say("FAULT")
-        for _ in range(60):
-            torch.cuda._sleep(2_000_000_000)
-    while True:
-        training.step()
+    with_fault(occupy_card)
+
+
+def occupy_card() -> None:
+    say("FAULT")
+    for _ in range(60):
+        torch.cuda._sleep(2_000_000_000)
 
 
 def receive() -> None:
     """Rank 0 receives what rank 1 never sends."""
-    training = Training()
-    training.warm()
+    training = warmed()
     value = torch.ones(1 << 20, device="cuda")
     if training.rank == 0:
         say("FAULT")
         dist.recv(value, 1)
         torch.cuda.synchronize()
-    while True:
-        training.step()
+    training.goes_on()
 
 
 def replays() -> None:
@@ -267,8 +263,7 @@ def graph(ends_after: int | None = None) -> None:
 
 def again() -> None:
     """The process group is destroyed and made again, then rank 1 sleeps."""
-    training = Training()
-    training.warm()
+    training = warmed()
     port = int(os.environ["MASTER_PORT"]) + 1
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
@@ -281,8 +276,7 @@ def again() -> None:
         training.step()
     if training.rank == 1:
         fetch_metrics()
-    while True:
-        training.step()
+    training.goes_on()
 
 
 def subgroup() -> None:
@@ -323,12 +317,7 @@ def raw() -> None:
 
 def times_out() -> None:
     """NCCL's watchdog ends those who wait for rank 1."""
-    training = Training()
-    training.warm()
-    if training.rank == 1:
-        fetch_metrics()
-    while True:
-        training.step()
+    with_fault(fetch_metrics)
 
 
 def evaluates() -> None:

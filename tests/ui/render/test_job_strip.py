@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.present.findings.timeline import Timeline
 from ddtop.present.glyphs import ASCII, UNICODE
 from ddtop.present.text import line_width, plain
@@ -88,7 +89,7 @@ def test_an_area_is_as_high_as_its_value_and_a_gap_is_no_zero():
 
 
 def test_a_job_without_a_number_has_a_head_and_no_lines():
-    nothing = JobFacts(builders.starting_up()[0], lived.JobHistory())
+    nothing = JobFacts(builders.starting_up()[0], lived.JobHistory(POLICY))
     assert len(strip_lines(nothing, 80, 8, UNICODE)) == 1
 
 
