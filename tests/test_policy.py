@@ -41,7 +41,7 @@ from ddtop.relay.gpus.ras import Ras
 from ddtop.relay.history import FrameHistory
 from ddtop.relay.hub.leaves import Hub
 from ddtop.relay.journal_writer import JournalWriter
-from ddtop.relay.processes import oom, sample
+from ddtop.relay.processes import oom, sample, waiting_parent
 from ddtop.viewer import thresholds
 from ddtop.viewer.changes import Changes
 from ddtop.viewer.engine import Engine
@@ -49,10 +49,11 @@ from ddtop.viewer.follower import Follower
 from ddtop.viewer.job_history import JobHistory
 from ddtop.viewer.source import Look
 from ddtop.viewer.tally import tally_of
+from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.gpu import Gpu, GpuWatch
 from ddtop.wire.hosts import LEAF
-from ddtop.wire.records import Hello
+from ddtop.wire.records import Hello, HostState, Reply
 from tests.amdsmi import IO, FakeAmdGpu, FakeAmdSmi
 from tests.ui import builders, changed, dumps
 
@@ -460,3 +461,29 @@ def test_the_policy_says_when_a_host_that_is_cut_off_has_no_ranks_left():
 
     assert over(POLICY)
     assert not over(with_(host_over_s=LONG_S))
+
+
+def test_the_policy_says_how_long_a_parent_waits_for_the_relay(monkeypatch):
+    monkeypatch.setattr(waiting_parent, "_waits", lambda _: True)
+    monkeypatch.setattr(waiting_parent, "_is_relay", lambda _: True)
+    monkeypatch.setattr(waiting_parent, "children", lambda _: (os.getpid(),))
+
+    def looks(policy):
+        parent = waiting_parent.WaitingParent(policy)
+        return next(number for number in range(1, 20) if parent.look())
+
+    assert looks(POLICY) == POLICY.parent_waits_looks
+    assert looks(with_(parent_waits_looks=7)) == 7
+
+
+def test_the_policy_says_which_clocks_are_the_same(monkeypatch):
+    def offset_s(policy):
+        """By how much the clock of a job is ahead that differs by five seconds."""
+        monkeypatch.setattr(thresholds, "_chosen", policy)
+        follower = Follower("train", clock=lambda: 100 * SECOND)
+        for record in (HostState("node1", 1, 0.0), Reply("live"), HostState("node1", 1, 0.0)):
+            follower.take(frames.seal(record, sender="node1", unix_ns=105 * SECOND, mono_ns=SECOND))
+        return (follower.now_unix_ns() - 100 * SECOND) / SECOND
+
+    assert offset_s(POLICY) == pytest.approx(5.0)
+    assert offset_s(with_(clock_apart_s=60.0)) == pytest.approx(0.0)
