@@ -61,6 +61,9 @@ CHECKED_BYTES = 256 << 10
 """The amount of data between two checks of this process's memory, if it is bounded."""
 LOOK_COST_BYTES = 4096
 """The memory that a look needs for each rank of the world size that the other side reports."""
+SHOWN_S = 2.0
+"""After this time the screens show the newest look, and the facts of older ones are freed. At
+100,000 ranks those of one look, with the reports that they are made of, take 0.5 GiB."""
 LET_GO = 250
 """How many ranks' facts are freed at once: freeing those of 10,000 takes 50 ms, during which no
 other thread runs."""
@@ -140,6 +143,7 @@ class Engine:
         self._taken, self._counted_from, self._per_s = 0, time.monotonic(), 0.0
         self._before: tuple[float, tuple[int, int, int]] | None = None
         self._looked_at: deque[list[RankFacts]] = deque()
+        self._handed_over = 0.0
 
     # -- for the event loop
 
@@ -200,6 +204,8 @@ class Engine:
                 self._wake.clear()
                 self._take_in()
                 self._go_back()
+                if time.monotonic() - self._handed_over > SHOWN_S:
+                    self._free_looks(1)
                 if self._is_due():
                     self._look()
                 if self._per_s > MANY_PER_S and not self._queue and not self._stop:
@@ -319,16 +325,18 @@ class Engine:
             self._taken, self._counted_from = 0, began
 
     def _let_go(self, snapshot: Snapshot) -> None:
-        """Free the facts of the look before the last one, a few at a time.
-
-        The screens show the last one by now.
-        """
+        """Free the facts of the look before the last one. The screens show the last one by now."""
         self._looked_at.append(list(snapshot.ranks))
-        if len(self._looked_at) > 2:
+        self._handed_over = time.monotonic()
+        self._free_looks(2)
+        gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * len(snapshot.ranks), *GC_THRESHOLDS[1:])
+
+    def _free_looks(self, most: int) -> None:
+        """Free the facts of all but the newest `most` looks, a few at a time."""
+        while len(self._looked_at) > most:
             facts = self._looked_at.popleft()
             while facts:
                 del facts[-LET_GO:]
-        gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * len(snapshot.ranks), *GC_THRESHOLDS[1:])
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:

@@ -78,6 +78,7 @@ def _one(ranks: int, state: str, seconds: float, keys: int, gpus: bool = False) 
             filled = screen.until(
                 lambda: screen.shows(f"{ranks:,}/{ranks:,}") and screen.shows(FOUND[state])
             )
+            joined_cpu_s = screen.cpu_s()
             settle_s = FILL_S if seconds >= LONG_S else SETTLE_S
             screen.watch(settle_s)
             before, bursts, cpu = memory_mib(screen.pid)["rss"], screen.bursts, screen.cpu_s()
@@ -115,7 +116,7 @@ def _one(ranks: int, state: str, seconds: float, keys: int, gpus: bool = False) 
             detail=f"{growth}; its tape fills for two minutes",
         )
     yield limited(f"{what}: first paint", painted, PAINT_BAR_S, "s", digits=2)
-    detail = "from the command: all ranks and the verdict are on the screen"
+    detail = f"{joined_cpu_s:.2f} s of CPU; from the command until the verdict is shown"
     yield limited(f"{what}: joined and judged", filled, JUDGED_BAR_S, "s", detail, digits=2)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 WIDTH, HEIGHT = 800, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 250, 30, 50
-COLOURS = ("#1b6ca8", "#c0561f", "#4d7c32", "#6b4c9a", "#8a6d00", "#555555")
+COLOURS = ("#1b6ca8", "#c0561f", "#4d7c32", "#6b4c9a", "#8a6d00", "#555555", "#a8327d")
 FONT = "font-family='DejaVu Sans, Helvetica, sans-serif' font-size='12'"
 
 
@@ -45,6 +45,9 @@ class Line:
 
 def points_of(what: str, ranks: int, state: str, found: dict[str, Any]) -> list[Point]:
     """What is drawn of one measurement."""
+    if what == "named":
+        known = [one for one in found["named_s"] if one is not None]
+        return [Point("a hang is named", "s", ranks, max(known))] if known else []
     cores = found["take"] + found.get("look", 0.0)
     points = [Point(f"{what} CPU, {state}", "cores", ranks, cores)]
     if state == "healthy":

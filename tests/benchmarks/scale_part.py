@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any
@@ -91,7 +90,7 @@ class Watch:
         self.joining, self.taking, self.looking = Meter(), Meter(), Meter()
         self.costs_s: list[float] = []
         self._began = self._due = self._cost_s = 0.0
-        self._shown: deque[Snapshot] = deque(maxlen=2)
+        self._shown: Snapshot | None = None
         past = replay.job.joining(replay.now)
         self.joined_bytes = _taken(self._follower, past, self.joining)
         self._follower.live = True
@@ -111,8 +110,8 @@ class Watch:
             return None
         before = self.looking.seconds
         snapshot, verdict = self.looking(follower.look, replay.now)
-        # The engine keeps the facts of two looks, and frees older ones a few at a time.
-        self._shown.append(snapshot)
+        # The engine keeps the facts of the last look while it makes the next one.
+        self._shown = snapshot
         self._began, self._cost_s = now, self.looking.seconds - before
         self.costs_s.append(self._cost_s)
         self._due = now + period_of_looks_s(self._cost_s, follower.judge.wavers)

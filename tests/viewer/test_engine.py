@@ -91,6 +91,21 @@ def test_a_look_is_handed_over_as_soon_as_the_relay_has_told_its_past(waiting):
     assert seen.look.untaped is None
 
 
+def test_the_facts_of_older_looks_are_freed_once_the_screens_show_a_newer_one(waiting, monkeypatch):
+    monkeypatch.setattr(engines, "SHOWN_S", 0.0)
+    job = FakeJob(2)
+    job.trains(3)
+    joined(waiting, job)
+    first = waiting.engine.seen
+
+    waiting.says(Stacks("r1", 0, 4800, time.time_ns(), "agent"))
+    waiting.until(lambda: waiting.answers and waiting.engine.seen is not first)
+    waiting.says(Reply("signal"))
+    waiting.until(lambda: len(waiting.engine._looked_at) == 1)
+
+    assert waiting.engine._looked_at[-1] == list(waiting.engine.seen.look.snapshot.ranks)
+
+
 def test_nothing_is_looked_at_before_the_past_has_been_told(waiting):
     job = FakeJob(2)
     job.trains(2)
