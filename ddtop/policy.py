@@ -404,9 +404,9 @@ class Policy:
     stack_one_wait_ratio: float = 0.25
     """A waiter was in one and the same wait in this share of its looks at most. Validating or
     saving once is one long wait, and no straggler."""
-    stack_late_wait_ratio: float = 0.3
+    stack_late_wait_ratio: float = 0.4
     """The others together are in collectives in this share of their looks, each in two thirds."""
-    stack_late_chance: float = 3e-4
+    stack_late_chance: float = 1e-4
     """Chance finds a rank that waits like the others so seldom in a call less often than this."""
     nccl_wait_s: float = 1.0
     """On NCCL the host runs ahead, so something is always open for a moment. Only a collective that

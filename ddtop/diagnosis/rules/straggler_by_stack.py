@@ -20,6 +20,9 @@ def rule(context: Context) -> list[Finding]:
     late = late_of({rank.rank: rank.comm.outside for rank in living}, policy)
     if late is None or len(living) < snapshot.world_size:
         return []
+    if any(rank.reported.phase == "leaving" for rank in living):
+        # At the end of the job nobody waits for a rank that is done.
+        return []
     first = snapshot.rank(late.ranks[0])
     look = first.comm.outside
     spot = f"; rank {first.rank} is {where(first, policy)}" if look and look.kind is None else ""

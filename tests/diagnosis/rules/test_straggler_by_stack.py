@@ -65,3 +65,11 @@ def test_a_rank_that_holds_up_all_for_long_is_no_straggler_besides():
     job.passes(10)
 
     assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+
+
+def test_a_rank_at_the_end_of_its_program_is_no_straggler():
+    job = job_of(WAITS, LATE, WAITS)
+    job.ranks[1].says["phase"] = "leaving"
+    job.trains(3)
+
+    assert "straggler" not in job.kinds()

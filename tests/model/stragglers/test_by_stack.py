@@ -32,8 +32,8 @@ def test_waits_of_less_than_half_of_the_time_need_more_looks():
     """A rank that takes 40 ms more in a step of 50 ms keeps the others waiting for 45 % of it."""
     half = changed(WAITS, looks=20, call_looks=9, wait_looks=9)
 
-    assert late(half, changed(LATE, looks=14, call_looks=0), half).ranks == (1,)
-    assert late(half, changed(LATE, looks=13, call_looks=0), half) is None
+    assert late(half, changed(LATE, looks=16, call_looks=0), half).ranks == (1,)
+    assert late(half, changed(LATE, looks=15, call_looks=0), half) is None
 
 
 def test_several_ranks_may_be_late():
@@ -44,10 +44,10 @@ def test_several_ranks_may_be_late():
     "looks",
     [
         (changed(WAITS, call_looks=4, wait_looks=4), LATE),
-        (WAITS, changed(WAITS, call_looks=2, wait_looks=2), LATE),
+        (WAITS, changed(WAITS, call_looks=3, wait_looks=3), LATE),
         (WAITS, changed(LATE, call_looks=8)),
         (WAITS, changed(LATE, looks=11, call_looks=0)),
-        (changed(WAITS, call_looks=6, wait_looks=6), changed(LATE, looks=14, call_looks=0)),
+        (changed(WAITS, call_looks=7, wait_looks=7), changed(LATE, looks=14, call_looks=0)),
         (changed(WAITS, looks=3, call_looks=3, wait_looks=3), LATE),
         (changed(WAITS, one_wait_looks=8), LATE),
         (changed(WAITS, looks_s=2.0), LATE),
