@@ -24,7 +24,7 @@ def _cost(options: argparse.Namespace) -> Iterator[Row]:
 
     yield from cost.measure(options.pairs, options.seconds, (None,), options.in_turn)
     if not options.quick:
-        yield from cost.measure((options.pairs + 1) // 2, options.seconds, (0, 2), options.in_turn)
+        yield from cost.measure(options.pairs, options.seconds, (0, 2), options.in_turn)
 
 
 def _stall(options: argparse.Namespace) -> Iterator[Row]:
@@ -36,7 +36,8 @@ def _stall(options: argparse.Namespace) -> Iterator[Row]:
 def _others(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import others
 
-    yield from others.measure(options.pairs, options.seconds)
+    for workers in (None,) if options.quick else (None, 0):
+        yield from others.measure(options.pairs, options.seconds, workers)
 
 
 def _unset(options: argparse.Namespace) -> Iterator[Row]:
@@ -60,13 +61,13 @@ def _start(options: argparse.Namespace) -> Iterator[Row]:
 def _memory(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import startup
 
-    yield from startup.memory(1 if options.quick else 3)
+    yield from startup.memory(1 if options.quick else 12)
 
 
 def _relay(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import relay
 
-    yield from relay.measure(5.0 if options.quick else 20.0, _has_torch() and not options.quick)
+    yield from relay.measure(1 if options.quick else 12, 5.0, _has_torch() and not options.quick)
 
 
 def _gpus(options: argparse.Namespace) -> Iterator[Row]:
@@ -86,7 +87,7 @@ def _hub(options: argparse.Namespace) -> Iterator[Row]:
 def _journal(options: argparse.Namespace) -> Iterator[Row]:
     from tests.benchmarks import journal
 
-    yield from journal.measure(3 if options.quick else 9, 5.0 if options.quick else 10.0)
+    yield from journal.measure(3 if options.quick else 12, 5.0 if options.quick else 10.0)
 
 
 def _views(options: argparse.Namespace) -> Iterator[Row]:
@@ -205,7 +206,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default=",".join(DEFAULT), help=f"some of: {', '.join(PARTS)}")
     parser.add_argument(
-        "--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 9)"
+        "--pairs", type=int, default=None, help="pairs of runs for the agent's cost (default 12)"
     )
     parser.add_argument(
         "--seconds", type=float, default=None, help="length of each of these runs (default 12)"
@@ -226,7 +227,7 @@ def main() -> int:
     text = "verdicts: write each outcome there, and do not run again what it has"
     parser.add_argument("--resume", type=Path, metavar="FILE", help=text)
     options = parser.parse_args()
-    options.pairs = options.pairs or (1 if options.quick else 9)
+    options.pairs = options.pairs or (1 if options.quick else 12)
     options.seconds = options.seconds or (6.0 if options.quick else 12.0)
     names = options.only.split(",")
     unknown = [name for name in names if name not in PARTS]

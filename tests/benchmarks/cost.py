@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ddtop.wire.records import RankState
 from tests.benchmarks.stage import WORKLOAD, Stage, history
-from tests.benchmarks.table import Row, limited
+from tests.benchmarks.table import Row, limited, spread
 
 WORLD_SIZE = 2
 STEP_S = 0.024
@@ -51,7 +51,7 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
     own, reported = _median(on.own_ms for on in ons), _median(on.reported_ms for on in ons)
     alone = _median(on.agent_ms for on in ons)
     detail = (
-        f"pairs {_list(steps)} ms; a step off {_list(one.cpu_ms for one in offs)}, on"
+        f"{spread(steps, 'ms')}\na step off {_list(one.cpu_ms for one in offs)}, on"
         f" {_list(one.cpu_ms for one in ons)} ms\nof it ddtop's own threads by the kernel's account"
         f" {own:.3f} ms"
     )
@@ -61,7 +61,7 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
         statistics.median(cores),
         CORE_BAR_PERCENT,
         "%",
-        f"pairs {_list(cores)} %",
+        spread(cores, "%"),
     )
     said = (
         f"pairs: says {_list(on.reported_ms for on in ons)}, used"

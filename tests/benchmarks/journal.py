@@ -15,7 +15,7 @@ from statistics import median
 from ddtop import registry
 from tests.benchmarks import procfs
 from tests.benchmarks.stage import PLAIN, Stage
-from tests.benchmarks.table import Row, limited
+from tests.benchmarks.table import Row, limited, spread
 from tests.journals import read_journal
 
 CPU_BAR_PERCENT = 1.0
@@ -53,10 +53,7 @@ def measure(windows: int, seconds: float) -> Iterator[Row]:
                 own.append(found[1])
             per_s = (path.stat().st_size - began_bytes) / (time.monotonic() - began)
             frames = len(read_journal(path).frames)
-    detail = (
-        f"median of {windows} windows of {seconds:.0f} s; each:"
-        f" {', '.join(f'{one:.2f}' for one in more)}"
-    )
+    detail = f"windows of {seconds:.0f} s: {spread(more, '%', 2)}"
     yield limited(
         f"journal, {RANKS} ranks: CPU of the relay with it less that without",
         median(more),
@@ -65,7 +62,7 @@ def measure(windows: int, seconds: float) -> Iterator[Row]:
         detail,
         digits=2,
     )
-    detail = f"{per_s / 1024:.1f} KiB a second on disk, {frames} frames"
+    detail = f"{per_s / 1024:.1f} KiB a second on disk, {frames} frames\n{spread(own, '%', 2)}"
     yield limited(
         f"journal, {RANKS} ranks: CPU of its own thread",
         median(own),

@@ -1,5 +1,5 @@
-"""What other tools cost on the same workload, beside ddtop, each in pairs with a run without
-anything.
+"""What other tools cost on the same workload, beside ddtop and a thread that does nothing, each
+paired with a run without anything over the same seconds.
 
 In the default setting of each, as its documents say: traceml-ai by `traceml run` with `init` and
 `trace_step` in the script, py-spy by `py-spy record --rate 10` around each rank. CPU is that of the
@@ -14,8 +14,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from typing import Any
 from tests.benchmarks import procfs
 from tests.benchmarks.cost import STEP_S, WORLD_SIZE
 from tests.benchmarks.stage import WORKLOAD, Stage, StageError, free_port
-from tests.benchmarks.table import Row, missing
+from tests.benchmarks.table import Row, missing, spread
 
+NOTHING = "nothing"
 RATE_HZ = 10
 WARMUP_S = 120.0
 
@@ -42,22 +43,29 @@ class Cost:
     beside_percent: float | None = None
 
 
-def measure(pairs: int, seconds: float) -> Iterator[Row]:
-    """Two rows a tool; tools that are not installed have one that says so."""
+def measure(pairs: int, seconds: float, workers: int | None) -> Iterator[Row]:
+    """Two rows a tool; tools that are not installed have one that says so. `workers`: of the
+    DataLoader, None without one.
+    """
+    kind = "" if workers is None else f", DataLoader with {workers} workers"
+    tools = []
     for name, absent in (
         ("ddtop", None),
+        ("an idle thread", None),
         ("traceml-ai", _no_traceml()),
         (f"py-spy record {RATE_HZ} Hz", _no_py_spy()),
     ):
-        if absent is not None:
-            yield missing(f"{name}, CPU a step", absent)
-            continue
-        try:
-            yield from _rows(
-                name, [_pair(name.split()[0], index, seconds) for index in range(pairs)]
-            )
-        except StageError as error:
-            yield missing(f"{name}, CPU a step", str(error)[:1000])
+        if absent is None:
+            tools.append(name)
+        else:
+            yield missing(f"{name}, CPU a step{kind}", absent)
+    try:
+        found = [_run(tools, index, seconds, workers) for index in range(pairs)]
+    except StageError as error:
+        yield missing(f"other tools{kind}", str(error)[:1000])
+        return
+    for name in tools:
+        yield from _rows(name, kind, [(one[NOTHING], one[name]) for one in found])
 
 
 def _no_traceml() -> str | None:
@@ -75,22 +83,34 @@ def _no_py_spy() -> str | None:
     return None if _py_spy() else "not installed (pip install py-spy)"
 
 
-def _pair(tool: str, index: int, seconds: float) -> tuple[Cost, Cost]:
-    """(without, with), side by side; which starts first alternates."""
-    with Stage("others-off") as off, Stage("others-on") as on:
-        for stage in (off, on) if index % 2 else (on, off):
-            # Some tools take half a minute to start: both wait for each other before the first step
-            # that counts.
-            arguments = ("--steps", str(int(seconds / STEP_S)), "--gate", str(on.home / "gate"))
-            if stage is off:
-                stage.ranks(WORKLOAD, WORLD_SIZE, False, *arguments)
-            else:
-                _start(tool, stage, *arguments)
-        for stage in (off, on):
+def _run(tools: list[str], index: int, seconds: float, workers: int | None) -> dict[str, Cost]:
+    """The workload without anything and with each tool, all side by side over the same seconds;
+    the order in which they start turns from run to run.
+    """
+    names = [NOTHING, *tools]
+    turn = index % len(names)
+    with ExitStack() as open_stages:
+        stages = {
+            name: open_stages.enter_context(Stage(f"others-{number}"))
+            for number, name in enumerate(names)
+        }
+        # Some tools take half a minute to start: all wait for each other before the first step that
+        # counts.
+        gate = stages[NOTHING].home / "gate"
+        arguments = ["--steps", str(int(seconds / STEP_S)), "--gate", str(gate)]
+        if workers is not None:
+            arguments += ["--workers", str(workers)]
+        for name in names[turn:] + names[:turn]:
+            _start(name, stages[name], *arguments)
+        for stage in stages.values():
             stage.wait_for("ranks", lambda stage=stage: _all_ready(stage), WARMUP_S)
-        (on.home / "gate").touch()
-        found = _finished(on, tool == "py-spy", WARMUP_S + 3 * seconds)
-        return _finished(off, False, WARMUP_S + 3 * seconds), found
+        gate.touch()
+        beside = _Beside({name: one for name, one in stages.items() if name.startswith("py-spy")})
+        beside.watch(lambda: all(_has_ended(stage) for stage in stages.values()), 3 * seconds)
+        return {
+            name: _finished(stage, beside.share(name), WARMUP_S + 3 * seconds)
+            for name, stage in stages.items()
+        }
 
 
 def _all_ready(stage: Stage) -> bool:
@@ -98,8 +118,9 @@ def _all_ready(stage: Stage) -> bool:
 
 
 def _start(tool: str, stage: Stage, *arguments: str) -> None:
-    if tool == "ddtop":
-        stage.ranks(WORKLOAD, WORLD_SIZE, True, *arguments)
+    if tool in (NOTHING, "ddtop", "an idle thread"):
+        more = ["--idle-thread"] if tool == "an idle thread" else []
+        stage.ranks(WORKLOAD, WORLD_SIZE, tool == "ddtop", *arguments, *more)
         return
     if tool == "traceml-ai":
         command = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", str(WORKLOAD)]
@@ -124,19 +145,20 @@ def _start(tool: str, stage: Stage, *arguments: str) -> None:
         stage.start(command, stage.environment(False, **variables), stage.home / f"tool{rank}.out")
 
 
-def _finished(stage: Stage, beside: bool, seconds: float) -> Cost:
-    """What the run said in the end; meanwhile the CPU of the processes that were started, where
-    they are not the ranks.
-    """
-    share = _beside(stage) if beside else None
+def _finished(stage: Stage, beside_percent: float | None, seconds: float) -> Cost:
+    """What the run said in the end."""
     said = _last_lines(stage, seconds)
     return Cost(
         cpu_ms=statistics.mean(one["cpu_ms"] / one["steps"] for one in said),
         core_percent=statistics.mean(one["cpu_ms"] / one["wall_s"] / 10 for one in said),
         wall_ms=statistics.mean(one["wall_s"] / one["steps"] for one in said) * 1e3,
         late_p99_ms=statistics.mean(one["late_p99_ms"] for one in said),
-        beside_percent=share,
+        beside_percent=beside_percent,
     )
+
+
+def _has_ended(stage: Stage) -> bool:
+    return all(len(stage.said(rank)) > 1 for rank in range(WORLD_SIZE))
 
 
 def _last_lines(stage: Stage, seconds: float) -> list[dict[str, Any]]:
@@ -154,45 +176,55 @@ def _last_lines(stage: Stage, seconds: float) -> list[dict[str, Any]]:
         time.sleep(0.5)
 
 
-def _beside(stage: Stage) -> float | None:
-    """Share of a core a process, from when the ranks are ready to the last look at which all
-    were alive.
+class _Beside:
+    """CPU of the processes that were started, where they are not the ranks: from when the ranks
+    are ready to the last look at which all were alive.
     """
-    pids = [process.pid for process in stage.processes]
-    began, before = time.monotonic(), sum(procfs.cpu_ns(pid) for pid in pids)
-    share = None
-    while all(process.poll() is None for process in stage.processes) and len(stage.said(0)) < 2:
-        with suppress(OSError):
-            share = (
-                (sum(procfs.cpu_ns(pid) for pid in pids) - before)
-                / (time.monotonic() - began)
-                / 1e7
-                / len(pids)
-            )
-        time.sleep(0.2)
-    return share
+
+    def __init__(self, stages: dict[str, Stage]) -> None:
+        self._processes = {name: stage.processes for name, stage in stages.items()}
+        self._began = time.monotonic()
+        self._before = {name: self._used_ns(name) for name in self._processes}
+        self._shares: dict[str, float] = {}
+
+    def watch(self, over: Callable[[], bool], seconds: float) -> None:
+        """Look until `over`, at most so long."""
+        until = time.monotonic() + seconds
+        while not over() and time.monotonic() < until:
+            for name, processes in self._processes.items():
+                if any(process.poll() is not None for process in processes):
+                    continue
+                with suppress(OSError):
+                    used_ns = self._used_ns(name) - self._before[name]
+                    passed_s = time.monotonic() - self._began
+                    self._shares[name] = used_ns / passed_s / 1e7 / len(processes)
+            time.sleep(0.5)
+
+    def share(self, name: str) -> float | None:
+        """Percent of a core a process."""
+        return self._shares.get(name)
+
+    def _used_ns(self, name: str) -> int:
+        return sum(procfs.cpu_ns(one.pid) for one in self._processes[name])
 
 
-def _rows(name: str, found: list[tuple[Cost, Cost]]) -> Iterator[Row]:
+def _rows(name: str, kind: str, found: list[tuple[Cost, Cost]]) -> Iterator[Row]:
     steps = [on.cpu_ms - off.cpu_ms for off, on in found]
     cores = [on.core_percent - off.core_percent for off, on in found]
     walls = statistics.median(on.wall_ms - off.wall_ms for off, on in found)
     lates = statistics.median(on.late_p99_ms - off.late_p99_ms for off, on in found)
     beside = [on.beside_percent for _, on in found if on.beside_percent is not None]
     detail = (
-        f"pairs {_list(steps)} ms; a step {walls:+.2f} ms longer, p99 lateness of its sleep"
+        f"{spread(steps, 'ms')}\na step {walls:+.2f} ms longer, p99 lateness of its sleep"
         f" {lates:+.3f} ms"
     )
     detail += (
         f"; its own process {statistics.median(beside):.2f} % of a core a rank" if beside else ""
     )
-    yield Row(f"{name}, CPU a step of a rank", f"{statistics.median(steps):+.3f} ms", detail=detail)
+    median = f"{statistics.median(steps):+.3f} ms"
+    yield Row(f"{name}, CPU a step of a rank{kind}", median, detail=detail)
     yield Row(
-        f"{name}, share of a core a rank",
+        f"{name}, share of a core a rank{kind}",
         f"{statistics.median(cores):+.2f} %",
-        detail=f"pairs {_list(cores)} %",
+        detail=spread(cores, "%"),
     )
-
-
-def _list(values: list[float]) -> str:
-    return " ".join(f"{value:+.3f}" for value in values)

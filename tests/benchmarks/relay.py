@@ -5,6 +5,7 @@ one viewer.
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from ddtop.wire import frames
 from ddtop.wire.records import GroupProgress, Place, RankState
 from tests.benchmarks import procfs
 from tests.benchmarks.stage import HERE, PLAIN, WORKLOAD, Stage
-from tests.benchmarks.table import Row, limited
+from tests.benchmarks.table import Row, limited, spread
 
 MEMORY_BAR_MIB, CPU_BAR_PERCENT = 60.0, 2.0
 RANKS, TORCH_RANKS = 8, 4
@@ -25,15 +26,15 @@ SETTLE_S = 4.0
 HALF_AN_HOUR_FRAMES = 2 * 1800 * RANKS
 
 
-def measure(seconds: float, with_torch: bool) -> Iterator[Row]:
+def measure(windows: int, seconds: float, with_torch: bool) -> Iterator[Row]:
     """Eight ranks without torch, then four that train."""
     with Stage("relay") as stage:
         stage.ranks(PLAIN, RANKS, True)
         entry = stage.entry(RANKS)
         time.sleep(SETTLE_S)
-        yield from _window(entry, f"relay, {RANKS} ranks", seconds)
+        yield from _window(entry, f"relay, {RANKS} ranks", windows, seconds)
         _attach_viewer(stage, entry)
-        yield from _window(entry, f"relay, {RANKS} ranks and a viewer", seconds)
+        yield from _window(entry, f"relay, {RANKS} ranks and a viewer", windows, seconds)
         sent = _fill_history(entry)
         detail = (
             f"{sent} reports of 8 ranks sent at once: what half an hour brings; the history is"
@@ -46,15 +47,23 @@ def measure(seconds: float, with_torch: bool) -> Iterator[Row]:
             entry = stage.entry(TORCH_RANKS)
             stage.wait_for("training", lambda: stage.said(0))
             time.sleep(SETTLE_S)
-            yield from _window(entry, f"relay, {TORCH_RANKS} torch ranks", seconds)
+            yield from _window(entry, f"relay, {TORCH_RANKS} torch ranks", windows, seconds)
 
 
-def _window(entry: registry.JobEntry, what: str, seconds: float) -> Iterator[Row]:
-    began, before = time.monotonic(), procfs.cpu_ns(entry.relay_pid)
-    time.sleep(seconds)
-    share = (procfs.cpu_ns(entry.relay_pid) - before) / (time.monotonic() - began) / 1e7
+def _window(entry: registry.JobEntry, what: str, windows: int, seconds: float) -> Iterator[Row]:
+    shares = []
+    for _ in range(windows):
+        began, before = time.monotonic(), procfs.cpu_ns(entry.relay_pid)
+        time.sleep(seconds)
+        used_ns = procfs.cpu_ns(entry.relay_pid) - before
+        shares.append(used_ns / (time.monotonic() - began) / 1e7)
     yield limited(
-        f"{what}: CPU", share, CPU_BAR_PERCENT, "% of a core", f"over {seconds:.0f} s", digits=2
+        f"{what}: CPU",
+        statistics.median(shares),
+        CPU_BAR_PERCENT,
+        "% of a core",
+        f"windows of {seconds:.0f} s: {spread(shares, '%', 2)}",
+        digits=2,
     )
     yield _memory(entry, f"{what}: memory")
 

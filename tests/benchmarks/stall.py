@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.benchmarks.stage import HERE, Stage, StageError
-from tests.benchmarks.table import Row
+from tests.benchmarks.table import Row, spread
 
 BUSY = HERE / "busy_rank.py"
 
@@ -35,8 +35,8 @@ def measure(pairs: int) -> Iterator[Row]:
     )
     middle = statistics.median(every_off)
     detail = (
-        f"{len(found)} pairs of blocks, quartiles {_quartiles(means)} ms; a step is {middle:.2f}"
-        f" ms; medians of all steps on {statistics.median(every_on):.3f}, off {middle:.3f} ms"
+        f"pairs of blocks: {spread(means, 'ms')}\na step is {middle:.2f} ms; medians of all steps"
+        f" on {statistics.median(every_on):.3f}, off {middle:.3f} ms"
     )
     yield Row(
         "stall of a busy main thread a step, on - off",
@@ -47,8 +47,9 @@ def measure(pairs: int) -> Iterator[Row]:
         "the same, 99th percentile of a block's steps",
         f"{statistics.median(lasts):+.3f} ms",
         detail=(
-            f"of all steps on {_p99(every_on):.2f}, off {_p99(every_off):.2f} ms; longest on"
-            f" {max(every_on):.2f}, off {max(every_off):.2f} ms"
+            f"{spread(lasts, 'ms')}\nof all steps on {_p99(every_on):.2f}, off"
+            f" {_p99(every_off):.2f} ms; longest on {max(every_on):.2f}, off"
+            f" {max(every_off):.2f} ms"
         ),
     )
 
@@ -63,9 +64,3 @@ def _pair(first: dict[str, Any], second: dict[str, Any]) -> tuple[list[float], l
 
 def _p99(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
-
-
-def _quartiles(values: list[float]) -> str:
-    if len(values) < 2:
-        return " ".join(f"{value:+.3f}" for value in values)
-    return " ".join(f"{value:+.3f}" for value in statistics.quantiles(values, n=4))

@@ -21,7 +21,7 @@ from pathlib import Path
 import ddtop
 from ddtop.wire.records import RankState
 from tests.benchmarks.stage import HERE, Stage, history
-from tests.benchmarks.table import Row, limited
+from tests.benchmarks.table import Row, limited, spread
 
 UNSET_BAR_MS, START_BAR_S, MEMORY_BAR_MIB = 1.0, 0.1, 15.0
 LINE = Path(ddtop.__file__).parent / "agent" / "ddtop.pth"
@@ -135,8 +135,8 @@ def memory(pairs: int) -> Iterator[Row]:
             values.append((found[True][name] - found[False][name]) / 1024)
     median = {name: statistics.median(values) for name, values in differences.items()}
     detail = (
-        f"{pairs} pairs: {' '.join(f'{one:.1f}' for one in differences['private_kib'])} MiB private"
-        f" of {base:.0f}; with shared library pages: RSS {median['rss_kib']:+.1f} MiB, PSS"
+        f"private, of {base:.0f} MiB: {spread(differences['private_kib'], 'MiB', 1)}\n"
+        f"with shared library pages: RSS {median['rss_kib']:+.1f} MiB, PSS"
         f" {median['pss_kib']:+.1f} MiB"
     )
     yield limited(

@@ -6,10 +6,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from math import comb
 from pathlib import Path
+
+EACH_UP_TO = 24
+"""More values than these nobody reads one by one."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,31 @@ def limited(
 ) -> Row:
     """A number that should be at most `limit`."""
     return Row(what, f"{value:.{digits}f} {unit}", f"<= {limit:g} {unit}", value <= limit, detail)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Between which values the median of all such measurements is, with 95 % confidence; None of
+    fewer than six values.
+
+    By order statistics: each value is above the true median with a probability of one half,
+    whatever the distribution. Outliers, which a shared machine has, move it little.
+    """
+    ordered, count = sorted(values), len(values)
+    below, left_out = 0.0, 0
+    while (below := below + comb(count, left_out) / 2**count) <= 0.025:
+        left_out += 1
+    return (ordered[left_out - 1], ordered[-left_out]) if left_out else None
+
+
+def spread(values: Sequence[float], unit: str, digits: int = 3) -> str:
+    """How sure the median of these is, and what it is the median of."""
+    found = interval(values)
+    sure = "too few for an interval"
+    if found is not None:
+        low, high = (f"{one:+.{digits}f}" for one in found)
+        sure = f"95 % interval of the median {low} to {high} {unit}"
+    each = " ".join(f"{value:+.{digits}f}" for value in values)
+    return f"n = {len(values)}, {sure}" + (f"; each {each}" if len(values) <= EACH_UP_TO else "")
 
 
 def missing(what: str, why: str, bar: str | None = None) -> Row:

@@ -47,6 +47,12 @@ def own_threads_ns():
     return alone, all_of_it
 
 
+def wake():
+    """The least that a thread in the rank costs."""
+    while True:
+        time.sleep(0.25)
+
+
 def memory():
     """Resident, proportional and private memory of this process in KiB."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
@@ -70,6 +76,11 @@ def main():
         help="with traceml-ai's instrumentation, as its documents say",
     )
     parser.add_argument(
+        "--idle-thread",
+        action="store_true",
+        help="with a thread that wakes four times a second and does nothing",
+    )
+    parser.add_argument(
         "--gate", default=None, help="after the warm-up, wait until this file is there"
     )
     parser.add_argument(
@@ -82,6 +93,8 @@ def main():
 
         traceml_ai.init(mode="auto")
         traced = traceml_ai.trace_step
+    if options.idle_thread:
+        threading.Thread(target=wake, daemon=True).start()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if options.said:
