@@ -36,11 +36,12 @@ def own_threads_ns():
     """CPU of ddtop's threads in this process: the agent's, and with ZeroMQ's, which nobody else
     uses here.
     """
-    agent = {thread.native_id for thread in threading.enumerate() if thread.name == "ddtop"}
     alone, all_of_it = 0, 0
     for task in Path("/proc/self/task").iterdir():
-        is_agent = int(task.name) in agent
-        if is_agent or (task / "comm").read_text().startswith("ZMQ"):
+        # The agent's thread is not in `threading.enumerate`.
+        name = (task / "comm").read_text()
+        is_agent = name == "ddtop\n"
+        if is_agent or name.startswith("ZMQ"):
             used = int((task / "schedstat").read_text().split()[0])
             all_of_it += used
             alone += used if is_agent else 0
