@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.procfs import descendants, stat_fields
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
@@ -402,7 +403,7 @@ def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
     )
 
     assert dump_signal.dump_path(hello) is None
-    assert dump_signal.why_not(hello, 1, 1) is not None
+    assert dump_signal.why_not(hello, 1, 1, POLICY) is not None
     assert dump_signal.written(hello) == b""
     assert precious.read_text() == "x"
 
