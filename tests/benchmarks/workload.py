@@ -38,10 +38,10 @@ def own_threads_ns():
     """
     alone, all_of_it = 0, 0
     for task in Path("/proc/self/task").iterdir():
-        # The agent's thread is not in `threading.enumerate`.
-        name = (task / "comm").read_text()
-        is_agent = name == "ddtop\n"
-        if is_agent or name.startswith("ZMQ"):
+        # The agent's thread is not in `threading.enumerate`, and blocks all signals.
+        is_zmq = (task / "comm").read_text().startswith("ZMQ")
+        is_agent = not is_zmq and "SigBlk:\tf" in (task / "status").read_text()
+        if is_agent or is_zmq:
             used = int((task / "schedstat").read_text().split()[0])
             all_of_it += used
             alone += used if is_agent else 0
