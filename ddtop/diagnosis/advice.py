@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+from ddtop.diagnosis.finding import Finding
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.words.units import duration
+
+PIDS_MOST = 4
+"""Pids in an advice. A launcher's pid stands for all of its ranks, and the user has typed that."""
+_STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank [\d,-]+)?")
 
 NEW_GROUP_RULE = (
     "all ranks must call new_group, also those that are not in the group, and in the same order"
@@ -26,6 +34,20 @@ def uneven_advice(rank: RankFacts) -> str:
         # Its data had not ended: it decided to stop.
         return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
     return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+
+
+def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The finding; its advice has the pids if the job was started without ddtop, because nobody
+    can ask such a job by its name or for one of its ranks.
+    """
+    if "ddtop stacks" not in finding.advice:
+        return finding
+    named = [snapshot.rank(number) for number in finding.ranks] or list(snapshot.ranks)
+    pids = [str(rank.pid) for rank in named if rank.from_outside and rank.pid is not None]
+    if not pids:
+        return finding
+    asked = f"ddtop stacks --pid {','.join(pids[:PIDS_MOST])}"
+    return replace(finding, advice=_STACKS.sub(asked, finding.advice))
 
 
 def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:

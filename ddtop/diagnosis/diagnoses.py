@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddtop.diagnosis.advice import for_outside
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.earlier import earlier_than
@@ -34,7 +35,7 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         own = earlier_than(causes, row, context) if causes else row.rule(context)
         reported[row.name] = tuple(own)
         found = row.fold(context, own) if row.fold is not None else found + own
-    placed = [_with_places(finding, snapshot) for finding in found]
+    placed = [for_outside(_with_places(finding, snapshot), snapshot) for finding in found]
     placed = [_with_changes(one, policy) for one in placed]
     return tuple(
         sorted(placed, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns))
