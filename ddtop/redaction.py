@@ -128,20 +128,20 @@ def _bare(match: re.Match[str]) -> str:
     )
 
 
-def _goes(name: str, value: str) -> bool:
-    """Whether of an option or a variable and its value the value is a secret."""
+def _is_secret_value(name: str, value: str) -> bool:
+    """Whether the value of this option or variable is a secret."""
     return bool(secret_name(name)) and not _NOT_SECRET.fullmatch(value)
 
 
-def _goes_in_text(name: str, value: str, tight: bool = False) -> bool:
-    """The same of a name within a text, with quotes where there are any: source code is full of
-    keys and tokens.
+def _is_secret_in_text(name: str, value: str, tight: bool = False) -> bool:
+    """Whether the value after a name within a text is a secret. Both keep their quotes, because
+    source code is full of names such as key and token.
 
-    `tight`: there is nothing but `=` between them, as command lines and logs have it.
+    `tight`: only `=` is between the two, as in command lines and logs.
     """
     inner = value.strip("\\\"'")
     if name == "-p":
-        return _goes_after_p(inner) and _is_guess(inner)
+        return _may_be_password_after_p(inner) and _is_guess(inner)
     certain = secret_name(name)
     if not certain or _NOT_SECRET.fullmatch(inner):
         return False
@@ -157,7 +157,7 @@ def _is_guess(value: str) -> bool:
     )
 
 
-def _goes_after_p(value: str) -> bool:
+def _may_be_password_after_p(value: str) -> bool:
     """Whether the word after `-p` is a password: not a port or a pid, and not a path to make."""
     is_number = value.rstrip(".,;:").isdigit() and len(value) <= 7
     return not (is_number or value.startswith("-") or "/" in value or _NOT_SECRET.fullmatch(value))
@@ -177,7 +177,7 @@ def _without_named(text: str) -> str:
         begun = beginning.match(text, end)
         value = (
             whole.match(text, end)
-            if begun and _goes_in_text(name, begun[0], found[0] == f"{name}=")
+            if begun and _is_secret_in_text(name, begun[0], found[0] == f"{name}=")
             else None
         )
         parts.append(text[at:end])
@@ -306,7 +306,7 @@ def redacted_start(text: str, characters: int) -> str:
 
 def redacted_variable(name: str, value: str, characters: int) -> str:
     """The value of an environment variable of this name."""
-    if is_on() and _goes(name, value):
+    if is_on() and _is_secret_value(name, value):
         return HIDDEN
     return redacted_start(value, characters)
 
@@ -329,16 +329,20 @@ def _word(before: str, word: str, characters: int) -> str:
     if (
         equals
         and plain
-        and (_goes(name, value) if name.startswith("-") else _goes_in_text(name, value, tight=True))
+        and (
+            _is_secret_value(name, value)
+            if name.startswith("-")
+            else _is_secret_in_text(name, value, tight=True)
+        )
     ):
         return f"{name[:characters]}={HIDDEN}"
     if before.startswith("-") and "=" not in before:
         if before == "-p":
-            if _goes_after_p(word):
+            if _may_be_password_after_p(word):
                 return HIDDEN
         elif before in ("-u", "--user", "--userpwd") and ":" in word:
             return word.partition(":")[0][:characters] + ":" + HIDDEN
-        elif _goes(before, word) and not word.startswith("--"):
+        elif _is_secret_value(before, word) and not word.startswith("--"):
             return HIDDEN
     if word.startswith("-p") and _is_guess(word[2:]) and not re.search(r"[=/.]", word):
         return "-p" + HIDDEN

@@ -30,7 +30,7 @@ def write(
 
     found = user_frame_of(traceback, FrameReader())
     place = Place(found[0], found[1], found[2]) if found else None
-    said = LastException(kind.__name__, one_line(error), time.time_ns(), place)
+    record = LastException(kind.__name__, one_line(error), time.time_ns(), place)
     pid = os.getpid()
     path = registry.runtime_dir() / registry.helper_file(
         os.getppid(), pid, registry.start_ticks(pid) or 0
@@ -38,4 +38,4 @@ def write(
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(said))
+        file.write(msgspec.json.encode(record))

@@ -26,7 +26,7 @@ SUMMARIES: Mapping[str, str] = {
     "check": "Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an"
     " all_reduce.",
     "completion": "The lines that teach a shell to complete jobs, ranks and kinds.",
-    "config": "What you like, in one file: colours, columns, ways to hosts, thresholds.",
+    "config": "Your preferences, in one file: colours, columns, routes to hosts, thresholds.",
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
@@ -130,7 +130,7 @@ def cli(
     seed: int | None,
     readonly: bool,
 ) -> None:
-    """top for distributed training: which rank is at fault, where it is instead, who waits for it.
+    """top for distributed training: which rank is at fault, what it does, who waits for it.
 
     Start a job with DDTOP=1 in its environment, then type ddtop.
     """

@@ -74,7 +74,7 @@ SETTINGS = (
 )
 BY_NAME = {one.name: one for one in SETTINGS}
 TEMPLATE_HEAD = """\
-# What you like, for every ddtop that you start. Remove the # in front of a line to change it.
+# Your preferences, for every ddtop that you start. Remove the # in front of a line to change it.
 # A flag is stronger than a variable, a variable than this file: `ddtop config show`.
 """
 
@@ -148,13 +148,13 @@ def parsed(path: Path, data: bytes) -> Config:
     else:
         import tomli as tomllib
     try:
-        said = tomllib.loads(data.decode())
+        table = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _wrong(path, f"it is no TOML: {error}") from None
-    thresholds = said.pop(THRESHOLDS, {})
+    thresholds = table.pop(THRESHOLDS, {})
     if not isinstance(thresholds, dict):
         raise _wrong(path, f"[{THRESHOLDS}] is a table")
-    values = {name: _value(path, name, given) for name, given in said.items()}
+    values = {name: _value(path, name, given) for name, given in table.items()}
     return Config(
         path, values, {name: _threshold(path, name, thresholds[name]) for name in thresholds}
     )

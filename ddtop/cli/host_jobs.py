@@ -116,9 +116,9 @@ def _folder(process: Path, uid: int, namespaces: tuple[str, str]) -> UserFolder 
         return None
     with (process / "environ").open("rb") as file:
         pairs = [one.partition(b"=") for one in file.read(1 << 20).split(b"\0")]
-    said = {os.fsdecode(name): os.fsdecode(value)[:_VALUE_MAX] for name, _, value in pairs}
-    kept = tuple((name, said[name]) for name in _FOLLOWED if name in said)
-    return UserFolder(uid, kept, os.fsdecode(words[0]), said.get("PYTHONPATH", ""))
+    variables = {os.fsdecode(name): os.fsdecode(value)[:_VALUE_MAX] for name, _, value in pairs}
+    kept = tuple((name, variables[name]) for name in _FOLLOWED if name in variables)
+    return UserFolder(uid, kept, os.fsdecode(words[0]), variables.get("PYTHONPATH", ""))
 
 
 def _namespaces(process: Path) -> tuple[str, str]:

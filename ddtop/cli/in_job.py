@@ -56,10 +56,10 @@ def attach(
     try:
         return through(there, name, wait_s, readonly)
     except NoJobThereError as error:
-        hosts, said = _each(there, error)
+        hosts, note = _each(there, error)
     from ddtop.cli import outside_hosts
 
-    click.echo(printable(said), err=True)
+    click.echo(printable(note), err=True)
     return outside_hosts.attach(hosts, " ".join(given), readonly)
 
 
@@ -84,8 +84,8 @@ def run(
     except NoJobThereError as error:
         if words[0] not in _FROM_OUTSIDE:
             raise
-        hosts, said = _each(there, error)
-        click.echo(printable(said), err=True)
+        hosts, note = _each(there, error)
+        click.echo(printable(note), err=True)
         return _from_outside(hosts, words)
     process = subprocess.Popen(
         there.words(*words, "--", job, columns=width()),
@@ -108,8 +108,8 @@ def unwatched(
     try:
         job_there(there, name, wait_s)
     except NoJobThereError as error:
-        hosts, said = _each(there, error)
-        click.echo(printable(said), err=True)
+        hosts, note = _each(there, error)
+        click.echo(printable(note), err=True)
         return hosts
     return ()
 

@@ -183,8 +183,8 @@ class OtherPython:
                 f"ddtop: {words[0]} did not answer within {within_s:.0f} s", UNREACHABLE
             ) from None
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            why = next((one for one in said if "error" in one.lower()), (said or ["no word"])[-1])
+            lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            why = next((one for one in lines if "error" in one.lower()), (lines or ["no word"])[-1])
             typed = " ".join("..." if "\n" in word else word for word in words[:6])
             raise CommandError(
                 f"ddtop: {typed}: exit code {done.returncode}: {why[:160]}", UNREACHABLE

@@ -109,6 +109,6 @@ def see(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
 
 def _few(hosts: Sequence[RemoteTarget]) -> list[RemoteTarget]:
     if len(hosts) > HOSTS_MAX:
-        said = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"
-        click.echo(said, err=True)
+        note = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"
+        click.echo(note, err=True)
     return list(hosts[:HOSTS_MAX])

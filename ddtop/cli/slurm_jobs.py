@@ -98,8 +98,8 @@ def _there(target: SchedulerTarget) -> list[_Job]:
     try:
         jobs = msgspec.json.decode(done.stdout[:OUTPUT_BYTES_MAX], type=_Jobs).jobs
     except (msgspec.MsgspecError, ValueError):
-        said = last_line(done.stderr.decode(errors="replace"))
-        raise NoContactError(f"no way into {target.name}: {said}") from None
+        problem = last_line(done.stderr.decode(errors="replace"))
+        raise NoContactError(f"no way into {target.name}: {problem}") from None
     nodes = {name.partition(".")[0] for name in target.nodes}
     return [
         one

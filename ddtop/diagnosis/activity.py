@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddtop.diagnosis.kernel_wait import READS, WRITES, path_of, said_of, short, sleeps
+from ddtop.diagnosis.kernel_wait import READS, WRITES, path_of, short, sleeps, wait_of
 from ddtop.model.stacks.frames import Owner, is_birth, owner_of
 from ddtop.model.state.facts import RankFacts, State
 from ddtop.policy import Policy
@@ -234,8 +234,8 @@ def _closer(facts: RankFacts, found: Classified) -> Classified:
     if found.word == "child" and (process.file or "").startswith("child "):
         text = f"waiting for {process.file}"
     elif found.word == "socket" and (process.syscall == "connect" or process.remote is not None):
-        said = said_of(process)
-        text = said[1] if said is not None else text
+        wait = wait_of(process)
+        text = wait[1] if wait is not None else text
     elif path is not None and process.syscall in READS | WRITES:
         does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
         if found.word == "file":
@@ -272,23 +272,23 @@ def _of_gil(facts: RankFacts, policy: Policy) -> Classified | None:
     ):
         return None
     # A sample may find it awake; then the kernel says nothing.
-    said = said_of(facts.process.report)
-    if said is not None and said[0] != "lock":
+    wait = wait_of(facts.process.report)
+    if wait is not None and wait[0] != "lock":
         return None
     return Classified("gil", "waiting for the GIL that another of its threads holds", KERNEL)
 
 
 def _of_kernel(facts: RankFacts) -> Classified | None:
     process = facts.process.report
-    said = said_of(process) if process is not None else None
-    if process is None or said is None:
+    wait = wait_of(process) if process is not None else None
+    if process is None or wait is None:
         return None
     # A thread that works also sleeps now and then. Of such a sleep only the file that it reads is
     # meaningful.
     if facts.process.working is False or (
-        facts.process.working and said[0] == "file" and path_of(process) is not None
+        facts.process.working and wait[0] == "file" and path_of(process) is not None
     ):
-        return Classified(*said, KERNEL)
+        return Classified(*wait, KERNEL)
     return None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Set
 
 from ddtop.wire.records import ProcessState
 
-Said = tuple[str, str]
+WordAndPhrase = tuple[str, str]
 """(stable word, phrase that follows "is" or "has been")."""
 
 PATH_MAX = 80
@@ -71,7 +71,7 @@ _VERBS: tuple[tuple[Set[str], str], ...] = (
 )
 
 # The meaning of calls that does not depend on a descriptor.
-_CALLS: dict[str, Said] = {
+_CALLS: dict[str, WordAndPhrase] = {
     "nanosleep": ("sleep", "asleep"),
     "clock_nanosleep": ("sleep", "asleep"),
     "pause": ("sleep", "waiting for a signal"),
@@ -97,7 +97,7 @@ _CALLS: dict[str, Said] = {
 } | dict.fromkeys(_POLLS, ("socket", "waiting in poll"))
 
 # The meaning of a descriptor that is not a path.
-_KINDS: dict[str, Said] = {
+_KINDS: dict[str, WordAndPhrase] = {
     "socket": ("socket", "waiting on a socket"),
     "pipe": ("pipe", "reading a pipe"),
     "terminal": ("stdin", "waiting for input from the terminal"),
@@ -109,7 +109,7 @@ _KINDS: dict[str, Said] = {
 }
 
 # Parts of wchan; the first match counts.
-_WCHANS: tuple[tuple[str, Said], ...] = (
+_WCHANS: tuple[tuple[str, WordAndPhrase], ...] = (
     ("nanosleep", ("sleep", "asleep")),
     ("sys_pause", ("sleep", "waiting for a signal")),
     ("fuse", ("file", "waiting for a FUSE file system")),
@@ -151,7 +151,7 @@ def sleeps(process: ProcessState | None) -> bool:
     return process is not None and process.state in ("S", "D")
 
 
-def said_of(process: ProcessState) -> Said | None:
+def wait_of(process: ProcessState) -> WordAndPhrase | None:
     """What the main thread waits for, according to the kernel. None while it runs, or if the kernel
     says nothing useful.
     """
@@ -174,8 +174,8 @@ def may_be_io(process: ProcessState | None) -> bool:
     A process in state D inside a call that signals can interrupt (nanosleep, futex) is frozen by
     its cgroup.
     """
-    said = said_of(process) if process is not None else None
-    return said is None or said[0] in _IO_WORDS
+    wait = wait_of(process) if process is not None else None
+    return wait is None or wait[0] in _IO_WORDS
 
 
 def path_of(process: ProcessState | None) -> str | None:
@@ -189,7 +189,7 @@ def short(path: str) -> str:
     return path if len(path) <= PATH_MAX else "…" + path[-(PATH_MAX - 1) :]
 
 
-def _by_call(process: ProcessState) -> Said | None:
+def _by_call(process: ProcessState) -> WordAndPhrase | None:
     call, file, wchan = process.syscall, process.file, process.wchan or ""
     if call is None:
         return None
@@ -212,7 +212,7 @@ def _by_call(process: ProcessState) -> Said | None:
     return _without_file(call, wchan)
 
 
-def _about_file(call: str, path: str, wchan: str) -> Said:
+def _about_file(call: str, path: str, wchan: str) -> WordAndPhrase:
     if path.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")):
         return "cuda-sync", "waiting for the GPU's driver"
     if "pipe" in wchan:
@@ -222,7 +222,7 @@ def _about_file(call: str, path: str, wchan: str) -> Said:
     return "file", f"{next((verb for calls, verb in _VERBS if call in calls), 'busy with')} {path}"
 
 
-def _without_file(call: str, wchan: str) -> Said | None:
+def _without_file(call: str, wchan: str) -> WordAndPhrase | None:
     if "wait_for_partner" in wchan:
         return "pipe", "opening a named pipe that has nobody at its other end"
     if call in _FLUSHES:
@@ -232,8 +232,8 @@ def _without_file(call: str, wchan: str) -> Said | None:
     return ("file", "creating, renaming or removing a file") if call in _CHANGES else None
 
 
-def _by_wchan(process: ProcessState) -> Said | None:
+def _by_wchan(process: ProcessState) -> WordAndPhrase | None:
     wchan = process.wchan
     if wchan is None:
         return None
-    return next((said for part, said in _WCHANS if part in wchan), None)
+    return next((wait for part, wait in _WCHANS if part in wchan), None)

@@ -47,7 +47,11 @@ class _Known:
                 by_pid.setdefault(one.hello.pid, []).append(one)
         found: dict[tuple[str, int], int] = {}
         hosts: dict[str, str | None] = {}
-        reported = [(said.size, rank) for said in self._answer.communicators for rank in said.ranks]
+        reported = [
+            (communicator.size, rank)
+            for communicator in self._answer.communicators
+            for rank in communicator.ranks
+        ]
         for size, rank in reported:
             fitting = by_pid.get(rank.pid, [])
             if len(fitting) > 1 and size == len(self._snapshot.ranks):

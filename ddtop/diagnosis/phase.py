@@ -25,10 +25,12 @@ count."""
 
 def phase_of(rank: RankFacts) -> TrainingProgress | None:
     """The progress of a rank that is in such a phase; None for all other ranks."""
-    told = rank.progress.training
-    if told is None or told.phase not in LONG_PHASES or told.since_unix_ns is None or rank.gone:
+    training = rank.progress.training
+    if training is None or training.phase not in LONG_PHASES:
         return None
-    return told
+    if training.since_unix_ns is None or rank.gone:
+        return None
+    return training
 
 
 def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) -> float:
@@ -38,10 +40,10 @@ def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) 
     may last `phase_overdue_factor` times its usual length. Otherwise it has less time, but at least
     the length of earlier phases.
     """
-    told = phase_of(rank)
-    if told is None:
+    training = phase_of(rank)
+    if training is None:
         return limit_s
-    longest_s = told.longest_s or 0.0
+    longest_s = training.longest_s or 0.0
     if works:
         return max(limit_s, policy.phase_overdue_factor * longest_s)
     return max(limit_s, policy.phase_still_limit_s, policy.phase_usual_factor * longest_s)
@@ -49,11 +51,11 @@ def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) 
 
 def phase_clause(rank: RankFacts, now_unix_ns: int) -> str | None:
     """`saving a checkpoint (trainer.py:142), 40 s; usually 35 s`; None: it is in no such phase."""
-    told = phase_of(rank)
-    if told is None:
+    training = phase_of(rank)
+    if training is None:
         return None
     place = rank.reported.place
     spot = f" ({file_line(place)})" if place is not None else ""
-    lasts_s = max((now_unix_ns - (told.since_unix_ns or now_unix_ns)) / 1e9, 0.0)
-    usual = f"; usually {duration(told.usual_s)}" if told.usual_s is not None else ""
-    return f"{phase_text(told.phase or '')}{spot}, {duration(lasts_s)}{usual}"
+    lasts_s = max((now_unix_ns - (training.since_unix_ns or now_unix_ns)) / 1e9, 0.0)
+    usual = f"; usually {duration(training.usual_s)}" if training.usual_s is not None else ""
+    return f"{phase_text(training.phase or '')}{spot}, {duration(lasts_s)}{usual}"

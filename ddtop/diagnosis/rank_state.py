@@ -49,29 +49,29 @@ def states_by_finding(
     """
     findings = tuple(findings)
     every = frozenset(State) - OWN_WORD
-    said: dict[int, tuple[State, frozenset[State]]] = {}
+    states: dict[int, tuple[State, frozenset[State]]] = {}
     for rank in _culprits(findings):
-        said[rank] = (State.CULPRIT, every)
+        states[rank] = (State.CULPRIT, every)
     for finding in findings:
         if finding.severity == CRITICAL:
             for rank in finding.victims:
-                said.setdefault(rank, (State.BLOCKED, _CALM))
+                states.setdefault(rank, (State.BLOCKED, _CALM))
     for finding in findings:
         # A warning that names all ranks is about the job, not about single ranks.
         alone = len(finding.ranks) < len(snapshot.ranks) or len(snapshot.ranks) == 1
         if finding.severity == WARNING and alone:
             state = State.STRAGGLER if finding.kind == Kind.STRAGGLER else State.WARNING
             for rank in finding.ranks:
-                said.setdefault(rank, (state, _CALM | {State.STARTING, State.JOINING}))
-    return said
+                states.setdefault(rank, (state, _CALM | {State.STARTING, State.JOINING}))
+    return states
 
 
 def with_states(snapshot: Snapshot, findings: Iterable[Finding]) -> Snapshot:
     """The snapshot with the state of each rank as it is shown. Costs only what differs."""
-    said = states_by_finding(snapshot, findings)
+    states = states_by_finding(snapshot, findings)
     ranks = list(snapshot.ranks)
     changed = False
-    for number, (state, replaced) in said.items():
+    for number, (state, replaced) in states.items():
         if not 0 <= number < len(ranks):
             continue
         rank = ranks[number]

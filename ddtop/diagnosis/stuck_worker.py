@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.kernel_wait import said_of
+from ddtop.diagnosis.kernel_wait import wait_of
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.state.loader_progress import helpless
 from ddtop.wire.loader import Loader
@@ -33,8 +33,8 @@ def cause_of(rank: RankFacts) -> str | None:
         return None
     if loader.owing_state == "D":
         return DISK
-    said = worker_said(loader)
-    return LOCKED if said is not None and said[0] == "lock" else STUCK
+    wait = worker_wait(loader)
+    return LOCKED if wait is not None and wait[0] == "lock" else STUCK
 
 
 def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
@@ -49,8 +49,8 @@ def _waits_for_it(rank: RankFacts, loader: Loader) -> bool:
     return rank.reported.activity == "loader" or waits_on in ("DataLoader", "queue", "lock")
 
 
-def worker_said(loader: Loader) -> tuple[str, str] | None:
+def worker_wait(loader: Loader) -> tuple[str, str] | None:
     """What the worker does, according to the kernel: a word and a phrase that follows "is"."""
-    return said_of(
+    return wait_of(
         ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan)
     )

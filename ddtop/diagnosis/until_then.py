@@ -73,7 +73,7 @@ def with_what_stood(
     hangs = [
         replace(one, summary=f"until {who} ended: {one.summary}")
         for one in reasons
-        if one.kind not in _OF_A_JOB_THAT_MOVES and not _is_told(one, findings, snapshot)
+        if one.kind not in _OF_A_JOB_THAT_MOVES and not _is_included(one, findings, snapshot)
     ]
     return (*hangs, *findings)
 
@@ -98,7 +98,7 @@ def _who_ended(findings: Iterable[Finding]) -> str:
     return ranks_text(tuple(sorted(ranks))) if ranks else "the job"
 
 
-def _is_told(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot) -> bool:
+def _is_included(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot) -> bool:
     """Whether the findings about the end already include it: the same finding, or the end of the
     rank for which the others waited, if that says what the rank did.
 

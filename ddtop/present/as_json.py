@@ -189,8 +189,8 @@ def _group(group: Group) -> Json:
 
 
 def _training(snapshot: Snapshot, rank: RankFacts) -> TrainingProgress | None:
-    told = rank.progress.training
-    return told and as_it_stands(told, snapshot.still_since_unix_ns is not None)
+    training = rank.progress.training
+    return training and as_it_stands(training, snapshot.still_since_unix_ns is not None)
 
 
 def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:

@@ -411,11 +411,11 @@ def json_schema(schema: str) -> dict[str, Any]:
 
 def _object(keys: Keys, path: str) -> dict[str, Any]:
     """The object at this path, with all keys below it."""
-    below = {name: told for name, told in keys.items() if name.rpartition(".")[0] == path}
+    below = {name: texts for name, texts in keys.items() if name.rpartition(".")[0] == path}
     return {
         "type": "object",
         "properties": {
-            name.rpartition(".")[2]: _value(keys, name, *told) for name, told in below.items()
+            name.rpartition(".")[2]: _value(keys, name, *texts) for name, texts in below.items()
         },
         "required": [name.rpartition(".")[2] for name in below],
     }

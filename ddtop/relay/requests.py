@@ -157,18 +157,18 @@ class RelayRequests:
                 return self._mute(order.arguments, who)
             rank, _, number_text = (*order.arguments, "", "", "")[:3]
             if self.hub is not None and not self._is_ours(order.arguments):
-                said = self.hub.signal(
+                reply = self.hub.signal(
                     viewer, uuid.uuid4().hex[:12], order.arguments, time.monotonic()
                 )
                 text = (
-                    said.text
-                    if said is not None
+                    reply.text
+                    if reply is not None
                     else f"signal {number_text} was passed on to its host"
                 )
                 self._publish_order(
-                    Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], said is None)
+                    Order("signal", rank[:RANKS_TEXT], (who,), text[:TEXT], reply is None)
                 )
-                return said
+                return reply
             text = self._signal(order.arguments)
             self._publish_order(Order("signal", rank[:RANKS_TEXT], (who,), text))
             return Reply("signal", text=text)
@@ -232,9 +232,9 @@ class RelayRequests:
         """Who gives an order: the role is proven by his key and the address by the kernel, the rest
         is what he says of himself.
         """
-        said = f"{order.instance[:80]} pid {order.pid}" if order.instance else "somebody"
+        program = f"{order.instance[:80]} pid {order.pid}" if order.instance else "somebody"
         address = self._outlet.address_of(viewer)
-        return f"{said} ({role}{f', from {address}' if address else ''})"
+        return f"{program} ({role}{f', from {address}' if address else ''})"
 
     def _asked(self, ranks: frozenset[int] | None) -> list[Watched]:
         return [

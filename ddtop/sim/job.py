@@ -97,13 +97,13 @@ class SimulatedJob:
         first = (after_unix_ns - self.began_unix_ns) // SLOT_NS
         last = (until_unix_ns - self.began_unix_ns) // SLOT_NS
         for slot in range(first, last):
-            yield from self._as_told(self._slot(slot))
+            yield from self._on_host_clocks(self._slot(slot))
 
     def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
         """What a viewer gets that joins at this moment: the Hello of each rank, the last reports of
         silent ranks, and this much history, at least the last report of each."""
         history_s = max(history_s, self._turns * SLOT_S)
-        yield from self._as_told(self._before(at_unix_ns, history_s))
+        yield from self._on_host_clocks(self._before(at_unix_ns, history_s))
         attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
         begin_s = max(at_s - history_s, attempt.eras[0].begin_s)
         yield from self.frames(attempt.unix_ns(begin_s), at_unix_ns)
@@ -135,7 +135,7 @@ class SimulatedJob:
             if 0 <= rank < self.fleet.world_size and self._there(
                 attempt, attempt.era(at_s), rank, at_s
             ):
-                yield from self._as_told(
+                yield from self._on_host_clocks(
                     self._answers(attempt, rank, at_s, request, automatic=False)
                 )
 
@@ -357,7 +357,7 @@ class SimulatedJob:
             )
         yield self._host(attempt, era.silent_host, at_s, common)
 
-    def _as_told(self, found: Iterator[bytes]) -> Iterator[bytes]:
+    def _on_host_clocks(self, found: Iterator[bytes]) -> Iterator[bytes]:
         """The frames as their hosts send them, each on its own clock."""
         if not self._offsets_ns:
             yield from found

@@ -172,9 +172,10 @@ class DdtopApp(TerminalApp):
         if place.why:
             self.session.say(place.why)
         else:
-            said = self.run_suspended(partial(run_editor, editor_command(place.file, place.line)))
-            if said or place.note:
-                self.session.say(said or place.note)
+            command = editor_command(place.file, place.line)
+            problem = self.run_suspended(partial(run_editor, command))
+            if problem or place.note:
+                self.session.say(problem or place.note)
         self._show()
 
     def action_freeze(self) -> None:

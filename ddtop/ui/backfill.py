@@ -10,7 +10,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.findings.timeline import Timeline
 from ddtop.ui.session import Session
-from ddtop.viewer.background import aside
+from ddtop.viewer.background import in_thread
 from ddtop.viewer.job_history import JobHistory
 from ddtop.viewer.thresholds import chosen
 
@@ -34,7 +34,7 @@ async def recall(session: Session) -> bool:
     session.recalled = True
     step_ns = max((look.span[1] - look.span[0]) // LOOKS_MAX, STEP_MIN_NS)
     until = session.timeline.began_unix_ns
-    timeline, history = await aside(_looked, look.recall, step_ns, until)
+    timeline, history = await in_thread(_looked, look.recall, step_ns, until)
     session.timeline.absorb(timeline)
     session.job_history.absorb(history)
     return True

@@ -160,8 +160,8 @@ class Session:
     @property
     def notice(self) -> str:
         """The sentence to show at the foot now; empty for none."""
-        text, said_ns = self._notice
-        return text if self._clock() - said_ns < NOTICE_S * units.SECOND_NS else ""
+        text, began_ns = self._notice
+        return text if self._clock() - began_ns < NOTICE_S * units.SECOND_NS else ""
 
     @property
     def old(self) -> bool:

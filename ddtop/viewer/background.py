@@ -13,7 +13,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-async def aside(
+async def in_thread(
     function: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Result:
     """The result of `function`, or its exception, from a separate thread.
@@ -38,5 +38,5 @@ async def aside(
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(tell, settle, what)
 
-    threading.Thread(target=run, name="ddtop-aside", daemon=True).start()
+    threading.Thread(target=run, name="ddtop-in-thread", daemon=True).start()
     return await future

@@ -64,7 +64,7 @@ LOOK_COST_BYTES = 4096
 SHOWN_S = 2.0
 """After this time the screens show the newest look, and the facts of older ones are freed. At
 100,000 ranks those of one look, with the reports that they are made of, take 0.5 GiB."""
-LET_GO = 250
+FREED_AT_ONCE = 250
 """How many ranks' facts are freed at once: freeing those of 10,000 takes 50 ms, during which no
 other thread runs."""
 
@@ -312,7 +312,7 @@ class Engine:
             untaped=tape.too_many,
         )
         self.seen = NewestLook(follower, look)
-        self._let_go(snapshot)
+        self._free_old_looks(snapshot)
         # Stacks are passed on after the look that includes them, so that a dump that is reported as
         # complete is complete on the screen.
         self._hand_over(Reply, Stacks)
@@ -324,7 +324,7 @@ class Engine:
             self._per_s = self._taken / (began - self._counted_from)
             self._taken, self._counted_from = 0, began
 
-    def _let_go(self, snapshot: Snapshot) -> None:
+    def _free_old_looks(self, snapshot: Snapshot) -> None:
         """Free the facts of the look before the last one. The screens show the last one by now."""
         self._looked_at.append(list(snapshot.ranks))
         self._handed_over = time.monotonic()
@@ -336,7 +336,7 @@ class Engine:
         while len(self._looked_at) > most:
             facts = self._looked_at.popleft()
             while facts:
-                del facts[-LET_GO:]
+                del facts[-FREED_AT_ONCE:]
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:

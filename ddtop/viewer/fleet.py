@@ -22,7 +22,7 @@ from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import HEAP_FRAMES, PING_S, ViewerLinks
 from ddtop.model.state.facts import Snapshot
-from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, LET_GO, QUEUE_BYTES_MAX, SWITCH_S
+from ddtop.viewer.engine import FREED_AT_ONCE, GC_EACH, GC_THRESHOLDS, QUEUE_BYTES_MAX, SWITCH_S
 from ddtop.viewer.follower import JOIN_S, Follower, request, why_silent
 from ddtop.viewer.tape import FRAME_COST_BYTES
 from ddtop.wire.hosts import LEAF
@@ -341,7 +341,7 @@ class Fleet(Generic[T]):
             ranks += len(facts)
             # For 10,000 ranks this would take 50 ms at once, during which no other thread runs.
             while facts:
-                del facts[-LET_GO:]
+                del facts[-FREED_AT_ONCE:]
             if self._stop.is_set():
                 return
         if ranks:

@@ -12,7 +12,7 @@ from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.journal import JournalError, Reader
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
-from ddtop.viewer.background import aside
+from ddtop.viewer.background import in_thread
 from ddtop.viewer.job_history import JobHistory
 from ddtop.viewer.source import Look
 from ddtop.viewer.tape import Tape
@@ -103,14 +103,14 @@ def read_recording(
 def at_end(recording: Recording, growing: bool) -> tuple[Snapshot, Verdict, str | None]:
     """The last moment, and a note; None if the job ended there and nothing is missing."""
     snapshot, verdict = recording.last()
-    said = [f"the journal is damaged: {recording.damage}"] if recording.damage is not None else []
+    notes = [f"the journal is damaged: {recording.damage}"] if recording.damage is not None else []
     if growing:
-        said.append("the job is live: this is what its journal has so far")
-    elif snapshot.ended is None and not said:
-        said.append(NO_END)
+        notes.append("the job is live: this is what its journal has so far")
+    elif snapshot.ended is None and not notes:
+        notes.append(NO_END)
     if not growing and snapshot.ended is None and verdict.health != CRITICAL:
         verdict = verdict.when_unheard(NO_END, None)
-    return snapshot, verdict, "; ".join(said) or None
+    return snapshot, verdict, "; ".join(notes) or None
 
 
 class ReplaySource:
@@ -131,9 +131,9 @@ class ReplaySource:
 
     async def run(self) -> None:
         """Read the journal, off the event loop."""
-        self._growing = await aside(self._live)
+        self._growing = await in_thread(self._live)
         try:
-            self._recording = await aside(
+            self._recording = await in_thread(
                 read_recording,
                 self._path,
                 self._name,

@@ -216,10 +216,10 @@ class Tape:
         if self._before_end is None or self._before_end[0] != end_unix_ns:
             _, before = self._seen(end_unix_ns - STEP_NS)
             self._before_end = (end_unix_ns, before.findings)
-        told = with_what_stood(verdict.findings, self._before_end[1], snapshot, self.policy)
-        if told == verdict.findings:
+        findings = with_what_stood(verdict.findings, self._before_end[1], snapshot, self.policy)
+        if findings == verdict.findings:
             return verdict
-        return replace(conclude(told, snapshot, self.policy), muted=verdict.muted)
+        return replace(conclude(findings, snapshot, self.policy), muted=verdict.muted)
 
     def _seen(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
         looks = LOOKS if len(self._segments[-1].job.ranks) < MANY else LOOKS_OF_MANY

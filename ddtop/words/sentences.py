@@ -105,7 +105,7 @@ class GroupNames(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         group = self._groups[name]
         alone = _names(group) and self._texts[_named(group)] == 1
-        return _named(group) if alone else _told_apart(group)
+        return _named(group) if alone else _distinguished(group)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)
@@ -145,7 +145,7 @@ def _names(group: Group) -> bool:
     return bool(group.meanings) or group.description not in ("", group.name)
 
 
-def _told_apart(group: Group) -> str:
+def _distinguished(group: Group) -> str:
     if group.meanings and group.ranks:
         return f"{_named(group)} ({ranks_text(group.ranks, RANGES_MOST)})"
     return f"{_named(group) if _names(group) else 'group'} {group.name}"

@@ -1,7 +1,7 @@
-"""What the relay's watch of GPUs costs a host of eight cards: our own Python and pynvml's, over a
+"""What the relay's watch of GPUs costs a host of eight GPUs: our own Python and pynvml's, over a
 double of the driver's library.
 
-The time that the driver itself takes comes on top, and only a machine with cards can tell it
+The time that the driver itself takes comes on top, and only a machine with GPUs can tell it
 (`python -m tests.gpu.check`).
 """
 
@@ -21,7 +21,7 @@ from tests.nvml import GIB, FakeCard
 from tests.nvml_library import Library, loaded
 
 CPU_BAR_PERCENT, OWN_BAR_PERCENT = 1.0, 0.3
-CARDS, PROCESSES = 8, 8
+GPUS, PROCESSES = 8, 8
 
 
 def measure(samples: int) -> Iterator[Row]:
@@ -37,11 +37,11 @@ def measure(samples: int) -> Iterator[Row]:
         library = Library(
             *(
                 FakeCard(
-                    uuid=f"GPU-{card}0000000-0000-0000-0000-000000000000",
-                    bus=f"00000000:{card:02X}:00.0",
+                    uuid=f"GPU-{number}0000000-0000-0000-0000-000000000000",
+                    bus=f"00000000:{number:02X}:00.0",
                     processes=dict.fromkeys(pids, GIB),
                 )
-                for card in range(CARDS)
+                for number in range(GPUS)
             )
         )
         yield from _sampled(library, samples, {pid: rank for rank, pid in enumerate(pids)})
@@ -57,20 +57,20 @@ def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> I
         spent = []
         for second in range(samples):
             began = time.process_time_ns()
-            cards = tuple(gpus._described(card) for card in nvml.sample(float(second)))
+            found = tuple(gpus._described(number) for number in nvml.sample(float(second)))
             spent.append((time.process_time_ns() - began) / 1e6)
-    assert [one.rank for one in cards[0].processes or ()] == list(owners.values())
+    assert [one.rank for one in found[0].processes or ()] == list(owners.values())
     mean = statistics.fmean(spent)
     detail = (
-        f"{samples} samples of {CARDS} cards with {PROCESSES} processes each: mean {mean:.2f} ms a"
+        f"{samples} samples of {GPUS} GPUs with {PROCESSES} processes each: mean {mean:.2f} ms a"
         f" second, median {statistics.median(spent):.2f}, longest {max(spent):.2f};"
         f" {sum(library.calls.values()) / samples:.0f} calls a second\nthe driver's own time is not"
         " in it, that of the double's answers in Python is"
     )
     yield limited(
-        "GPUs: CPU of the relay's watch, 8 cards", mean / 10, OWN_BAR_PERCENT, "% of a core", detail
+        "GPUs: CPU of the relay's watch, 8 GPUs", mean / 10, OWN_BAR_PERCENT, "% of a core", detail
     )
-    text = "needs a machine with cards: python -m tests.gpu.check costs"
+    text = "needs a machine with GPUs: python -m tests.gpu.check costs"
     yield missing(
         "GPUs: the same with the driver's time", text, f"<= {CPU_BAR_PERCENT:g} % of a core"
     )

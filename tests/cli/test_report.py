@@ -73,7 +73,7 @@ def test_a_report_is_a_file_that_only_its_owner_reads(ended, tmp_path):
     assert "train.py:7 save" in text
     assert "what its relay left behind (its relay is gone)" in text
     assert "the job ended: rank 1 went first" in text
-    assert "stacks were taken, because something stood still" in text
+    assert "stacks were taken, because ranks made no progress" in text
 
 
 def test_a_report_on_stdout_is_nothing_but_the_report(ended, tmp_path):

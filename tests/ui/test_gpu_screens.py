@@ -91,7 +91,7 @@ def test_the_page_of_a_rank_begins_with_what_its_gpu_does():
     assert (
         page(on_gpus(8, TROUBLE), 1)[3] == "GPU 1: 96% at 612 of 700 W, 91 C, slowed down by heat"
     )
-    assert page(on_gpus(8, TROUBLE), 5)[3] == "GPU 5: lost: it answers no more"
+    assert page(on_gpus(8, TROUBLE), 5)[3] == "GPU 5: lost: it no longer answers"
 
 
 SILENT = GpuWatch(41_000, "580.65.06")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ddtop.viewer.background import aside
+from ddtop.viewer.background import in_thread
 
 DEADLINE_S = 10.0
 
@@ -19,9 +19,9 @@ def test_what_the_function_returns_or_raises_arrives():
         raise ValueError(name)
 
     async def main():
-        assert await aside(max, 1, 2) == 2
+        assert await in_thread(max, 1, 2) == 2
         with pytest.raises(ValueError, match="ghost"):
-            await aside(refuse, "ghost")
+            await in_thread(refuse, "ghost")
 
     asyncio.run(main())
 
@@ -36,7 +36,7 @@ def test_who_quits_does_not_wait_for_it():
         ended.set()
 
     async def main():
-        task = asyncio.create_task(aside(slow))
+        task = asyncio.create_task(in_thread(slow))
         while not began.is_set():
             await asyncio.sleep(0)
         task.cancel()

@@ -147,8 +147,8 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
     put("Request", methods.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", methods.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))
     for where, name in methods.NAMED:
-        said = name if where not in ("Win", "File") else f"{where}.{name}"
-        made[where, name] = partial(wrappers.named, lines, said)
+        call = name if where not in ("Win", "File") else f"{where}.{name}"
+        made[where, name] = partial(wrappers.named, lines, call)
     return made
 
 

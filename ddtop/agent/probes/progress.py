@@ -181,23 +181,23 @@ class ProgressProbe(Probe):
         if inner is not None:
             self._note_polled(None, now)
             return inner.name[:NAME_CHARACTERS], inner.since, inner.by
-        source, said = next(
+        source, phase = next(
             ((name, one.phase) for name, one in found if one.phase is not None), (None, None)
         )
-        if said is None and counting is not None:
-            said = TRAIN
-        since = self._since if said == self._phase and self._since else now
-        self._note_polled(said, now)
-        return said, since, source
+        if phase is None and counting is not None:
+            phase = TRAIN
+        since = self._since if phase == self._phase and self._since else now
+        self._note_polled(phase, now)
+        return phase, since, source
 
-    def _note_polled(self, said: str | None, now: int) -> None:
+    def _note_polled(self, phase: str | None, now: int) -> None:
         """Remember the length of a phase that is known only from a source's state."""
         before = self._open
-        if before is not None and before.name != said:
+        if before is not None and before.name != phase:
             progress_notes.note_end(before.name, now - before.since)
             before = self._open = None
-        if before is None and said is not None:
-            self._open = Phase(said)
+        if before is None and phase is not None:
+            self._open = Phase(phase)
             self._open.since = now
 
     def _record(

@@ -16,7 +16,7 @@ from ddtop.policy import POLICY
 
 @click.group("config")
 def command() -> None:
-    """What you like, in one file: colours, columns, ways to hosts, thresholds."""
+    """Your preferences, in one file: colours, columns, routes to hosts, thresholds."""
 
 
 @command.command("show")

@@ -281,7 +281,7 @@ def _material(
     from ddtop.present.stacks.lines import stacks_text
     from ddtop.viewer.source_lines import Excerpts
 
-    told, note = happened(known.snapshot, known.verdict, recording)
+    entries, note = happened(known.snapshot, known.verdict, recording)
     material = Material(
         written_unix_ns=now_unix_ns,
         version=ddtop.__version__,
@@ -289,7 +289,7 @@ def _material(
         snapshot=known.snapshot,
         verdict=known.verdict,
         stacks_note=known.stacks_note,
-        happened=told,
+        happened=entries,
         timeline_note=note or why,
         garbled=known.garbled,
         home=str(Path.home()),

@@ -65,17 +65,17 @@ def rule(context: Context) -> list[Finding]:
         if not comm_failure(first):
             return []
     else:
-        said = [
+        failures = [
             (rank, one)
             for rank in snapshot.ranks
             if not rank.gone
             for one in rank.comm.groups
             if one.error is not None
         ]
-        if not said:
+        if not failures:
             return []
-        first, group = min(said, key=lambda item: item[1].pending_since_unix_ns or 1 << 62)
-        failed = {rank.rank for rank, _ in said}
+        first, group = min(failures, key=lambda item: item[1].pending_since_unix_ns or 1 << 62)
+        failed = {rank.rank for rank, _ in failures}
         since, text = (
             group.pending_since_unix_ns or snapshot.time_unix_ns,
             f"its backend reports {group.error}",

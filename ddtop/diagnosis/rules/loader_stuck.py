@@ -13,7 +13,7 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.stuck_worker import DEAD, DISK, HALTED, LOCKED, STUCK, cause_of, worker_said
+from ddtop.diagnosis.stuck_worker import DEAD, DISK, HALTED, LOCKED, STUCK, cause_of, worker_wait
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.model.state.loader_progress import helpless
@@ -148,9 +148,9 @@ def _does(rank: RankFacts, number: int) -> str:
             loader.owing_state or "", "dead"
         )
         return f"{be} {how}"
-    said, nothing = worker_said(loader), "makes no progress" if number == 1 else "make no progress"
-    if said is not None:
-        text = f"{be} {said[1]} and {nothing}"
+    wait, nothing = worker_wait(loader), "makes no progress" if number == 1 else "make no progress"
+    if wait is not None:
+        text = f"{be} {wait[1]} and {nothing}"
     elif loader.owing_state == "D":
         text = f"{be} in uninterruptible sleep and {nothing}"
     else:

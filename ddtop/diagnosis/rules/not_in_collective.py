@@ -275,8 +275,8 @@ def _is_seen_to_work(rank: RankFacts, blame: Blame) -> bool:
 
 def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
     """The phase that they report, if it is the same; None if they are in none."""
-    told = [phase_of(snapshot.rank(rank)) for rank in ranks]
-    if len({one.phase if one is not None else None for one in told}) > 1:
+    phases = [phase_of(snapshot.rank(rank)) for rank in ranks]
+    if len({one.phase if one is not None else None for one in phases}) > 1:
         return None
     return phase_clause(snapshot.rank(ranks[0]), snapshot.time_unix_ns)
 

@@ -227,9 +227,9 @@ class Timeline:
                     # The same fact, which was out of sight for a while.
                     self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
                     continue
-                said = (max(now, finding.since_unix_ns), clean(finding.summary))
+                sentence = (max(now, finding.since_unix_ns), clean(finding.summary))
                 since = finding.since_unix_ns
-                self._add(Entry(key, since, FINDING, (said,), finding.ranks, finding))
+                self._add(Entry(key, since, FINDING, (sentence,), finding.ranks, finding))
             elif known.finding != finding:
                 fuller = _fuller(known.finding, finding)
                 words = _with_words(known.words, now, finding.summary)
@@ -345,7 +345,7 @@ class Timeline:
             return
         found = [rank.dump.stacks for rank in ranks if rank.dump.stacks is not None]
         at = min(one.taken_unix_ns for one in found)
-        why = ", because something stood still" if any(one.automatic for one in found) else ""
+        why = ", because ranks made no progress" if any(one.automatic for one in found) else ""
         numbers = tuple(rank.rank for rank in ranks)
         text = f"stacks were taken{why}: {ranks_text(numbers, 6)}"
         self._put(Entry((STACKS, request), at, STACKS, ((at, text),), numbers))
@@ -359,7 +359,7 @@ def _with_words(
     text = clean(summary)
     if _DURATION.sub("", text) == _DURATION.sub("", words[-1][1]):
         return words
-    if any(NOT_MEASURED in text and NOT_MEASURED not in said for _, said in words):
+    if any(NOT_MEASURED in text and NOT_MEASURED not in earlier for _, earlier in words):
         return words
     return _bounded((*words, (now, text)))
 

@@ -217,9 +217,9 @@ class AmdSmi:
         """The reasons why its clocks are lowered. MI300 and later report them; None for older
         GPUs."""
         status = self._fields("violation_status", handle)
-        told = {word for key, word in _THROTTLES if status(key)}
+        reasons = {word for key, word in _THROTTLES if status(key)}
         known = any(status(key) is not None for key, _ in _THROTTLES)
-        return tuple(sorted(told)) if known else None
+        return tuple(sorted(reasons)) if known else None
 
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
         listed = self._ask("gpu_process_list", handle)

@@ -148,53 +148,54 @@ class _Lines:
 def parse_json(text: str) -> RasAnswer:
     """The JSON of 2.28.7 and later."""
     try:
-        said = json.loads(_NO_COMMA.sub(r"\1,\2", text))
+        reported = json.loads(_NO_COMMA.sub(r"\1,\2", text))
     except (ValueError, RecursionError) as error:
         return RasAnswer(why=f"its JSON cannot be read: {error}"[:TEXT_MAX])
-    if not isinstance(said, dict):
+    if not isinstance(reported, dict):
         return RasAnswer(why="its JSON is no object")
     found = [
         _communicator(one)
-        for one in _list(said, "communicators")[:COMMUNICATORS_MAX]
+        for one in _list(reported, "communicators")[:COMMUNICATORS_MAX]
         if isinstance(one, dict)
     ]
-    version = said.get("nccl_version")
+    version = reported.get("nccl_version")
     return RasAnswer(tuple(found), str(version)[:20] if isinstance(version, (str, int)) else None)
 
 
-def _communicator(said: Mapping[str, Any]) -> Communicator:
-    ranks = [_rank(one, False) for one in _list(said, "ranks")[:RANKS_MAX] if isinstance(one, dict)]
+def _communicator(reported: Mapping[str, Any]) -> Communicator:
+    listed = _list(reported, "ranks")[:RANKS_MAX]
+    ranks = [_rank(one, False) for one in listed if isinstance(one, dict)]
     gone = [
         _rank(one, True)
-        for one in _list(said, "missing_ranks")[:RANKS_MAX]
+        for one in _list(reported, "missing_ranks")[:RANKS_MAX]
         if isinstance(one, dict)
     ]
-    missing = _number(said, "missing_ranks_count")
+    missing = _number(reported, "missing_ranks_count")
     bad = [one for one in (*ranks, *gone) if one.state not in ("ok", "init")]
     state = (
         "bad" if bad or missing else "init" if any(one.state == "init" for one in ranks) else "ok"
     )
-    name = str(said.get("hash") or "")[:40]
+    name = str(reported.get("hash") or "")[:40]
     counts: dict[str, list[tuple[int, int]]] = {}
     for rank in ranks:
         for op, count in rank.counts.items():
             counts.setdefault(op, []).append((count, 1))
     usual = {op: usual_of(values) for op, values in list(counts.items())[:OPS_MAX]}
-    size = _number(said, "size") or len(ranks) + len(gone)
+    size = _number(reported, "size") or len(ranks) + len(gone)
     return Communicator(name, size, (*ranks, *gone), missing, state, usual=usual)
 
 
-def _rank(said: Mapping[str, Any], missing: bool) -> RasRank:
-    status = said.get("status")
+def _rank(reported: Mapping[str, Any], missing: bool) -> RasRank:
+    status = reported.get("status")
     status = status if isinstance(status, dict) else {}
-    counts = said.get("collective_counts")
+    counts = reported.get("collective_counts")
     counts = counts if isinstance(counts, dict) else {}
     return RasRank(
-        _number(said, "rank") or 0,
-        str(said.get("host") or "")[:80],
-        _number(said, "pid") or 0,
+        _number(reported, "rank") or 0,
+        str(reported.get("host") or "")[:80],
+        _number(reported, "pid") or 0,
         _gone(status) if missing else _state(status),
-        _number(said, "cuda_dev"),
+        _number(reported, "cuda_dev"),
         {
             str(name)[:20]: count
             for name in list(counts)[:OPS_MAX]
@@ -222,13 +223,13 @@ def _state(status: Mapping[str, Any]) -> str:
     return "error" if init not in (0, 7) or error not in (0, 7) else "init" if init else "ok"
 
 
-def _list(said: Mapping[str, Any], key: str) -> list[Any]:
-    value = said.get(key)
+def _list(reported: Mapping[str, Any], key: str) -> list[Any]:
+    value = reported.get(key)
     return value if isinstance(value, list) else []
 
 
-def _number(said: Mapping[str, Any], key: str) -> int | None:
-    value = said.get(key)
+def _number(reported: Mapping[str, Any], key: str) -> int | None:
+    value = reported.get(key)
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

@@ -121,14 +121,14 @@ class _Reader:
             gpu, pid, host = rank[3], int(rank[4] or 0), (rank[5] or "")
             self._name(entry, _Rank(int(rank[1]), int(gpu) if gpu else None, pid, host), rank[2])
 
-    def _name(self, entry: _Entry, said: _Rank, what: str) -> None:
+    def _name(self, entry: _Entry, named: _Rank, what: str) -> None:
         """Note a rank with its own state, or (`what` empty) with the state of the ranks that were
         just counted.
         """
         self._named += 1
         if self._named > RANKS_MAX:
             return
-        rank = entry.ranks.setdefault(said.number, said)
+        rank = entry.ranks.setdefault(named.number, named)
         words = what or self._many
         if self._word == "INCOMPLETE":
             rank.state = self.lost.get((rank.host, rank.pid), "unresponsive")

@@ -29,13 +29,13 @@ ADDRESSES_EACH = 4
 
 @dataclass(frozen=True, slots=True)
 class HubPlaces:
-    """`places`: tcp://ADDRESS:PORT, likeliest first. `said`: the same as text for people.
+    """`places`: tcp://ADDRESS:PORT, likeliest first. `text`: the same as text for people.
 
     `problem`: names that could not be looked up.
     """
 
     places: tuple[str, ...] = ()
-    said: str = ""
+    text: str = ""
     problem: str | None = None
 
 
@@ -96,21 +96,21 @@ def seek(job: str, sender: str, where: Topology) -> HubPlaces:
     """
     problems: list[str] = []
     places: list[tuple[int, str]] = []
-    said: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for name, ports in _names(job, sender, where):
         try:
             addresses = numeric(name)
         except OSError as error:
             problems.append(f"{name}: {error.strerror or error}")
             continue
-        said[f"{name}:{_ports_text(ports)}"] = None
+        texts[f"{name}:{_ports_text(ports)}"] = None
         places += [
             (at, place(address, port)) for at, port in enumerate(ports) for address in addresses
         ]
     # The first port of each host comes before all other ports: only a limited number is tried, and
     # a hub takes the first free port.
     likely = dict.fromkeys(one for _, one in sorted(places, key=lambda one: one[0]))
-    return HubPlaces(tuple(likely), ", ".join(said)[:200], "; ".join(problems)[:200] or None)
+    return HubPlaces(tuple(likely), ", ".join(texts)[:200], "; ".join(problems)[:200] or None)
 
 
 def _names(job: str, sender: str, where: Topology) -> Iterable[tuple[str, tuple[int, ...]]]:

@@ -150,8 +150,8 @@ class Uplink:
             return next(iter(self._answers.values()))
         if self._seeker.hangs():
             return "looking up the hub's address takes too long"
-        if self._found.said:
-            return f"nobody with this job's key answers at {self._found.said}"
+        if self._found.text:
+            return f"nobody with this job's key answers at {self._found.text}"
         if self._found.problem:
             return f"the hub's address is not known ({self._found.problem})"
         if not self._where.hosts and self._where.wanted is None:

@@ -57,9 +57,9 @@ class Ranks:
         Nothing is taken from a process that speaks for another one (`refused` counts it), nor where
         there are too many.
         """
-        said_by = self.peer_of(peer)
-        if said_by is None or not said_by.may_say(pid) or (said_by.foreign and pid in self.watched):
-            self.refused += said_by is not None
+        speaker = self.peer_of(peer)
+        if speaker is None or not speaker.may_say(pid) or (speaker.foreign and pid in self.watched):
+            self.refused += speaker is not None
             return None
         new = peer not in self._peers
         if new and len(self._peers) >= RANKS_MAX:
@@ -85,17 +85,17 @@ class Ranks:
         it is another process (counted as refused), or one of another pid namespace. Such a one is
         shown and not watched, because its pids mean other processes here.
         """
-        said_by = self.peer_of(peer)
-        if said_by is not None and said_by.foreign:
+        speaker = self.peer_of(peer)
+        if speaker is not None and speaker.foreign:
             return None
         if (
-            said_by is None
-            or said_by.pid != hello.pid
-            or said_by.start_ticks not in (None, hello.start_ticks)
+            speaker is None
+            or speaker.pid != hello.pid
+            or speaker.start_ticks not in (None, hello.start_ticks)
         ):
             self.refused += 1
             return None
-        return said_by.start_ticks is not None
+        return speaker.start_ticks is not None
 
     def greet(self, hello: Hello, spoke: bool = True) -> bool:
         """Begin to watch the process of this Hello.

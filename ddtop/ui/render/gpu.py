@@ -89,7 +89,7 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     )
     style = "warning" if alarming(gpu) else ""
     if gpu.lost:
-        text, style = "lost: it answers no more", "critical"
+        text, style = "lost: it no longer answers", "critical"
     elif rank.gpu.waits:
         text = _busy(rank, _device(snapshot, rank))
     elif gpu.used_bytes is None:

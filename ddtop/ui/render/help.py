@@ -57,17 +57,17 @@ _TOPICS: dict[str, tuple[str, Items]] = {
     ),
     actions.GROUPS: (
         (
-            "One row a process group. Those in which something has stood still for 5 s come first,"
-            " then by name. Enter shows the members by what they do. Gloo numbers sends and"
-            " receives too; they are taken off."
+            "One row a process group. Groups in which ranks have made no progress for 5 s come"
+            " first, the others are sorted by name. Enter shows the members by what they do. Gloo"
+            " numbers sends and receives too; they are not counted here."
         ),
         _GROUP_WORDS,
     ),
     actions.STACKS: (
         (
-            "The stacks that were taken last, by you, by somebody else, or because something stood"
-            " still. Ranks with the same stack are one class; the one that differs from the others"
-            " is the one to read."
+            "The stacks that were taken last, by you, by somebody else, or because ranks made no"
+            " progress. Ranks with the same stack are one class; read the one that differs from the"
+            " others."
         ),
         (),
     ),
@@ -77,7 +77,7 @@ _TOPICS: dict[str, tuple[str, Items]] = {
             " first. Enter shows its ranks only."
         ),
         (
-            ("WORST RANK", "the state of its rank that most wants attention, and which that is"),
+            ("WORST RANK", "the state of its worst rank, and the number of that rank"),
             ("CPU", "use of all its cores, by anybody (check: top)"),
             ("RANKS' CORES", "cores that its ranks and their children use"),
             ("MEMORY", "in use, of all (check: free)"),
@@ -114,22 +114,21 @@ _TOPICS: dict[str, tuple[str, Items]] = {
     ),
     actions.EVENTS: (
         (
-            "What happened, the newest last: findings that began and were over, ranks that came and"
+            "What happened, the newest last: findings that began and ended, ranks that started and"
             " ended, restarts, stacks. It follows the end until you move up; End follows again."
             " Enter shows one in full."
         ),
-        (("STOOD", "how long a finding stood, or stands"),),
+        (("STOOD", "how long a finding lasted, or has lasted until now"),),
     ),
     RANK_PAGE: (
         (
             "Everything that is known of one rank. The lines at the top are one value a second,"
-            " scaled from zero to the largest; beside each stand the least and the largest value"
-            " in it."
+            " scaled from zero to the largest; its smallest and its largest value are beside it."
         ),
         (),
     ),
     GROUP_PAGE: (
-        "Members of one process group by what they do, those that are least far first.",
+        "Members of one process group by what they do; those that are furthest behind come first.",
         _GROUP_WORDS,
     ),
     FINDING_PAGE: (

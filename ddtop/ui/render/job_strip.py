@@ -111,8 +111,8 @@ def _progress_line(facts: JobFacts, progress: Sequence[str], width: int, glyphs:
 def _value(facts: JobFacts, measure: Measure) -> str:
     # A mean over the last seconds would show a speed that the job no longer has.
     still = facts.snapshot.still_since_unix_ns is not None
-    told = facts.history.last if still else facts.history.now
-    value = told(measure.field, facts.until_unix_ns)
+    value_of = facts.history.last if still else facts.history.now
+    value = value_of(measure.field, facts.until_unix_ns)
     return units.NOT_MEASURED if value is None else measure.text(value)
 
 

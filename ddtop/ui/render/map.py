@@ -218,9 +218,9 @@ def levels_line(snapshot: Snapshot, levels: Levels, width: int, glyphs: Glyphs =
         value = metric.value(rank)
         which = "lowest" if metric.low_is_bad else "highest"
         host = f" on {clean(rank.host)}" if rank.host else ""
-        told = f"   {which}: rank {rank.rank:,}{host}, {metric.text(value or 0.0)}"
-        if line_width(spans) + len(told) <= width:
-            spans.append((told, ""))
+        text = f"   {which}: rank {rank.rank:,}{host}, {metric.text(value or 0.0)}"
+        if line_width(spans) + len(text) <= width:
+            spans.append((text, ""))
     else:
         spans = [(f"{metric.label}  ", "title"), ("not measured", "dim")]
     return clip_line(tuple(spans), width, glyphs.ellipsis)

@@ -118,17 +118,17 @@ class SignalsScreen(PageScreen):
 async def send_to(session: Session, ranks: tuple[RankFacts, ...], what: signal.Signals) -> None:
     """Send the signal to one rank after the other; the foot shows the result for some seconds."""
     newest = session.newest.snapshot
-    said = []
+    results = []
     for rank in ranks:
         if newest is None or newest.rank(rank.rank).pid != rank.pid:
-            said.append(f"rank {rank.rank} is another process now: no signal was sent")
+            results.append(f"rank {rank.rank} is another process now: no signal was sent")
             continue
-        said.append(await session.source.send_signal(rank.rank, what.value))
-    session.say(said[0] if len(said) == 1 else _several(said, what))
+        results.append(await session.source.send_signal(rank.rank, what.value))
+    session.say(results[0] if len(results) == 1 else _several(results, what))
 
 
-def _several(said: list[str], what: signal.Signals) -> str:
+def _several(results: list[str], what: signal.Signals) -> str:
     """One sentence for many ranks: how many signals were sent, and the first one that was not."""
-    sent = sum(text.startswith("sent ") for text in said)
-    failed = next((text for text in said if not text.startswith("sent ")), "")
-    return f"sent {what.name} to {sent} of {len(said)} ranks" + (f"; {failed}" if failed else "")
+    sent = sum(text.startswith("sent ") for text in results)
+    failed = next((text for text in results if not text.startswith("sent ")), "")
+    return f"sent {what.name} to {sent} of {len(results)} ranks" + (f"; {failed}" if failed else "")

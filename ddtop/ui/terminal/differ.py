@@ -100,15 +100,15 @@ class Differ:
                 known = self._lines[y]
                 fresh[y] = _Line(known.characters[:], known.pens[:])
             self._put(fresh[y], x, min(end, size.width), segments, self._pens)
-        hand = _Hand(self._pens)
+        writer = _Writer(self._pens)
         for y, line in sorted(fresh.items()):
             known = self._lines[y]
             if RIGHT_HALF in known.characters:
-                self._mend(line)
+                self._replace_broken_halves(line)
             if line.characters != known.characters or line.pens != known.pens:
-                hand.write(y, line, _changed(known, line))
+                writer.write(y, line, _changed(known, line))
                 self._lines[y] = line
-        return hand.done()
+        return writer.done()
 
     def _put(self, line: _Line, x: int, end: int, segments: Iterable[Segment], pens: Pens) -> None:
         for text, style, _ in segments:
@@ -141,7 +141,7 @@ class Differ:
             x += len(cells)
         return x
 
-    def _mend(self, line: _Line) -> None:
+    def _replace_broken_halves(self, line: _Line) -> None:
         """Replace half a wide character by a space if its other half was overwritten."""
         characters = line.characters
         for x, character in enumerate(characters):
@@ -176,7 +176,7 @@ def _changed(known: _Line, line: _Line) -> list[int]:
     return sorted(columns)
 
 
-class _Hand:
+class _Writer:
     """The cursor and the pen while one update is written."""
 
     def __init__(self, pens: Pens) -> None:
@@ -196,7 +196,7 @@ class _Hand:
             if character is None or pen is None or character == RIGHT_HALF:
                 continue
             if x != self._x or y != self._y:
-                self.output.append(self._way(line, y, x))
+                self.output.append(self._cursor_move(line, y, x))
             if pen is not self._pen:
                 self.output.append(self._pens.change(self._pen, pen))
                 self._pen = pen
@@ -211,20 +211,22 @@ class _Hand:
         self.output.append(self._pens.change(self._pen, PLAIN))
         return "".join(self.output)
 
-    def _way(self, line: _Line, y: int, x: int) -> str:
+    def _cursor_move(self, line: _Line, y: int, x: int) -> str:
         """The bytes that move the cursor there."""
         straight = f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H"
         if self._x is None:
             return straight
         if y == self._y:
-            return self._over(line, self._x, x) or _steps(x - self._x, "C")
-        aside = x - self._x
+            return self._rewritten_cells(line, self._x, x) or _steps(x - self._x, "C")
+        columns = x - self._x
         across = (
-            _steps(aside, "C") if aside > 0 else min("\b" * -aside, _steps(-aside, "D"), key=len)
+            _steps(columns, "C")
+            if columns > 0
+            else min("\b" * -columns, _steps(-columns, "D"), key=len)
         )
         return min(straight, _steps(y - self._y, "B") + across, key=len)
 
-    def _over(self, line: _Line, at: int, x: int) -> str | None:
+    def _rewritten_cells(self, line: _Line, at: int, x: int) -> str | None:
         """The unchanged cells in between, if writing them again costs no more than a jump."""
         between = line.characters[at:x]
         if (

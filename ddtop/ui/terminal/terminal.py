@@ -203,7 +203,7 @@ class TerminalApp(App[None]):
     def _leave(self, number: signal.Signals) -> None:
         self.ended_by = number
         if not _has_terminal():
-            _let_go(_queue(self))
+            _abandon_terminal(_queue(self))
         self.exit()
 
     def _look_for_terminal(self) -> None:
@@ -230,9 +230,9 @@ class TerminalApp(App[None]):
         if self.is_headless or self._driver is None or not self._driver.can_suspend:
             return "this terminal cannot be left to another program"
         with self.suspend():
-            said = program()
+            message = program()
         self._draw_all()
-        return said
+        return message
 
     def _continued(self) -> None:
         """Set the terminal up again after SIGSTOP, which no handler sees: the shell may have
@@ -311,8 +311,8 @@ def _is_raw() -> bool:
     return attributes is None or not attributes[3] & termios.ICANON
 
 
-def _let_go(waiting: queue.Queue[str | None] | None) -> None:
-    """Let go of a terminal that is gone: replace it by /dev/null and drop the writes that will
+def _abandon_terminal(waiting: queue.Queue[str | None] | None) -> None:
+    """Abandon a terminal that is gone: replace it by /dev/null and drop the writes that will
     never be written."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

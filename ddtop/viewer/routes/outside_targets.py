@@ -127,11 +127,11 @@ def find(text: str) -> Targets:
         listed = "; ".join(dict.fromkeys(whys.values()))
         raise NoProcessError(f"{listed}; {_where_to_look()}")
     targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
-    said = (*notes, None if spawned else assumed)
+    texts = (*notes, None if spawned else assumed)
     whole = _job_of(host, targets)
     if whole is None and unmet is not None and len(unmet.ranks) == len(targets):
         whole = unmet
-    return Targets(targets, tuple(missing), tuple(text for text in said if text), whole)
+    return Targets(targets, tuple(missing), tuple(text for text in texts if text), whole)
 
 
 def _where_to_look() -> str:

@@ -15,7 +15,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
 from ddtop.model.state.facts import Snapshot
 from ddtop.relay.hub.discovery import numeric
-from ddtop.viewer.background import aside
+from ddtop.viewer.background import in_thread
 from ddtop.viewer.engine import Bounds
 from ddtop.viewer.follower import JOIN_S, Follower, UnreachableError, last_state, request
 from ddtop.wire.records import Command
@@ -121,14 +121,14 @@ class LocalRoute(TrustedRoute):
         """Straight to the relay's port, with the user's key."""
         try:
             # The folder may be on a file server: the screen does not wait for it.
-            again = await aside(
+            again = await in_thread(
                 registry.of_run, self._entry.job, self._entry.run, self._entry.sender
             )
             self._entry = again or self._entry
             if not self._entry.reachable(time.time_ns()):
                 raise GoneError
             return AsyncViewerLink(
-                *self._entry.endpoint(), await aside(registry.secret), controller
+                *self._entry.endpoint(), await in_thread(registry.secret), controller
             )
         except registry.RegistryError as error:
             raise NoContactError(str(error)) from None
@@ -137,7 +137,7 @@ class LocalRoute(TrustedRoute):
         """The hub's port, if it accepts the user's key within `TO_HUB_S` for each address."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        if not (host and port.isdigit() and await aside(_accepts, host, int(port))):
+        if not (host and port.isdigit() and await in_thread(_accepts, host, int(port))):
             return None
         return PortRoute(self.job, host, int(port))
 
@@ -147,7 +147,7 @@ class LocalRoute(TrustedRoute):
         if self._given == self._entry:
             return None
         self._given = self._entry
-        return await aside(last_state, self._entry)
+        return await in_thread(last_state, self._entry)
 
 
 class PortRoute(TrustedRoute):

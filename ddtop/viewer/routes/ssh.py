@@ -24,7 +24,7 @@ from ddtop.journal import JournalError
 from ddtop.link.ssh_pipe import Pipe, PipeError
 from ddtop.model.state.facts import Snapshot
 from ddtop.viewer import temp_journals
-from ddtop.viewer.background import aside
+from ddtop.viewer.background import in_thread
 from ddtop.viewer.engine import Bounds
 from ddtop.viewer.follower import Follower, UnreachableError, last_state, request
 from ddtop.viewer.replay import at_end, read_recording
@@ -390,7 +390,7 @@ class SshRoute:
                     raise UnreachableError(
                         f"the relay of {self.job} is gone and left nothing on {self._host.name}"
                     )
-                return await aside(_state_in, path, self._entry)
+                return await in_thread(_state_in, path, self._entry)
             except (PipeError, OSError) as error:
                 self._usable = self._usable and not isinstance(error, PipeError)
                 raise UnreachableError(
@@ -420,10 +420,10 @@ def _state_in(path: Path, entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
     if path.suffix == f".{LAST}":
         return last_state(msgspec.structs.replace(entry, last_state=str(path)), from_journal=False)
     try:
-        snapshot, verdict, said = at_end(read_recording(path, entry.job), False)
+        snapshot, verdict, note = at_end(read_recording(path, entry.job), False)
     except JournalError as error:
         raise UnreachableError(str(error)) from None
     return (
-        replace(snapshot, live=False, notes=(said, *snapshot.notes) if said else snapshot.notes),
+        replace(snapshot, live=False, notes=(note, *snapshot.notes) if note else snapshot.notes),
         verdict,
     )

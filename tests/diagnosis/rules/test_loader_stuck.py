@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.kernel_wait import said_of
+from ddtop.diagnosis.kernel_wait import wait_of
 from ddtop.wire.records import ProcessState, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
 from tests.diagnosis.rules.loader_stuck import starving
@@ -164,8 +164,8 @@ def test_what_keeps_the_worker_is_reported(worker, says, advice):
 
 def test_the_lock_of_a_futex_is_not_a_child():
     """The kernel calls the one futex_do_wait and the other do_wait."""
-    assert said_of(ProcessState(None, 1, "S", "futex_do_wait")) == ("lock", "waiting for a lock")
-    assert said_of(ProcessState(None, 1, "S", "do_wait")) == (
+    assert wait_of(ProcessState(None, 1, "S", "futex_do_wait")) == ("lock", "waiting for a lock")
+    assert wait_of(ProcessState(None, 1, "S", "do_wait")) == (
         "child",
         "waiting for a child process",
     )

@@ -47,7 +47,7 @@ def test_the_place_that_the_user_names_is_the_only_one(home):
         Topology(True, wanted=("10.0.0.1", 7000), hosts=("10.0.0.2",), ports=(1, 2)),
     )
 
-    assert (found.places, found.said) == (("tcp://10.0.0.1:7000",), "10.0.0.1:7000")
+    assert (found.places, found.text) == (("tcp://10.0.0.1:7000",), "10.0.0.1:7000")
 
 
 def test_each_host_is_asked_at_each_port(home):

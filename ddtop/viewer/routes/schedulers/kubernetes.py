@@ -108,9 +108,9 @@ def _not_running(job: str, pod: dict[str, Any]) -> NoSuchJobError:
         for one in status.get("containerStatuses") or ()
         if "waiting" in (one.get("state") or {})
     ]
-    told = [*waits, *unmet]
+    conditions = [*waits, *unmet]
     why = next(
-        (f"{one['reason']}: {one.get('message', '')}" for one in told if "reason" in one), ""
+        (f"{one['reason']}: {one.get('message', '')}" for one in conditions if "reason" in one), ""
     )
     return NotYetError(
         f"{job} has no nodes yet: pod {name} is Pending ({why.strip(': ') or phase})"

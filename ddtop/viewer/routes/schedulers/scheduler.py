@@ -118,15 +118,15 @@ class SchedulerTarget:
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong. `words`: what the scheduler's program has said."""
-        said = "; ".join(list(words)[-WORDS_SHOWN:])
-        if error.code == NOT_FOUND or "ddtop is not found" in said:
+        text = "; ".join(list(words)[-WORDS_SHOWN:])
+        if error.code == NOT_FOUND or "ddtop is not found" in text:
             return (
                 f"{self.ddtop or 'ddtop'} is not found in {self.name}; say where it is: "
                 "--remote /path/to/venv/bin/ddtop"
             )
-        if any(one in said for one in _OVER):
+        if any(one in text for one in _OVER):
             return f"{self.name} is over; ddtop jobs lists what it has left, where it was watched"
-        return f"no way into {self.name}: {said or error}"
+        return f"no way into {self.name}: {text or error}"
 
 
 def asked(*command: str) -> tuple[int, str, str]:
