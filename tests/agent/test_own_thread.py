@@ -1,0 +1,37 @@
+"""The agent's thread: who looks at the job with other tools can tell which one it is."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from ddtop.agent.own_thread import OwnThread
+
+
+def names():
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name): (task / "comm").read_text().strip() for task in tasks}
+
+
+def test_the_kernel_calls_the_agents_thread_ddtop_and_all_others_as_before():
+    before, seen, done = names(), threading.Event(), threading.Event()
+    thread = OwnThread(lambda: (seen.set(), done.wait()))
+    thread.start()
+    seen.wait()
+    during = names()
+    done.set()
+
+    assert [name for tid, name in during.items() if tid not in before] == ["ddtop"]
+    assert during[os.getpid()] == before[os.getpid()]
+
+
+def test_a_thread_that_cannot_be_named_works_all_the_same(monkeypatch):
+    def missing(*_arguments):
+        raise FileNotFoundError
+
+    worked = threading.Event()
+    monkeypatch.setattr("builtins.open", missing)
+    OwnThread(worked.set).start()
+
+    assert worked.wait(10)
