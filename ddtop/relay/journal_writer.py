@@ -1,9 +1,8 @@
 """The recording of a relay.
 
-A thread of its own writes it: the state folder may be on a file server.
-
-Only that thread waits for the disk. What it cannot write waits in a bounded queue. When the queue
-is full the oldest frame is dropped and counted: users want to see the last minutes.
+A separate thread writes it, because the state folder may be on a file server. Only that thread
+waits for the disk. Frames that it cannot write yet wait in a bounded queue. When the queue is full,
+the oldest frame is dropped and counted: users want to see the last minutes.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from ddtop.policy import Policy
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
 DEFAULT_MIB = 64
-"""About three hours of 8 ranks."""
+"""Enough for about three hours of 8 ranks."""
 QUEUE_BYTES, QUEUE_FRAMES = 4 << 20, 16384
-"""Six minutes of 8 ranks, on a file server that does not answer."""
+"""Enough for six minutes of 8 ranks while a file server does not answer."""
 FLUSH_S = 1.0
 SYNC_S = 15.0
-"""What a crash of the whole node may cost. The end of a process, of the relay too, costs nothing
-that was written."""
+"""Seconds of the recording that a crash of the whole node may lose. The end of a process, also of
+the relay, loses nothing that was written."""
 RETRY_S = 10.0
 
 
 def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None]:
-    """($DDTOP_JOURNAL_MIB in bytes, what is wrong with it); 0 switches the black box off."""
+    """($DDTOP_JOURNAL_MIB in bytes, what is wrong with it); 0 switches the recording off."""
     text = environment.get("DDTOP_JOURNAL_MIB", "").strip()
     if not text:
         return DEFAULT_MIB << 20, None
@@ -47,7 +46,7 @@ class JournalWriter:
     """Writes what it is given to a journal of at most `budget_bytes`.
 
     `carried` gives the frames that a reader needs to understand the rest (the latest Hello, Groups,
-    Exit and Stacks); it is called on the box's own thread. `put` and the properties may be used on
+    Exit and Stacks); it is called on the writer's thread. `put` and the properties may be used on
     any other.
     """
 
@@ -95,7 +94,7 @@ class JournalWriter:
         return self._problem
 
     def put(self, frame: bytes) -> None:
-        """Have a frame written; returns at once."""
+        """Queue a frame; returns at once."""
         if self._closing:
             return
         with self._lock:
@@ -111,7 +110,7 @@ class JournalWriter:
     def close(self, timeout_s: float = 2.0) -> bool:
         """Write what waits, and stop.
 
-        False if the disk did not take it in that time; the thread is left behind then.
+        False if the disk did not take it in that time; then the thread is left running.
         """
         self._closing = True
         self._wanted.set()
@@ -119,15 +118,15 @@ class JournalWriter:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    # -- on the box's own thread
+    # -- on the writer's thread
 
     def _run(self) -> None:
         closing = False
         while not closing:
-            # It looks once a second by itself: nobody has to be woken for a frame.
+            # The thread looks once a second by itself, so that `put` need not wake it.
             self._wanted.wait(RETRY_S if self._problem else FLUSH_S)
             self._wanted.clear()
-            # Asked before: what was put while the disk was busy goes with another turn.
+            # Read before the flush: what was put while the disk was busy needs another turn.
             closing = self._closing
             self._flushing_since = time.monotonic()
             try:

@@ -13,7 +13,7 @@ from ddtop.words.ranks import rank_ranges
 
 RANKS_MAX = 1 << 17
 PID_MAX = 1 << 22
-"""The largest that the kernel gives."""
+"""The largest pid that the kernel uses."""
 _SIGNALS = frozenset(int(one) for one in signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -58,7 +58,7 @@ def number(text: str) -> int | None:
 def has_sound_numbers(hello: Hello) -> bool:
     """Whether the numbers of a Hello are such as an agent sends.
 
-    The relay sends the dump signal of a Hello and looks its descriptor up.
+    They have to be checked: the relay sends the dump signal and looks up the descriptor.
     """
     number, descriptor, pid = hello.dump_signal, hello.dump_fd, hello.pid
     return (
@@ -69,14 +69,14 @@ def has_sound_numbers(hello: Hello) -> bool:
 
 
 def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
-    """Send the signal of these arguments (rank, pid, number); a sentence that says so.
+    """Send the signal of these arguments (rank, pid, number); returns a sentence that says so.
 
-    The process is the one that said Hello over a connection that it made (pidfd, and its start time
-    once more), belongs to us, is not pid 1, and has the rank and pid that the person saw when
-    deciding.
+    It is sent only to the process that itself sent the Hello (its pidfd and start time are
+    checked), that belongs to this user, that is not pid 1, and that still has the rank and pid that
+    the person saw when deciding.
 
     Raises:
-        OrderError: it is not, or the kernel refuses.
+        OrderError: one of these is not true, or the kernel refuses.
     """
     numbers = [one for text in arguments if (one := number(text)) is not None]
     if len(arguments) != 3 or len(numbers) != 3:

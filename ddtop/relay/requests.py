@@ -2,7 +2,7 @@
 
 Viewers ask, the hub asks, and the relay itself asks when something is stuck. A hub asks the ranks
 of all hosts under one name: its own ranks here, the others through their relays. A leaf with a hub
-asks nothing by itself, so that no rank is asked twice.
+does not ask by itself, so that no rank is asked twice.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ddtop.wire.frames import Envelope
 from ddtop.wire.records import AnyRecord, Command, Hello, Mute, Order, Reply, Stacks
 
 RANKS_TEXT, TEXT = 40, 300
-"""Characters of a list of ranks, and of an answer, that an audit line has."""
+"""Characters of the list of ranks, and of the answer, in a line of the audit."""
 MUTES_MAX, MUTE_S_MAX = 16, 7 * 86400
-"""Mutes of one job, and how long one may last. A person mutes a finding that is known. Silence for
-ever needs no watcher."""
+"""Mutes of one job, and how long (s) one may last. A mute is for a known finding; who wants silence
+for ever does not need ddtop."""
 
 
 class Outlet(Protocol):
@@ -39,10 +39,10 @@ class Outlet(Protocol):
     instance: str
 
     def publish(self, record: AnyRecord, of: Hello | None = None, *, latest: bool = True) -> None:
-        """Keep a record of ours about the rank that said this Hello, and send it to everyone."""
+        """Keep a record about the rank of this Hello, and send it to everyone."""
 
     def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
-        """The same about a process that is not ours, or gone."""
+        """Publish a record about a process of another host, or one that has ended."""
 
     def address_of(self, viewer: bytes) -> str:
         """Where a viewer comes from; empty where that is not known."""
@@ -52,10 +52,10 @@ class OtherHosts(Protocol):
     """The ranks of other hosts, where this relay is the hub."""
 
     def ask_stacks(self, request: str, ranks: Collection[int] | None, how: str) -> int:
-        """Pass a request for stacks on; how many processes will answer."""
+        """Pass on a request for stacks; returns how many processes will answer."""
 
     def ask_arrivals(self, request: str) -> None:
-        """Pass a request for arrivals on."""
+        """Pass on a request for arrivals."""
 
     def count(self, ranks: Collection[int] | None) -> int:
         """How many processes these ranks are."""
@@ -67,7 +67,7 @@ class OtherHosts(Protocol):
         arguments: tuple[str, ...],
         now: float,
     ) -> Reply | None:
-        """Pass a signal on; the answer where it is known at once."""
+        """Pass on a signal; returns the answer if it is known at once."""
 
 
 class RelayRequests:
@@ -92,11 +92,11 @@ class RelayRequests:
         self.hub: OtherHosts | None = None
 
     def due(self) -> float:
-        """When something is to be done here next, monotonic s."""
+        """When `on_time` wants to be called next, monotonic s."""
         return min(self.dumps.due(), self._turns.due)
 
     def on_time(self, now: float) -> None:
-        """Whose turn has come, and what is under way."""
+        """Make the requests whose turn has come, and continue those under way."""
         turn = self._turns.take(now)
         if turn is not None:
             self._ask_stacks(turn.first.name, turn.ranks, native=False)
@@ -106,17 +106,17 @@ class RelayRequests:
         self.dumps.on_time()
 
     def sharers(self, stacks: Stacks) -> list[Asked]:
-        """Which viewers asked for these stacks besides the one by whose request they go."""
+        """The viewers that asked for these stacks besides the one whose request is sent."""
         return self._turns.sharers(stacks.request, stacks.of_rank)
 
     def consider(self, envelope: Envelope, who: Hashable, now: float) -> None:
-        """Whether what a rank says is a reason to ask all of them for more."""
+        """Remember what a rank reports, if it is a reason to ask all ranks for more."""
         self._arrivals_trigger.saw(who, envelope.wait_ratio, now)
         if envelope.stuck_key:
             self._dump_trigger.saw(envelope.stuck_key[:200], now)
 
     def ask_for_stacks_if_due(self, now: float) -> None:
-        """Something is stuck: ask all ranks once."""
+        """Ask all ranks for stacks once, if something is stuck."""
         if self._dump_trigger.due(now) is None:
             return
         request = f"auto-{uuid.uuid4().hex[:12]}"
@@ -126,10 +126,8 @@ class RelayRequests:
             self.hub.ask_stacks(request, None, "auto")
 
     def ask_for_arrivals_if_due(self, now: float) -> None:
-        """Some ranks wait more than others.
-
-        Ask all ranks when they enqueued their last collectives.
-        """
+        """If some ranks wait more than others, ask all ranks when they enqueued their last
+        collectives."""
         if not self._arrivals_trigger.due(now):
             return
         request = uuid.uuid4().hex[:12]
@@ -179,7 +177,7 @@ class RelayRequests:
         self._outlet.publish(msgspec.structs.replace(order, mutes=self._mutes))
 
     def _mute(self, arguments: tuple[str, ...], who: str) -> Reply:
-        """Add a mute, or end it where it is for no time."""
+        """Add a mute; one of zero seconds ends it."""
         kind, ranks, seconds, because = (*arguments, "", "", "", "")[:4]
         ranks_of(ranks)
         for_s = number(seconds)
@@ -229,8 +227,8 @@ class RelayRequests:
         return Reply("stacks", count=count, text=name)
 
     def _who(self, order: Command, role: str, viewer: bytes) -> str:
-        """Who gives an order: the role is proven by his key and the address by the kernel, the rest
-        is what he says of himself.
+        """Who gives an order. The key proves the role and the kernel gives the address; the rest is
+        only what the viewer says of itself.
         """
         program = f"{order.instance[:80]} pid {order.pid}" if order.instance else "somebody"
         address = self._outlet.address_of(viewer)
@@ -278,7 +276,7 @@ class RelayRequests:
         return None
 
     def _give_stacks(self, request: str, text: str, how: str) -> None:
-        """The hub counts on one answer a process."""
+        """Take stacks for the hub, which expects one answer from each process."""
         request, pids = request[:64], pids_of(text)
         watched = [self._ranks.watched[pid] for pid in pids if pid in self._ranks.watched]
         self._turns.note(

@@ -45,21 +45,21 @@ from ddtop.wire.records import AnyRecord, Command, CommStatus, Exit, Hello, Stac
 
 HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0
 ROSTER_AFTER_S = 0.5
-"""How soon a new rank or an exit is written to the roster; several that come together make one
+"""How soon a new rank or an exit is written to the roster. Several within this time need one
 write."""
 SWEEP_AFTER_S = 30.0
 """Files that were abandoned when this relay started are removed after this time. By then every
 reader has read them."""
 NOBODY_CAME_S, ORPHANED_S = 120.0, 10.0
-"""A relay to which no rank ever spoke ends after this; sooner where the launcher has gone, too."""
+"""A relay that no rank has contacted ends after this time, or earlier with its launcher."""
 EXITS_MAX = 20_000
 FROM_RANKS = ("Hello", "RankState", "Groups", "Stacks", "Arrivals")
-"""What an agent may say."""
+"""The records that an agent may send."""
 
 
 class Server:
-    """One relay. `sender`: the identity of its host, `voice` its own (`registry.relay_identity`),
-    which is given where it is not this host.
+    """One relay. `sender`: the identity of its host. `voice`: the identity of the relay
+    (`registry.relay_identity`), given where it is not that of this host.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Server:
         self.stopping = False
 
     def serve(self) -> None:
-        """Serve until the job is over and no viewer came for the linger time, or until stopped."""
+        """Serve until stopped, or until the job is over and no viewer came for the linger time."""
         self._abandoned = sample.abandoned()
         self._take_over()
         try:
@@ -146,7 +146,7 @@ class Server:
             self._close()
 
     def _take_over(self) -> None:
-        """Read what the relay before this one knew, if that was killed.
+        """Read the roster of the relay before this one, if that was killed.
 
         A rank that is stopped cannot say Hello again.
         """
@@ -267,7 +267,7 @@ class Server:
 
     def _on_gone(self, watched: sample.Watched, unix_ns: int) -> None:
         pid = watched.hello.pid
-        # What the rank still said on its way out came in before its end did.
+        # The last records of the rank have been read before its end is noticed.
         self._on_ranks()
         record = sample.last_words(watched, self._own_exits, unix_ns, self._policy)
         self._note_exit(record, own=True)
@@ -277,7 +277,7 @@ class Server:
         if not self._ranks:
             self._all_gone_at = time.monotonic()
         self._due["roster"] = time.monotonic()
-        # The next look shows at once who is left.
+        # The next look follows at once and shows which ranks are left.
         self._due["host"] = min(self._due["host"], time.monotonic() + 0.1)
 
     def _note_exit(self, record: Exit, own: bool) -> None:
@@ -313,8 +313,8 @@ class Server:
             self._journal.put(data)
 
     def _share_stacks(self, envelope: frames.Envelope) -> None:
-        """Answer those who asked for the same stacks while others did, each by the name of the own
-        request.
+        """Send the stacks also to other viewers that asked for them at the same time, each under
+        the name of its own request.
         """
         record = frames.open_record(envelope) if envelope.kind == "Stacks" else None
         if not isinstance(record, Stacks):
@@ -333,7 +333,7 @@ class Server:
             self._viewers.send(asked.viewer, data)
 
     def address_of(self, viewer: bytes) -> str:
-        """Where a viewer comes from; empty where that is not known."""
+        """The address of a viewer; empty if it is not known."""
         return self._link.address_of(viewer)
 
     def publish(
@@ -344,14 +344,12 @@ class Server:
         *,
         latest: bool = True,
     ) -> None:
-        """Keep a record of ours, about the rank that said this Hello or about none, and tell it to
-        everyone.
-        """
+        """Keep a record about the rank of this Hello, or about no rank, and send it to everyone."""
         data = self.seal(record, of, unix_ns)
         self._forward(frames.open_envelope(data), data, latest)
 
     def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
-        """The same about a process that is not ours, or gone."""
+        """Publish a record about a process of another host, or one that has ended."""
         attempt = self._hello.attempt if self._hello is not None else 0
         data = self._sealed(record, time.time_ns(), attempt, rank, pid)
         self._forward(frames.open_envelope(data), data)
@@ -439,7 +437,7 @@ class Server:
             self._write_entry()
 
     def _look_around(self, now: float) -> None:
-        """How the other hosts are, once a second."""
+        """Look at the connections to the other hosts, once a second."""
         role, hub = self._role, self._role.hub
         if not role.decided:
             role.look(self._ranks.hellos(), now)
@@ -504,7 +502,7 @@ class Server:
         )
 
     def _is_over_here(self, now: float) -> bool:
-        """No rank lives on this host, and none will come."""
+        """No rank lives on this host, and none will start."""
         if self._all_gone_at is None:
             return False
         return not self._launcher_alive() or now - self._all_gone_at > self._policy.job_over_s
@@ -518,8 +516,8 @@ class Server:
         if self._hello is None:
             orphaned = self.launcher > 1 and registry.start_ticks(self.launcher) is None
             return now - self._started > (ORPHANED_S if orphaned else NOBODY_CAME_S)
-        # Until the run is over its last state would be a live one: torchrun ends a second after its
-        # ranks.
+        # torchrun ends a second after its ranks. A last state that is written earlier would show a
+        # run that is not over.
         if self._all_gone_at is None or self._ended_unix_ns is None or self._viewers:
             if self._viewers:
                 self._active = now

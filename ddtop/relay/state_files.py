@@ -1,7 +1,7 @@
 """The files that a relay writes: the job file, the roster for a successor, the last state.
 
-Viewers find the relay by its job file. The state folder may be on a file server and the runtime
-folder is where the user put it, so each is written on a thread of its own.
+Viewers find the relay by its job file. The state folder and the runtime folder may both be on a
+file server that hangs, so each folder has its own thread that writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddtop.wire.records import Exit, Hello
 LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""
 FINISH_S = 2.0
-"""How long the end of a relay waits for its folders. What is not written by then is lost."""
+"""How long a relay that ends waits for its folders. What is not written by then is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RelayPlace:
 
 
 class StateFiles:
-    """The files of one relay. No method waits for a folder but `finish`."""
+    """The files of one relay. Only `finish` waits for a folder."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StateFiles:
     ) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
         self._history = history
-        # Once: the folders are looked at then, and may be anything later.
+        # Only once: the folders are checked here, and others may change them later.
         self.socket, self.roster = registry.socket_path(job, run), registry.roster_path(job, run)
         self._last_state = registry.last_state_path(job, run, sender)
         self._started_unix_ns = time.time_ns()
@@ -68,7 +68,7 @@ class StateFiles:
 
     @property
     def why(self) -> str | None:
-        """What could not be written, None while all is well."""
+        """What could not be written; None if everything was."""
         return self._state.problem or self._runtime.problem
 
     def write_entry(
@@ -108,12 +108,12 @@ class StateFiles:
             hosts=place.hosts,
             ranks=tuple((one.pid, one.start_ticks) for one in islice(ranks, registry.RANKS_LISTED)),
         )
-        # A thousand hosts that share a folder would read a thousand job files each, all the time.
+        # If a thousand hosts share a folder and each prunes it, each reads a thousand job files.
         prunes = place.role != LEAF or ended_unix_ns is not None
         self._state.put("job file", lambda: _write_entry(entry, prunes))
 
     def write_last_state(self) -> None:
-        """What the views show when this relay is gone."""
+        """Write what viewers show when this relay has ended."""
         path, frames = (
             self._last_state,
             self._history.since(time.time_ns() - int(LAST_STATE_S * 1e9)),
@@ -121,7 +121,8 @@ class StateFiles:
         self._state.put("last state", lambda: _write(path, frames))
 
     def write_roster(self) -> None:
-        """Whom we watch, for a relay that takes over; of other hosts it hears from them."""
+        """Write which ranks of this host are watched, for a relay that takes over. The other hosts
+        report theirs again."""
         path, frames = self.roster, self._history.since(time.time_ns(), own=True)
         self._runtime.put("roster", lambda: _write(path, frames))
 
@@ -131,11 +132,11 @@ class StateFiles:
         self._runtime.put("sweep", lambda: _remove(paths))
 
     def leave(self) -> None:
-        """This relay ends: nobody connects to its socket any more, and nobody takes over."""
+        """Remove socket and roster: this relay ends and needs no successor."""
         self._runtime.put("roster", lambda: _remove((self.socket, self.roster)))
 
     def finish(self, seconds: float = FINISH_S) -> bool:
-        """Wait until all is written, at most so long for each folder; False where it is not."""
+        """Wait until all is written, at most `seconds` for each folder. False: it is not."""
         runtime = self._runtime.finish(seconds)
         return self._state.finish(seconds) and runtime
 

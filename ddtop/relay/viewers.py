@@ -1,6 +1,6 @@
 """The viewers of this relay.
 
-They join, get the history, then all new frames, and may leave silently.
+A viewer joins and gets the history, then all new frames. It may leave without a message.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ddtop.wire.records import AnyRecord, Command, Reply
 VIEWER_SILENT_S = 10.0
 VIEWERS_MAX = 64
 PINGLESS_S = 3.0
-"""A viewer says every two seconds that it is there."""
+"""A viewer sends a ping every two seconds; one that sends none for this time has left."""
 HISTORY_S_MAX = 1e9
-"""Any number may be asked for, infinity too."""
+"""Limit of the history that a viewer asks for: it may ask for any number, also infinity."""
 HISTORY_SINGLY = 2000
-"""More frames than these go out as few messages."""
+"""Above this number, frames are sent in batches."""
 HISTORY_BATCH = 100
 
 
 class Viewers:
     """Used by the relay's loop only.
 
-    `follow(order, role, peer)` gives the answer to an order, None where it comes later.
+    `follow(order, role, peer)` returns the answer to an order, None if it comes later.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Viewers:
         """Take in what a viewer says.
 
         Raises:
-            WireError: that is no command.
+            WireError: the frame is not a command.
         """
         record = frames.open_record(envelope)
         if not isinstance(record, Command):
             raise frames.WireError("a viewer says commands only")
         if record.name == "join":
             if len(self._peers) >= VIEWERS_MAX:
-                # Those that left without a word: a look every tenth of a second must not keep
-                # others out.
+                # Forget viewers that left without a message: somebody who runs a short command
+                # ten times a second must not keep others out.
                 self.forget_silent(time.monotonic(), PINGLESS_S)
             if len(self._peers) >= VIEWERS_MAX:
                 self.say(
@@ -82,7 +82,7 @@ class Viewers:
         if record.name == "join" or peer in self._peers:
             self._peers[peer] = time.monotonic()
         else:
-            # It pings without having joined: this relay is another one than it joined.
+            # It has not joined this relay, but the one before it.
             self.say(peer, Reply("rejoin", instance=self._instance))
 
     def _tell_history(self, peer: bytes, seconds: float) -> None:
@@ -110,9 +110,9 @@ class Viewers:
         full, gone = self._link.broadcast(self._peers, *data)
         self.dropped += len(full) * len(data)
         for peer in gone:
-            # It has left, nothing is lost to anybody.
+            # It has left, so nothing counts as dropped.
             del self._peers[peer]
 
     def forget_silent(self, now: float, seconds: float = VIEWER_SILENT_S) -> None:
-        """Those that have not said for so long that they are there."""
+        """Forget viewers that have sent nothing for this time."""
         self._peers = {peer: at for peer, at in self._peers.items() if now - at <= seconds}

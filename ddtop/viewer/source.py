@@ -1,7 +1,7 @@
-"""The seam between the screens and the world.
+"""The interface between the screens and the facts that they show.
 
-The app asks a `Source` what is true now; whether that comes from a relay, a journal or a test is
-none of its business.
+The app asks a `Source` what is true now. It does not know whether the facts come from a relay, a
+journal or a test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Dump:
 
     @property
     def done(self) -> bool:
-        """Nothing more will come."""
+        """Whether nothing more will come."""
         return self.refused is not None or (
             self.expected is not None and self.answered >= self.expected
         )
@@ -45,14 +45,13 @@ class Look:
     `snapshot` is None until the first records came. `contact` is None while the facts are live,
     else one sentence ("relay not heard for 8 s, trying again"); `contact_age_s` is how old the
     facts are then. `dump`: the last request for stacks. `span`: the first and the last moment (unix
-    ns) that `Source.travel` can go to; `travelled`: this look is of a moment that was travelled to,
-    or of a `recording`, where there is no now. `marks`: when (unix ns) something happened on the
-    way, and what: the severity of a finding that began, or `gone` for a rank that ended. `past`:
-    the ranks' numbers before a moment that was travelled to. `recall`: what was seen at steps of so
-    many ns over all that is kept; takes seconds, for another thread; None where nothing is kept.
-    `job_past`: the numbers of the whole job over all of a
-    recording. `untaped`: why there is no `span`, one sentence, where that is not only because
-    nothing has come yet.
+    ns) that `Source.travel` can go to; `travelled`: this look is of a moment in the past, or of a
+    `recording`, which has no now. `marks`: when (unix ns) something happened in the span, and what:
+    the severity of a finding that began, or `gone` for a rank that ended. `past`: the ranks'
+    numbers before the moment that is shown. `recall`: returns what was seen over all that is kept,
+    at steps of so many ns; it takes seconds, so call it on another thread; None if nothing is kept.
+    `job_past`: the numbers of the whole job over all of a recording. `untaped`: why there is no
+    `span`, one sentence; None if there is one, or if nothing has come yet.
     """
 
     snapshot: Snapshot | None
@@ -91,13 +90,13 @@ class Source(Protocol):
         cannot be asked for."""
 
     async def send_signal(self, rank: int, number: int) -> str:
-        """Send a signal to a rank; a sentence that says what became of it."""
+        """Send a signal to a rank; returns a sentence with the result."""
 
 
 @runtime_checkable
 class Eager(Protocol):
-    """A source that looks by itself: it can tell when there is something new that somebody waits
-    for."""
+    """A source that looks by itself, and reports when it has something new for which somebody
+    waits."""
 
     on_news: Callable[[], None]
     """Called on the event loop."""

@@ -1,7 +1,7 @@
-"""Lines of the program's source around a frame, read on a thread of their own: a file server that
-hangs must not hold the screen.
+"""Lines of the program's source around a frame, read on a separate thread: a file server that hangs
+must not block the screen.
 
-Only what is known at once is handed out; what is being read is there at a later question.
+No call waits for a file. Lines that are still being read are returned by a later call.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ddtop.redaction import redacted
 from ddtop.words.units import SECOND_NS
 
 FILE_BYTES_MAX = 4 << 20
-"""A longer file is no source that a person wrote."""
+"""A file that is larger than this was not written by a person."""
 AROUND = 2
 """Lines shown before the frame's line, and one fewer behind it."""
 LINE_CHARACTERS = 2000
-"""More than any screen is wide; a file of one line may be megabytes."""
+"""Characters kept of a line: more than any screen is wide. A file of one line may be large."""
 KEPT = 512
-"""Excerpts that are remembered."""
+"""Number of excerpts that are kept."""
 COARSE_CLOCK_NS = 2 * SECOND_NS
 """A file system's clock is coarser than the process table's: changes this close to the start are
 not later than it."""
@@ -73,18 +73,18 @@ class Excerpts:
 
     @property
     def pending(self) -> bool:
-        """Something that was asked for has not been read yet."""
+        """Whether a requested excerpt has not been read yet."""
         with self._answered:
             return len(self._known) < len(self._asked)
 
     def wait(self, seconds: float) -> None:
-        """Until everything that was asked for has been read, at most so long."""
+        """Wait until all requested excerpts have been read, at most this long."""
         with self._answered:
             self._answered.wait_for(lambda: len(self._known) >= len(self._asked), seconds)
 
     def _start(self) -> None:
         if self._reader is None:
-            # A daemon: one that hangs in a read must not keep the program from ending.
+            # A daemon thread: one that hangs in a read must not keep the program from ending.
             self._reader = threading.Thread(target=self._read, name="source reader", daemon=True)
             self._reader.start()
 
@@ -101,7 +101,7 @@ def read_excerpt(file: str, line: int, started_unix_ns: int = 0) -> Excerpt | No
     """The lines around this one, without secrets; None where the file is not here, is no regular
     file, or has no such line."""
     try:
-        # Without O_NONBLOCK a pipe of that name would be waited for.
+        # Without O_NONBLOCK the open of a named pipe would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None

@@ -12,7 +12,7 @@ from ddtop.model.state.facts import Snapshot
 from ddtop.policy import Policy
 
 STEPS_KEPT = 31
-"""Step times of which the median is the usual one."""
+"""The usual step time is the median of this many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Tally:
         if not self.steps_s or self.moved_unix_ns is None:
             return None
         until, usual_s = self.looked_unix_ns, self.usual_s or 0.0
-        # An iteration that is on its way counts when it ends.
+        # An iteration counts when it has ended.
         if until - self.moved_unix_ns < self.policy.goodput_step_factor * usual_s * 1e9:
             until = self.moved_unix_ns
         wall_s = (until - self.began_unix_ns) / 1e9
@@ -60,7 +60,7 @@ def tally_of(snapshot: Snapshot, before: Tally | None, policy: Policy) -> Tally:
     elapsed_s = max(now - before.looked_unix_ns, 0) / 1e9
     tally = replace(before, run=run, looked_unix_ns=max(now, before.looked_unix_ns))
     if snapshot.ended is not None:
-        # What follows the end is no time of the job.
+        # The time after the end does not belong to the job.
         return before
     if elapsed_s <= policy.goodput_gap_s and snapshot.still_since_unix_ns is None:
         tally = replace(tally, lost_s=before.lost_s + elapsed_s * _lost_ratio(snapshot))

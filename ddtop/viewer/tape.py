@@ -1,10 +1,10 @@
-"""What a viewer has received, with its times, and what it saw at any of them.
+"""What a viewer has received, with its times, and what it saw at any of these times.
 
-The tape is cut into segments. Each begins with a copy of the model as it was then, so that a moment
-is shown by taking in the few seconds of frames between the copy and that moment: all that the model
-remembers is there, also what was said an hour before (a stopped rank's last report, since when it
-has been stopped). A fresh judge looks several times up to that moment, so that what stood then
-stands.
+The tape is cut into segments. Each begins with a copy of the model at that time. To show a moment,
+the frames between the copy and that moment are taken in, which are those of a few seconds. The copy
+has all that the model remembers, also from an hour before, such as the last report of a stopped
+rank. A new judge looks several times until that moment, so that it has the same findings as the
+judge had then.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ddtop.wire.records import HostState
 LIVE_BYTES = 64 << 20
 """About an hour of 8 ranks, a minute and a half of 1,024."""
 FRAME_COST_BYTES = 128
-"""What Python adds to each frame."""
+"""Bytes that Python needs for each frame beside its data."""
 RANK_COST_BYTES = 4096
-"""What the copy of one rank's memory takes: the records in it are shared with the next copy, the
-series are not."""
+"""Bytes of the copy of one rank's facts: its records are shared with the next copy, its series are
+not."""
 SEGMENT_NS = 20_000_000_000
 """A moment is at most this far from the copy before it. A copy takes about a quarter of what the
 frames up to the next one do."""
 SEGMENT_PART = 8
 """No segment is larger than this part of the budget: segments are forgotten whole."""
 COPIES_MIN = 4
-"""A world of which not even so many copies have room is not taped: 4,096 ranks live, 12,000 in a
-replay. The seconds between two copies would cost more than what they tell is worth."""
+"""A world of which not even this many copies fit is not taped. The limit is about 4,096 ranks live,
+and 12,000 in a replay."""
 LOOKS, MANY, LOOKS_OF_MANY = 5, 64, 3
 """Looks of the judge up to a moment: a finding appears after two and clears after three. From MANY
 ranks on a look costs 20 ms and more: then as many as are needed."""
@@ -61,7 +61,7 @@ class _Segment:
 
 
 class Tape:
-    """The last frames of a job, at most about `bytes_max`; the oldest go first."""
+    """The last frames of a job, at most about `bytes_max`; the oldest are dropped first."""
 
     def __init__(self, bytes_max: int = LIVE_BYTES) -> None:
         self.forgotten = 0
@@ -79,8 +79,8 @@ class Tape:
     def add(self, envelope: frames.Envelope, data: bytes, job: Job) -> None:
         """Keep a frame that `job` has just taken in.
 
-        Another job than the last time is that of a follower who joined again: what it is told of
-        the time that is on the tape already is not kept twice.
+        If `job` is another object than the last time, the follower has joined again. Then frames
+        of a time that is on the tape already are not kept twice.
         """
         # First of all: such a world says ten thousand things a second.
         if COPIES_MIN * RANK_COST_BYTES * len(job.ranks) > self._bytes_max:
@@ -139,7 +139,7 @@ class Tape:
 
     @property
     def too_many(self) -> str | None:
-        """Why nothing is kept, one sentence; None while it is."""
+        """Why nothing is kept, one sentence; None while frames are kept."""
         if not self._too_many:
             return None
         return (
@@ -157,8 +157,8 @@ class Tape:
     def span(self) -> tuple[int, int] | None:
         """The first and the last moment (unix ns) that can be shown.
 
-        It begins when a host and a rank had been heard of: a viewer that joins late is told what a
-        rank that is gone said long ago. It ends when the relay had nothing new to say.
+        It begins when a host and a rank had reported, because a viewer that joins late also gets
+        old reports of ranks that have ended. It ends with the last new report.
         """
         if not self._segments:
             return None
@@ -172,7 +172,7 @@ class Tape:
         return tuple(self._marks)
 
     def notice(self, findings: Iterable[Finding]) -> None:
-        """Mark what is found in this look and was not in the last one."""
+        """Mark findings of this look that the last look did not have."""
         found = [finding for finding in findings if finding.severity != INFO]
         for finding in found:
             if finding.identity not in self._found:
@@ -185,7 +185,7 @@ class Tape:
 
     def between(self, first_unix_ns: int, last_unix_ns: int) -> Iterator[tuple[int, bytes]]:
         """The frames of that time with when they were made (unix ns), in order of arrival."""
-        # Another thread may go on to record.
+        # Another thread may go on recording.
         segments = list(self._segments)
         for number, segment in enumerate(segments):
             following = (
@@ -198,7 +198,7 @@ class Tape:
                     yield at, data
 
     def at(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
-        """Snapshot and verdict at that moment, as a viewer saw them that had looked for some time.
+        """Snapshot and verdict at that moment, as a viewer that had looked for some time saw them.
 
         `span` must not be None. A few milliseconds for 8 ranks, a few hundred for 256; twice that
         for a job that is over.
@@ -207,7 +207,7 @@ class Tape:
         return snapshot, self.with_what_stood(snapshot, verdict)
 
     def with_what_stood(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-        """The verdict on a job that is over, with what stood until then; any other unchanged."""
+        """The verdict on an ended job, with the findings until its end; others are unchanged."""
         end_unix_ns = began_to_end_unix_ns(verdict.findings, snapshot)
         if end_unix_ns is None or not is_over(snapshot):
             return verdict

@@ -21,12 +21,12 @@ from pathlib import Path
 _PREFIX = "ddtop-copy-"
 _NAME = re.compile(rf"{_PREFIX}\w{{8}}")
 YOUNG_S = 60.0
-"""Between the making of a folder and its lock nobody shall take it for an old one."""
+"""A folder younger than this is never removed: its viewer may not have locked it yet."""
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A new one, closed to others; gone at the end.
+    """A new folder that only this user can read; it is removed at the end.
 
     Raises:
         OSError: it cannot be made.
@@ -37,13 +37,13 @@ def folder() -> Iterator[Path]:
         stack.callback(os.close, descriptor)
         with contextlib.suppress(
             OSError
-        ):  # Where there are no locks nobody gets one: nothing is swept.
+        ):  # On a file system without locks nothing can be removed safely.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Path(name)
 
 
 def sweep() -> None:
-    """Remove those of this user whose process is gone."""
+    """Remove the folders of this user whose process has ended."""
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).iterdir():
             if _NAME.fullmatch(path.name):

@@ -1,4 +1,4 @@
-"""The thresholds of this viewer: those of the policy, or what the person who looks has changed.
+"""The thresholds of this viewer: those of the policy, or those that its user has set.
 
 A viewer is one process of one person. The command line chooses once, before anything is looked at;
 the model and the rules get the thresholds as an argument, as always.

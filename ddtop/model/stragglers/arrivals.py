@@ -1,4 +1,4 @@
-"""Which rank comes last into collectives: exact arrivals of all ranks, compared step by step.
+"""Which rank is the last to enter collectives: exact arrivals of all ranks, step by step.
 
 All members of a group leave a collective together, so the wait of a rank is the time between its
 own arrival and the last one. A slow rank hardly waits, and the others wait for it. Step times are
@@ -45,7 +45,7 @@ STEPS_COUNTED = 8
 def findings_of(
     rounds: Rounds, groups: Iterable[Group], staged: Callable[[Group], bool], policy: Policy
 ) -> list[Round]:
-    """What follows from each round, the newest last; worked out once and kept in `rounds`.
+    """The result of each round, the newest last. It is worked out once and kept in `rounds`.
 
     `staged`: the members of this group wait for each other by design.
     """
@@ -232,7 +232,7 @@ def _balance(group: str, steps: _Steps, policy: Policy) -> Balance:
 def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
     for width in WIDTHS:
         waits, ends = [_summed(own, width) for own in steps.waits], steps.ends[::-1][::width][::-1]
-        # Few steps are enough only where there are no more.
+        # A few steps are enough only if there are no more of them.
         least = (
             policy.straggler_steps
             if len(ends) >= policy.straggler_steps
@@ -334,7 +334,7 @@ def _late_ranks(
         return None
     late_ratio = _late_ratio(gaps, cost, policy)
     lately = _late_ratio(gaps[-policy.straggler_steps :], cost, policy)
-    # What was true of most steps may be over.
+    # A rank that was late in most of these steps may be on time again.
     if min(late_ratio, lately) < policy.straggler_late_ratio or not _beyond_chance(gaps, policy):
         return None
     if len(ends) < policy.straggler_weak_steps and cost < policy.straggler_strong_ratio * step:

@@ -1,7 +1,8 @@
 """Stragglers among ranks that are read from outside, by many looks at their stacks.
 
-Nobody outside knows when a rank arrives in a collective. But whoever is late hardly waits: many
-looks find it in no call for others, while they find all others in collectives most of the time.
+From outside, the time at which a rank enters a collective is not known. But a rank that is late
+hardly waits. Most looks find it outside all calls for other ranks, and find the others inside
+collectives.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class LateByStack:
 
     `call_ratio`: the largest share of looks that found one of `ranks` in a call for others.
     `wait_ratio`: the smallest share that found one of `waiters` in a collective. `looks`,
-    `seconds`: how often and how long the rank was looked at that was looked at least.
+    `seconds`: how often and how long the rank with the fewest looks was looked at.
     """
 
     ranks: tuple[int, ...]
@@ -82,7 +83,8 @@ def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateBySt
 
 
 def _is_seen(look: OutsideLook, ratio: float, policy: Policy) -> bool:
-    """Whether chance does not find a rank that waits in `ratio` of the time so seldom in a call."""
+    """Whether chance rules out a rank that waits in `ratio` of the time: it was in a call too
+    seldom."""
     count, inside = look.looks, look.call_looks
     if count < policy.stack_late_looks:
         return False

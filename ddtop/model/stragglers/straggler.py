@@ -168,7 +168,7 @@ def _has_joined(rank: RankFields | None) -> bool:
 def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> float:
     """How far apart two reads have to be to be independent, seconds.
 
-    A crowd on the host's cores lasts some seconds.
+    Other work on the host's cores lasts some seconds.
     """
     delays = [
         one.delay_ratio or 0.0

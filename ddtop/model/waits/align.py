@@ -1,5 +1,5 @@
-"""Who waits for whom: the sequence numbers of all ranks compared. `wait_graph` finds where that
-ends.
+"""Which rank waits for which: compares the sequence numbers of all ranks. `wait_graph` finds where
+these waits end.
 
 A rank with an open collective k of a group waits for every member that has not enqueued k. Chains
 of such waits end at ranks that wait for nobody: look at those first.
@@ -94,7 +94,7 @@ def waits_of(
 
 
 class _Front:
-    """How far the members of one group are: worked out once for all members that wait."""
+    """How far the members of one group have got, worked out once for all that wait."""
 
     def __init__(
         self, ranks: Mapping[int, RankFields], group: str, members: tuple[int, ...]
@@ -141,7 +141,7 @@ def _is_outside_mpi(member: RankFields | None) -> bool:
 def _reached(member: RankFields | None, group: str) -> float:
     """The last collective that this member has enqueued.
 
-    -inf: it will never come, inf: nothing is known of it.
+    -inf: it will never enqueue more; inf: nothing is known of it.
     """
     # A member that is gone cannot help any more, whatever it had enqueued.
     if member is None or member.hello is None or member.gone:
@@ -155,9 +155,9 @@ def _reached(member: RankFields | None, group: str) -> float:
 
 
 def tells_nothing(facts: RankFields) -> bool:
-    """Whether its agent could not read its collectives and said so.
+    """Whether its agent has reported that it cannot read the collectives.
 
-    Then it is not known where the rank is, and that is no reason to blame it.
+    Then it is not known where the rank is, which is no reason to blame it.
     """
     return bool(facts.agent.probes_off) and any(
         reason.startswith("collectives:") for reason in facts.agent.probes_off

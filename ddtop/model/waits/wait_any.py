@@ -20,7 +20,7 @@ from ddtop.wire.records import Group, OpenCall
 _AT_WORK = ("child", "pool", "future", "socket", "asyncio")
 _NOT_AT_WORK = ("lock", "queue", "stdin", "debugger")
 _NOT_AT_WORK_IN_KERNEL = ("futex", "pipe", "wait_for_partner")
-"""The last: open() of a named pipe that nobody has opened at the other end."""
+"""The last is open() of a named pipe whose other end nobody has opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _free(
 
 
 def _here(ranks: Mapping[int, RankFields], others: frozenset[int]) -> set[int]:
-    """Those that have not left: nothing was due any more from the others."""
+    """The ranks that have not ended; nothing more was expected from those that have."""
     return {rank for rank in others if rank in ranks and not _has_left(ranks[rank])}
 
 
@@ -132,7 +132,7 @@ def _is_stuck(facts: RankFields, now_unix_ns: int, policy: Policy) -> bool:
 
 
 def _has_left(facts: RankFields) -> bool:
-    """Whether it will send nothing any more. Nobody knows what a stopped rank would do."""
+    """Whether it will send nothing more. What a stopped rank would do is not known."""
     exiting = facts.process.report is not None and facts.process.report.exiting
     return facts.gone or (
         facts.state is not State.STOPPED and (facts.reported.phase == "leaving" or exiting)

@@ -1,9 +1,9 @@
 """Where chains of waits end: at ranks that others wait for and that wait for nobody, or in cycles.
 
-When one half of ten thousand ranks waits for the other, that is 25 million pairs, and it is a
-healthy moment: half of them have come to the collective and the others come within milliseconds. So
-the graph is one of crowds: all waits that have the very same `behind` are one node, between those
-that wait and those that are waited for.
+When one half of ten thousand ranks waits for the other half, there are 25 million pairs. This is a
+healthy moment: half of the ranks have entered the collective and the others follow within
+milliseconds. So the nodes of the graph are crowds. A crowd is all waits with the same `behind`
+tuple, and stands between the ranks that wait and the ranks that they wait for.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def waiters_of(blames: Iterable[Blame]) -> set[int]:
 def blames_of(
     ranks: Mapping[int, RankFields], graph: Graph, now_unix_ns: int, policy: Policy
 ) -> tuple[Blame, ...]:
-    """The ends of all chains of waits, those that most ranks wait for first."""
+    """The ends of all chains of waits; those for which most ranks wait come first."""
     roots: dict[int, list[int]] = {}
     for number, crowd in enumerate(graph.crowds):
         # A rank that waits for nobody who is elsewhere: its wait is about to end, or is the
@@ -169,7 +169,7 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
     direct = min((wait for _, wait in here if isinstance(wait, Wait)), key=_since, default=None)
     single = min((wait for _, wait in here if isinstance(wait, PeerWait)), key=_since, default=None)
     healthy_ms = max((ranks[rank].comm.healthy_wait_max_ms or 0.0 for rank in who), default=0.0)
-    # All of them have paused for so long twice.
+    # All of them have made a pause of this length twice.
     pause_s = min((ranks[rank].progress.usual_pause_s or 0.0 for rank in who), default=0.0)
     since_unix_ns = min(_since(wait) for _, wait in here)
     return _Kind(tuple(sorted(who)), healthy_ms, pause_s, since_unix_ns, direct, single)
@@ -184,8 +184,8 @@ def cycles_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
     them.
 
     These are the strongly connected components (Tarjan, without recursion) that no edge leaves.
-    Where crowds are one component, its ranks are those that wait in one of them and are waited for
-    in one of them.
+    The ranks of a component are those that wait in one of its crowds and for which one of its
+    crowds waits.
     """
     found = []
     for component in _components(graph.crowds):
@@ -249,9 +249,9 @@ def _waits_elsewhere(facts: RankFields | None) -> bool:
 
 
 def _too_soon(facts: RankFields | None, condition: str) -> bool:
-    """Whether nobody has looked at it long enough, or nothing of its host comes through.
+    """Whether it has not been looked at for long enough, or its host does not report.
 
-    That is no reason to blame it, nor to wait longer.
+    This is no reason to blame it, and no reason to wait longer.
     """
     if facts is None:
         return False

@@ -60,7 +60,7 @@ class HubSearch:
             number = self._begun
             self._looks[number] = now
         thread = threading.Thread(
-            target=self._look, args=(number, where), name="ddtop-seeking", daemon=True
+            target=self._look, args=(number, where), name="ddtop-hub-search", daemon=True
         )
         try:
             thread.start()

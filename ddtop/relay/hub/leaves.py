@@ -41,10 +41,11 @@ KNOWN = frozenset(
 WORDS, STATES = frozenset(("Command", "Reply")), frozenset(("RankState", "HostState"))
 OF_HOST = frozenset(("HostState", "CommStatus", "Order"))
 FRAMES_PER_S, FRAMES_PER_RANK_S = 100.0, 20.0
-"""An agent says about two frames a second, its relay one for the host; ten times that is no honest
-rate."""
+"""An agent sends about two frames a second, and its relay one for the host. These limits are at
+least ten times as high, so only a faulty or hostile leaf reaches them."""
 BURST_S = 30.0
-"""So many seconds' worth may come at once: a leaf that was away sends everything again."""
+"""The frames of this many seconds may arrive at once: a leaf that was away sends everything
+again."""
 FLOOD_SAID_S = 60.0
 RANK_MAX = 1 << 17
 HOSTS_TOLD = 64
@@ -53,7 +54,7 @@ NOT_CONNECTED = "its host is not connected"
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True, tag="Stacks"):
-    """The first fields of `Stacks`: who has answered whom."""
+    """The first fields of `Stacks`: which process has answered which request."""
 
     request: str
     of_rank: int | None
@@ -72,9 +73,9 @@ _stacks_head = msgspec.msgpack.Decoder(_Head)
 class Leaf:
     """A relay of another host (or of another launcher on this one).
 
-    `peer`: through which connection it speaks; `others`: through which it has asked too. `pids`:
-    its living ranks by process; `stuck`: those that said last that they are stuck; `asked`: those
-    that owe an answer.
+    `peer`: the connection that it uses; `others`: further connections over which it has asked to
+    enlist. `pids`: its living ranks by process; `stuck`: the processes whose last report says that
+    they are stuck; `asked`: for each request the processes that have not answered yet.
     """
 
     sender: str
@@ -107,7 +108,7 @@ class _Order:
 class Hub:
     """All leaves of one hub. Used by the relay's loop only; times are its monotonic s.
 
-    `say(peer, record)` answers a leaf or a viewer; `unanswered(stacks, pid)` tells everyone that no
+    `say(peer, record)` answers a leaf or a viewer; `unanswered(stacks)` tells everyone that no
     stacks will come.
     """
 
@@ -176,7 +177,7 @@ class Hub:
         return True
 
     def _credited(self, leaf: Leaf, now: float) -> bool:
-        """Give the leaf the frames that its ranks may have said since the last time."""
+        """Add the number of frames that its ranks may have sent since the last call."""
         rate = _rate(leaf)
         leaf.credit = min(leaf.credit + rate * (now - leaf.credit_at), rate * BURST_S)
         leaf.credit_at = now
@@ -198,8 +199,8 @@ class Hub:
                 elif pid in leaf.pids:
                     leaf.stuck.add(pid)
             return True
-        # A leaf that was away for a moment sends all facts again. Who lives is still to be learned
-        # from them.
+        # A leaf that was away for a moment sends all facts again. They still show which ranks
+        # live.
         new = not self._history.has(envelope, data)
         if kind == "Hello":
             return self._on_hello(leaf, envelope) and new
@@ -303,7 +304,7 @@ class Hub:
         leaf.others.clear()
 
     def _why_not(self, arguments: tuple[str, ...]) -> str | None:
-        """Why this relay is not taken in."""
+        """Why this relay is not accepted; None if it is."""
         if len(arguments) < 7 or arguments[0] != VERSION:
             return "the hub is another version of ddtop: install the same on all hosts"
         _, part_of, job, run, world, master, _ = arguments[:7]
@@ -322,7 +323,8 @@ class Hub:
     def _is_another_world(self, world: str, master: str) -> bool:
         """Whether neither the world size nor the rendezvous address is ours.
 
-        If one of them is ours, the other one may be the very mistake that somebody looks for.
+        If one of them is ours, the difference in the other one may be the mistake that the user is
+        looking for.
         """
         sizes_differ = (
             self.where.world_size is not None
@@ -333,7 +335,7 @@ class Hub:
         return sizes_differ and (not comparable or master != self.where.master)
 
     def on_time(self, now: float) -> None:
-        """Who has not been heard for a while is not connected; once a second."""
+        """Mark leaves as not connected that have been silent for too long; called once a second."""
         for leaf in self._leaves.values():
             self._credited(leaf, now)
             if leaf.connected and now - leaf.heard > LOST_S:
@@ -347,8 +349,8 @@ class Hub:
         }
 
     def _ask_unstuck(self) -> None:
-        """Where ranks report in turns and nearly all are stuck: ask the leaves of the few others
-        for each report of them. The cause is among these."""
+        """If ranks report in turns and nearly all are stuck, ask for each report of the few others:
+        the cause is among them."""
         if rank_period_s(self.where.world_size or 0) <= 1.0:
             return
         connected = [leaf for leaf in self._leaves.values() if leaf.connected]
@@ -376,7 +378,7 @@ class Hub:
         return sum(len(leaf.pids) for leaf in self._leaves.values() if leaf.connected)
 
     def over(self, now: float) -> bool:
-        """No rank lives on any other host, as far as can be known, and none will come back."""
+        """As far as is known, no rank lives on any other host, and none will start there again."""
         return all(
             leaf.over or (not leaf.connected and now - leaf.heard > self._policy.host_over_s)
             for leaf in self._leaves.values()
@@ -393,7 +395,7 @@ class Hub:
     # -- orders
 
     def ask_stacks(self, request: str, ranks: Collection[int] | None, how: str) -> int:
-        """Have the leaves ask these ranks (None: all); how many answers come for it."""
+        """Have the leaves ask these ranks (None: all); returns how many answers will come."""
         count = 0
         for leaf in self._leaves.values():
             pids = {pid for pid, rank in leaf.pids.items() if ranks is None or rank in ranks}
@@ -431,9 +433,9 @@ class Hub:
     def signal(
         self, viewer: bytes, ticket: str, arguments: tuple[str, ...], now: float
     ) -> Reply | None:
-        """Have the leaf of this rank and pid send a signal: None, the leaf's answer follows.
+        """Have the leaf of this rank and pid send a signal.
 
-        Otherwise the answer says why not.
+        Returns None if the leaf will answer, else a refusal with its reason.
         """
         rank, pid = ((*arguments, "", "")[:2]) if len(arguments) == 3 else ("", "")
         if not (

@@ -14,10 +14,10 @@ from ddtop.wire.frames import Envelope
 
 BYTES_MAX = 8 << 20
 BATCH_FRAMES, BATCH_BYTES = 128, 256 << 10
-"""One message: an eighth of a second of work for nobody."""
+"""Limits of one message, so that neither side works on one for an eighth of a second."""
 STATES = ("RankState", "HostState")
 URGENT = ("Exit", "Hello", "Stacks", "Reply")
-"""What is not kept for the next batch."""
+"""These are sent at once and do not wait for the next batch."""
 
 
 class Outbox:
@@ -38,27 +38,27 @@ class Outbox:
         return bool(self._first or self._waiting or self._lost_fact)
 
     def begin(self, frames: Iterable[bytes]) -> None:
-        """A hub that knows nothing of us: all this first."""
+        """Send all these frames first, because a new hub knows nothing of this host."""
         self._first = deque(frames)
         self._waiting.clear()
         self._bytes = 0
         self._refused = self._lost_fact = False
 
     def clear(self) -> None:
-        """The hub is gone: what waits is lost."""
+        """The hub is gone: drop what waits."""
         self.dropped += len(self._waiting)
         self.begin(())
 
     def put(self, envelope: Envelope, frame: bytes) -> None:
-        """Have a frame sent."""
+        """Queue a frame."""
         key: object
         if envelope.kind in STATES:
             key = (envelope.kind, envelope.rank, envelope.pid)
             before = self._waiting.pop(key, None)
             if before is not None:
                 self._bytes -= len(before)
-                # Within one interval the newer one says it all; behind a hub that takes nothing it
-                # is a gap.
+                # Within one interval the newer state has all that the older one had. If the hub
+                # has refused messages, the older one is a gap in its history.
                 self.dropped += self._refused
         else:
             self._order += 1
@@ -72,7 +72,7 @@ class Outbox:
             self.dropped += 1
 
     def send(self, send: Callable[[list[bytes]], bool], messages: int) -> None:
-        """Give away what waits, in at most so many messages, until one is refused."""
+        """Send what waits, in at most `messages` messages, until one is refused."""
         for _ in range(messages):
             batch, taken = self._next()
             if not batch:

@@ -1,8 +1,9 @@
-"""Which reports of a leaf its hub is sent: in a very large world not all (`wire.pace`).
+"""Which reports a leaf sends to its hub: in a very large world not all of them (`wire.pace`).
 
-A report in which a rank has just got stuck, or goes on, is always sent. So whoever waits for others
-is known at once, and who is healthy is told in turn. While nearly all ranks are stuck, the hub asks
-for each report of the others (`on_unstuck`), because the cause is among them.
+A report in which a rank has just become stuck, or is no longer stuck, is always sent. So the hub
+knows at once which ranks wait for others. Healthy ranks are reported in turns. While nearly all
+ranks are stuck, the hub asks for each report of the others (`on_unstuck`), because the cause is
+among them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _Source = tuple["int | None", "int | None"]
 class ReportPace:
     """Chooses the reports of one host that are sent. Times are monotonic seconds.
 
-    The turns of ranks and hosts begin at different moments, because all leaves come to the hub at
-    the same moment.
+    The turns of ranks and hosts begin at different moments. All leaves connect to the hub at the
+    same moment, and would otherwise all send at once.
     """
 
     def __init__(self) -> None:
@@ -27,8 +28,8 @@ class ReportPace:
         self._unstuck_until = float("-inf")
 
     def admits(self, envelope: Envelope, world_size: int, now: float) -> bool:
-        """Whether this report of a rank or host is sent. False: the next one says it all, and comes
-        within a second."""
+        """Whether this report of a rank or host is sent. A report that is not sent is replaced by
+        the next one, which comes within a second."""
         of_rank = envelope.kind == "RankState"
         period_s = rank_period_s(world_size) if of_rank else host_period_s(world_size)
         if period_s <= 1.0:
@@ -43,10 +44,10 @@ class ReportPace:
         return True
 
     def on_unstuck(self, now: float) -> None:
-        """The hub asks for each report of ranks that are not stuck, and of this host."""
+        """The hub asks for each report of this host and of its ranks that are not stuck."""
         self._unstuck_until = now + UNSTUCK_S
 
     def forget(self) -> None:
-        """Another hub, which knows nothing of what was sent; also ranks that have gone."""
+        """Forget what was sent: another hub has none of it. Ranks that ended go too."""
         self._sent.clear()
         self._unstuck_until = float("-inf")

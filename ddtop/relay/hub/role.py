@@ -1,7 +1,7 @@
 """Which role this relay has among the hosts of its job: alone, the hub, or a leaf.
 
-The relay asks here and need not know which. A relay that has leaves, or belongs to a hub, keeps its
-role, even if an elastic restart moves rank 0: the other hosts know it in that role.
+The server uses one interface for all three. A relay that has leaves, or belongs to a hub, keeps its
+role, even if an elastic restart moves rank 0, because the other hosts know it in that role.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ddtop.wire.records import AnyRecord, Hello
 
 BIND_AGAIN_S = 15.0
 NAMED_LINGER_S = 10.0
-"""What was true at the end can be read from its files; without the port the next job's other hosts
-are not seen."""
+"""The end of a job can be read from its files. While this relay keeps the port of DDTOP_HUB, the
+other hosts of the next job cannot connect to their hub."""
 
 
 class Relay(Protocol):
-    """What the relay does for the others; `server.Server` is one."""
+    """What this module needs of the relay; `server.Server` provides it."""
 
     job: str
     run: str
@@ -76,11 +76,11 @@ class HubRole:
 
     @property
     def obeys(self) -> bool:
-        """A hub decides for us what is asked of our ranks."""
+        """The hub decides what the ranks of this host are asked for."""
         return self.uplink is not None and self.uplink.connected
 
     def look(self, hellos: Iterable[Hello], now: float) -> None:
-        """What the ranks of this host say by now; after each Hello, and once a second."""
+        """Choose the role from what the ranks report; called after each Hello and once a second."""
         known = tuple(hellos)
         if not known:
             return
@@ -124,9 +124,8 @@ class HubRole:
         self._requests.hub = self.hub
 
     def _become_alone(self) -> None:
-        """All ranks are on this host: somebody started them one by one, and slowly.
-
-        No other host has to reach this relay.
+        """End the hub: all ranks turned out to be on this host, where they started slowly, one by
+        one. No other host has to reach this relay.
         """
         self.hub = self._requests.hub = None
         self._port = self._unbound = None
@@ -167,7 +166,7 @@ class HubRole:
         return self._bind_at if self.hub is not None and self._port is None else float("inf")
 
     def on_hub(self, socket: object, now: float) -> int:
-        """Take in what the hub says; how many frames were none."""
+        """Take in what the hub sends; returns how many frames could not be decoded."""
         garbled = 0
         for place, data in self._leaf.receive(socket):
             try:
@@ -196,7 +195,7 @@ class HubRole:
         return self.uplink.clock() if self.uplink is not None else None
 
     def complaints(self) -> tuple[str | None, ...]:
-        """What somebody should know of who started the job."""
+        """What is wrong with DDTOP_HUB, and why other hosts cannot connect; None for nothing."""
         return self._where.complaint, self._unbound
 
     def place(self) -> RelayPlace:
@@ -212,7 +211,7 @@ class HubRole:
     def linger_s(self, wanted_s: float) -> float:
         """How many seconds to stay after the end; `wanted_s` is the usual time.
 
-        The next job wants to listen at the port of DDTOP_HUB too.
+        It is less at the port of DDTOP_HUB, because the next job wants to listen there too.
         """
         named = self._port is not None and self._where.wanted is not None
         return min(wanted_s, NAMED_LINGER_S) if named else wanted_s

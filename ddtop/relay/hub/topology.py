@@ -26,8 +26,8 @@ PORT_FIRST, PORT_SPAN = 20480, 8192
 """Below the ports of outgoing connections on Linux (32768 on), of services in Kubernetes (30000
 on), and torch's own 29400 and 29500."""
 GRACE_S = 3.0
-"""Ranks that a person starts from shells do not know the hosts. If some have not come to this host
-after this time, there are others."""
+"""Ranks that a person starts from shells do not know the hosts. If some of them are not on this
+host after this time, they are on other hosts."""
 HOSTS_MAX = 6
 NAME_MAX = 255
 _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
@@ -37,8 +37,8 @@ _HUB = re.compile(r"^(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\s\[\]]+)):([0-9]{1,5})$")
 class Topology:
     """What the ranks of one host know of the others.
 
-    `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size`,
-    `master` (HOST:PORT where the ranks meet) are None and empty where they are not known. `wanted`:
+    `spans`: there are other hosts; None: not known yet. `is_hub`: rank 0 is here. `world_size` is
+    None, and `master` (HOST:PORT of the rendezvous) is empty, if it is not known. `wanted`:
     host and port of DDTOP_HUB. `hosts`: where the hub may be, likeliest first. `ports`: where it
     may listen. `complaint`: what is wrong with DDTOP_HUB."""
 
@@ -126,7 +126,8 @@ def _spans(
         return nodes > 1
     if master is None or is_loopback(master):
         return None if master is None else False
-    # Rank 0 is where the others come to: only their absence says that they are elsewhere.
+    # The rendezvous is on the host of rank 0, so there it says nothing about other hosts: only
+    # missing ranks do.
     elsewhere = not is_hub and not is_here(master, here)
     return True if elsewhere or waited_s >= GRACE_S else None
 
@@ -150,7 +151,7 @@ def names_of_this_host() -> frozenset[str]:
 
 
 def hub_wanted(text: str) -> tuple[tuple[str, int] | None, str | None]:
-    """($DDTOP_HUB as host and port, what is wrong with it); nothing of both where it is not set."""
+    """($DDTOP_HUB as host and port, what is wrong with it); (None, None) if it is not set."""
     if not text:
         return None, None
     match = _HUB.match(text.strip())
@@ -162,7 +163,7 @@ def hub_wanted(text: str) -> tuple[tuple[str, int] | None, str | None]:
 def derived_ports(job: str, taken: int = 0) -> tuple[int, ...]:
     """The ports that the hub of this job may take, in the order in which it tries them.
 
-    Never the one where the ranks meet.
+    `taken`: the port of the rendezvous, which is never among them.
     """
     found: dict[int, None] = {}
     for turn in range(4):

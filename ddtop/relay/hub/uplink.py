@@ -1,10 +1,10 @@
 """The connection of a leaf to its hub: find it, enlist, send what the ranks report, follow orders.
 
 The states are *looking* (no address is known), *asked* (the known addresses have been asked),
-*enlisted* (a hub has said yes) and *lost* (it has not answered for six seconds: looking again). A
-leaf belongs to the first hub that takes it, for its whole life: another run of the same job must
-not get half of this one. Nothing here waits, and nothing is kept for a hub that is not there. A
-hub that comes gets the whole history.
+*enlisted* (a hub has accepted this leaf) and *lost* (the hub has not answered for six seconds, so
+the leaf looks again). A leaf belongs to the first hub that accepts it, for its whole life: another
+run of the same job must not get half of this one. Nothing here blocks, and nothing is queued while
+no hub is connected. A hub that connects later gets the whole history.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from ddtop.wire.records import AnyRecord, Command, Reply
 
 LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"
 ASK_S, AGAIN_S = 0.25, 2.0
-"""Pauses before the next try: of an address without a connection, and of one without a yes."""
+"""Pauses before the next try: for an address without a connection, and for one that has not
+accepted this leaf."""
 SEEK_S = 15.0
-"""Names and job files change."""
+"""Time between two searches, because names and job files change."""
 BEAT_S, BEAT_FIRST_S, BEATS_FIRST = 2.0, 0.25, 6
-"""The first answers come fast: the clock is known after a second."""
+"""The first beats follow each other quickly, so that the clock is known after a second."""
 LOST_S = 6.0
-"""Three beats; TCP itself would notice a cable that was cut after a quarter of an hour."""
+"""Three beats. TCP itself would notice a cut cable only after a quarter of an hour."""
 FLUSH_S, FLUSH_MANY_S, FLUSH_MOST_S = 0.25, 0.5, 1.0
 MANY_RANKS, MOST_RANKS = 512, 4096
 """Agents report twice a second; of a large world the hub gets the newest report of each rank once a
@@ -40,11 +41,11 @@ second."""
 MESSAGES_AT_ONCE = 8
 LAST_WORDS_MS = 200
 VERSION = "1"
-"""Of what leaf and hub say to each other beside the records."""
+"""Version of the messages between leaf and hub other than the records."""
 
 
 class Ends(Protocol):
-    """The sockets towards the places; `link.leaf_side.LeafLink` is one."""
+    """The connections to possible hubs; `link.leaf_side.LeafLink` provides them."""
 
     def keep_only(self, places: Iterable[str]) -> None:
         """Be connected to these places and no others."""
@@ -53,14 +54,14 @@ class Ends(Protocol):
         """Queue frames as one message; False if they were not taken."""
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close them; what is queued gets so long to leave."""
+        """Close them; queued frames have `linger_ms` to be sent."""
 
 
 class Uplink:
     """The leaf's side. Times are monotonic s of the relay's loop.
 
-    `seal` puts a record of ours in its envelope; `facts` and `everything` give what the history
-    has; `obey` follows an order of the hub.
+    `seal` puts a record of ours in its envelope; `facts` and `everything` return the lasting facts
+    and all frames of the history; `obey` follows an order of the hub.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Uplink:
     # -- what the relay sends
 
     def set_topology(self, where: Topology, greeting: tuple[str, ...]) -> None:
-        """Where to look, and what to say of ourselves: job, run, world size, master, host."""
+        """Where to look, and how to introduce this leaf: job, run, world size, master, host."""
         if (
             where.hosts != self._where.hosts
             or where.ports != self._where.ports
@@ -111,7 +112,7 @@ class Uplink:
         self._where, self._greeting = where, greeting
 
     def put(self, envelope: frames.Envelope, data: bytes) -> None:
-        """Have a frame of ours sent, within a moment."""
+        """Queue a frame of this host; it is sent within a second."""
         if self.state != ENLISTED:
             self._dropped += self.hub_run is not None
             return
@@ -124,7 +125,7 @@ class Uplink:
 
     @property
     def connected(self) -> bool:
-        """The hub has taken us in and answers: it decides for all hosts."""
+        """The hub has accepted this leaf and answers: it decides for all hosts."""
         return self.state == ENLISTED
 
     def due(self) -> float:
@@ -134,7 +135,7 @@ class Uplink:
         return min(self._ask_at, self._seek_at)
 
     def hub_link(self) -> HubLink:
-        """How we stand, for `HostState`."""
+        """The state of the connection, for `HostState`."""
         address = (self._place or "").removeprefix("tcp://") or None
         dropped = self._dropped + self._outbox.dropped
         if self.connected:
@@ -161,7 +162,7 @@ class Uplink:
     # -- what is due
 
     def on_time(self, now: float, living: int, over: bool) -> None:
-        """Look for the hub, ask to be taken in, report that we live, and send, each when it is due.
+        """Look for the hub, ask it to accept this leaf, send beats and queued frames, when due.
 
         `living`: how many ranks of this host live. `over`: nothing more will come from them.
         """
@@ -236,7 +237,7 @@ class Uplink:
         self._asked = {self._place: 0.0} if self._place is not None else {}
         self._answers = {}
         if self._place is not None:
-            # A connection of which only one half is left would be found dead by TCP after minutes.
+            # TCP would need minutes to find that the other end of this connection is gone.
             self._ends.keep_only(())
             self._ends.keep_only((self._place,))
         self._seek_at = self._ask_at = now
@@ -244,10 +245,10 @@ class Uplink:
     # -- what comes in
 
     def on_frame(self, place: str, data: bytes, now: float) -> None:
-        """Take in what was said at this place.
+        """Take in a frame from this place.
 
         Raises:
-            WireError: it is no frame.
+            WireError: the data is not a valid frame.
         """
         came = time.time_ns()
         record = frames.open_record(frames.open_envelope(data))
@@ -265,7 +266,7 @@ class Uplink:
         if self.state != ENLISTED or place != self._place:
             return
         if reply.name == "unlisted" or reply.instance != self._hub_instance:
-            # It is another one than it was: it knows nothing of us.
+            # This is another hub at the same place, which does not know this leaf.
             self._ask_again(now)
             return
         self._heard = now
@@ -306,7 +307,7 @@ class Uplink:
         self._outbox.begin(self._everything())
 
     def close(self, living: int) -> None:
-        """Say that nothing more comes from us, if the ranks are gone too, and send what waits."""
+        """Send what waits. If no rank lives, also report that nothing more will come."""
         if self.state == ENLISTED:
             self._outbox.send(self._send, MESSAGES_AT_ONCE)
             beat = Command(

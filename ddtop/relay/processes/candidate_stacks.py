@@ -1,4 +1,4 @@
-"""Where candidates are that make no progress: py-spy reads their stacks, without pausing them.
+"""The stacks of candidates that make no progress, which py-spy reads without pausing them.
 
 A candidate has no agent that could report. It is read only after it has slept from one look to the
 next without waking, and once for each such sleep.
@@ -37,7 +37,7 @@ class CandidateStacks:
         self._sleeps: dict[int, _Sleep] = {}
 
     def look(self, state: ProcessState, now_mono_ns: int) -> tuple[StackFrame, ...]:
-        """Frames of the candidate's main thread, innermost first; empty while they are not known.
+        """Frames of the candidate's main thread, innermost first; empty while they are unknown.
 
         Source: `py-spy dump --nonblocking --json --pid PID`. Check: the same command.
         """

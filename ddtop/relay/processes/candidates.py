@@ -20,7 +20,7 @@ from ddtop.relay.processes.sample import Watched
 
 CANDIDATES_MAX = 64
 DESCENDANTS_MAX = 128
-"""Of one rank: a rank on each CPU of a large host with its workers stays below."""
+"""For one rank: even a rank on each CPU of a large host with all its workers stays below."""
 ANCESTORS_MAX, COMMAND_CHARACTERS = 8, 120
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "fish", "ksh", "csh", "tcsh"})
 _MULTIPLEXERS = frozenset(
@@ -86,7 +86,7 @@ def torch_loaded(pid: int) -> bool | None:
 
 
 def has_agent(pid: int) -> bool:
-    """A state page of it exists: it is a rank already, of this job or of another one."""
+    """It has a state page, so it is a rank already, of this job or of another one."""
     name = f"{registry.pages_folder()}/{pid}-{registry.start_ticks(pid)}.page"
     return any(os.path.exists(f"{folder}/{name}") for folder in ("/dev/shm", "/tmp"))
 
@@ -108,7 +108,7 @@ def _of_launchers(
             rank = _number(_environment(pid), "RANK")
             if rank is None or pid in started:
                 continue
-            # Of a wrapper the program below it is meant, once that is there.
+            # If this is a wrapper, the program that it starts is meant, as soon as it runs.
             below = [one for one in (pid, *descendants(pid, DESCENDANTS_MAX)) if _is_python(one)]
             for one in below or [pid]:
                 yield CandidateProcess(one, rank, f"RANK={rank}, started by the launcher")
@@ -167,7 +167,7 @@ def _helpers(inside: Collection[Watched]) -> Iterator[CandidateProcess]:
                 or not same_program(pid, rank.hello.pid)
             ):
                 continue
-            # A prompt starts anything, the same program in another folder too.
+            # A prompt may start anything, also the same program in another folder.
             if stranger and not _started_alike(pid, rank.hello.pid):
                 continue
             if _meets_at_the_same_place(rank.hello.environment, _environment(pid)):
@@ -208,7 +208,7 @@ def _program(pid: int, words: tuple[bytes, ...]) -> tuple[str, str] | None:
 
 
 def _started_alike(pid: int, rank: int) -> bool:
-    """In one session and folder."""
+    """Whether both are in one session and folder."""
     one, other = stat_fields(pid), stat_fields(rank)
     if one is None or other is None or one[_SESSION] != other[_SESSION]:
         return False

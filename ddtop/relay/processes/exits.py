@@ -22,7 +22,7 @@ _INFO = struct.Struct(
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, size)
 _TRIES, _BETWEEN_S = 10, 0.002
-"""Between becoming a zombie and being reaped there is a moment in which neither source answers."""
+"""After the end of a process there is a moment in which neither source answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def is_gone(pid: int, start_ticks: int) -> bool | None:
 
     None where /proc cannot be read now, as with no descriptor left.
 
-    A process whose main thread has ended before its other threads lives. Check: `ps -o
-    stat=,nlwp=,lstart= -p PID`.
+    A process lives as long as one of its threads, even if its main thread has ended. Check:
+    `ps -o stat=,nlwp=,lstart= -p PID`.
     """
     try:
         fields = read_stat(pid)

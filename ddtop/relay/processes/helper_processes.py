@@ -25,7 +25,7 @@ from ddtop.wire.records import HelperEnd, LastException
 
 WATCHED_MAX, FAILED_MAX, FILE_BYTES_MAX = 32, 16, 1 << 14
 KEPT_S = 3600.0
-"""A file that no relay has read by then belongs to a program without ranks."""
+"""A file that no relay has read after this time belongs to a program without ranks."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _left_behind(one: _Process) -> LastException | None:
-    """The exception in the file that it left; the file is removed."""
+    """The exception in the file that the process left; the file is removed."""
     with contextlib.suppress(OSError, ValueError, private.ForeignError, registry.RegistryError):
         path = registry.runtime_dir() / registry.helper_file(one.parent, one.pid, one.ticks)
         found = msgspec.json.decode(private.read(path, FILE_BYTES_MAX), type=LastException)

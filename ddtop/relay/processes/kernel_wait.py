@@ -156,7 +156,7 @@ _CALLS = calls_of(os.uname().machine)
 
 
 class Sleep(NamedTuple):
-    """Where a main thread sleeps; None for what is not known, and all while it runs.
+    """Where a main thread sleeps. What is not known is None; while it runs, everything is None.
 
     `call`: the system call. `file`: what it waits for, a path, or "stdin", "socket", "pipe",
     "terminal", "eventfd", or of a wait for one child "child PID". `socket`: the inode of that

@@ -20,7 +20,7 @@ _RECORDS_MAX = 50_000
 _READ_S = 0.2
 _LINE_MAX = 300
 _INITIAL_PIDS = "pid:[4026531836]"
-"""The host's own pid namespace: the log's numbers are those."""
+"""The host's own pid namespace: the log has the pids of that namespace."""
 _KILLED = re.compile(r"Kill(?:ed)? process (\d+)\b")
 _CHOSEN = re.compile(r"^oom-kill:.*\bpid=(\d+)\b")
 
@@ -66,7 +66,7 @@ def read_log(recent_s: float, path: Path = LOG) -> tuple[Kill, ...] | None:
     except OSError:
         return None
     try:
-        # The log's clock is not slewed, over a month of uptime that is a minute.
+        # The log's clock is not adjusted by NTP: after a month it may be wrong by a minute.
         now_boot_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         return kills_in(_records(descriptor), now_boot_ns, recent_s)
     except PermissionError:

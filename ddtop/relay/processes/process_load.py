@@ -17,9 +17,9 @@ from ddtop.relay.processes import cgroup
 from ddtop.wire.load import Limit, ProcessLoad
 
 SLOWLY_EVERY = 5
-"""Looks, one a second, between two reads of what changes slowly."""
+"""Looks (one a second) between two reads of the numbers that change slowly."""
 THREADS_MAX = 256
-"""Threads of one process of which the waits for a CPU are read."""
+"""Of at most this many threads of a process the waits for a CPU are read."""
 _MAJOR_FAULTS = 9
 """Field 12 of /proc/PID/stat, counted from the third."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ddtop.procfs import parent_of
 
 STEPS_MAX = 32
-"""Of a way up: containers and batch systems put a dozen above a program."""
+"""Limit of a chain of parents: containers and batch systems put a dozen above a program."""
 _NOT_OF_A_JOB = frozenset(
     {
         "bash",
@@ -37,7 +37,7 @@ _NOT_OF_A_JOB = frozenset(
         "jupyter-noteboo",
     }
 )
-"""Names of what starts anything: two programs of one shell have nothing in common."""
+"""Names of programs that start anything: two programs of one shell have nothing in common."""
 
 
 def is_of_the_job(pid: int, launcher: int, ranks: Iterable[int]) -> bool:

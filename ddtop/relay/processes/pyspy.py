@@ -1,4 +1,4 @@
-"""py-spy reads the stacks of a process without an agent, or with a silent one. Nobody waits for it.
+"""py-spy reads the stacks of a process that has no agent, or a silent one. No call here blocks.
 
 py-spy stops its target for some milliseconds while it reads, which can end a system call.
 `--nonblocking` only reads its memory (process_vm_readv, no ptrace), and may then read a stack that
@@ -24,7 +24,7 @@ from ddtop.wire.stacks import StackFrame, ThreadStack
 from ddtop.wire.truncation import fitting
 
 OUTPUT_MAX_BYTES = 4 << 20
-"""A hundred threads of a hundred frames are 2 MiB of its JSON."""
+"""Limit of py-spy's JSON: a hundred threads of a hundred frames take 2 MiB."""
 THREADS_MAX, FRAMES_MAX = 256, 128
 TEXT_MAX = 1000
 ARGUMENTS = frozenset({
@@ -210,7 +210,7 @@ class _Start:
             return started
 
     def give_up(self) -> None:
-        """Nobody takes what has not been started yet: it is ended as soon as it has."""
+        """Nobody will take this py-spy: if it is still being started, end it then."""
         with self._lock:
             self._given_up = True
 
@@ -406,7 +406,7 @@ def _readable(pid: int) -> bool:
 
 
 def _hopeless(pid: int) -> bool:
-    """No other way to ask would change the answer."""
+    """Whether other arguments would not change the answer."""
     return _state(pid) in ("", "Z", "X") or not _readable(pid)
 
 

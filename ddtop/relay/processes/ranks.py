@@ -20,8 +20,9 @@ from ddtop.wire.records import AnyRecord, Hello
 
 RANKS_MAX = 4096
 LOOK_S, LOOK_PER_RANK_S = 0.02, 0.002
-"""Between two looks for ends in /proc, at least so long, and so long for each rank: 20 us each, one
-per cent of a core. Launchers that poll reap after 50 to 100 ms, so most are found before that."""
+"""The time between two looks for ends in /proc: at least this long, and longer with more ranks. A
+look takes 20 us for each rank, so this costs one per cent of a core. Launchers that poll reap after
+50 to 100 ms, so most ended processes are found before that."""
 PIDFD_EVERY_S = 1.0
 """How often a pidfd is asked for again where there was none: a shortage of descriptors passes."""
 
@@ -72,7 +73,7 @@ class Ranks:
         return new
 
     def peer_of(self, peer: bytes) -> Peer | None:
-        """Who is behind this connection; None if it is closed and never said a word."""
+        """The process behind this connection; None if it was closed before it sent anything."""
         known = self._speakers.get(peer)
         if known is None and (who := self._link.who(peer)) is not None:
             known = self._speakers[peer] = peer_of(who)
@@ -117,13 +118,13 @@ class Ranks:
         return (hello.pid, hello.start_ticks) not in self._gone and self._see(hello, spoke)
 
     def note_gone(self, hello: Hello) -> None:
-        """Its end has been reported: nothing more is to be found out."""
+        """Remember that its end has been reported, so that a late Hello does not bring it back."""
         self._gone[hello.pid, hello.start_ticks] = None
         while len(self._gone) > RANKS_MAX:
             del self._gone[next(iter(self._gone))]
 
     def _is_another(self, known: Watched, hello: Hello) -> bool:
-        """Its pid has got a new owner before the end of the old one was seen."""
+        """Whether its pid was given to another process before its end was seen."""
         is_new = known.hello.start_ticks != hello.start_ticks
         return is_new and is_gone(hello.pid, known.hello.start_ticks) is True
 
@@ -192,7 +193,7 @@ class Ranks:
         for one in list(self.watched.values()):
             if one.pidfd is None and is_gone(one.hello.pid, one.hello.start_ticks):
                 found.append((self._unwatched(one), at))
-        # Of those that went between two looks the state page may tell who did so first.
+        # If several ended between two looks, their state pages may show which one was first.
         return sorted(found, key=lambda item: sample.went_unix_ns(*item))
 
     def _ask_for_pidfds(self) -> None:

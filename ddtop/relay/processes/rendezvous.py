@@ -161,7 +161,7 @@ class RendezvousWatch:
             pid = self._owners[one.inode]
             if pid is not None:
                 return _described(pid, family.get(pid, False))
-        # All that this user runs can be looked at, but for a few that forbid it.
+        # All processes of this user can be read, except a few that forbid it.
         uid = listening[0].uid
         return Listener(user=f"uid {uid}", ours=False if uid != os.getuid() else None)
 

@@ -36,11 +36,11 @@ from ddtop.wire.records import Exit, Hello, ProcessState
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
-"""Children are looked up every second look: a walk over all threads of all ranks is the dearest
-part."""
+"""Children are read at every second look: to go through all threads of all ranks is the most
+expensive part."""
 SOCKET_EVERY = 5
-"""Looks between two readings of the table of all TCP sockets: a rank that talks to a server all the
-time waits on another one at each look."""
+"""Looks between two reads of the table of all TCP sockets: a rank that talks to servers all the
+time waits on another socket at each look."""
 JOIN_FILE_S = 3600.0
 """Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
@@ -49,7 +49,7 @@ JOIN_FILE_S = 3600.0
 class Watched:
     """One rank's process.
 
-    `pidfd`: None where there is none to be had, then its end is looked for in /proc. `spoke`: it
+    `pidfd`: None if the kernel gives none, then its end is looked for in /proc. `spoke`: it
     said Hello to this relay itself, over a connection that it made. `stack_start`: where its stack
     began after that Hello, 0 before the first look.
     """
@@ -148,7 +148,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
     asleep = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
     sleep = kernel_wait.sleeping_in(pid, tid) if asleep else kernel_wait.Sleep()
     if asleep and not watched.was_asleep:
-        # To freeze it, somebody may have moved it into another group.
+        # Somebody may have moved it into another group in order to freeze it.
         watched.freezer = cgroup.freezer(pid)
     watched.was_asleep = asleep
     watched.last_state, watched.last_wchan = letter, sleeps_in
@@ -198,7 +198,7 @@ def _became(watched: Watched, fields: list[str]) -> str | None:
 
 
 def _remote(watched: Watched, inode: int | None) -> str | None:
-    """Where the socket leads on which it waits."""
+    """The far end of the socket on which it waits."""
     if inode is None:
         return None
     if inode != watched.socket[0] and watched.looks >= watched.socket_asked + SOCKET_EVERY:

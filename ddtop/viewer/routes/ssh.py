@@ -1,7 +1,7 @@
 """A job on another host, through the system's ssh and the bridge there: no port is forwarded, no
 key leaves that host.
 
-The first connection may ask its person for a password, so it is made before the screen is drawn;
+The first connection may ask the user for a password, so it is made before the screen is drawn;
 later ones run without a terminal and in ssh's batch mode.
 """
 
@@ -48,15 +48,15 @@ from ddtop.wire.records import Command
 
 ANSWER_S, GREETING_S, PART_S = 10.0, 30.0, 30.0
 AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Between tries. A laptop that wakes up is back within a second; a host that is down is not worth a
-login a second."""
+"""Pauses between two tries. A laptop that wakes up reconnects within a second; a host that is
+down is not asked every second."""
 FETCH_BYTES_MAX = 130 << 20
-"""Two halves of a journal of the default size, and what they are over it."""
+"""Two halves of a journal of the default size, and some room."""
 MEMORY_MIB = 128
 """Resident memory of a view on a host whose ddtop may be anybody's. A job of 128 ranks takes
 73 MiB, one of 512 about 140, and needs another limit: $DDTOP_SSH_MIB."""
 ROOM_BYTES = 16 << 20
-"""Left for what one frame of a mebibyte becomes when it is decoded, and for the screen."""
+"""Kept free for one decoded frame of a mebibyte, and for the screen."""
 FETCHED = "fetched"
 """What copied files are called here, whatever the other host calls its jobs."""
 WORDS_SHOWN = 3
@@ -104,8 +104,8 @@ class SshTarget:
             ssh = shlex.split(os.environ.get("DDTOP_SSH", "")) or ["ssh"]
         except ValueError as error:
             raise NoContactError(f"DDTOP_SSH cannot be read: {error}") from None
-        # Not the master of other sessions: they would end with the dashboard. No forwardings: they
-        # may be open already.
+        # This ssh must not become the master of other sessions, which would end with the
+        # dashboard. It makes no forwardings, because their ports may be in use.
         options = ["-T", "-a", "-x", "-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes"]
         if not asks:
             options += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=15"]
@@ -132,7 +132,7 @@ class SshTarget:
             ) from None
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
-        """What went wrong, for a person. `words`: ssh's own."""
+        """What went wrong, as a sentence. `words`: what ssh has printed."""
         said = "; ".join(list(words)[-WORDS_SHOWN:])
         code = error.code
         if code == SSH_FAILED:
@@ -287,7 +287,7 @@ class RemoteTarget(Protocol):
         """Those of the jobs there that are meant; `_host` is how the bridge calls its host."""
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
-        """What went wrong, for a person; `words` are what the started program has said."""
+        """What went wrong, as a sentence. `words`: what the started program has printed."""
 
 
 class SshRoute:
@@ -334,11 +334,11 @@ class SshRoute:
 
     @property
     def pipe(self) -> Pipe:
-        """The one in use now."""
+        """The pipe that is in use now."""
         return self._pipe
 
     async def connect(self, controller: bool) -> Link:
-        """Over the pipe that is open, else over a new one."""
+        """Connect over the open pipe, or over a new one if there is none."""
         if self._final is not None:
             raise NoContactError(self._final, AGAIN_S[-1])
         try:
@@ -413,7 +413,7 @@ class _SshLink:
             raise self._lost(error) from None
 
     def close(self) -> None:
-        """The pipe stays open: the next relay of this job is asked through it."""
+        """Leave the pipe open: it also leads to the next relay of this job."""
 
 
 def _state_in(path: Path, entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:

@@ -1,2 +1,2 @@
-"""Into a job by its scheduler's own way: the scheduler says where the job runs, and starts the
-bridge there. One file a scheduler."""
+"""Routes into a job through its scheduler, which knows where the job runs and starts the bridge
+there. One file for each scheduler."""

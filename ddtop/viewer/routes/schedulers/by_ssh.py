@@ -1,4 +1,4 @@
-"""The way into a job whose scheduler lets its owner in by ssh only."""
+"""The route into a job whose scheduler admits its owner only by ssh."""
 
 from __future__ import annotations
 

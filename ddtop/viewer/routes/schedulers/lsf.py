@@ -1,8 +1,9 @@
 """LSF: `bjobs` says where a job runs, ssh goes there.
 
-LSF's `blaunch` works inside a job only. Never tried on a real LSF; the form of its answers is that
-which other programs quote. To compare: "bjobs" and "Customize job information output" of IBM
-Spectrum LSF, `-o` with `-json`.
+LSF's `blaunch` works inside a job only.
+
+Never tried on a real LSF: the form of its answers is as other programs quote it. To compare:
+"bjobs" and "Customize job information output" of IBM Spectrum LSF, `-o` with `-json`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 PBS has no command that starts a program in a running job from outside. Its nodes let the owner of
 a job in by ssh.
 
-Never tried on a real PBS; the form of its answers is that which other programs quote. To compare:
+Never tried on a real PBS: the form of its answers is as other programs quote it. To compare:
 the reference guide of OpenPBS, "Job Attributes", "Job States" and "qstat".
 """
 

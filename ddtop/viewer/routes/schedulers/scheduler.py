@@ -28,7 +28,7 @@ exit 127"""
 
 
 class NoSuchJobError(Exception):
-    """The scheduler cannot lead into that job, now or at all. The text is one sentence."""
+    """There is no route into that job, now or at all. The text is one sentence."""
 
 
 class NotYetError(NoSuchJobError):
@@ -36,7 +36,7 @@ class NotYetError(NoSuchJobError):
 
 
 class WrongNameError(NoSuchJobError):
-    """That is not how this scheduler calls a job."""
+    """This is not a name of a job for this scheduler."""
 
 
 class Scheduler(Protocol):
@@ -46,7 +46,7 @@ class Scheduler(Protocol):
     option: str
 
     def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
-        """The way into the job.
+        """The route into the job.
 
         `ddtop`: how ddtop is called there, None to look for it.
 
@@ -117,7 +117,7 @@ class SchedulerTarget:
         ]
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
-        """What went wrong. `words`: what the scheduler's program has said."""
+        """What went wrong. `words`: what the scheduler's program has printed."""
         text = "; ".join(list(words)[-WORDS_SHOWN:])
         if error.code == NOT_FOUND or "ddtop is not found" in text:
             return (
