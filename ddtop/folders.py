@@ -180,13 +180,13 @@ def _agreed_folder() -> Path:
             ) from None
         # Only the first of several ranks that start together writes the note; the others read it. A
         # note about a missing folder is replaced.
-        replace(note, os.fsencode(made) + b"\n", only_if_absent=not _leads_nowhere(note))
+        replace(note, os.fsencode(made) + b"\n", only_if_absent=not _names_missing_folder(note))
         if private.read(note, 4096).strip() != os.fsencode(made):
             os.rmdir(made)
     raise RegistryError(f"no private folder for sockets can be agreed upon; remove {note}")
 
 
-def _leads_nowhere(note: Path) -> bool:
+def _names_missing_folder(note: Path) -> bool:
     """Whether the note exists and the folder that it names does not."""
     try:
         return not os.path.isdir(private.read(note, 4096).strip())

@@ -207,7 +207,7 @@ def _of_frames(facts: RankFacts) -> Classified | None:
             else None
         )
     return (
-        _closer(facts, Classified(*_OF_FRAMES[waits_on], FRAMES))
+        _with_kernel_details(facts, Classified(*_OF_FRAMES[waits_on], FRAMES))
         if waits_on in _OF_FRAMES
         else None
     )
@@ -225,7 +225,7 @@ def _of_activity(facts: RankFacts) -> Classified | None:
     )
 
 
-def _closer(facts: RankFacts, found: Classified) -> Classified:
+def _with_kernel_details(facts: RankFacts, found: Classified) -> Classified:
     """The word of the frames, with the file or the child that the kernel adds."""
     process = facts.process.report
     if process is None or not sleeps(process):
@@ -260,7 +260,11 @@ def _of_stacks(facts: RankFacts) -> Classified | None:
             word = word_of(frame.file, frame.function) or word
     if word in ("collective", "p2p"):
         return Classified(word, (COLLECTIVE if word == "collective" else P2P).phrase, STACKS)
-    return _closer(facts, Classified(*_OF_FRAMES[word], STACKS)) if word in _OF_FRAMES else None
+    return (
+        _with_kernel_details(facts, Classified(*_OF_FRAMES[word], STACKS))
+        if word in _OF_FRAMES
+        else None
+    )
 
 
 def _of_gil(facts: RankFacts, policy: Policy) -> Classified | None:

@@ -78,12 +78,12 @@ class Idle:
             all(single) if single else (blame.op or "").lower().startswith(("broadcast", "bcast"))
         )
         if not orders or (
-            root.progress.iteration is not None and not self._used_to_it(blame, bool(single))
+            root.progress.iteration is not None and not self._is_normal_wait(blame, bool(single))
         ):
             return False
         return classify(root, self._policy).word in REQUESTS or polls(root, self._policy)
 
-    def _used_to_it(self, blame: Blame, single: bool) -> bool:
+    def _is_normal_wait(self, blame: Blame, single: bool) -> bool:
         """Whether such waits are normal. The steps of a simulation may contain a broadcast too, but
         no such recv. A task farm has waited this long before, at least twice.
         """

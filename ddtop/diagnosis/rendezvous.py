@@ -82,7 +82,7 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
     reason."""
     if any(_communicated(rank) for rank in snapshot.ranks):
         return None
-    gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _was_thrown_out(rank))
+    gave_up = tuple(rank for rank in snapshot.ranks if failed(rank) and _rendezvous_failed(rank))
     thrown_out = {rank.rank for rank in gave_up}
     if any(
         rank.rank not in thrown_out and not rank.claimants.hellos and failed(rank)
@@ -124,7 +124,7 @@ def _communicated(rank: RankFacts) -> bool:
     )
 
 
-def _was_thrown_out(rank: RankFacts) -> bool:
+def _rendezvous_failed(rank: RankFacts) -> bool:
     """Whether an error of the network or the store ended its init_process_group."""
     if (
         rank.hello is None

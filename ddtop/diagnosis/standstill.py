@@ -57,7 +57,7 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     quiet_s = (snapshot.time_unix_ns - since) / 1e9
     # A rank that has left its groups waits for those that still have work.
     active = tuple([rank for rank in alive if rank.reported.phase != "leaving"]) or alive
-    stances = {rank.rank: _stance(rank, quiet_s, policy) for rank in active}
+    stances = {rank.rank: _progress_kind(rank, quiet_s, policy) for rank in active}
     if STILL in stances.values():
         # A rank that waits for its GPU spins, and its GPU may wait for a rank without progress.
         gpu = [rank.rank for rank in active if classify(rank, policy).word == "cuda-sync"]
@@ -91,7 +91,7 @@ def word_of(rank: RankFacts, policy: Policy) -> str:
     return "p2p" if place is not None and place.waits_on == "p2p" else classify(rank, policy).word
 
 
-def _stance(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
+def _progress_kind(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
     if rank.gpu.waits:
         return STILL
     if rank.gpu.computes:

@@ -169,7 +169,7 @@ class Listeners:
                 break
             kind, value = _EVENT.unpack(event)
             self._take(kind, value, endpoint.decode("ascii", "replace"), now)
-        self._tend(now)
+        self._do_due_work(now)
 
     def _name_newcomers(self) -> None:
         for descriptor in reversed(self._came):
@@ -233,7 +233,7 @@ class Listeners:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _tend(self, now: float) -> None:
+    def _do_due_work(self, now: float) -> None:
         self._keep_spare()
         while self._shook and now - self._shook[0][0] > HANDSHAKE_S:
             self._shook.popleft()

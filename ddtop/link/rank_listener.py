@@ -133,7 +133,7 @@ class RankListener:
     def receive(self, at_most: int) -> Iterator[tuple[bytes, bytes]]:
         """(connection, frame) of all new frames. It also accepts new connections."""
         now = time.monotonic()
-        self._tend(now)
+        self._do_due_work(now)
         for descriptor, _ in self._epoll.poll(0):
             if descriptor == self._listening.fileno():
                 self._accept(now)
@@ -244,7 +244,7 @@ class RankListener:
             self._older.popleft().close()
         self._older.append(found)
 
-    def _tend(self, now: float) -> None:
+    def _do_due_work(self, now: float) -> None:
         if self._shut_until_s is not None and now >= self._shut_until_s:
             self._shut_until_s = None
             self._epoll.register(self._listening.fileno(), select.EPOLLIN)

@@ -205,7 +205,7 @@ class Job(JobMemory):
             memory is not None
             and same
             and memory.exit is None
-            and not self._gives_way(memory, envelope, hello)
+            and not self._is_replaced(memory, envelope, hello)
         ):
             if hello.pid in memory.others or len(memory.others) < OTHERS_MAX:
                 memory.other_pids[hello.pid] = envelope.unix_ns
@@ -218,7 +218,7 @@ class Job(JobMemory):
         if memory is not None and same and memory.exit is not None:
             new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
 
-    def _gives_way(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
+    def _is_replaced(self, memory: RankMemory, envelope: Envelope, hello: Hello) -> bool:
         """Whether the new process replaces the one that has this rank now."""
         if memory.sender != envelope.sender:
             return hosts.is_quiet(self, memory.sender)

@@ -141,7 +141,7 @@ class LiveSource:
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
         """Ask the relay for the stacks of these ranks (empty: all)."""
-        link, deaf = self._link, self._deaf()
+        link, deaf = self._link, self._why_no_request()
         if link is None or deaf:
             return f"no stacks can be asked for: {deaf}"
         if self._at is not None:
@@ -152,7 +152,7 @@ class LiveSource:
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Have the relay send a signal to a rank."""
-        link, deaf = self._link, self._deaf()
+        link, deaf = self._link, self._why_no_request()
         if link is None or deaf:
             return f"no signal was sent: {deaf}"
         if self._at is not None:
@@ -180,7 +180,7 @@ class LiveSource:
             self._answered.clear()
         return _sentence(reply)
 
-    def _deaf(self) -> str | None:
+    def _why_no_request(self) -> str | None:
         """Why no request can be sent to the relay now."""
         if self._ended():
             return "the job has ended"

@@ -93,7 +93,7 @@ class Tape:
             job is not self._job and at <= self._last_unix_ns
         ):
             return
-        if envelope.kind == "HostState" and not self._tells_something(envelope.sender, job):
+        if envelope.kind == "HostState" and not self._is_news(envelope.sender, job):
             return
         self._last_unix_ns = max(self._last_unix_ns, at)
         self._firsts.setdefault(envelope.kind, at)
@@ -112,8 +112,9 @@ class Tape:
         if at - segment.begin_unix_ns >= SEGMENT_NS or segment.cost >= most:
             self._begin(job)
 
-    def _tells_something(self, sender: str, job: Job) -> bool:
-        """When all is over a relay goes on to say that there is nobody: that is not kept."""
+    def _is_news(self, sender: str, job: Job) -> bool:
+        """Whether a report of a host is kept. The relay of an ended job goes on to report that no
+        rank lives; of these only the first is kept."""
         known = job.hosts.get(sender)
         if known is None:
             return False

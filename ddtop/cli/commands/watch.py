@@ -194,11 +194,11 @@ class _Watch:
                 now = time.time_ns()
                 self._entry = msgspec.structs.replace(self._entry, heartbeat_unix_ns=now)
             return
-        hopeless = self._hopeless(look, time.monotonic())
+        hopeless = self._why_no_more_events(look, time.monotonic())
         if hopeless is not None:
             raise CommandError(f"ddtop: {hopeless[0]}", hopeless[1])
 
-    def _hopeless(self, look: Look, now: float) -> tuple[str, int] | None:
+    def _why_no_more_events(self, look: Look, now: float) -> tuple[str, int] | None:
         """Why no more events can arrive, and the exit code; None if more may arrive."""
         from ddtop.viewer import live
         from ddtop.viewer.follower import JOIN_S, why_silent

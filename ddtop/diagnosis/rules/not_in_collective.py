@@ -143,12 +143,12 @@ def _kind(snapshot: Snapshot, blame: Blame, policy: Policy) -> Kind:
         return Kind.LEFT_EARLY
     if rank.state is State.SILENT:
         return Kind.INTERPRETER_FROZEN
-    if rank.reported.phase == "leaving" or _ran_dry(snapshot, rank, blame, policy):
+    if rank.reported.phase == "leaving" or _has_fewer_batches(snapshot, rank, blame, policy):
         return Kind.LEFT_EARLY
     return Kind.NOT_IN_COLLECTIVE
 
 
-def _ran_dry(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
+def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy: Policy) -> bool:
     """Whether its DataLoader is exhausted and has delivered fewer batches than that of a waiter."""
     loader = rank.loader.report
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:

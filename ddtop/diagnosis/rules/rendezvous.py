@@ -250,7 +250,7 @@ def _mismatch(snapshot: Snapshot, joining: Joining) -> list[Finding]:
         ),
     ):
         counts = Counter(values.values())
-        if len(counts) < 2 or (name == "backend" and _share_a_word(list(counts))):
+        if len(counts) < 2 or (name == "backend" and _have_common_name(list(counts))):
             continue
         odd = _minority(
             values, counts, len(seen) if name == "WORLD_SIZE" else None, name == "store"
@@ -295,7 +295,7 @@ def _stores(ranks: list[RankFacts]) -> dict[int, str]:
     return found
 
 
-def _share_a_word(values: list[str]) -> bool:
+def _have_common_name(values: list[str]) -> bool:
     words = [{part.rpartition(":")[2] for part in value.lower().split(",")} for value in values]
     return bool(set.intersection(*words))
 
@@ -329,7 +329,11 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     strange = [(rank, way) for rank, way in ways if _is_stranger(rank, way, bool(taken))]
     if strange or taken:
         return [_stranger(joining, taken, strange)]
-    cut = [(rank, way) for rank, way in ways if _cannot(way) and not _explained(snapshot, way)]
+    cut = [
+        (rank, way)
+        for rank, way in ways
+        if _cannot_reach_store(way) and not _explained(snapshot, way)
+    ]
     thrown = [
         rank
         for rank in joining.gave_up
@@ -434,7 +438,7 @@ def _stranger(
     )
 
 
-def _cannot(way: Rendezvous) -> bool:
+def _cannot_reach_store(way: Rendezvous) -> bool:
     if way.sockets is None or "ESTABLISHED" in way.sockets or (way.local and way.listener_ours):
         return False
     if way.probe == "open":

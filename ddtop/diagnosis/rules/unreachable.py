@@ -36,10 +36,10 @@ def rule(context: Context) -> list[Finding]:
         return []
     if not joining.inside:
         return _after_the_end(joining)
-    return _in_vain(snapshot, joining, policy) or _does_not_return(snapshot, joining, policy)
+    return _cannot_connect(snapshot, joining, policy) or _does_not_return(snapshot, joining, policy)
 
 
-def _in_vain(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     dialling = [
         rank
         for rank in joining.inside

@@ -210,7 +210,11 @@ def first_from_outside(
     early = [rank for rank in gone if went_unix_ns(rank) <= latest]
     early = [rank for rank in early if not _cleaned_up(rank)] or early
     first_lost = min(went_unix_ns(rank) for rank in lost)
-    struck = [rank for rank in early if _struck(rank) and went_unix_ns(rank) <= first_lost]
+    struck = [
+        rank
+        for rank in early
+        if _ended_by_foreign_signal(rank) and went_unix_ns(rank) <= first_lost
+    ]
     if struck:
         return tuple(struck), len(struck) == 1
     left = tuple(rank for rank in early if not failed(rank))
@@ -225,7 +229,7 @@ def first_from_outside(
     return (left, all(waited)) if any(waited) else (tuple(lost), False)
 
 
-def _struck(rank: RankFields) -> bool:
+def _ended_by_foreign_signal(rank: RankFields) -> bool:
     """Whether a signal ended it that no launcher sends, and no library after an error."""
     number = rank.process.exit.signal if rank.process.exit is not None else None
     return number not in (None, int(signal.SIGABRT)) and not _cleaned_up(rank)

@@ -77,7 +77,9 @@ def waits_of(
             if since is None:
                 continue
             name = progress.group
-            if not _really_waits(facts) and not (name in nccl and stuck_on_gpu(facts, policy)):
+            if not _thread_waits_for_it(facts) and not (
+                name in nccl and stuck_on_gpu(facts, policy)
+            ):
                 continue
             front = fronts.get(name)
             if front is None:
@@ -189,7 +191,7 @@ _ELSEWHERE_CALLS = frozenset(
 _ELSEWHERE_WCHANS = ("nanosleep", "pipe_read", "pipe_write", "n_tty_read")
 
 
-def _really_waits(facts: RankFields) -> bool:
+def _thread_waits_for_it(facts: RankFields) -> bool:
     """Whether something of it is open, and its thread waits for that.
 
     An open asynchronous collective holds nobody up while the thread computes, sleeps or waits for a

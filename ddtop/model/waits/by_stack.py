@@ -1,10 +1,10 @@
 """Waits of ranks that are read from outside: nobody counts their collectives, so the frames of the
 main threads decide.
 
-Frames do not say which group a rank waits in, nor for whom. So a rank in a call for other ranks
-waits for all ranks that are in no such call, and only where these frames leave no other reading: a
-rank that leaves such calls again may belong to another group, and a thread that runs at one line
-may be in the next call of the same kind at each look.
+Frames do not show in which group a rank waits, nor for which ranks. So a rank in a call for other
+ranks is taken to wait for all ranks that are in no such call, but only if these frames can mean
+nothing else. A rank that leaves such calls again may belong to another group. A thread that runs at
+one line may be in the next call of the same kind at each look.
 """
 
 from __future__ import annotations

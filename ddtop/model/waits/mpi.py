@@ -1,8 +1,8 @@
 """What a rank does in MPI, in the terms of process groups and calls, so that one graph serves both.
 
-The agent reports it, and the relay reads it from the state page. The later look counts, because
-calls that hold the GIL silence the agent. A blocking collective is open on its communicator; a Wait
-is open in all that its requests stand for.
+The agent reports it, and the relay also reads it from the state page. The newer of the two counts,
+because the agent cannot report during calls that hold the GIL. A blocking collective is open on its
+communicator; a Wait is open in every operation of its requests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ddtop.wire.records import Collective, Exit, GroupProgress, OpenCall, Proces
 def newest(
     state: RankState, process: ProcessState | None, ended: Exit | None = None
 ) -> MpiState | None:
-    """What is known of the rank's MPI: the later look, with the details that only the agent has.
+    """What is known of the rank's MPI: the newer look, with the details that only the agent has.
 
-    Of a rank that has ended: what its page said.
+    For a rank that has ended: the last content of its page.
     """
     own, outside = state.mpi, process.mpi if process is not None else None
     outside = (ended.mpi if ended is not None else None) or outside

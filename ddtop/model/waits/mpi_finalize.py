@@ -2,10 +2,11 @@
 
 MPI_Finalize is collective, so a rank in it waits for all ranks that have not come to it.
 
-Every program whose ranks have unequal work ends like that. So only a rank without progress is
-waited for, and only where no rank waits for one that is in Finalize. Otherwise the early one is the
-one to name, or the rank that waits has a cause of its own. It is not known for whom a Win.Fence
-waits; but where all others make no progress outside MPI, it can only be for them.
+Every program whose ranks have unequal work ends like this. So only a rank without progress counts
+as the reason for the wait, and only if no rank waits for one that is in Finalize. If one does, the
+rank that came to Finalize too early is the one to name, or the rank that waits has another cause.
+It is not known for which ranks a Win.Fence waits. If all others make no progress outside MPI, it
+can only be for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Waits for single ranks: send, recv and monitored_barrier; and new_group, for which all must come.
 
-A call is on the state page before it starts, with its peer and tag, so an open one is certain.
-Whether it can end is seen on the peer's side: it can if the peer is in the opposite call with this
-rank and this tag. If the peer is anywhere else, the wait is an edge to it.
+A call is on the state page before it starts, with its peer and tag, so an open call is certain. It
+can end if the peer is in the opposite call with this rank and this tag. If the peer is anywhere
+else, the wait is an edge to the peer.
 
 Two things remain uncertain: data on its way (a matched pair that is stuck is the network's fault),
 and a recv from any rank, which waits for no one in particular.

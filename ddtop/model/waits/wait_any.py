@@ -1,9 +1,9 @@
 """Waits that one of several ranks can end: a receive from any rank, a Waitany.
 
-A master in such a receive is idle, not held up, as long as one of the others may still send. It is
-an edge only where all of them wait themselves, are stuck, or have gone: an edge to those that are
-stuck, otherwise to each of them. Ranks that may still send are found from those that wait for
-nobody, as long as that adds any.
+A master in such a receive is idle, not blocked, as long as one of the others may still send. The
+receive becomes an edge of the graph only if all of them wait themselves, are stuck, or have ended:
+an edge to those that are stuck, otherwise to each of them. The ranks that may still send are found
+step by step: first those that wait for nobody, then those that wait only for these.
 """
 
 from __future__ import annotations

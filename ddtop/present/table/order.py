@@ -229,7 +229,7 @@ class Filter:
         host = clean(rank.host or "").lower()
         if self.hosts and not any(part in host for part in self.hosts):
             return False
-        there = not self.places or self._stands_there(rank)
+        there = not self.places or self._has_coordinates(rank)
         if not there or (self.numbers and not self._compares(rank, time_unix_ns)):
             return False
         if not self.words:
@@ -247,7 +247,7 @@ class Filter:
                 return False
         return True
 
-    def _stands_there(self, rank: RankFacts) -> bool:
+    def _has_coordinates(self, rank: RankFacts) -> bool:
         known = {name: place for name, place, _ in rank.comm.coordinates}
         return all(
             name in known and any(known[name] in part for part in parts)

@@ -188,7 +188,7 @@ class Dumps:
             self._enter(target, PY_SPY)
         elif state in "Tt":
             target.why.append("stopped: it cannot run a handler (kill -CONT lets it go on)")
-            self._last_way(target)
+            self._try_py_spy(target)
         elif self._is_silent(target.watched):
             self._signal(target)
         elif self._ask_agent(hello.pid, target.first_request, target.automatic):
@@ -202,7 +202,7 @@ class Dumps:
             self._signal(target)
         elif target.step == AGENT and age > AGENT_S:
             target.why.append(f"its agent reports, but gave no stacks within {AGENT_S:g} s")
-            self._last_way(target)
+            self._try_py_spy(target)
         elif target.step == LOOK and age >= LOOK_S:
             self._send_signal(target, age)
         elif target.step == SIGNAL:
@@ -222,7 +222,7 @@ class Dumps:
         why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
         if why is not None:
             target.why.append(why)
-            self._last_way(target)
+            self._try_py_spy(target)
             return
         target.threads = gil_wait.threads_of(hello.pid)
         self._enter(target, LOOK)
@@ -235,21 +235,21 @@ class Dumps:
         why = why or signal.send(hello, watched.pidfd)
         if why is not None:
             target.why.append(why)
-            self._last_way(target)
+            self._try_py_spy(target)
             return
         self._enter(target, SIGNAL)
 
     def _read_signal(self, target: _Target, age: float) -> None:
-        threads = self._grown_up(target)
+        threads = self._threads_of_whole_file(target)
         if threads:
             self._answered(target, "signal", threads)
         elif age > SIGNAL_S:
             state = _state(target.watched.hello.pid) or "gone"
             number = target.watched.hello.dump_signal
             target.why.append(f"signal {number} not handled within {age:.1f} s (state {state})")
-            self._last_way(target)
+            self._try_py_spy(target)
 
-    def _grown_up(self, target: _Target) -> tuple[ThreadStack, ...]:
+    def _threads_of_whole_file(self, target: _Target) -> tuple[ThreadStack, ...]:
         """The threads in the dump file, once it has stopped growing."""
         data = signal.written(target.watched.hello)
         if len(data) != target.size or not faulthandler_text.is_complete(data):
@@ -257,7 +257,7 @@ class Dumps:
             return ()
         return faulthandler_text.parse(data)
 
-    def _last_way(self, target: _Target) -> None:
+    def _try_py_spy(self, target: _Target) -> None:
         if target.native:
             self._unanswered(target, "; ".join(target.why))
         else:
@@ -392,7 +392,7 @@ class Dumps:
             os.close(pidfd)
 
     def _read_signal_of_child(self, target: _Target, child: _Child, age: float) -> None:
-        threads = self._grown_up(target)
+        threads = self._threads_of_whole_file(target)
         if threads:
             self._tell_of_child(target, child, "signal", threads, None)
         if threads or age > SIGNAL_S:

@@ -56,7 +56,7 @@ def why_not(hello: Hello, pid: int, start_ticks: int, policy: Policy) -> str | N
     masks = _masks(pid)
     if masks is None or registry.start_ticks(pid) != start_ticks:
         return "gone"
-    return _deaf(masks, number) or _closed(pid, hello.dump_fd, path)
+    return _why_not_handled(masks, number) or _closed(pid, hello.dump_fd, path)
 
 
 def _python_may_run(page: PageView, policy: Policy) -> str | None:
@@ -69,7 +69,7 @@ def _python_may_run(page: PageView, policy: Policy) -> str | None:
     return "its agent is stuck while Python runs" if stepped else None
 
 
-def _deaf(masks: dict[str, int], number: int) -> str | None:
+def _why_not_handled(masks: dict[str, int], number: int) -> str | None:
     bit = 1 << (number - 1)
     if not masks["SigCgt"] & bit:
         return f"does not catch signal {number}"

@@ -82,9 +82,9 @@ class PySpy:
         self.note: str | None = None
         self.call: str | None = None
         self.asleep: bool | None = None
-        self._ways = _ways(pid, native, nonblocking)
+        self._argument_lists = _argument_lists(pid, native, nonblocking)
         if arguments:
-            self._ways.insert(0, ("--locals", *self._ways[0]))
+            self._argument_lists.insert(0, ("--locals", *self._argument_lists[0]))
         self._asked_native = native
         self._process: subprocess.Popen[bytes] | None = None
         self._output = self._errors = -1
@@ -130,7 +130,9 @@ class PySpy:
 
     def _start(self) -> None:
         _unreaped[:] = [process for process in _unreaped if process.poll() is None]
-        self._start_of = _Start(["dump", "--json", *self._ways[0], "--pid", str(self.pid)])
+        self._start_of = _Start(
+            ["dump", "--json", *self._argument_lists[0], "--pid", str(self.pid)]
+        )
 
     def _take_started(self) -> bool:
         """Whether py-spy runs by now; where it could not be started, the result says why."""
@@ -153,7 +155,7 @@ class PySpy:
             if code == 0
             else explain(self.pid, errors or f"it ended with code {code}")
         )
-        way = self._ways.pop(0)
+        way = self._argument_lists.pop(0)
         if not isinstance(found, str):
             self._result, self.note = found, self._less(way)
             self.call = call_of(output, self.pid) if "--locals" in way else None
@@ -161,7 +163,7 @@ class PySpy:
             return
         if self._first_error is None:
             self._first_error = found
-        if self._ways and not _hopeless(self.pid):
+        if self._argument_lists and not _is_final(self.pid):
             self._start()
         else:
             self._result = self._first_error
@@ -382,7 +384,7 @@ def may_trace_others() -> bool:
         return False
 
 
-def _ways(pid: int, native: bool, nonblocking: bool) -> list[tuple[str, ...]]:
+def _argument_lists(pid: int, native: bool, nonblocking: bool) -> list[tuple[str, ...]]:
     """Arguments to try, best first."""
     if nonblocking or _state(pid) in ("T", "t"):
         # Twice: what is read from a running process can be torn.
@@ -405,7 +407,7 @@ def _readable(pid: int) -> bool:
     return True
 
 
-def _hopeless(pid: int) -> bool:
+def _is_final(pid: int) -> bool:
     """Whether other arguments would not change the answer."""
     return _state(pid) in ("", "Z", "X") or not _readable(pid)
 

@@ -93,7 +93,7 @@ def event_row(
     cells = {
         "time": (units.clock(row.unix_ns), "dim"),
         "what": _what(row, glyphs),
-        "stood": _stood(row, now_unix_ns),
+        "stood": _duration(row, now_unix_ns),
         "text": _text(row),
     }
     if row.unix_ns > now_unix_ns:
@@ -121,7 +121,7 @@ def _what(row: EventRow, glyphs: Glyphs) -> Span:
     return f"{mark} {clean(entry.finding.kind)}", "dim" if entry.over_unix_ns is not None else style
 
 
-def _stood(row: EventRow, now_unix_ns: int) -> Span:
+def _duration(row: EventRow, now_unix_ns: int) -> Span:
     entry = row.entry
     if entry.what != FINDING:
         return "", "dim"

@@ -105,10 +105,10 @@ def add_finding(
         page.heading("what to do")
         page.text(clean(finding.advice), "bold", f"  {page.glyphs.arrow} ")
     if entry is not None and (len(entry.words) > 1 or entry.over_unix_ns is not None):
-        _story(page, entry)
+        _earlier_sentences(page, entry)
 
 
-def _story(page: Page, entry: Entry) -> None:
+def _earlier_sentences(page: Page, entry: Entry) -> None:
     page.heading("how it went")
     for at, words in entry.words:
         page.text(words, "", f"  {units.clock(at)}  ")

@@ -45,10 +45,10 @@ from ddtop.words.ranks import rank_list
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
 EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
-"""Shorter times, for a command whose user waits for the verdict."""
+"""Shorter pauses, for a command whose user waits for the verdict."""
 FIRST_S = 15.0
-"""A dashboard also has the shorter times at first: until each rank was read twice, at most so
-long."""
+"""A dashboard starts with the shorter pauses, until each rank was read twice, but at most for this
+time."""
 CLOSER_S = 0.05
 """The pause between samples of a rank that is in no communication call while others wait, until
 this is certain."""
@@ -153,7 +153,7 @@ class OutsideSource:
 
     @property
     def _eager(self) -> bool:
-        """Somebody waits for the verdict: at a prompt, or for the first one in a dashboard."""
+        """Whether a user waits for the verdict: at a prompt, or at the start of a dashboard."""
         first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged
         return self._asked_for or first
 
@@ -169,7 +169,7 @@ class OutsideSource:
         """Looks are cheap, so nothing has to change."""
 
     def travel(self, at_unix_ns: int | None) -> None:
-        """Nothing is kept to travel in."""
+        """Does nothing: earlier moments are not kept."""
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
         """A full dump of these ranks (empty: all) and of their known workers; it pauses each for
@@ -288,7 +288,7 @@ class OutsideSource:
         )
 
     def _some_joins(self, living: Sequence[_Watched]) -> bool:
-        """Whether ranks are in init_process_group, and none has come out of it."""
+        """Whether ranks are in init_process_group, and none has left it."""
         looks = [look for one in living if (look := one.track.look()) is not None]
         return any(look.kind == INIT for look in looks) and not any(look.waits for look in looks)
 
@@ -400,7 +400,7 @@ class OutsideSource:
                 return
 
     def _begin_next(self, now_s: float) -> bool:
-        """Begin one more look; False where none is due."""
+        """Begin one more look; False if none is due."""
         busy = len(self._running) + len(self._resting_until_s)
         if self._asked:
             target, request = self._asked.popleft()
@@ -484,7 +484,7 @@ class OutsideSource:
         threads: tuple[ThreadStack, ...],
         now_s: float,
     ) -> None:
-        """Take in where its main thread is."""
+        """Note where its main thread is."""
         now = moment_of(watched.target.pid, time.time_ns())
         main = next((thread for thread in threads if thread.main), None)
         if now is None or main is None:
@@ -527,7 +527,7 @@ class OutsideSource:
             stacks = Stacks(OF_LOOKS, None, pid, now.unix_ns, PY_SPY, result, worker=True)
             self.take_stacks(stacks, watched.target)
 
-    # -- what is said
+    # -- what the commands and the dashboard ask
 
     @property
     def judged(self) -> bool:
@@ -542,7 +542,7 @@ class OutsideSource:
 
     @property
     def asks(self) -> bool:
-        """NCCL's status service has been asked, or is about to be, and has not answered yet."""
+        """Whether NCCL's status service has yet to answer, or to be asked."""
         return self._surface.asks
 
     @property

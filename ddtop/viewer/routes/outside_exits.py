@@ -23,7 +23,7 @@ _MASKS = ("SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:")
 
 
 def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
-    """Those of them that have ended, without waiting."""
+    """The exits of those that have ended by now."""
     poll, held, found = select.poll(), {}, []
     for one in living:
         if one.pidfd is not None:
@@ -38,7 +38,7 @@ class DepartedRanks:
     """The ranks of a job that had ended before the first look, at `began_unix_ns`."""
 
     def __init__(self, departed: Sequence[Departed], pids: Sequence[int]) -> None:
-        """`pids`: of the ranks that live."""
+        """`pids`: those of the ranks that live."""
         self.began_unix_ns = time.time_ns()
         may_outlive = any(_outlives_sigterm(pid) for pid in pids)
         self._waiting = [_unknown(one) if may_outlive else one for one in departed]
@@ -50,8 +50,8 @@ class DepartedRanks:
     def due(
         self, looks: Mapping[int, OutsideLook | None], last_start_unix_ns: int
     ) -> list[Departed]:
-        """Those that certainly existed. A rank without a zombie may not have been started yet,
-        until the others have passed the start.
+        """The ranks that certainly existed. A rank without a zombie may not have been started yet,
+        as long as the others are still starting.
 
         `looks`: the last look at each living rank. `last_start_unix_ns`: when the last of these was
         started.

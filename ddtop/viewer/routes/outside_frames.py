@@ -135,8 +135,7 @@ def _of_line(thread: Thread) -> tuple[str, str] | None:
 
 
 def _place(frames: Sequence[StackFrame], at: int, kind: str | None, call: str | None) -> Place:
-    """The program's own frame, and what the library frame nearest to it that says something is
-    there for."""
+    """The program's own frame, and the meaning of the nearest library frame that has one."""
     frame = frames[at]
     if kind in (COLLECTIVE, P2P):
         word = "collective" if kind == COLLECTIVE else "p2p"

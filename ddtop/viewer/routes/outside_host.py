@@ -22,7 +22,7 @@ from ddtop.wire.records import CommStatus, HostState, ProcessState
 
 
 class Surface:
-    """What /proc, the driver and NCCL say around the ranks. `launcher`: its pid, 0 without one."""
+    """What /proc, the driver and NCCL report around the ranks. `launcher`: its pid, or 0."""
 
     def __init__(self, launcher: int, policy: Policy) -> None:
         self._launcher = launcher
@@ -39,7 +39,7 @@ class Surface:
         self._inside = inside
 
     def note_wait(self, nccl: frozenset[int]) -> None:
-        """Some rank waits without a break: NCCL's status service may be asked.
+        """Ask NCCL's status service, because some rank waits without a break.
 
         `nccl`: the pids of the ranks that may use NCCL. `relay.gpus.ras` knows when it must not
         be asked, such as an old release while a rank is gone.
@@ -49,7 +49,7 @@ class Surface:
 
     @property
     def asks(self) -> bool:
-        """NCCL's status service is to be asked, and has not answered yet."""
+        """Whether NCCL's status service is to be asked and has not answered yet."""
         return self._waits and not self._answered
 
     def look(
@@ -92,7 +92,7 @@ class Surface:
         ]
 
     def close(self) -> None:
-        """End what still reads."""
+        """End the reads that are under way."""
         self._rendezvous.close()
         self._gpus.close()
 

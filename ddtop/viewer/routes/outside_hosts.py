@@ -122,7 +122,7 @@ class OutsideHosts:
         """Looks are cheap, so nothing has to change."""
 
     def travel(self, at_unix_ns: int | None) -> None:
-        """Nothing is kept to travel in."""
+        """Does nothing: earlier moments are not kept."""
 
     async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
         """The stacks of the last samples; no rank is paused for them."""
@@ -131,7 +131,7 @@ class OutsideHosts:
         return None
 
     async def send_signal(self, rank: int, number: int) -> str:
-        """Only on the host itself."""
+        """Refused: only possible on the host itself."""
         host = self._job.snapshot(time.time_ns()).rank(rank).host
         return f"signal {number} was not sent: rank {rank} is on {host}, which is only looked at"
 
@@ -150,7 +150,7 @@ class OutsideHosts:
 
     @property
     def judged(self) -> bool:
-        """Each host has answered, and each of its ranks was looked at twice or has gone."""
+        """Whether each host has answered, and each rank was looked at twice or has ended."""
         if not all(part.frames or part.done for part in self._parts):
             return False
         living = [rank for rank in self._job.snapshot(time.time_ns()).ranks if not rank.gone]
@@ -189,7 +189,7 @@ class OutsideHosts:
 
 
 async def _follow(part: Part, job: Job) -> None:
-    """Take in what one host says, until it has nothing more to say."""
+    """Take in the records of one host until it sends no more."""
     try:
         part.pipe = part.host.start(asks=False)
         await part.pipe.greeted(GREETING_S)

@@ -22,7 +22,7 @@ from ddtop.words.ranks import rank_list
 LEAST_SPAWNED = 2
 """A single child that uses the network is a server or a download, not a job."""
 LOOKED_AT_MAX = 8
-"""Stacks that are read to learn whether a program's children are ranks."""
+"""At most this many stacks are read to find out whether a program's children are ranks."""
 TOGETHER_TICKS = 6000
 """A minute. A program starts its ranks one after the other; a child that ended long before is not a
 rank."""
@@ -84,7 +84,7 @@ class Departed:
 
 def exit_of(one: Departed, order: int) -> Exit:
     """Its end as a record, the `order`th of its job."""
-    """The end of a rank that was not watched."""
+    """How the end of a rank was found that was not watched."""
     code = signal_number = None
     how = "unknown"
     if one.exit_status is not None:

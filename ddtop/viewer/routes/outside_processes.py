@@ -44,7 +44,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class HostProcesses:
-    """The processes by pid, and what is asked of few of them.
+    """The processes by pid, and functions that read more about single ones.
 
     `connections`: the inodes of the TCP sockets that a process has; None where that may not be
     looked at. `watched`: whether an agent of ddtop runs in it.
@@ -110,7 +110,7 @@ def of_node(host: HostProcesses, environ: Mapping[str, str]) -> HostProcesses:
 
 
 def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:
-    """One process; None where there is none of that number."""
+    """The process with this pid; None if there is none."""
     folder = Path(f"/proc/{pid}")
     fields = stat_fields(pid)
     if fields is None:

@@ -17,7 +17,7 @@ from ddtop.wire.outside import COLLECTIVE, INIT, OutsideLook
 from ddtop.wire.stacks import StackFrame
 
 LINE_BYTES_MAX = 1 << 20
-"""A source file beyond this is generated: its lines say nothing."""
+"""A larger source file is generated, and its lines have no meaning for a reader."""
 POLLS_MAX = 1
 """A DataLoader waits for a batch for five seconds, looks at its workers and waits again. One that
 gets a batch sleeps more often until it waits for the next."""
@@ -59,7 +59,7 @@ def moment_of(pid: int, unix_ns: int) -> Moment | None:
 
 
 def _works(pid: int) -> int | None:
-    """How often the threads have gone to sleep that run the collectives of gloo, one each time.
+    """How often the threads that run gloo's collectives have slept: once for each collective.
 
     Source: `comm` and `voluntary_ctxt_switches` of /proc/PID/task. Caveat: send and recv run on the
     thread that calls them. Check: `grep -H . /proc/PID/task/*/comm`.

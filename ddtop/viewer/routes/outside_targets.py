@@ -33,7 +33,7 @@ _FIRST_NAMESPACE = "pid:[4026531836]"
 """The pid namespace of the host: the kernel numbers it the same everywhere."""
 _DISTRIBUTED = "torch/distributed/"
 _CPU_S = 0.25
-"""So long CPU time is measured for the line about a process without stacks."""
+"""How long CPU time is measured for the line about a process without stacks."""
 
 
 class PidsError(ValueError):
@@ -149,7 +149,7 @@ def _where_to_look() -> str:
 
 
 def of_job(job: OutsideJob) -> Targets:
-    """A job that was found, as what `--pid` would come to."""
+    """A job that was found, in the form of the result for `--pid`."""
     return Targets(job.ranks, (), job.notes, job)
 
 
@@ -166,8 +166,8 @@ def _job_of(host: HostProcesses, targets: tuple[Target, ...]) -> OutsideJob | No
 
 
 def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
-    """The targets by rank, and what had to be assumed; where two claim a number the order of the
-    list counts for all."""
+    """The targets by rank, and what had to be assumed. If two claim the same number, all ranks are
+    numbered in the order of the list."""
     known = [one.rank for one in targets if one.rank >= 0 and not one.worker]
     if len(set(known)) < len(known):
         numbers = tuple(
@@ -202,7 +202,7 @@ def _with_workers(found: Mapping[int, Target]) -> list[Target]:
 
 
 def launcher_name(target: Target) -> str:
-    """`torchrun`, or whatever the program is called."""
+    """The name of the program, such as `torchrun`."""
     words = [script_base(word) for word in target.argv[:3] if not word.startswith("-")]
     return words[1] if len(words) > 1 and words[0].startswith("python") else (words or ["?"])[0]
 
@@ -231,7 +231,7 @@ def facts_line(pid: int) -> str:
 
 
 def _look(pid: int) -> Target | str:
-    """The process, or why it cannot be looked at."""
+    """The process, or why it cannot be read."""
     ticks = registry.start_ticks(pid)
     if ticks is None:
         return f"there is no process {pid}"

@@ -22,25 +22,25 @@ from ddtop.wire.records import Command
 
 AGAIN_S = 2.0
 TO_HUB_S = 1.5
-"""A relay accepts within a round trip; a firewall that drops packets says nothing."""
+"""A relay accepts within a round trip. A firewall that drops packets never answers."""
 
 
 class Link(Protocol):
-    """An open connection to a relay; `link.viewer_side.AsyncViewerLink` is one."""
+    """An open connection to a relay, such as `link.viewer_side.AsyncViewerLink`."""
 
     async def send(self, frame: bytes) -> None:
-        """Queue a frame; dropped if it cannot be taken."""
+        """Queue a frame; it is dropped if the queue is full."""
 
     def receive(self, seconds: float) -> AsyncIterator[bytes]:
-        """The frames that come in during the next `seconds`; may end before where the connection
-        did."""
+        """The frames that arrive during the next `seconds`; ends earlier if the connection
+        does."""
 
     def close(self) -> None:
         """Close at once."""
 
 
 class GoneError(Exception):
-    """The job's relay is gone: there is only what it left behind."""
+    """The job's relay has ended, and only its files are left."""
 
 
 class NoContactError(Exception):
@@ -53,7 +53,7 @@ class NoContactError(Exception):
 
 
 class Route(Protocol):
-    """How one job is reached."""
+    """A way to reach one job."""
 
     @property
     def job(self) -> str:
@@ -61,17 +61,17 @@ class Route(Protocol):
 
     @property
     def bounds(self) -> Bounds:
-        """How much may be held of what comes on this route."""
+        """How much memory the data of this route may use."""
 
     def too_much(self) -> str:
-        """What to say when that is used up, one sentence with the next step."""
+        """The sentence for a user when that memory is used up, with the next step."""
 
     async def connect(self, controller: bool) -> Link:
         """A link to the relay that the job has now. `controller`: with the right to send signals.
 
         Raises:
-            GoneError: it has none any more.
-            NoContactError: that cannot be told, or it cannot be reached.
+            GoneError: the job no longer has a relay.
+            NoContactError: the relay cannot be reached, or it is not known whether there is one.
         """
 
     async def to_hub(self, address: str) -> Route | None:
@@ -81,7 +81,7 @@ class Route(Protocol):
         """
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """The last state that the relay left; None where it is the one that was given before.
+        """The last state that the relay left; None if an earlier call has returned the same one.
 
         Raises:
             UnreachableError: there is none, or it cannot be read.
@@ -89,7 +89,7 @@ class Route(Protocol):
 
 
 class TrustedRoute:
-    """The other end has this user's key: what it says is bounded by what a relay keeps."""
+    """No limit: the other end has this user's key, and a relay keeps only a bounded history."""
 
     @property
     def bounds(self) -> Bounds:
@@ -97,7 +97,7 @@ class TrustedRoute:
         return Bounds()
 
     def too_much(self) -> str:
-        """Never said."""
+        """Never used, because there is no limit."""
         return "the relay says too much"
 
     async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
@@ -114,13 +114,13 @@ class LocalRoute(TrustedRoute):
 
     @property
     def job(self) -> str:
-        """As its job file has it."""
+        """The name in the job file."""
         return self._entry.job
 
     async def connect(self, controller: bool) -> Link:
         """Straight to the relay's port, with the user's key."""
         try:
-            # The folder may be on a file server: the screen does not wait for it.
+            # The folder may be on a file server, and the screen must not wait for it.
             again = await in_thread(
                 registry.of_run, self._entry.job, self._entry.run, self._entry.sender
             )
@@ -142,7 +142,7 @@ class LocalRoute(TrustedRoute):
         return PortRoute(self.job, host, int(port))
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """Read once for each state of the job file: a journal may be large, and lie on a file
+        """Read once for each state of the job file, because a journal may be large and on a file
         server."""
         if self._given == self._entry:
             return None
@@ -158,18 +158,18 @@ class PortRoute(TrustedRoute):
 
     @property
     def job(self) -> str:
-        """As the relay's ranks call it."""
+        """The name that the relay's ranks use."""
         return self._job
 
     async def connect(self, controller: bool) -> Link:
-        """ZeroMQ tries again by itself: a relay that is away is one that is not heard."""
+        """ZeroMQ reconnects by itself, so a relay that is away is only not heard."""
         try:
             return AsyncViewerLink(self._address, self._port, registry.secret(), controller)
         except registry.RegistryError as error:
             raise NoContactError(str(error)) from None
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """Nothing: what a relay leaves lies on its host."""
+        """None: the files of the relay are on its host."""
         return None
 
 
