@@ -1,15 +1,14 @@
-"""Which parts of a text are secrets: the one home of these patterns, for the rank, the relay and
-every viewer.
+"""Which parts of a text are secrets. The rank, the relay and every viewer use these patterns.
 
-The rank redacts before anything travels; what a person reads or shares is redacted once more.
+The rank redacts a text before it sends it, and a viewer redacts it again before it shows it.
 Standard library only, and no pattern is compiled before its first use: the agent pays for its
 import in every rank. Every repetition is bounded or cannot overlap the next one, so the time grows
 with the length of the text and no faster.
 
 A secret is known by its name (`--auth X`, `"api_key": "X"`), by its shape (`hf_...`, a JWT), by its
-place (a password in a URL), or, where nothing else tells, by its looks: a long run of letters of
-both cases and digits in no order. Hashes, uuids, paths, and names made of words are kept. A hash in
-lower-case hexadecimal is a secret only behind a secret's name, because a commit looks alike.
+place (a password in a URL), or, if none of these applies, by its randomness: a long run of letters
+of both cases and digits in no order. Hashes, uuids, paths, and names made of words are kept. A hash
+in lower-case hexadecimal is a secret only after a secret's name, because a commit looks the same.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable
 
 HIDDEN = "(redacted)"
 TEXT_CHARACTERS_MAX = 4096
-"""Longer texts of a rank are cut first: what is shown of them is 500 characters at most."""
+"""Longer texts of a rank are cut before, because at most 500 characters of them are shown."""
 OPAQUE_CHARACTERS = 20
 """The shortest bare run that is taken for a secret: names and ids that people choose are shorter
 or have words in them.
@@ -59,8 +58,9 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[a-z]{4,}")
 _CHANGE = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
 CHANGES_RATIO, WORDS_RATIO = 0.35, 0.4
-"""Of letters and digits drawn by chance six in ten neighbours are of different kinds, of words in
-CamelCase three; and fewer than one letter in ten is part of four or more lower-case ones."""
+"""Limits for random text. Among random letters and digits, six in ten neighbours are of different
+kinds; in CamelCase words three. And fewer than one letter in ten is in a run of four or more
+lower-case letters."""
 
 _SHAPES = (
     r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}|AIza[\w-]{30,100}|GOCSPX-[\w-]{20,100}"
@@ -166,9 +166,9 @@ def _may_be_password_after_p(value: str) -> bool:
 def _without_named(text: str) -> str:
     """The text without the values of named secrets.
 
-    Only the name is searched for, its value is read if it is one: the value of another name may
-    have a secret's name in it. The value is judged by its beginning, so that a line of nothing but
-    names takes no long time.
+    Only names are searched for, and the value is read only after a secret's name: the value of
+    another name may have a secret's name in it. The value is judged by its beginning, so that a
+    line of many names does not take long.
     """
     head, beginning, whole = _named()
     parts, at = [], 0

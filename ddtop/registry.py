@@ -342,8 +342,8 @@ def entry_of(data: bytes) -> JobEntry:
 
 
 def read_entries() -> list[JobEntry]:
-    """All jobs of the state folder, newest first; a file that is not a job file of ours is passed
-    over.
+    """All jobs of the state folder, newest first. Files that are not job files of ours are left
+    out.
 
     Raises:
         RegistryError: the folder cannot be used, or does not answer.
@@ -391,8 +391,9 @@ def prune_ended(now_unix_ns: int) -> None:
     """Remove the files of ended jobs, the oldest first: those too many, too old, or with too large
     journals.
 
-    Never those of a job whose relay can be asked; nor does what the parts of such a job write, a
-    journal a host, make others go. What lies there without a job file goes when it is too old.
+    Files of a job whose relay can be asked are never removed, and the journals that its other hosts
+    write do not count against the limit. Files without a job file are removed when they are too
+    old.
     """
     files = _files_by_stem()
     live_bytes, ended = 0, []
@@ -404,8 +405,8 @@ def prune_ended(now_unix_ns: int) -> None:
         else:
             ended.append((entry.ended_unix_ns or entry.heartbeat_unix_ns, size, entry))
     room, numbers = JOURNALS_BYTES_MAX - live_bytes, {False: 0, True: 0}
-    # A hub's files tell of all hosts: what its parts have left comes after every job, and makes
-    # none go.
+    # A hub's files have the facts of all hosts. So the files of its leaves come after every job,
+    # and never cause the removal of one.
     for at, size, entry in sorted(ended, key=lambda one: (one[2].part_of is not None, -one[0])):
         room -= size
         part = entry.part_of is not None
@@ -447,9 +448,9 @@ class UnknownJobError(Exception):
 
 
 def find_job(name: str | None, now_unix_ns: int) -> JobEntry:
-    """The job of that name or unique prefix; without a name the one live job.
+    """The job with that name or unique prefix; without a name the only live job.
 
-    Of several runs of one name the newest is meant.
+    Of several runs with one name the newest is meant.
 
     Raises:
         UnknownJobError: with the jobs there are.
@@ -459,8 +460,8 @@ def find_job(name: str | None, now_unix_ns: int) -> JobEntry:
 
 
 def without_parts(entries: list[JobEntry], now_unix_ns: int) -> list[JobEntry]:
-    """The jobs without those that are a part of another one here: a leaf stays only while it
-    lives and its hub cannot be asked.
+    """The jobs without the parts of other jobs in the list. A leaf stays only while it lives and
+    its hub cannot be asked.
     """
     hubs: dict[tuple[str, str], bool] = {}
     for entry in entries:
@@ -478,8 +479,8 @@ def without_parts(entries: list[JobEntry], now_unix_ns: int) -> list[JobEntry]:
 
 
 def choose_job(entries: Iterable[JobEntry], name: str | None, now_unix_ns: int) -> JobEntry:
-    """The one of these jobs, newest first, that is meant by a name or unique prefix; without a name
-    the one live job.
+    """The job that a name or unique prefix selects among these (newest first); without a name the
+    only live job.
 
     Raises:
         UnknownJobError: with the jobs there are.

@@ -29,7 +29,7 @@ import zmq
 from ddtop.link.penalties import Address, Penalties, attached, packet_filter
 
 HANDSHAKE_S = 5.0
-"""Three round trips; at 200 ms and with a packet lost once that is 2 s."""
+"""Time for three round trips: 2 s if each takes 200 ms and one packet is lost."""
 FULL_AGAIN_S = 1.0
 """Where descriptors run out."""
 BACKLOG = 512
@@ -158,7 +158,7 @@ class Listeners:
         )
 
     def look(self) -> None:
-        """Take in what has happened at the listeners; close and open them."""
+        """Process the events of the listeners; close and open them."""
         now = time.monotonic()
         for _ in range(EVENTS_AT_ONCE):
             try:

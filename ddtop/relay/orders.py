@@ -89,7 +89,7 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     if pid == 1:
         raise OrderError("pid 1 is never signalled: all of its container would end with it")
     if not watched.spoke:
-        raise OrderError(f"pid {pid} has not said itself to this relay that it is rank {rank}")
+        raise OrderError(f"pid {pid} has not itself reported to this relay as rank {rank}")
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
         if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:

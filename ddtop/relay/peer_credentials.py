@@ -1,4 +1,4 @@
-"""Who speaks on a connection of the unix socket: what the kernel recorded when it was made.
+"""The process behind a connection of the unix socket, as the kernel recorded it.
 
 A connection speaks for the process that made it and for no other, as long as it is open. A forked
 child that inherits it speaks for its parent, so it has to make its own. The start time is read when
@@ -19,9 +19,9 @@ from ddtop.link.rank_listener import Credentials
 class Peer:
     """The process behind one connection.
 
-    `foreign`: it lives in another pid namespace, so its numbers are not ours: what it says is
-    shown, and nothing is ever done to it. `pid` is the number that it calls itself, None where that
-    cannot be known.
+    `foreign`: it is in another pid namespace, so its pids mean other processes here. Its records
+    are shown, but it is never signalled or read. `pid`: the pid that it has for itself, None if
+    that cannot be known.
     """
 
     pid: int | None
@@ -29,7 +29,7 @@ class Peer:
     foreign: bool
 
     def may_say(self, pid: int) -> bool:
-        """Whether it may say something about the process that it calls by this number."""
+        """Whether its reports about this pid, in its own namespace, are accepted."""
         return pid > 0 and (self.pid is None or self.pid == pid)
 
 
@@ -52,7 +52,7 @@ def _namespace(pid: str) -> str | None:
 
 
 def _own_number(pid: int) -> int | None:
-    """Its pid in its own namespace, the last of the line NSpid."""
+    """Its pid in its own namespace: the last number of the line NSpid."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
             if line.startswith("NSpid:"):

@@ -1,6 +1,6 @@
-"""How often ranks may be asked for stacks: once in two seconds each.
+"""Limits how often ranks are asked for stacks: each rank once in two seconds.
 
-Requests that come in between wait together for the next turn. A dump costs each rank milliseconds
+Requests that arrive earlier wait together for the next turn. A dump costs each rank milliseconds
 during which nothing else runs in its interpreter, and many kilobytes in the recording. A viewer
 that asked a thousand times a second slowed a job from 72 steps a second to 10. Times are the
 relay's monotonic s.
@@ -12,11 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 EVERY_S = 2.0
-"""A person does not read faster, and twenty milliseconds in two seconds are one percent."""
+"""Nobody reads stacks faster than this, and a dump of 20 ms every two seconds costs one percent."""
 NATIVE_EVERY_S = 30.0
-"""py-spy stops a process while it reads, for seconds in a large one."""
+"""py-spy stops a process while it reads, which takes seconds for a large one."""
 SHARED_S, SHARED_MAX = 60.0, 16
-"""For so long, and of so many dumps, it is known who shares them."""
+"""How long, and for how many dumps, the viewers that share them are remembered."""
 
 Ranks = frozenset[int] | None
 """None: all."""
@@ -34,19 +34,19 @@ class Asked:
 
 @dataclass
 class Turn:
-    """One dump, for everybody who asked. Its name is that of the first request."""
+    """One dump for all viewers that asked. Its name is that of the first request."""
 
     due: float
     asked: dict[bytes, Asked] = field(default_factory=dict)
 
     @property
     def first(self) -> Asked:
-        """Whose request it goes by."""
+        """The request that gives the dump its name."""
         return next(iter(self.asked.values()))
 
     @property
     def ranks(self) -> Ranks:
-        """All ranks that somebody wants."""
+        """The ranks of all its requests."""
         found: set[int] = set()
         for one in self.asked.values():
             if one.ranks is None:
@@ -56,8 +56,8 @@ class Turn:
 
 
 class Turns:
-    """When which ranks were asked, who waits for the next turn, and who shares the answers of the
-    last ones.
+    """The times at which ranks were asked, the requests that wait for the next turn, and the
+    viewers that share the last dumps.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Turns:
 
     @property
     def due(self) -> float:
-        """When `take` has something; infinity when nobody waits."""
+        """When `take` will return a turn; infinity if no request waits."""
         return self._waiting.due if self._waiting is not None else float("inf")
 
     def ask(self, asked: Asked, now: float) -> None:
-        """Put a request in. `take` gives it back when its turn has come.
+        """Queue a request. `take` returns it when its turn has come.
 
         If a viewer asks again, its new request replaces the one that waits.
         """
@@ -84,7 +84,7 @@ class Turns:
         turn.asked[asked.viewer] = asked
 
     def take(self, now: float) -> Turn | None:
-        """The turn that has come, once."""
+        """The turn that is due; returned once."""
         turn = self._waiting
         if turn is None or now < turn.due:
             return None
@@ -99,12 +99,12 @@ class Turns:
         return turn
 
     def sharers(self, name: str, rank: int | None) -> list[Asked]:
-        """Who else wants this answer of the dump of that name."""
+        """The other viewers that want this answer of the dump with that name."""
         _, others = self._shared.get(name, (0.0, ()))
         return [one for one in others if one.ranks is None or rank in one.ranks]
 
     def note(self, ranks: Collection[int] | None, now: float) -> None:
-        """These ranks are asked now, by whomever."""
+        """Note that these ranks are asked now."""
         self._at = {rank: at for rank, at in self._at.items() if now - at < EVERY_S}
         if ranks is None:
             self._all_at = now

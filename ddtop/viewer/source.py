@@ -21,7 +21,7 @@ class Dump:
     """A request for stacks that this viewer made.
 
     `expected`: how many answers (also "did not answer, because") will come, None until the relay
-    has said so; `answered`: how many came. `refused`: why nothing will come.
+    has reported it; `answered`: how many came. `refused`: why nothing will come.
     """
 
     request: str

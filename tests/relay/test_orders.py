@@ -95,7 +95,7 @@ def test_a_process_that_has_not_said_hello_itself_is_not_signalled(watched):
     """The relay before this one wrote it down; it may have been another one that said so."""
     one, child = watched
 
-    with pytest.raises(OrderError, match="has not said itself"):
+    with pytest.raises(OrderError, match="has not itself reported"):
         send_signal(Watched(one.hello, one.pidfd), ("3", str(child.pid), "15"))
 
     assert child.poll() is None

@@ -117,7 +117,7 @@ async def test_of_a_silent_driver_only_its_silence_is_reported():
     """Numbers of forty seconds ago would be believed."""
     snapshot = silent()
     text = "\n".join(page(snapshot, 2))
-    assert "silent for 41 s: what it said last is left out" in text
+    assert "silent for 41 s: its last values are left out" in text
     assert "GPU 2: nothing is reported of it" in text
 
     async with watching(live(snapshot), size=(80, 24)) as (app, pilot):
@@ -126,7 +126,7 @@ async def test_of_a_silent_driver_only_its_silence_is_reported():
         await pilot.pause()
         shown = "\n".join(screen_text(app))
 
-    assert shown.count("  8 GPUs  driver silent 41s: what it said last is left out") == 1
+    assert shown.count("  8 GPUs  driver silent 41s: its last values are left out") == 1
     assert "GPU 0" not in shown
     assert "41.0G" not in shown
 

@@ -33,7 +33,7 @@ class LateByStack:
 
 
 def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
-    """Who may be late after these looks, however few they are; None where nobody can be.
+    """The ranks that may be late after these looks, even if there are few; None for none.
 
     A rank without looks rules out all others.
     """
@@ -68,7 +68,7 @@ def _together(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
 
 
 def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
-    """Who is late for certain: looked at often enough, and the others wait anew each time."""
+    """The ranks that are certainly late: there were enough looks, and each wait is a new one."""
     found = suspects_of(looks, policy)
     if found is None or found.seconds < policy.stack_late_s:
         return None

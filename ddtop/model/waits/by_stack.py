@@ -1,5 +1,5 @@
-"""Waits of ranks that are read from outside: nobody counts their collectives, so the frames of the
-main threads decide.
+"""Waits of ranks that are read from outside. Their collectives are not counted, so the frames of
+the main threads decide.
 
 Frames do not show in which group a rank waits, nor for which ranks. So a rank in a call for other
 ranks is taken to wait for all ranks that are in no such call, but only if these frames can mean

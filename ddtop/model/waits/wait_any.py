@@ -38,7 +38,7 @@ def any_waits_of(
     now_unix_ns: int,
     policy: Policy,
 ) -> tuple[PeerWait, ...]:
-    """The receives that nobody can end any more, each waiting for all ranks that might have."""
+    """The receives that no rank can end any more; each waits for all ranks that might have."""
     choices = list(_choices(ranks, {group.name: group.ranks for group in groups}))
     if not choices:
         return ()

@@ -289,7 +289,7 @@ def condition_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> 
         facts.progress.last_unix_ns is not None
         and now_unix_ns - facts.progress.last_unix_ns < policy.cpu_window_s * 1e9
     ):
-        # It goes on in another group, in batches or in steps, however little CPU that takes.
+        # It makes progress in another group, in batches or in steps, even with little CPU.
         return WORKING
     if facts.process.working is None:
         return UNKNOWN

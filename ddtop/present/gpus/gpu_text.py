@@ -201,7 +201,7 @@ def driver_line(
 ) -> Line:
     """One row that replaces the rows of GPUs whose driver does not answer."""
     text = driver_text(watch, policy)
-    more = clean(watch.why) if watch.why is not None else "what it said last is left out"
+    more = clean(watch.why) if watch.why is not None else "its last values are left out"
     style = "warning" if watch.why is not None else "critical"
     lead = f"  {units.plural(gpus, 'GPU')}" if gpus else "  GPUs"
     spans: Line = ((f"{lead:<10}", "dim"), (text, style), (f": {more}", ""))

@@ -1,9 +1,9 @@
 """Whether C code holds the GIL of a process, from two looks at its threads.
 
-A silent agent is no proof. On a crowded host neither the agent nor the thread that runs Python gets
-a CPU for seconds, and a relay that gets none has not read what was sent. The proof has two parts. A
-thread that waits for the GIL wakes every 5 ms to ask for it again. And whoever runs Python gives
-the GIL away when it is asked, as soon as it has a CPU.
+A silent agent is no proof. On a crowded host, the agent and the thread that runs Python may get no
+CPU for seconds, and a relay without CPU has not read what was sent. The proof has two parts. First,
+a thread that waits for the GIL wakes every 5 ms to ask for it again. Second, a thread that runs
+Python releases the GIL on request, as soon as it has a CPU.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from ddtop.procfs import stat_fields, switches
 
 THREADS_MAX = 512
-"""A look at so many threads takes 20 ms."""
+"""The limit of threads: a look at this many takes 20 ms."""
 WAKES_PER_S = 50.0
-"""A quarter of what a thread that waits for the GIL does on an idle host."""
+"""A quarter of the wake-ups of a thread that waits for the GIL on an idle host."""
 CPU_RATIO = 0.5
 """A thread that is ready and has less than this share of a core lacks CPU time."""
 

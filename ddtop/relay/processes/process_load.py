@@ -144,8 +144,8 @@ def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
                     )
     except OSError:
         return None
-    # A thread that has ended leaves the listing, and what it has waited stays in the sum; so does
-    # that of a number given anew.
+    # A thread that has ended leaves the listing, and its waits stay in the sum; so do those of a
+    # thread whose number now belongs to another one.
     watch.delays_ended += sum(
         delay for name, delay in watch.delays.items() if found.get(name, -1) < delay
     )

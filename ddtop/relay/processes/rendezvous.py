@@ -34,7 +34,7 @@ be."""
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who listens on a port; all None: nobody. `ours`: a process of this run."""
+    """The process that listens on a port; all None: none. `ours`: it belongs to this run."""
 
     pid: int | None = None
     command: str | None = None
@@ -71,7 +71,7 @@ class RendezvousWatch:
     def look(
         self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int
     ) -> RendezvousLook:
-        """What is to be seen now; nothing while nobody has been inside for long."""
+        """What is seen now; nothing as long as no rank has been inside for long."""
         inside = [one for one in watched if _inside(one, now_mono_ns, self._inside_ns)]
         if not inside:
             self._owners.clear()

@@ -257,7 +257,7 @@ def _mpi(watched: Watched) -> MpiState | None:
 
 
 def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Exit:
-    """How the process ended, what it said last and who outlived it, seen at `unix_ns`.
+    """How the process ended, its last report, and what outlived it, as seen at `unix_ns`.
 
     `order`: exits before this one.
     """

@@ -52,5 +52,5 @@ def _is_relay(pid: int) -> bool:
     try:
         return _OURS in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        # It has gone in between: it keeps nobody waiting.
+        # It has ended in between, so nothing has to be done.
         return True

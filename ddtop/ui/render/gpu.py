@@ -115,7 +115,7 @@ def _driver(watch: GpuWatch | None) -> str:
         return ""
     if watch.why is not None:
         return f"cannot be asked: {clean(watch.why)}"
-    return f"silent for {units.duration((watch.age_ms or 0) / 1000)}: what it said last is left out"
+    return f"silent for {units.duration((watch.age_ms or 0) / 1000)}: its last values are left out"
 
 
 def _busy(rank: RankFacts, device: Device | None) -> str:

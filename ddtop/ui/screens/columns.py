@@ -18,8 +18,8 @@ from ddtop.ui.widgets.key_bar import Key
 CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
 NO_ROOM, NO_GPU, NOT_KNOWN = "no room", "no GPU", "unknown"
 _TEXT = (
-    "RANK, STATE and NOW are always there. What a width has no room for goes first where it is told"
-    " elsewhere too."
+    "RANK, STATE and NOW are always there. A narrow terminal first hides columns whose facts are"
+    " shown elsewhere too."
 )
 
 

@@ -101,7 +101,7 @@ class TrustedRoute:
         return "the relay says too much"
 
     async def to_hub(self, address: str) -> Route | None:  # noqa: ARG002 - the protocol has it
-        """None: whoever chose this route chose that relay."""
+        """None: the user has already chosen the relay with this route."""
         return None
 
 

@@ -133,23 +133,23 @@ class SshTarget:
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, as a sentence. `words`: what ssh has printed."""
-        said = "; ".join(list(words)[-WORDS_SHOWN:])
+        text = "; ".join(list(words)[-WORDS_SHOWN:])
         code = error.code
         if code == SSH_FAILED:
-            return f"no contact with {self.name}" + (f": {said}" if said else "")
-        if code == NOT_FOUND or (code is not None and "not found" in said and "ddtop" in said):
+            return f"no contact with {self.name}" + (f": {text}" if text else "")
+        if code == NOT_FOUND or (code is not None and "not found" in text and "ddtop" in text):
             called = self.ddtop or "ddtop"
             return (
                 f"{called} is not found on {self.name} (a command over ssh has a short PATH); "
                 "say where it is: --remote /path/to/venv/bin/ddtop"
             )
-        if code is not None and "No such command" in said:
+        if code is not None and "No such command" in text:
             return (
                 f"the ddtop on {self.name} is too old to be looked through: install the same"
                 " version on both"
             )
-        text = f"{self.name} does not answer as this ddtop does: {error}"
-        return f"{text} ({said})" if said and code is not None else text
+        why = f"{self.name} does not answer as this ddtop does: {error}"
+        return f"{why} ({text})" if text and code is not None else why
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class RemoteTarget(Protocol):
         """
 
     def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
-        """Those of the jobs there that are meant; `_host` is how the bridge calls its host."""
+        """The jobs there that the user means; `_host`: the host's name as the bridge reports it."""
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
         """What went wrong, as a sentence. `words`: what the started program has printed."""

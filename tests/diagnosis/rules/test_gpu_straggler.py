@@ -1,5 +1,5 @@
-"""On NCCL a slow GPU shows in no time of arrival: it is told by what the cards draw, and only where
-nothing else explains that.
+"""On NCCL a slow GPU does not show in arrival times. It is found by the power that the GPUs draw,
+and only if nothing else explains that.
 """
 
 from __future__ import annotations
