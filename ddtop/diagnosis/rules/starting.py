@@ -270,6 +270,8 @@ def _candidates_do(found: list[Candidate]) -> str:
             return f"stuck in {frame.function} ({file_line(frame)})"
         call = found[0].process.syscall
         return f"stuck (in {call})" if call else "stuck"
+    if all(one.lacks_cpu for one in found):
+        return "ready to run, and other processes have the CPUs"
     return "still working" if any(one.working or one.woke for one in found) else "there"
 
 

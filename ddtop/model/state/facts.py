@@ -418,8 +418,15 @@ class Candidate:
 
     @property
     def stands_still(self) -> bool:
-        """It neither works nor wakes, and no disk holds it."""
-        return self.working is False and not self.woke and self.process.state != "D"
+        """It neither works nor wakes, no disk holds it, and it does not lack a CPU."""
+        idle = self.working is False and not self.woke
+        return idle and self.process.state != "D" and not self.lacks_cpu
+
+    @property
+    def lacks_cpu(self) -> bool:
+        """It is ready to run and gets next to no CPU, because other processes have it. The wait for
+        a CPU is no wake-up, so `woke` may be False all that time."""
+        return self.working is False and self.process.state == "R"
 
     @property
     def imports(self) -> bool:

@@ -283,7 +283,10 @@ def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
 # -- candidates
 
 
-def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, **candidacy):
+SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
+
+
+def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", **candidacy):
     """Rank 2's process exists, but has no number yet: it sleeps before init_process_group."""
     job = early(3, absent=[2])
     for rank in job.ranks:
@@ -295,10 +298,10 @@ def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, **candidacy):
         job.host_says = {"candidacies": (Candidacy(4999, started_unix_ns=began, **candidacy),)}
     for second in range(seconds):
         if second > 2:
-            cpu_ns, switches = cpu_per_s * second * SECOND, switches_per_s * second
-            sleep = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
+            cpu_ns, switches = int(cpu_per_s * second * SECOND), switches_per_s * second
+            place = SLEEP if state == "S" else {}
             job.candidates = (
-                ProcessState(None, 4999, "S", cpu_ns=cpu_ns, switches=switches, **sleep),
+                ProcessState(None, 4999, state, cpu_ns=cpu_ns, switches=switches, **place),
             )
         job.passes(1)
     return job
@@ -338,6 +341,18 @@ def test_a_child_that_wakes_now_and_then_is_a_warning():
     job = spawned(switches_per_s=1)
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
+
+
+def test_a_child_that_gets_no_cpu_is_a_warning():
+    """It imports on a crowded host: it is always ready to run, and never wakes because it never
+    sleeps."""
+    job = spawned(cpu_per_s=0.01, state="R", mark="of the same parent", torch_loaded=True)
+
+    assert job.ever() == [("warning", "late-to-init", (2,))]
+    assert (
+        "process 4999 of the same parent is ready to run, and other processes have the CPUs"
+        in job.finding().summary
+    )
 
 
 def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
