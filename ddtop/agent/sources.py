@@ -86,6 +86,12 @@ SOURCES = (
     ProbeRow("megatron", "frameworks.megatron", after="megatron.training.training"),
     ProbeRow("composer", "frameworks.composer", after="composer.trainer.trainer"),
     ProbeRow("ray-train", "frameworks.ray_train", after="ray.train.v2.api.train_fn_utils"),
+    ProbeRow(
+        "ray-train errors",
+        "frameworks.ray_train",
+        after="ray.train.v2._internal.execution.worker_group.thread_runner",
+        wrap="wrap_errors",
+    ),
     _titan("torchtitan metrics", "torchtitan.components.metrics", "wrap_metrics"),
     _titan("torchtitan trainer", "torchtitan.trainer", "wrap_trainer"),
     _titan("torchtitan validator", "torchtitan.components.validate", "wrap_validator"),

@@ -1,17 +1,22 @@
 """Ray Train: a worker's function has the loop, and reports its numbers.
 
 Source: `ray.train.report(metrics, checkpoint)` in a worker (Ray 2.60, train/v2/api/
-train_fn_utils.py). Caveat: values that are no numbers are left out. Ray does not pass DDTOP on to
-its workers: set it in `runtime_env={"env_vars": {"DDTOP": "1"}}`. Check: Ray's dashboard.
+train_fn_utils.py), and what Ray makes of an exception of that function (train/v2/_internal/
+execution/worker_group/thread_runner.py). Caveat: values that are no numbers are left out. Ray does
+not pass DDTOP on to its workers: set it in `runtime_env={"env_vars": {"DDTOP": "1"}}`. Check: Ray's
+dashboard.
 """
 
 from __future__ import annotations
 
+import threading
 from types import ModuleType
 from typing import Any
 
+from ddtop.agent import current
 from ddtop.agent.frameworks.fabric import LogSource
 from ddtop.agent.frameworks.wrapping import first_number, noting
+from ddtop.agent.probes import exceptions_uncaught
 
 STEPS = ("step", "global_step", "training_iteration", "iteration")
 
@@ -19,6 +24,25 @@ STEPS = ("step", "global_step", "training_iteration", "iteration")
 def wrap(module: ModuleType) -> None:
     """Note what is reported."""
     noting(module, "report", ReportSource().note_report, "progress of ray-train")
+
+
+def wrap_errors(module: ModuleType) -> None:
+    """Note the exception that ends a worker's function.
+
+    Ray catches it in the thread of the function and ends all workers at once, with the same exit
+    code: nothing else says which of them failed.
+    """
+    noting(
+        module, "construct_user_exception_with_traceback", _note_error, "exceptions of ray-train"
+    )
+
+
+def _note_error(error: BaseException, *_more: Any, **_named: Any) -> None:
+    rank = current.get()
+    if rank is None or isinstance(error, SystemExit):
+        return
+    name = threading.current_thread().name
+    exceptions_uncaught.note(rank, type(error), error, error.__traceback__, name, leads=True)
 
 
 class ReportSource(LogSource):

@@ -6,8 +6,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from ddtop.agent import current
 from ddtop.agent.frameworks import accelerate, fabric, ray_train
 from ddtop.agent.guard import guard
+from ddtop.agent.probes import exceptions_uncaught
 from ddtop.agent.progress_notes import progress_notes
 from tests.agent.frameworks.reading import OnDevice, phase_now
 
@@ -73,6 +75,26 @@ def test_what_a_ray_worker_reports_is_the_progress():
     assert module.report({"step": 12, "epoch": 1, "loss": 0.25, "text": "x"}) == "reported"
     found = progress_notes.sources["ray-train"].read()
     assert (found.step, found.epoch, found.loss) == (12, 1.0, 0.25)
+
+
+def test_the_exception_that_ray_catches_is_the_ranks(monkeypatch):
+    """ray 2.60: thread_runner.py catches it in the thread of the function; both workers then leave
+    with one exit code."""
+    found = []
+    monkeypatch.setattr(current, "_rank", "this rank")
+    monkeypatch.setattr(
+        exceptions_uncaught, "note", lambda *what, leads: found.append((*what, leads))
+    )
+    module = ModuleType("thread_runner")
+    module.construct_user_exception_with_traceback = lambda e, exclude_frames=0: ("for Ray", e)
+    ray_train.wrap_errors(module)
+
+    error = RuntimeError("planted")
+    made = module.construct_user_exception_with_traceback(error, exclude_frames=3)
+    module.construct_user_exception_with_traceback(SystemExit(1))
+
+    assert made == ("for Ray", error)
+    assert found == [("this rank", RuntimeError, error, None, "MainThread", True)]
 
 
 def test_a_logger_that_is_called_in_a_new_way_is_off_and_the_program_goes_on():
