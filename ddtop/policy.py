@@ -262,8 +262,7 @@ class Policy:
     oversubscribed_own_ratio: float = 0.5
     """... and the ranks use this share of their CPUs: a neighbour's load is not theirs to fix."""
     oversubscribed_room_cores: float = 0.25
-    """... for each rank: what the ranks use and what their main threads wait for may exceed the
-    CPUs by this much and still fit."""
+    """... for each rank: CPU time used and waited for may exceed the CPUs by this much and fit."""
     oversubscribed_threads_factor: float = 2.0
     """... or this many threads for each CPU run or are ready to run, over all threads of the ranks.
     Those alone would not fit, even on a host without other processes. OpenMP's threads lack CPUs
@@ -383,8 +382,7 @@ class Policy:
     gpu_wait_members: int = 3
     """GPUs compared. With only two, nobody can know which one is normal."""
     gpu_wait_most_ratio: float = 0.95
-    """Share of the others that have to draw that little. With many GPUs, one or two may have a
-    problem of their own; with up to twenty, none."""
+    """Share of the others that have to draw that little: of many, one may have its own problem."""
     gpu_wait_told_ratio: float = 0.75
     """Share of a group's members that have to be known. All may wait for an unknown one."""
     gpu_wait_below_peak_ratio: float = 0.8
@@ -402,10 +400,10 @@ class Policy:
     stack_late_ratio: float = 0.1
     """It is in a call for others in this share of its looks at most."""
     stack_one_wait_ratio: float = 0.25
-    """A waiter was in one and the same wait in this share of its looks at most. Validating or
-    saving once is one long wait, and no straggler."""
-    stack_late_wait_ratio: float = 0.4
-    """The others together are in collectives in this share of their looks, each in two thirds."""
+    """Of a waiter's looks, one wait has this share at most: a validation is one long wait."""
+    stack_late_wait_ratio: float = 0.5
+    """The others together are in collectives in this share of their looks, each in two thirds. If
+    rank 0 validates every few seconds, the others reach 0.4."""
     stack_late_chance: float = 1e-4
     """Chance finds a rank that waits like the others so seldom in a call less often than this."""
     nccl_wait_s: float = 1.0

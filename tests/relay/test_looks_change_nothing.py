@@ -14,6 +14,8 @@ from tests.relay.dumps import ranks as ranks_room
 from tests.relay.dumps.ranks import Ranks
 
 LOOKS, CALL_MS = 10, 200
+LONG_CALL_MS = 3000
+"""Longer than the two looks that prove who holds the GIL: else no signal is sent."""
 
 COUNTS = (
     ranks_room.RANK[: ranks_room.RANK.index("def hold_the_gil")]
@@ -66,6 +68,8 @@ def count(*_):
     print(json.dumps(counts), flush=True)
     sys.stdin.read(1)
 
+# As the agent of a rank, it waits for the GIL while a call holds it.
+threading.Thread(target=like_an_agent, daemon=True).start()
 say()
 count()
 """  # noqa: E501
@@ -111,7 +115,7 @@ def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
     over = tmp_path / "over"
     ranks = Ranks()
     try:
-        one = ranks.start("count", words=("held", str(CALL_MS), str(over)))
+        one = ranks.start("count", words=("held", str(LONG_CALL_MS), str(over)))
         # One signal may come between two calls; of several at least one meets a call.
         for number in range(4):
             ranks.dumps.ask(f"person {number}", [one])

@@ -78,6 +78,9 @@ def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateBySt
     ratio = _together(known, found.waiters)
     if ratio < policy.stack_late_wait_ratio:
         return None
+    if len(found.ranks) > len(found.waiters):
+        # Most ranks work while few wait: these have less to do, as at the end of uneven data.
+        return None
     seen = all(_is_seen(known[rank], ratio, policy) for rank in found.ranks)
     return found if seen and all(_waits(known[rank], policy) for rank in found.waiters) else None
 
