@@ -22,10 +22,12 @@ from tests.diagnosis.rules.io_stall import stalled
 from tests.diagnosis.rules.loader_stuck import starving
 from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
 from tests.diagnosis.rules.no_progress import all_stand
+from tests.diagnosis.rules.rendezvous import all_enter, meets
 from tests.diagnosis.rules.starting import early, enter, missing
 from tests.diagnosis.rules.straggler import answers, job_with
 from tests.gpu_jobs import GIB, GpuJob, card, holding, stranger
 from tests.jobs import FakeJob, trained, unix_ns
+from tests.spread import SpreadJob
 
 LONG_S = 3600.0
 ROOM = Path(ddtop.diagnosis.__file__).parent
@@ -185,7 +187,36 @@ def a_hot_gpu():
     return job
 
 
+def a_frozen_interpreter():
+    job = trained()
+    job.passes(0.5)
+    job.ranks[1].freezes()
+    job.others_wait(1)
+    job.passes(8)
+    return job
+
+
+def a_host_that_is_down():
+    job = SpreadJob(8, 4)
+    job.trains(6)
+    job.goes_silent("node2")
+    job.others_wait(4, 5)
+    job.passes(12)
+    return job
+
+
+def a_peer_at_the_address_of_a_bridge():
+    job = meets(2)
+    all_enter(job, 0, listens=("172.17.0.1:41234", "0.0.0.0:29500"))
+    all_enter(job, 1, dials=("172.17.0.1:41234",))
+    job.passes(10)
+    return job
+
+
 CASES = [
+    (a_frozen_interpreter, "interpreter-frozen", {"still_limit_s": LONG_S}),
+    (a_host_that_is_down, "host-lost", {"host_lost_s": LONG_S}),
+    (a_peer_at_the_address_of_a_bridge, "peer-unreachable", {"init_missing_limit_s": LONG_S}),
     (a_stopped_rank, "rank-stopped", {"stopped_limit_s": LONG_S}),
     (a_rank_elsewhere, "not-in-collective", {"still_limit_s": LONG_S}),
     (a_rank_at_work, "not-in-collective", {"working_limit_s": LONG_S}),
