@@ -91,9 +91,7 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
         return None
     inside = tuple(rank for rank in snapshot.ranks if _is_inside(rank))
     entered = [since for rank in inside if (since := entered_unix_ns(rank)) is not None]
-    entered += [
-        hello.init_unix_ns for rank in gave_up if (hello := rank.hello) and hello.init_unix_ns
-    ]
+    entered += [at for rank in gave_up if (at := _failed_init_unix_ns(rank)) is not None]
     entered += [
         one.init_unix_ns
         for rank in snapshot.ranks
@@ -126,14 +124,24 @@ def _communicated(rank: RankFacts) -> bool:
 
 def _rendezvous_failed(rank: RankFacts) -> bool:
     """Whether an error of the network or the store ended its init_process_group."""
-    if (
-        rank.hello is None
-        or rank.hello.init_unix_ns is None
-        or rank.reported.exception is None
-        or not fatal_exception(rank)
-    ):
+    error = rank.reported.exception
+    if error is None or _failed_init_unix_ns(rank) is None or not fatal_exception(rank):
         return False
-    return bool(_GAVE_UP.search(f"{rank.reported.exception.type} {rank.reported.exception.text}"))
+    return bool(_GAVE_UP.search(f"{error.type} {error.text}"))
+
+
+def _failed_init_unix_ns(rank: RankFacts) -> int | None:
+    """When a rank entered the init_process_group that failed.
+
+    A port that is taken ends the call within milliseconds, before the agent has reported that it
+    began. Then the traceback shows the call, and the time is that of the exception.
+    """
+    if rank.hello is not None and rank.hello.init_unix_ns is not None:
+        return rank.hello.init_unix_ns
+    error = rank.reported.exception
+    if error is None or not any(frame.function in INIT_CALLS for frame in error.frames):
+        return None
+    return error.unix_ns
 
 
 def port_was_taken(rank: RankFacts) -> bool:

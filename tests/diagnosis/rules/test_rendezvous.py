@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from ddtop.wire.stacks import StackFrame
 from tests.diagnosis.rules.rendezvous import all_enter, meets
 from tests.diagnosis.rules.starting import enter
 from tests.jobs import BASE, SECOND
@@ -261,6 +263,26 @@ def test_ranks_that_gave_up_without_a_connection_could_not_reach_the_store():
 
 
 STRANGER = {"listener_pid": 99, "listener_ours": False, "listener_command": "python old.py"}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"), [("init_process_group", "master-unreachable"), ("serve", "rank-crashed")]
+)
+def test_a_rank_that_fails_before_its_agent_has_reported_the_call_is_known_by_its_traceback(
+    function, kind
+):
+    """A port that is taken ends init_process_group within milliseconds."""
+    job = meets(2)
+    all_enter(job, 1, **STRANGER)
+    rank = job.ranks[0]
+    rank.raises("DistNetworkError", "failed to listen. name: EADDRINUSE")
+    frames = (StackFrame("main", "/home/ada/t.py", 3), StackFrame(function, "/lib/c10d.py", 9))
+    rank.exception = msgspec.structs.replace(rank.exception, frames=frames)
+    rank.ends(1)
+    job.passes(3)
+
+    assert rank.hello().init_unix_ns is None
+    assert job.finding().kind == kind
 
 
 def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
