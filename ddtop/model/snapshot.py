@@ -97,7 +97,9 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         apart=hosts.apart(reports.hosts),
         orders=tuple(job.orders),
         mutes=muted,
-        progress=job_progress.of_job(ranks, pace.still_since_unix_ns is not None),
+        progress=job_progress.of_job(
+            ranks, pace.still_since_unix_ns is not None or end is not None
+        ),
         last_run=job.last_run,
         axes=_axes(job, ranks),
     )

@@ -544,6 +544,11 @@ class Snapshot:
         known = {name: place for name, place, _ in rank.comm.coordinates}
         return tuple((axis.name, known[axis.name]) for axis in self.axes if axis.name in known)
 
+    @property
+    def is_still(self) -> bool:
+        """No rank makes progress, or the job has ended."""
+        return self.still_since_unix_ns is not None or self.ended is not None
+
     def rank(self, number: int) -> RankFacts:
         """The facts of one rank; a rank outside the world is `missing`."""
         if 0 <= number < len(self.ranks) and self.ranks[number].rank == number:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ddtop.model.state.facts import RankFacts
-from ddtop.wire.progress import TRAIN, TrainingProgress
+from ddtop.wire.progress import IDLE, TRAIN, TrainingProgress
 
 T = TypeVar("T")
 
@@ -54,13 +54,14 @@ def of_job(ranks: Iterable[RankFacts], still: bool = False) -> TrainingProgress 
 
 
 def as_it_stands(progress: TrainingProgress, still: bool) -> TrainingProgress:
-    """Without a time left if the job is `still`: nobody knows when it goes on, or whether.
+    """Without a time left and without rates if the job is `still`: nobody knows when it goes on, or
+    whether, and a framework's rates are those of its last report.
 
-    In a validation or a checkpoint no steps are expected, so the time stays.
+    In a validation or a checkpoint no steps are expected, so they stay.
     """
-    if not still or progress.eta_s is None or progress.phase not in (None, TRAIN):
+    if not still or progress.phase not in (None, TRAIN, IDLE):
         return progress
-    return msgspec.structs.replace(progress, eta_s=None)
+    return msgspec.structs.replace(progress, eta_s=None, samples_per_s=None, tokens_per_s=None)
 
 
 def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.model.state.facts import ProgressFacts, RankFacts, State
 from ddtop.model.state.job_progress import of_job
 from ddtop.wire.progress import TrainingProgress
@@ -35,18 +37,23 @@ def test_steps_are_the_median_and_the_loss_is_the_lowest_ranks():
     assert (found.step, found.total_steps, found.loss) == (12, 99, 2.5)
 
 
-def test_a_job_that_makes_no_progress_has_no_time_left():
-    told = TrainingProgress("lightning", 701, 2000, phase="train", eta_s=600.0)
+@pytest.mark.parametrize("phase", [None, "train", "idle"])
+def test_a_job_that_makes_no_progress_has_no_time_left_and_no_rates(phase):
+    """Lightning is idle once its Trainer has been ended."""
+    reported = TrainingProgress(
+        "lightning", 701, 2000, phase=phase, samples_per_s=41.0, tokens_per_s=9.0, eta_s=600.0
+    )
+    moves, still = job(reported, reported), job(reported, reported, still=True)
 
-    assert job(told, told).eta_s == 600.0
-    assert job(told, told, still=True).eta_s is None
-    assert job(told, still=True).step == 701
+    assert (moves.eta_s, moves.samples_per_s, moves.tokens_per_s) == (600.0, 41.0, 9.0)
+    assert (still.eta_s, still.samples_per_s, still.tokens_per_s) == (None, None, None)
+    assert still.step == 701
 
 
 def test_a_job_that_saves_a_checkpoint_keeps_its_time_left_though_no_steps_are_made():
-    told = TrainingProgress("lightning", 701, 2000, phase="checkpoint", eta_s=600.0)
+    reported = TrainingProgress("lightning", 701, 2000, phase="checkpoint", eta_s=600.0)
 
-    assert job(told, still=True).eta_s == 600.0
+    assert job(reported, still=True).eta_s == 600.0
 
 
 def test_the_job_saves_a_checkpoint_while_one_of_its_ranks_does():
