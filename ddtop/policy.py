@@ -428,7 +428,8 @@ class Policy:
     gil_wakes_per_s: float = 50.0
     """A thread that waits for the GIL wakes every 5 ms. One that sleeps in C with it does not."""
     busy_ratio: float = 0.5
-    """Cores used by a process without children whose main thread computes, though now asleep."""
+    """Cores used by a thread that computes: one that is ready and uses less lacks a CPU. Also by a
+    process without children that computes, though it sleeps now."""
     spinning_ratio: float = 0.5
     """Cores used by a rank in a call of MPI that spins. A library that sleeps there uses none."""
     same_line_s: float = 3.0

@@ -14,6 +14,7 @@ from ddtop.diagnosis.gpus import (
     lasting_strangers,
     why_held,
 )
+from ddtop.diagnosis.pressure import delay_of, used_cores_of
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.straggler_facts import Late
@@ -136,7 +137,7 @@ def _of_gil(
     # A busy machine delays the samples on all ranks of a host, and so does a lack of CPU on one
     # rank.
     if (
-        own - max(median(_held(other) for other in others), _delay(rank))
+        own - max(median(_held(other) for other in others), delay_of(rank))
         < policy.cause_held_part * share
     ):
         return None
@@ -263,8 +264,8 @@ def _of_cpu(
     host: HostState | None,
     policy: Policy,
 ) -> Cause | None:
-    delay = _delay(rank)
-    more = delay - median(_delay(other) for other in others)
+    delay = delay_of(rank)
+    more = delay - median(delay_of(other) for other in others)
     # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
     # code is the better explanation.
     if more < max(policy.cause_part * share, policy.cause_cpu_part * _most(rank, others)[0]):
@@ -302,13 +303,13 @@ def _of_other_programs(
     Then all ranks lack CPU time, now one more and now another, and the scheduler makes the
     differences between their samples. A function that explains half of the wait is still the cause.
     """
-    delay, host = _delay(rank), host_of(rank, snapshot)
+    delay, host = delay_of(rank), host_of(rank, snapshot)
     if delay < policy.cause_part * share or host is None or host.load is None:
         return None
     if _most(rank, others)[0] >= policy.cause_part * share:
         return None
     mates = [one for one in snapshot.ranks if one.agent.sender == rank.agent.sender]
-    used = sum(_used(one) for one in mates)
+    used = sum(used_cores_of(one) for one in mates)
     if host.cores - used < policy.foreign_cores or (host.load.runnable or 0) <= host.cores:
         return None
     text = (
@@ -323,14 +324,6 @@ def _of_other_programs(
         "end the other programs on that host (top), or give the ranks CPUs of their own: taskset,"
         " --exclusive, --cpus-per-task",
     )
-
-
-def _used(rank: RankFacts) -> float:
-    return (rank.process.pressure.used_cores or 0.0) if rank.process.pressure is not None else 0.0
-
-
-def _delay(rank: RankFacts) -> float:
-    return (rank.process.pressure.delay_ratio or 0.0) if rank.process.pressure is not None else 0.0
 
 
 def _of_memory(

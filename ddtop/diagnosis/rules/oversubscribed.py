@@ -7,6 +7,7 @@ from statistics import median
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.pressure import delay_of, threads_delay_of, used_cores_of
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.records import HostState
@@ -23,7 +24,7 @@ def rule(context: Context) -> list[Finding]:
         if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
             continue
         throttled = median([_throttled(rank) for rank in ranks])
-        delayed = median([_delayed(rank) for rank in ranks])
+        delayed = median([delay_of(rank) for rank in ranks])
         if throttled >= policy.throttled_ratio:
             found.append(
                 _finding(
@@ -60,17 +61,6 @@ def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     )
 
 
-def _delayed(rank: RankFacts) -> float:
-    return (rank.process.pressure.delay_ratio or 0.0) if rank.process.pressure is not None else 0.0
-
-
-def _used(rank: RankFacts) -> float:
-    """Cores over the same time as the delays. Over two seconds the value varies, and the finding
-    would appear and disappear with it.
-    """
-    return (rank.process.pressure.used_cores or 0.0) if rank.process.pressure is not None else 0.0
-
-
 def _throttled(rank: RankFacts) -> float:
     return (
         (rank.process.pressure.throttled_ratio or 0.0) if rank.process.pressure is not None else 0.0
@@ -83,8 +73,8 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
     Two single-threaded ranks on two cores wait only because of other processes.
     """
     cpus = _cpus(host, ranks)
-    used = sum(_used(rank) for rank in ranks)
-    wanted = used + sum(_delayed(rank) for rank in ranks)
+    used = sum(used_cores_of(rank) for rank in ranks)
+    wanted = used + sum(delay_of(rank) for rank in ranks)
     return (
         used >= policy.oversubscribed_own_ratio * cpus
         and wanted > cpus + policy.oversubscribed_room_cores * len(ranks)
@@ -97,19 +87,11 @@ def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool
     Other processes can make these threads wait, but cannot increase their number, unless they take
     nearly all CPU time.
     """
-    used = sum(_used(rank) for rank in ranks)
+    used = sum(used_cores_of(rank) for rank in ranks)
     if used < policy.oversubscribed_threads_own_ratio * _cpus(host, ranks):
         return False
-    wanted = used + sum(_delayed(rank) + _threads_delayed(rank) for rank in ranks)
+    wanted = used + sum(delay_of(rank) + threads_delay_of(rank) for rank in ranks)
     return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
-
-
-def _threads_delayed(rank: RankFacts) -> float:
-    return (
-        (rank.process.pressure.threads_delay_cores or 0.0)
-        if rank.process.pressure is not None
-        else 0.0
-    )
 
 
 def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
@@ -120,7 +102,7 @@ def _cpus(host: HostState, ranks: list[RankFacts]) -> int:
 
 def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> str | None:
     """How many CPUs other processes use, if all CPUs are in use."""
-    others = _cpus(host, ranks) - sum(_used(rank) for rank in ranks)
+    others = _cpus(host, ranks) - sum(used_cores_of(rank) for rank in ranks)
     if others < policy.foreign_cores:
         return None
     return (
@@ -174,8 +156,8 @@ def _finding(
     threads = sum(rank.process.report.threads or 0 for rank in ranks if rank.process.report)
     summary = f"{ranks_text(numbers)} of {host.host} {what}"
     evidence = [
-        f"rank {rank.rank}: {_delayed(rank):.0%} of the last {pressure.seconds:.0f} s ready"
-        f" without a CPU, {_used(rank):.2f} cores used"
+        f"rank {rank.rank}: {delay_of(rank):.0%} of the last {pressure.seconds:.0f} s ready"
+        f" without a CPU, {used_cores_of(rank):.2f} cores used"
         for rank in ranks[:8]
         if (pressure := rank.process.pressure) is not None
     ]
@@ -195,7 +177,7 @@ def _finding(
         # The number of runnable threads changes with each sample, so it is not part of the
         # sentence.
         summary += f": {host.cores} cores for {len(ranks)} ranks with {threads} threads"
-        waiting = sum(_threads_delayed(rank) for rank in ranks) / len(ranks)
+        waiting = sum(threads_delay_of(rank) for rank in ranks) / len(ranks)
         advice = _fewer(omp, max(1, host.cores // len(ranks)), waiting)
     throttled = any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks)
     beside = _beside_others(host, ranks, policy) if not throttled else None
@@ -222,7 +204,7 @@ def _load_lines(host: HostState, ranks: list[RankFacts], policy: Policy) -> list
     """Other threads of the ranks, all threads of the host, and the hypervisor."""
     runnable = host.load.runnable if host.load is not None else None
     evidence = []
-    wanting = sum(_threads_delayed(rank) for rank in ranks)
+    wanting = sum(threads_delay_of(rank) for rank in ranks)
     if wanting >= 1.0:
         evidence.append(
             f"besides the main threads {wanting:.0f} threads of the ranks were ready to run without"

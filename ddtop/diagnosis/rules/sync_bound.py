@@ -7,6 +7,7 @@ from statistics import median
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.pressure import delay_of
 from ddtop.diagnosis.straggler_cause import flame
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.straggler_facts import Balance
@@ -69,12 +70,7 @@ def _finding(
 ) -> Finding:
     group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
     lead = members[0]
-    crowded = median(
-        [
-            (one.process.pressure.delay_ratio or 0.0) if one.process.pressure is not None else 0.0
-            for one in members
-        ]
-    )
+    crowded = median([delay_of(one) for one in members])
     op = next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
     places = flame(lead, policy)
     pending = median([one.comm.wait_ratio or 0.0 for one in members])

@@ -231,7 +231,9 @@ class Dumps:
         watched, hello = target.watched, target.watched.hello
         why = None if self._is_silent(watched) else "its agent was heard: Python runs"
         why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
-        why = why or gil_wait.python_may_run(target.threads, gil_wait.threads_of(hello.pid), age)
+        why = why or gil_wait.python_may_run(
+            target.threads, gil_wait.threads_of(hello.pid), age, self._policy
+        )
         why = why or signal.send(hello, watched.pidfd)
         if why is not None:
             target.why.append(why)

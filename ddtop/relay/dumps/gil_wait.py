@@ -12,14 +12,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddtop.policy import Policy
 from ddtop.procfs import stat_fields, switches
 
 THREADS_MAX = 512
 """The limit of threads: a look at this many takes 20 ms."""
-WAKES_PER_S = 50.0
-"""A quarter of the wake-ups of a thread that waits for the GIL on an idle host."""
-CPU_RATIO = 0.5
-"""A thread that is ready and has less than this share of a core lacks CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,10 @@ def threads_of(pid: int) -> dict[int, Thread] | None:
 
 
 def python_may_run(
-    before: dict[int, Thread] | None, now: dict[int, Thread] | None, seconds: float
+    before: dict[int, Thread] | None,
+    now: dict[int, Thread] | None,
+    seconds: float,
+    policy: Policy,
 ) -> str | None:
     """Why Python may run in this process, from two looks that lie so far apart.
 
@@ -69,13 +69,13 @@ def python_may_run(
     waits = {
         number
         for number, thread in now.items()
-        if thread.wakes - before[number].wakes >= WAKES_PER_S * seconds
+        if thread.wakes - before[number].wakes >= policy.gil_wakes_per_s * seconds
     }
     if not waits:
         return "no thread of it waits for the GIL: Python may run"
     for number in now.keys() - waits:
         ran_ns = now[number].ran_ns - before[number].ran_ns
-        if now[number].letter == "R" and ran_ns < CPU_RATIO * seconds * 1e9:
+        if now[number].letter == "R" and ran_ns < policy.busy_ratio * seconds * 1e9:
             return "a thread of it lacks CPU time: Python may run"
     return None
 

@@ -15,6 +15,7 @@ from ddtop.diagnosis.finding import Verdict
 from ddtop.link.viewer_side import AsyncViewerLink, ViewerLink, admits
 from ddtop.model.state.facts import Snapshot
 from ddtop.relay.hub.discovery import numeric
+from ddtop.relay.hub.topology import hub_wanted
 from ddtop.viewer.background import in_thread
 from ddtop.viewer.engine import Bounds
 from ddtop.viewer.follower import JOIN_S, Follower, UnreachableError, last_state, request
@@ -135,11 +136,10 @@ class LocalRoute(TrustedRoute):
 
     async def to_hub(self, address: str) -> Route | None:
         """The hub's port, if it accepts the user's key within `TO_HUB_S` for each address."""
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")
-        if not (host and port.isdigit() and await in_thread(_accepts, host, int(port))):
+        at, _ = hub_wanted(address)
+        if at is None or not await in_thread(_accepts, *at):
             return None
-        return PortRoute(self.job, host, int(port))
+        return PortRoute(self.job, *at)
 
     async def left(self) -> tuple[Snapshot, Verdict] | None:
         """Read once for each state of the job file, because a journal may be large and on a file

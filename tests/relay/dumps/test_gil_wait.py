@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from ddtop.policy import POLICY
 from ddtop.relay.dumps.gil_wait import Thread, python_may_run, threads_of
 
 MAIN, AGENT, LOOK_S = 100, 101, 0.25
@@ -28,7 +30,7 @@ def looks(letter="S", ran_ms=0, wakes=0, agent_letter="S", agent_wakes=50, agent
     ids=["blocked in C", "in the kernel", "computing in C"],
 )
 def test_c_code_holds_the_gil_while_the_agent_asks_for_it_again_and_again(main):
-    assert python_may_run(*looks(**main), LOOK_S) is None
+    assert python_may_run(*looks(**main), LOOK_S, POLICY) is None
 
 
 @pytest.mark.parametrize(
@@ -43,14 +45,14 @@ def test_c_code_holds_the_gil_while_the_agent_asks_for_it_again_and_again(main):
 )
 def test_otherwise_python_may_run(change, why):
     """At load 100 an agent is silent for seconds, and the program runs Python all the same."""
-    assert why in (python_may_run(*looks(**change), LOOK_S) or "")
+    assert why in (python_may_run(*looks(**change), LOOK_S, POLICY) or "")
 
 
 def test_threads_that_cannot_be_read_or_that_change_prove_nothing():
     before, now = looks()
 
-    assert "cannot be read" in (python_may_run(before, None, LOOK_S) or "")
-    assert "come and go" in (python_may_run(before, now | {102: now[AGENT]}, LOOK_S) or "")
+    assert "cannot be read" in (python_may_run(before, None, LOOK_S, POLICY) or "")
+    assert "come and go" in (python_may_run(before, now | {102: now[AGENT]}, LOOK_S, POLICY) or "")
 
 
 def test_the_threads_of_a_real_process_are_read():
@@ -59,3 +61,11 @@ def test_the_threads_of_a_real_process_are_read():
     assert mine is not None
     assert mine[os.getpid()].ran_ns > 0
     assert threads_of(2**22 + 1) is None
+
+
+@pytest.mark.parametrize("limit", [{"gil_wakes_per_s": 1e6}, {"busy_ratio": 1e6}])
+def test_the_policy_says_what_proves_that_c_code_holds_the_gil(limit):
+    computing = looks(letter="R", ran_ms=240)
+
+    assert python_may_run(*computing, LOOK_S, POLICY) is None
+    assert python_may_run(*computing, LOOK_S, replace(POLICY, **limit)) is not None
