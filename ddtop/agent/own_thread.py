@@ -58,7 +58,7 @@ class OwnThread:
 
 
 def _show_name() -> None:
-    """Call this thread `ddtop` for whoever looks at the job. Check: `top -H -p PID`."""
+    """Name this thread `ddtop`, so that other tools show it. Check: `top -H -p PID`."""
     try:
         with open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as name:
             name.write(b"ddtop")

@@ -84,7 +84,7 @@ class Departed:
 
 def exit_of(one: Departed, order: int) -> Exit:
     """Its end as a record, the `order`th of its job."""
-    """How the end of a rank was found that was not watched."""
+    """How the end of an unwatched rank was found."""
     code = signal_number = None
     how = "unknown"
     if one.exit_status is not None:
