@@ -61,7 +61,9 @@ def as_it_stands(progress: TrainingProgress, still: bool) -> TrainingProgress:
     """
     if not still or progress.phase not in (None, TRAIN, IDLE):
         return progress
-    return msgspec.structs.replace(progress, eta_s=None, samples_per_s=None, tokens_per_s=None)
+    return msgspec.structs.replace(
+        progress, eta_s=None, steps_per_s=None, samples_per_s=None, tokens_per_s=None
+    )
 
 
 def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:

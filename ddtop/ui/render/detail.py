@@ -184,8 +184,8 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.item(clean(progress.source), clean(progress_text(counts)))
     if progress.phase is not None:
         page.item("phase", clean(_phase(snapshot, progress)))
-    if progress.steps_per_s is not None:
-        page.item("steps/s", number_text(progress.steps_per_s))
+    if known.steps_per_s is not None:
+        page.item("steps/s", number_text(known.steps_per_s))
 
 
 def _expected(snapshot: Snapshot, region: Expectation) -> str:

@@ -41,12 +41,20 @@ def test_steps_are_the_median_and_the_loss_is_the_lowest_ranks():
 def test_a_job_that_makes_no_progress_has_no_time_left_and_no_rates(phase):
     """Lightning is idle once its Trainer has been ended."""
     reported = TrainingProgress(
-        "lightning", 701, 2000, phase=phase, samples_per_s=41.0, tokens_per_s=9.0, eta_s=600.0
+        "lightning",
+        701,
+        2000,
+        phase=phase,
+        steps_per_s=5.0,
+        samples_per_s=41.0,
+        tokens_per_s=9.0,
+        eta_s=600.0,
     )
     moves, still = job(reported, reported), job(reported, reported, still=True)
 
     assert (moves.eta_s, moves.samples_per_s, moves.tokens_per_s) == (600.0, 41.0, 9.0)
     assert (still.eta_s, still.samples_per_s, still.tokens_per_s) == (None, None, None)
+    assert (moves.steps_per_s, still.steps_per_s) == (5.0, None)
     assert still.step == 701
 
 
