@@ -20,6 +20,7 @@ from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
+from ddtop.link.within import within
 from ddtop.model.state.facts import Snapshot
 from ddtop.sim.fleet import WORLD_MAX
 from ddtop.sim.incidents import SCENARIOS, TOUR
@@ -108,7 +109,7 @@ class SimLink:
             if left <= 0:
                 return
             try:
-                await asyncio.wait_for(self._asked.wait(), min(left, SLOT_NS / 1e9))
+                await within(self._asked.wait(), min(left, SLOT_NS / 1e9))
             except asyncio.TimeoutError:
                 continue
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, TypeVar
 
+from ddtop.link.within import within
 from ddtop.wire import bridge
 from ddtop.wire.bridge import BridgeError, BridgeFrame, Incoming, Message
 
@@ -227,9 +228,7 @@ class Pipe:
         if self._unsent:
             loop.add_writer(self._in, came.set)
         try:
-            await asyncio.wait_for(
-                came.wait(), None if until is None else max(until - time.monotonic(), 0)
-            )
+            await within(came.wait(), None if until is None else until - time.monotonic())
         finally:
             for descriptor in self._open:
                 loop.remove_reader(descriptor)

@@ -15,6 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import place
+from ddtop.link.within import within
 
 QUEUE_BYTES_MAX, FRAME_COST_BYTES = 48 << 20, 128
 """The size of a link's queue, and Python's overhead for each frame."""
@@ -263,7 +264,7 @@ class AsyncViewerLink:
                 self._filling.result()
             self._came.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._came.wait(), left)
+                await within(self._came.wait(), left)
 
     async def _fill(self) -> None:
         """Move frames into our own queue until cancelled.

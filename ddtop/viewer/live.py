@@ -16,6 +16,7 @@ from dataclasses import replace
 from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.link.viewer_side import PING_S
+from ddtop.link.within import within
 from ddtop.viewer.engine import Answers, Engine
 from ddtop.viewer.follower import HISTORY_S, LOOK_S, UnreachableError, request
 from ddtop.viewer.requests import REPLY_S, Requests, signal_command
@@ -171,7 +172,7 @@ class LiveSource:
         until = time.monotonic() + REPLY_S
         while (reply := self._asking.signal_reply()) is None:
             try:
-                await asyncio.wait_for(self._answered.wait(), max(until - time.monotonic(), 0))
+                await within(self._answered.wait(), until - time.monotonic())
             except asyncio.TimeoutError:
                 return (
                     f"the relay did not answer within {REPLY_S:.0f} s: whether the signal was sent"

@@ -23,10 +23,12 @@ async def seen(source, question):
 async def running(source):
     """The source at work, as the app runs it."""
     task = asyncio.create_task(source.run())
-    yield source
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    try:
+        yield source
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def the_entry():

@@ -23,6 +23,7 @@ import ddtop
 from ddtop import journal, private, registry
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.link.viewer_side import AsyncViewerLink
+from ddtop.link.within import within
 from ddtop.wire import bridge
 from ddtop.wire.bridge import (
     LAST,
@@ -115,7 +116,7 @@ class _Bridge:
         await self._write(bridge.greet(ddtop.__version__, socket.gethostname()))
         incoming = bridge.Incoming(greeted=True)
         with contextlib.suppress(asyncio.TimeoutError):
-            while data := await asyncio.wait_for(reader.read(READ_BYTES), IDLE_S):
+            while data := await within(reader.read(READ_BYTES), IDLE_S):
                 for message in incoming.feed(data):
                     try:
                         await self._take(message)
