@@ -17,6 +17,7 @@ from ddtop import registry
 from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
+from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.probe import Communication, Probe, Tick
 from ddtop.agent.probes import arrivals, init_args, roles
 from ddtop.agent.sources import SOURCES, ProbeRow
@@ -279,7 +280,7 @@ class Reporter:
                 progress_unix_ns=moved + tick.unix_minus_mono if moved else None,
                 healthy_wait_max_ms=longest_ms,
                 usual_wait_ms=usual_ms,
-                agent_cpu_ns=time.thread_time_ns(),
+                agent_cpu_ns=time.thread_time_ns() + OwnThread.ended_cpu_ns,
                 drops=self._link.drops,
                 probes_off=tuple(
                     f"{name}: {redacted(reason)}" for name, reason in guard.off.items()

@@ -1,9 +1,10 @@
-"""The agent's thread: who looks at the job with other tools can tell which one it is."""
+"""The agent's threads: other tools can tell which they are, and their CPU time is counted."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 from ddtop.agent.own_thread import OwnThread
@@ -35,3 +36,19 @@ def test_a_thread_that_cannot_be_named_works_all_the_same(monkeypatch):
     OwnThread(worked.set).start()
 
     assert worked.wait(10)
+
+
+def test_the_cpu_time_of_a_thread_that_has_ended_is_counted():
+    """Torch's entries are read on a thread of its own: 30 ms of CPU that no other thread shows."""
+
+    def compute():
+        until = time.thread_time_ns() + 5_000_000
+        while time.thread_time_ns() < until:
+            pass
+
+    before = OwnThread.ended_cpu_ns
+    thread = OwnThread(compute)
+    thread.start()
+
+    assert thread.join(10)
+    assert OwnThread.ended_cpu_ns - before >= 5_000_000

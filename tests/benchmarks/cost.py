@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddtop.wire.records import RankState
+from ddtop.wire.records import Arrivals, RankState
 from tests.benchmarks.stage import WORKLOAD, Stage, history
 from tests.benchmarks.table import Row, limited, spread
 
@@ -25,7 +25,9 @@ STEP_BAR_MS, CORE_BAR_PERCENT = 0.05, 0.5
 
 @dataclass(frozen=True)
 class Run:
-    """One run, mean of its ranks; CPU and lateness in ms, cpu a step."""
+    """One run, mean of its ranks; CPU and lateness in ms, cpu a step. `reads`: how often a rank
+    was asked for the times of all its collectives, which is a read of all entries.
+    """
 
     cpu_ms: float
     core_percent: float
@@ -33,6 +35,7 @@ class Run:
     own_ms: float
     agent_ms: float
     reported_ms: float
+    reads: float
 
 
 def measure(
@@ -53,7 +56,7 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
     detail = (
         f"{spread(steps, 'ms')}\na step off {_list(one.cpu_ms for one in offs)}, on"
         f" {_list(one.cpu_ms for one in ons)} ms\nof it ddtop's own threads by the kernel's account"
-        f" {own:.3f} ms"
+        f" {own:.3f} ms\n{_by_reads(found)}"
     )
     yield limited(f"agent, CPU a step{kind}", statistics.median(steps), STEP_BAR_MS, "ms", detail)
     yield limited(
@@ -80,6 +83,17 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
         f"sleep, p99 lateness on - off{kind}",
         f"{late_on - late_off:+.3f} ms",
         detail=_late(offs, ons),
+    )
+
+
+def _by_reads(found: list[tuple[Run, Run]]) -> str:
+    """The difference of each pair, by how often the relay had asked in it."""
+    by: dict[float, list[float]] = {}
+    for off, on in found:
+        by.setdefault(on.reads, []).append(on.cpu_ms - off.cpu_ms)
+    return "by the reads of all entries a rank: " + "; ".join(
+        f"{reads:g}: {_median(steps):+.3f} ms (n = {len(steps)})"
+        for reads, steps in sorted(by.items())
     )
 
 
@@ -112,7 +126,7 @@ def _pair(index: int, seconds: float, workers: int | None, in_turn: bool) -> tup
 def _run(stage: Stage, watched: bool, seconds: float) -> Run:
     stage.wait(60 + 3 * seconds)
     said = [stage.said(rank)[-1] for rank in range(WORLD_SIZE)]
-    reported = _reported(stage, said[0]["began_unix_ns"]) if watched else 0.0
+    reported, reads = _reported(stage, said[0]["began_unix_ns"]) if watched else (0.0, 0.0)
     a_step = statistics.mean(one["wall_s"] / one["steps"] for one in said) * 1e3
     return Run(
         cpu_ms=statistics.mean(one["cpu_ms"] / one["steps"] for one in said),
@@ -121,23 +135,27 @@ def _run(stage: Stage, watched: bool, seconds: float) -> Run:
         own_ms=statistics.mean(one["own_ms"] / one["steps"] for one in said),
         agent_ms=statistics.mean(one["agent_ms"] / one["steps"] for one in said),
         reported_ms=reported * a_step,
+        reads=reads,
     )
 
 
-def _reported(stage: Stage, since_unix_ns: int) -> float:
-    """Share of a core that the agents say of themselves, from the records after the warm-up."""
-    shares = []
+def _reported(stage: Stage, since_unix_ns: int) -> tuple[float, float]:
+    """From the records after the warm-up: the share of a core that the agents say of themselves,
+    and how often a rank was asked for the times of its collectives.
+    """
+    shares, reads = [], 0
     first: dict[int | None, tuple[int, int]] = {}
     last: dict[int | None, tuple[int, int]] = {}
     for envelope, record in history(stage.entry(0), 600.0):
         if isinstance(record, RankState) and envelope.unix_ns >= since_unix_ns:
             last[envelope.rank] = (envelope.unix_ns, record.agent_cpu_ns)
             first.setdefault(envelope.rank, last[envelope.rank])
+        reads += isinstance(record, Arrivals) and envelope.unix_ns >= since_unix_ns
     for rank, (ended, cpu) in last.items():
         began, before = first[rank]
         if ended > began:
             shares.append((cpu - before) / (ended - began))
-    return statistics.mean(shares) if shares else 0.0
+    return statistics.mean(shares) if shares else 0.0, reads / WORLD_SIZE
 
 
 def _median(values: Iterator[float] | list[float]) -> float:
