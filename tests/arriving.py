@@ -4,12 +4,13 @@ together.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 
 from ddtop.model.state.arrival_rounds import Answer, Round, Rounds
 from ddtop.model.state.straggler_facts import Late
 from ddtop.model.stragglers.arrivals import findings_of
-from ddtop.policy import POLICY
+from ddtop.policy import POLICY, Policy
 from ddtop.wire.records import Arrivals, Group
 from ddtop.wire.samples import REDUCING, arrivals_of
 
@@ -17,6 +18,18 @@ BASE = 1_700_000_000_000_000_000
 MS = 1_000_000
 Takes = Callable[[int, int], float]
 """(rank, number of the collective) -> milliseconds that the rank computes before it."""
+
+
+def noisy(seed: int, base: float = 40.0, spread: float = 2.0) -> Takes:
+    """About `base` ms each time, a little more now and then."""
+    rng = random.Random(seed)
+    return lambda rank, number: base + rng.expovariate(1 / spread)
+
+
+def but(takes: Takes, rank: int, extra: float | Callable[[int], float]) -> Takes:
+    """... and one rank takes `extra` ms more; a function of the collective's number may say it."""
+    picks = extra if callable(extra) else lambda number: extra
+    return lambda one, number: takes(one, number) + (picks(number) if one == rank else 0.0)
 
 
 def entered(
@@ -82,7 +95,9 @@ def answers(
     return found
 
 
-def looked_at(*asked: Sequence[Answer], groups: Sequence[Group] = ()) -> list[Round]:
+def looked_at(
+    *asked: Sequence[Answer], groups: Sequence[Group] = (), policy: Policy = POLICY
+) -> list[Round]:
     """What follows from one or more reads."""
     rounds = Rounds()
     for one in asked:
@@ -90,7 +105,7 @@ def looked_at(*asked: Sequence[Answer], groups: Sequence[Group] = ()) -> list[Ro
             rounds.add(answer)
     members = tuple(sorted({answer.rank for one in asked for answer in one}))
     known = groups or [Group("0", "default_pg", members, "gloo")]
-    return findings_of(rounds, known, lambda _: False, POLICY)
+    return findings_of(rounds, known, lambda _: False, policy)
 
 
 def late(ranks: int, collectives: int, takes: Takes, **more: object) -> tuple[Late, ...]:

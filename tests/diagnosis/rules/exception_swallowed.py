@@ -27,3 +27,12 @@ def job_in_which(*catches):
         rank.says = {"catching": what}
     job.trains(10)
     return job
+
+
+def hang(*catches):
+    """Rank 2 of such a job does not enqueue a collective in which the others wait."""
+    job = job_in_which(*catches)
+    job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)
+    job.others_wait(2)
+    job.passes(8)
+    return job

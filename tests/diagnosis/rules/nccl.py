@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
+from ddtop.wire.records import CommStatus
 from tests.jobs import FakeJob
 
 
@@ -32,3 +35,28 @@ def service(*states, counts=None, usual=812, pids=None, hosts=None):
         (Communicator("0x5c", len(states), ranks, state=state, usual={"AllReduce": usual}),),
         "2.29.7",
     )
+
+
+def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
+    """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while
+    they are silent.
+    """
+    job = nccl_job()
+    job.trains(10)
+    job.ranks[2].trains = False
+    job.ranks[2].stands_at("sleep")
+    for number in frozen:
+        job.ranks[number].freezes()
+    job.passes(6)
+    said = msgspec.structs.replace(
+        service("ok", "ok", "ok", "ok", counts=list(counts)), same_ms=same_ms, text=text
+    )
+    if text:
+        (one,) = said.communicators
+        late = msgspec.structs.replace(
+            one, ranks=(msgspec.structs.replace(one.ranks[2], state="behind"),)
+        )
+        said = msgspec.structs.replace(said, communicators=(late,))
+    job.say(CommStatus(said))
+    job.passes(4)
+    return job

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.records import Arrivals
-from ddtop.wire.samples import arrivals_of
+from ddtop.wire.samples import Spot, arrivals_of
 from tests.arriving import entered
-from tests.jobs import FakeJob
+from tests.jobs import SECOND, FakeJob
+
+AUG = "/home/ada/aug.py"
 
 
 def job_with(slow=(1,), share=0.6, ranks=4):
@@ -28,3 +31,42 @@ def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100
     for rank, one in zip(job.ranks, times, strict=True):
         record = arrivals_of("0", one)
         job.say(Arrivals(request, (record,), steps), rank)
+
+
+def counting(job, rank, **per_s):
+    """These counters of the rank's reports grow so fast."""
+    job.ranks[rank].says = dict.fromkeys(per_s, 0)
+
+    def pass_on(seconds):
+        for _ in range(round(seconds / 0.5)):
+            job.ranks[rank].says = {
+                name: job.ranks[rank].says[name] + round(per_s[name] * 0.5) for name in per_s
+            }
+            job.trains(0.5)
+
+    return pass_on
+
+
+def crowded_by_others(job, cores, spots):
+    """All ranks are ready to run without a CPU 45% of the time, and use so many cores together."""
+    job.host_says = {"load": HostLoad(runnable=60)}
+    for rank in job.ranks:
+        rank.cores = cores / len(job.ranks)
+    for passed in range(26):
+        for rank in job.ranks:
+            rank.seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.45 * SECOND))}
+            found = spots[0] if rank.number == 1 else spots[1]
+            rank.says = {"spots": (Spot("Augment.rotate", AUG, 88, found),), "spots_samples": 100}
+        if passed == 24:
+            answers(job, cost_ms=50.0)
+        job.trains(1)
+
+
+def pressed(job, seconds, slow, others):
+    """Time passes; counters of `ProcessLoad` grow so fast on rank 1, and so fast on the others."""
+    for second in range(seconds):
+        for rank in job.ranks:
+            per_s = slow if rank.number == 1 else others
+            counters = {name: round(second * value) for name, value in per_s.items()}
+            rank.seen_outside = {"load": ProcessLoad(**counters)}
+        job.trains(1)

@@ -4,7 +4,7 @@ of a hang.
 
 from __future__ import annotations
 
-from tests.diagnosis.rules.exception_swallowed import catching, caught, job_in_which
+from tests.diagnosis.rules.exception_swallowed import catching, caught, hang, job_in_which
 
 
 def test_an_exception_that_one_rank_alone_catches_is_reported_with_its_line():
@@ -71,14 +71,6 @@ def test_a_rank_that_could_not_tell_all_is_not_one_that_does_not_catch_it():
 def test_where_nobody_asked_nothing_is_reported():
     assert job_in_which(None, None, None, None).ever() == []
     assert job_in_which(catching(caught()), None, None, None).ever() == []
-
-
-def hang(*catches):
-    job = job_in_which(*catches)
-    job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)
-    job.others_wait(2)
-    job.passes(8)
-    return job
 
 
 LINE = (

@@ -4,12 +4,11 @@ NCCL's own thread still does.
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from ddtop.wire.outside import OutsideLook
 from ddtop.wire.records import CommStatus
-from tests.diagnosis.rules.nccl import nccl_job, service
+from tests.diagnosis.rules.nccl import frozen_job, nccl_job, service
 from tests.jobs import place, trained, unix_ns
 
 
@@ -55,29 +54,9 @@ def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
     assert job.ever() == []
 
 
-def condition(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
-    """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while
-    they are silent.
-    """
-    job = nccl_job()
-    job.trains(10)
-    job.ranks[2].trains = False
-    job.ranks[2].stands_at("sleep")
-    for number in frozen:
-        job.ranks[number].freezes()
-    job.passes(6)
-    said = msgspec.structs.replace(
-        service("ok", "ok", "ok", "ok", counts=list(counts)), same_ms=same_ms, text=text
-    )
-    if text:
-        (one,) = said.communicators
-        late = msgspec.structs.replace(
-            one, ranks=(msgspec.structs.replace(one.ranks[2], state="behind"),)
-        )
-        said = msgspec.structs.replace(said, communicators=(late,))
-    job.say(CommStatus(said))
-    job.passes(4)
-    return job.verdict().findings
+def condition(*frozen, **more):
+    """What is found in such a job."""
+    return frozen_job(*frozen, **more).verdict().findings
 
 
 @pytest.mark.parametrize("text", [False, True])

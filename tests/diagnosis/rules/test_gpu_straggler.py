@@ -8,11 +8,9 @@ import pytest
 
 from ddtop.model.state.facts import State
 from ddtop.wire.gpu import GpuProcess
-from ddtop.wire.records import Arrivals
-from ddtop.wire.samples import arrivals_of
-from tests.arriving import entered
+from tests.diagnosis.rules.gpu_straggler import late_job
+from tests.diagnosis.rules.straggler import answers
 from tests.gpu_jobs import GIB, stranger
-from tests.jobs import WORLD
 from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob, one_computes
 
 
@@ -134,29 +132,6 @@ def test_a_stranger_on_the_gpu_is_the_finding_and_the_waiting_is_told_there():
 # -- as the cause of what the times of arrival have found
 
 
-def answers(job, slow, request="r1", step_ms=100.0, cost_ms=40.0):
-    times = entered(
-        len(job.ranks),
-        100,
-        lambda rank, number: (
-            step_ms - cost_ms + (cost_ms if rank == slow else 0) + (rank * 7 + number) % 5
-        ),
-    )
-    for rank, one in zip(job.ranks, times, strict=True):
-        job.say(Arrivals(request, (arrivals_of(WORLD, one),), 100), rank)
-
-
-def late_job(does):
-    job = NcclJob(world_size=4)
-    for rank in job.ranks:
-        rank.waits_share = 0.02 if rank.number == 1 else 0.45
-    job.runs(40, lambda second, rank: COMPUTES)
-    job.runs(15, does)
-    answers(job, 1)
-    job.runs(2, does)
-    return job
-
-
 def test_a_gpu_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
     job = late_job(lambda second, rank: HOT if rank == 1 else COMPUTES)
 
@@ -175,7 +150,7 @@ def test_who_is_named_by_the_times_of_arrival_is_not_named_a_second_time():
         rank.waits_share = 0.02 if rank.number == 5 else 0.45
     job.warms_up()
     job.runs(30, one_computes(5))
-    answers(job, 5)
+    answers(job, (5,), cost_ms=40.0)
     job.runs(25, one_computes(5))
 
     assert [finding.kind for finding in job.verdict().findings] == ["straggler"]

@@ -12,10 +12,14 @@ from ddtop.policy import POLICY
 from ddtop.wire.load import HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.samples import Spot
-from tests.diagnosis.rules.straggler import answers, job_with
+from tests.diagnosis.rules.straggler import (
+    AUG,
+    answers,
+    counting,
+    crowded_by_others,
+    job_with,
+)
 from tests.jobs import SECOND, FakeJob, replace_loader
-
-AUG = "/home/ada/aug.py"
 
 
 def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():
@@ -176,20 +180,6 @@ def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
     assert finding.kind == "straggler"
 
 
-def counting(job, rank, **per_s):
-    """These counters of the rank's reports grow so fast."""
-    job.ranks[rank].says = dict.fromkeys(per_s, 0)
-
-    def pass_on(seconds):
-        for _ in range(round(seconds / 0.5)):
-            job.ranks[rank].says = {
-                name: job.ranks[rank].says[name] + round(per_s[name] * 0.5) for name in per_s
-            }
-            job.trains(0.5)
-
-    return pass_on
-
-
 def test_full_garbage_collections_are_the_cause():
     job = job_with()
     passes = counting(job, 1, gc_total_ns=0.5 * SECOND)
@@ -250,21 +240,6 @@ def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_th
     job.trains(2)
 
     assert job.finding().summary.endswith("it spends 55% of the time in Slow.step (aug.py:88)")
-
-
-def crowded_by_others(job, cores, spots):
-    """All ranks are ready to run without a CPU 45% of the time, and use so many cores together."""
-    job.host_says = {"load": HostLoad(runnable=60)}
-    for rank in job.ranks:
-        rank.cores = cores / len(job.ranks)
-    for passed in range(26):
-        for rank in job.ranks:
-            rank.seen_outside = {"load": ProcessLoad(run_delay_ns=round(passed * 0.45 * SECOND))}
-            found = spots[0] if rank.number == 1 else spots[1]
-            rank.says = {"spots": (Spot("Augment.rotate", AUG, 88, found),), "spots_samples": 100}
-        if passed == 24:
-            answers(job, cost_ms=50.0)
-        job.trains(1)
 
 
 def test_a_rank_that_lacks_a_cpu_like_all_others_is_slow_because_of_other_programs():

@@ -11,19 +11,7 @@ from ddtop.model.state.arrival_rounds import Rounds
 from ddtop.model.stragglers.arrivals import findings_of
 from ddtop.policy import POLICY
 from ddtop.wire.records import Group
-from tests.arriving import BASE, answers, entered, in_bursts, late, looked_at
-
-
-def noisy(seed, base=40.0, spread=2.0):
-    """About `base` ms each time, a little more now and then."""
-    rng = random.Random(seed)
-    return lambda rank, number: base + rng.expovariate(1 / spread)
-
-
-def but(takes, rank, extra):
-    """... and one rank takes `extra` ms more, at the collectives that a function selects."""
-    picks = extra if callable(extra) else lambda number: extra
-    return lambda one, number: takes(one, number) + (picks(number) if one == rank else 0.0)
+from tests.arriving import BASE, answers, but, entered, in_bursts, late, looked_at, noisy
 
 
 def test_200_ms_in_backward_on_one_of_four_ranks_are_found_within_20_steps():

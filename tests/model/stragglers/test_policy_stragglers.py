@@ -1,0 +1,152 @@
+"""Who is a straggler in a snapshot follows the policy that is given."""
+
+from __future__ import annotations
+
+import functools
+
+from ddtop.policy import Policy
+from ddtop.wire.load import ProcessLoad
+from tests.diagnosis.rules.crowded import loaded
+from tests.diagnosis.rules.misuse import communicating
+from tests.diagnosis.rules.straggler import answers, job_with
+from tests.jobs import SECOND, WORLD, FakeJob
+from tests.nccl_jobs import WAITS, NcclJob, one_computes
+from tests.policy_cases import Case, each
+
+
+def one_read(share=0.6, seconds=2):
+    """Rank 1 was late for 60 % of each step in one read, so many seconds ago."""
+    job = job_with(share=share)
+    job.trains(12)
+    answers(job)
+    job.trains(seconds)
+    return job
+
+
+def two_reads():
+    """Rank 1 was late for 17 % of each step in two reads, five seconds apart."""
+    job = job_with(share=0.18)
+    job.trains(12)
+    answers(job, cost_ms=17.0)
+    job.trains(5)
+    answers(job, cost_ms=17.0, request="r2")
+    job.trains(2)
+    return job
+
+
+def two_reads_on_crowded_cores():
+    """Two reads, ten seconds apart, of a rank that lacks CPU time for longer than others wait."""
+    job = job_with(share=0.2)
+    for second in range(34):
+        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(second * 0.4 * SECOND))}
+        job.trains(1)
+        if second == 23:
+            answers(job, cost_ms=20.0)
+    answers(job, cost_ms=20.0, request="r2")
+    job.trains(2)
+    return job
+
+
+def two_reads_after_another_rank():
+    """Rank 2 was late in two reads, 14 seconds apart. In a read before it was rank 1."""
+    job = job_with()
+    for request, slow in (("r1", 1), ("r2", 2), ("r3", 2)):
+        for rank in job.ranks:
+            rank.waits_share = 0.02 if rank.number == slow else 0.6
+        job.trains(12)
+        answers(job, (slow,), request=request)
+        job.trains(2)
+    return job
+
+
+def one_read_of_stages():
+    """A third of what the ranks enqueue is send and recv."""
+    job = job_with()
+    for rank in job.ranks:
+        rank.standings[WORLD].offset = 40
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+    return job
+
+
+def an_old_balance():
+    """The arrivals were read 20 seconds ago."""
+    job = communicating(0.8)
+    job.trains(18)
+    return job
+
+
+def little_cpu():
+    """Counters of the host for 40 seconds."""
+    job = FakeJob(2)
+    loaded(job, 40, run_delay_ns=0.5)
+    return job
+
+
+@functools.cache
+def waiting_gpus(seconds, busy=1.0):
+    """The GPU of rank 5 computes, while the others wait and are busy for this share of the time."""
+    job = NcclJob()
+    job.warms_up()
+    job.runs(seconds, one_computes(5, others=WAITS | {"util_ratio": busy}))
+    return job
+
+
+def seen(make, look):
+    """What a look finds in the last snapshot of that job."""
+
+    def says(policy: Policy):
+        job = make()
+        job.policy = policy
+        return look(job.snapshot())
+
+    return says
+
+
+def late(make):
+    """The ranks that are late by the arrivals."""
+    return seen(make, lambda snapshot: [one.rank for one in snapshot.ranks if one.late is not None])
+
+
+def gpu_late(make):
+    """The ranks that are late by their GPUs."""
+    return seen(make, lambda snapshot: [one.rank for one in snapshot.ranks if one.gpu_late])
+
+
+def measured_s(snapshot):
+    """Over how many seconds the pressure of rank 0 is measured."""
+    return round(snapshot.ranks[0].process.pressure.seconds)
+
+
+def busy_gpus():
+    return waiting_gpus(60, 0.97)
+
+
+CASES = [
+    Case("one-read", "straggler_strong_ratio", 0.7, late(one_read), [1], []),
+    Case("one-read", "straggler_span_s", 20.0, late(one_read), [1], []),
+    Case("two-reads", "straggler_rounds_apart_s", 10.0, late(two_reads), [1], []),
+    Case("crowded", "straggler_crowded_apart_s", 15.0, late(two_reads_on_crowded_cores), [1], []),
+    Case("turns", "straggler_crowded_apart_s", 20.0, late(two_reads_after_another_rank), [2], []),
+    Case("read", "straggler_stale_s", 10.0, late(lambda: one_read(seconds=20)), [1], []),
+    Case(
+        "balance",
+        "straggler_stale_s",
+        10.0,
+        seen(an_old_balance, lambda snapshot: len(snapshot.balances)),
+        1,
+        0,
+    ),
+    Case("samples", "straggler_gone_ratio", 0.8, late(lambda: one_read(share=0.4)), [1], []),
+    Case("stages", "stages_ratio", 0.5, late(one_read_of_stages), [], [1]),
+    Case("pressure", "oversubscribed_window_s", 10.0, seen(little_cpu, measured_s), 20, 10),
+    Case("gpu", "gpu_mean_s", 5.0, gpu_late(lambda: waiting_gpus(35)), [], [5]),
+    Case("gpu", "gpu_wait_busy_ratio", 0.99, gpu_late(busy_gpus), [5], []),
+    Case("gpu", "gpu_wait_power_ratio", 0.25, gpu_late(busy_gpus), [5], []),
+]
+
+
+@each(CASES)
+def test_the_policy_says_who_is_a_straggler(case):
+    assert case.said() == (case.ours, case.theirs)
