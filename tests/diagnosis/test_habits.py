@@ -7,17 +7,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.load import ProcessLoad
+from tests.diagnosis.habits import used_to, validated
 from tests.jobs import FakeJob
-
-
-def used_to(wait_s, times=2):
-    """A job that trains, and whose ranks have waited so long for each other before."""
-    job = FakeJob(2)
-    for rank in job.ranks:
-        rank.healthy_wait_ms = 1000 * wait_s
-        rank.usual_wait_ms = 1000 * wait_s if times > 1 else 20.0
-    job.trains(10)
-    return job
 
 
 def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
@@ -84,17 +75,6 @@ def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other
         job.passes(3)
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
-
-
-def validated(job, seconds):
-    """Rank 0 validates so long while the others wait; then the job trains for a minute."""
-    job.ranks[0].works_at("validate")
-    job.others_wait(0)
-    job.passes(seconds)
-    job.ranks[0].passes_through()
-    for rank in job.ranks:
-        rank.comes_back()
-    job.trains(60)
 
 
 def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_between():

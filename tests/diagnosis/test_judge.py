@@ -6,29 +6,8 @@ import pytest
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.policy import POLICY
+from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.jobs import BASE, FakeJob, brief, place, unix_ns, without_times
-
-
-def judged(job, moments, judge=None):
-    """What stands after looks at these moments of the job's clock."""
-    judge = judge or Judge(POLICY)
-    model = job.model()
-    return [
-        [brief(one) for one in judge.observe(model.snapshot(unix_ns(moment))).findings]
-        for moment in moments
-    ]
-
-
-def hang():
-    job = FakeJob(4)
-    job.trains(10)
-    job.ranks[2].stands_at("fetch")
-    job.others_wait(2)
-    job.passes(10)
-    return job
-
-
-CULPRIT = ("critical", "not-in-collective", (2,))
 
 
 def test_a_finding_appears_after_two_agreeing_snapshots():

@@ -6,7 +6,9 @@ init_process_group for ranks that are not there.
 
 from __future__ import annotations
 
-from tests.jobs import FakeJob
+from ddtop.wire.records import ProcessState
+from ddtop.wire.rendezvous import Candidacy
+from tests.jobs import SECOND, FakeJob, unix_ns
 
 
 def early(world_size=4, absent=(), hosts=1):
@@ -33,4 +35,29 @@ def missing(**variables):
         rank.told["environment"] = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"} | variables
     job.passes(2)
     enter(job, 0, 1, 2)
+    return job
+
+
+SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
+
+
+def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", timeout_ms=None, **candidacy):
+    """Rank 2's process exists, but has no number yet: it sleeps before init_process_group."""
+    job = early(3, absent=[2])
+    for rank in job.ranks:
+        rank.claim = "init"
+        rank.told["init_timeout_ms"] = timeout_ms
+    job.passes(1)
+    enter(job, 0, 1)
+    if candidacy:
+        began = unix_ns(job.now)
+        job.host_says = {"candidacies": (Candidacy(4999, started_unix_ns=began, **candidacy),)}
+    for second in range(seconds):
+        if second > 2:
+            cpu_ns, switches = int(cpu_per_s * second * SECOND), switches_per_s * second
+            place = SLEEP if state == "S" else {}
+            job.candidates = (
+                ProcessState(None, 4999, state, cpu_ns=cpu_ns, switches=switches, **place),
+            )
+        job.passes(1)
     return job

@@ -13,16 +13,9 @@ from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
 from ddtop.wire.hosts import HubLink
 from ddtop.wire.records import HostState
+from tests.diagnosis.rules.host_lost import cut
 from tests.jobs import FakeJob, brief, unix_ns
 from tests.spread import SpreadJob
-
-
-def cut(world_size=8, hosts=4, host="node2"):
-    """All train; then nothing of one host comes through any more."""
-    job = SpreadJob(world_size, hosts)
-    job.trains(6)
-    job.goes_silent(host)
-    return job
 
 
 def down(seconds=12.0):

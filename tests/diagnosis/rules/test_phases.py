@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.progress import TrainingProgress
-from tests.jobs import FakeJob
-from tests.ranks import unix_ns
+from tests.diagnosis.rules.phases import saving
 
 KIND = "not-in-collective"
-
-
-def saving(still=False, phase="checkpoint", usual_s=None, longest_s=None):
-    """Rank 0 saves since second 10; three others wait for it."""
-    job = FakeJob(4)
-    job.trains(10)
-    job.others_wait(0)
-    rank = job.ranks[0]
-    act = rank.stands_at if still else rank.works_at
-    act("save", "/home/ada/trainer.py", 142)
-    rank.says["progress"] = TrainingProgress(
-        "user",
-        1200,
-        phase=phase,
-        since_unix_ns=unix_ns(10),
-        usual_s=usual_s,
-        longest_s=longest_s or usual_s,
-        phases_ended=3 if usual_s else 0,
-    )
-    return job
 
 
 @pytest.mark.parametrize("phase", ["checkpoint", "validate", "compile", "test", "sanity-check"])

@@ -11,30 +11,11 @@ from ddtop.diagnosis.rules.slowdown import _is_apart
 from ddtop.policy import POLICY
 from ddtop.wire.progress import Pace, Speed
 from ddtop.wire.samples import Spot
+from tests.diagnosis.rules.slowdown import job_of, speed
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns
 
 KIND = "slowdown"
-
-
-def speed(per_s, spread=0.02, unit="steps", loader_ms=0.0, wait_ratio=0.1):
-    return Speed(
-        unit,
-        per_s,
-        per_s * (1 - spread / 2),
-        per_s * (1 + spread / 2),
-        1000 / per_s,
-        loader_ms,
-        wait_ratio,
-    )
-
-
-def job_of(*paces):
-    job = FakeJob(len(paces))
-    for rank, pace in zip(job.ranks, paces, strict=True):
-        rank.says["pace"] = pace
-    job.trains(12)
-    return job
 
 
 @pytest.mark.parametrize(

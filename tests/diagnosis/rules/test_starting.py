@@ -8,11 +8,10 @@ import pytest
 
 from ddtop.diagnosis.calm import calm
 from ddtop.policy import POLICY
-from ddtop.wire.records import ProcessState
-from ddtop.wire.rendezvous import Candidacy, Rendezvous
+from ddtop.wire.rendezvous import Rendezvous
 from ddtop.wire.stacks import StackFrame
-from tests.diagnosis.rules.starting import early, enter, missing
-from tests.jobs import SECOND, FakeJob, unix_ns
+from tests.diagnosis.rules.starting import early, enter, missing, spawned
+from tests.jobs import FakeJob
 
 # -- rank-missing
 
@@ -281,30 +280,6 @@ def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
 
 
 # -- candidates
-
-
-SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
-
-
-def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", **candidacy):
-    """Rank 2's process exists, but has no number yet: it sleeps before init_process_group."""
-    job = early(3, absent=[2])
-    for rank in job.ranks:
-        rank.claim = "init"
-    job.passes(1)
-    enter(job, 0, 1)
-    if candidacy:
-        began = unix_ns(job.now)
-        job.host_says = {"candidacies": (Candidacy(4999, started_unix_ns=began, **candidacy),)}
-    for second in range(seconds):
-        if second > 2:
-            cpu_ns, switches = int(cpu_per_s * second * SECOND), switches_per_s * second
-            place = SLEEP if state == "S" else {}
-            job.candidates = (
-                ProcessState(None, 4999, state, cpu_ns=cpu_ns, switches=switches, **place),
-            )
-        job.passes(1)
-    return job
 
 
 def test_a_child_without_a_number_is_named_by_its_pid():

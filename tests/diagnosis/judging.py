@@ -1,0 +1,31 @@
+"""A hang, and what a judge shows of it after looks at given moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddtop.diagnosis.judge import Judge
+from ddtop.policy import POLICY
+from tests.jobs import FakeJob, Kind, brief, unix_ns
+
+CULPRIT: Kind = ("critical", "not-in-collective", (2,))
+
+
+def judged(job: FakeJob, moments: Iterable[float], judge: Judge | None = None) -> list[list[Kind]]:
+    """What stands after looks at these moments of the job's clock."""
+    judge = judge or Judge(POLICY)
+    model = job.model()
+    return [
+        [brief(one) for one in judge.observe(model.snapshot(unix_ns(moment))).findings]
+        for moment in moments
+    ]
+
+
+def hang() -> FakeJob:
+    """Rank 2 has been elsewhere for ten seconds, since the tenth."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[2].stands_at("fetch")
+    job.others_wait(2)
+    job.passes(10)
+    return job
