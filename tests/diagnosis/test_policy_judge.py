@@ -1,0 +1,114 @@
+"""When a finding appears, stays, disappears and comes again: as the policy says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.judge import Judge
+from ddtop.diagnosis.recurrence import Recurrence
+from tests.diagnosis.judging import CULPRIT, hang, judged
+from tests.diagnosis.rules.input_bound import loading
+from tests.jobs import unix_ns
+from tests.second_policy import Case, stands, stands_from_the_start
+
+SLOW = [("warning", "input-bound", (0, 1, 2, 3))]
+
+
+def looks_of_a_hang(policy):
+    """What three looks say, half a second apart."""
+    return judged(hang(), [19.0, 19.5, 20.0], Judge(policy))
+
+
+def needs(policy):
+    """How many looks it is said to need, and whether it may change after two."""
+    judge = Judge(policy)
+    judged(hang(), [19.0, 19.5], judge)
+    return judge.snapshots_needed, judge.wavers
+
+
+def seen_once_then_missed_once(policy):
+    """What is shown at the next look that finds it."""
+    return judged(hang(), [19.0, 19.5, 12.0, 20.0], Judge(policy))[-1]
+
+
+def looks_after_a_hang(policy):
+    job, judge = hang(), Judge(policy)
+    judged(job, [19.0, 19.5], judge)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(5)
+    return judged(job, [22.0, 22.5, 23.0], judge)
+
+
+def slow_until_lately(slow_s=15, fast_s=20):
+    """Data has come fast for the last 20 s."""
+    job = loading()
+    job.trains(slow_s)
+    for rank in job.ranks:
+        rank.loader_share = 0.0
+    job.trains(fast_s)
+    return job
+
+
+def severity_of_the_second_time(lasts_s):
+    """The first time it stood for 20 s."""
+    (finding,) = slow_until_lately(15, 0).verdict().findings
+
+    def says(policy):
+        recurrence = Recurrence(policy)
+        for second in range(21):
+            recurrence.judged([finding], unix_ns(second))
+        recurrence.judged([], unix_ns(60))
+        recurrence.judged([finding], unix_ns(100))
+        (found,) = recurrence.judged([finding], unix_ns(100 + lasts_s))
+        return found.severity
+
+    return says
+
+
+def one_rank_waits_less():
+    job = loading(0.7)
+    job.ranks[3].loader_share = 0.3
+    job.trains(15)
+    return job
+
+
+def has_some_batches():
+    """One of four prefetched batches is ready."""
+    job = loading(depth=1, capacity=4)
+    job.trains(15)
+    return job
+
+
+APPEARED = [[], [CULPRIT], [CULPRIT]]
+CASES = [
+    Case("looks", "appear_snapshots", 1, looks_of_a_hang, APPEARED, [[CULPRIT]] * 3),
+    Case("needed looks", "appear_snapshots", 3, needs, (2, False), (3, True)),
+    Case("a missed look", "appear_snapshots", 3, seen_once_then_missed_once, [CULPRIT], []),
+    Case(
+        "looks after it", "clear_snapshots", 1, looks_after_a_hang,
+        [[CULPRIT], [CULPRIT], []], [[], [], []],
+    ),
+    Case(
+        "a share of the time", "clear_rates_s", 5.0, stands_from_the_start(slow_until_lately),
+        SLOW, [],
+    ),
+    Case(
+        "the second time", "input_bound_again_factor", 1.0, severity_of_the_second_time(25),
+        "info", "warning",
+    ),
+    Case(
+        "the second time", "input_bound_again_most_s", 10.0, severity_of_the_second_time(15),
+        "info", "warning",
+    ),
+    Case(
+        "ranks named", "input_bound_others", 0.9, stands(one_rank_waits_less),
+        SLOW, [("warning", "input-bound", (0, 1, 2))],
+    ),
+    Case("ready batches", "input_bound_depth_ratio", 0.1, stands(has_some_batches), SLOW, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
+def test_the_policy_says_when_a_finding_stands(case):
+    assert case.said_by_both() == (case.ours, case.theirs)

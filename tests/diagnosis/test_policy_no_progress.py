@@ -1,0 +1,85 @@
+"""A job without progress: the policy decides how long is usual, and which ranks are idle."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnosis.rules.no_progress import all_stand
+from tests.jobs import trained
+from tests.second_policy import Case, stands
+
+KIND = "no-progress"
+WARNED = [("warning", KIND, (0, 1))]
+IDLE = [("info", KIND, ())]
+HANGS = [("critical", "not-in-collective", (0,))]
+
+
+def pauses_as_twice_before():
+    """Two pauses took 15 s, this one has taken 22 s so far."""
+    job = trained(2)
+    for _ in range(2):
+        all_stand(job, "evaluate_elsewhere", waits_on="lock")
+        job.passes(15)
+        for rank in job.ranks:
+            rank.comes_back()
+        job.trains(5)
+    all_stand(job, "evaluate_elsewhere", waits_on="lock")
+    job.passes(22)
+    return job
+
+
+def pauses_for_twelve_long_steps():
+    job = trained(2)
+    for rank in job.ranks:
+        rank.says = {"step_ms": 6000.0}
+    all_stand(job, waits_on="lock")
+    job.passes(72)
+    return job
+
+
+def compiles():
+    job = trained(2)
+    all_stand(job, waits_on="compile")
+    job.passes(100)
+    return job
+
+
+def master_polls(source=None, usual_wait_ms=None):
+    """Rank 0 looks for a request again and again; the others wait for its orders."""
+    job = trained(3)
+    for rank in job.ranks:
+        if source is None:
+            rank.iteration = None
+        else:
+            rank.says, rank.usual_wait_ms = {"iteration_source": source}, usual_wait_ms
+    job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
+    job.ranks[0].wakes_per_s, job.ranks[0].wchan = 5.0, "hrtimer_nanosleep"
+    job.others_wait(0, op="broadcast")
+    job.passes(30)
+    return job
+
+
+CASES = [
+    Case(
+        "a usual pause", "no_progress_habit_factor", 1.0, stands(pauses_as_twice_before),
+        [], WARNED,
+    ),
+    Case(
+        "long steps", "no_progress_habit_factor", 1.0, stands(pauses_for_twelve_long_steps),
+        WARNED, [("critical", KIND, (0, 1))],
+    ),
+    Case(
+        "a compiler", "no_progress_patient_s", 80.0, stands(compiles),
+        WARNED, [("critical", KIND, (0, 1))],
+    ),
+    Case("a master that polls", "poll_wakes_per_s", 10.0, stands(master_polls), IDLE, HANGS),
+    Case(
+        "a task farm", "idle_habit_s", 5.0, stands(master_polls, "collectives", 4000.0),
+        IDLE, HANGS,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
+def test_the_policy_says_when_a_job_without_progress_is_at_fault(case):
+    assert case.said_by_both() == (case.ours, case.theirs)

@@ -1,0 +1,198 @@
+"""How long others may wait for a rank: another limit in the policy is another verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnosis.habits import used_to, validated
+from tests.diagnosis.rules.phases import saving
+from tests.diagnosis.rules.starting import early, enter, missing, spawned
+from tests.jobs import FakeJob, trained
+from tests.second_policy import Case, stands
+
+WARNED = [("warning", "not-in-collective", (0,))]
+HANGS = [("critical", "not-in-collective", (0,))]
+LEFT = [("critical", "left-early", (2,))]
+LATE = [("critical", "late-to-init", (2,))]
+LATE_WARNED = [("warning", "late-to-init", (2,))]
+
+
+def left_in_training():
+    job = trained(3)
+    job.ranks[2].ends(0)
+    job.others_wait(2)
+    job.passes(5)
+    return job
+
+
+def left_before_init():
+    job = early(3)
+    enter(job, 0, 1)
+    job.ranks[2].ends(0)
+    job.passes(5)
+    return job
+
+
+def works_longer_than_its_validations():
+    """Two validations took eight seconds."""
+    job = FakeJob(3)
+    job.trains(5)
+    for _ in range(2):
+        validated(job, 8.0, then_s=5.0)
+    job.ranks[0].works_at("validate")
+    job.others_wait(0)
+    job.passes(11)
+    return job
+
+
+def works_after_long_waits():
+    """The others have waited 20 s before, and it was no fault."""
+    job = used_to(20.0)
+    job.ranks[0].works_at("save_checkpoint")
+    job.others_wait(0)
+    job.passes(80)
+    return job
+
+
+def reads_with_little_cpu():
+    job = trained(3)
+    job.ranks[0].works_at("fetch")
+    job.ranks[0].cores, job.ranks[0].io_per_s = 0.02, 1e6
+    job.others_wait(0)
+    job.passes(120)
+    return job
+
+
+def stands_after_long_waits():
+    job = used_to(9.0)
+    job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
+    job.others_wait(0, op="broadcast")
+    job.passes(12)
+    return job
+
+
+def saves(seconds, **more):
+    job = saving(**more)
+    job.passes(seconds)
+    return job
+
+
+def works_with_a_short_timeout():
+    job = trained()
+    job.ranks[0].works_at("validate")
+    job.others_wait(0, timeout_ms=40_000)
+    job.passes(22)
+    return job
+
+
+WAITS = [
+    Case("left in training", "gone_limit_s", 10.0, stands(left_in_training), LEFT, []),
+    Case("left before init", "gone_limit_s", 10.0, stands(left_before_init), LEFT, []),
+    Case(
+        "usual work", "working_habit_factor", 1.0,
+        stands(works_longer_than_its_validations), [], WARNED,
+    ),
+    Case(
+        "long work", "working_critical_factor", 1.0,
+        stands(works_after_long_waits), WARNED, HANGS,
+    ),
+    Case("slow I/O", "transfer_critical_s", 100.0, stands(reads_with_little_cpu), WARNED, HANGS),
+    Case(
+        "usual pause", "still_habit_factor", 1.0, stands(stands_after_long_waits), WARNED, HANGS
+    ),
+    Case(
+        "checkpoint at work", "phase_overdue_factor", 2.0,
+        stands(saves, 100, usual_s=35.0), WARNED, HANGS,
+    ),
+    Case(
+        "checkpoint asleep", "phase_still_limit_s", 10.0,
+        stands(saves, 15, still=True), WARNED, HANGS,
+    ),
+    Case(
+        "checkpoint as long as usual", "phase_usual_factor", 1.0,
+        stands(saves, 40, still=True, usual_s=35.0), WARNED, HANGS,
+    ),
+    Case(
+        "short timeout", "timeout_critical_ratio", 0.9,
+        stands(works_with_a_short_timeout), HANGS, WARNED,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WAITS, ids=Case.name)
+def test_the_policy_says_how_long_others_may_wait_for_a_rank(case):
+    assert case.said_by_both() == (case.ours, case.theirs)
+
+
+def works_before_init_with_a_short_timeout():
+    job = early(3)
+    job.ranks[2].works_at("tokenise", line=12)
+    for rank in job.ranks:
+        rank.told["init_timeout_ms"] = 60_000
+    enter(job, 0, 1)
+    job.passes(33)
+    return job
+
+
+def sleeps_a_second_after_the_others_entered():
+    job = early(3)
+    job.passes(2)
+    enter(job, 0, 1)
+    job.passes(1)
+    job.ranks[2].stands_at("wait_for_licence", line=88)
+    job.passes(5)
+    return job
+
+
+def never_came_though_its_launcher_lives():
+    job = missing()
+    job.host_says = {"launching": True}
+    job.passes(30)
+    return job
+
+
+def all_stay_inside():
+    job = early(3)
+    job.passes(1)
+    enter(job, 0, 1, 2)
+    job.passes(20)
+    return job
+
+
+MISSING = [("critical", "rank-missing", (3,))]
+MISSING_WARNED = [("warning", "rank-missing", (3,))]
+INSIDE = [("critical", "collective-stuck", ())]
+INSIDE_WARNED = [("warning", "collective-stuck", ())]
+STARTS = [
+    Case(
+        "short timeout", "timeout_critical_ratio", 0.9,
+        stands(works_before_init_with_a_short_timeout), LATE, LATE_WARNED,
+    ),
+    Case(
+        "short timeout of a child", "timeout_critical_ratio", 0.9,
+        stands(spawned, 1, seconds=33, timeout_ms=60_000), LATE, LATE_WARNED,
+    ),
+    Case(
+        "asleep at one line", "init_still_line_slack_s", 0.0,
+        stands(sleeps_a_second_after_the_others_entered), LATE, [],
+    ),
+    Case(
+        "asleep without an agent", "init_still_process_slack_s", 0.0,
+        stands(spawned, seconds=8), LATE, [],
+    ),
+    Case(
+        "missing", "init_missing_critical_s", 20.0,
+        stands(never_came_though_its_launcher_lives), MISSING_WARNED, MISSING,
+    ),
+    Case("all inside", "init_stuck_limit_s", 30.0, stands(all_stay_inside), INSIDE_WARNED, []),
+    Case("all inside", "init_stuck_rank_s", 5.0, stands(all_stay_inside), INSIDE_WARNED, []),
+    Case(
+        "all inside", "init_stuck_critical_s", 18.0,
+        stands(all_stay_inside), INSIDE_WARNED, INSIDE,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STARTS, ids=Case.name)
+def test_the_policy_says_how_long_a_start_may_take(case):
+    assert case.said_by_both() == (case.ours, case.theirs)

@@ -1,0 +1,60 @@
+"""What is said with our policy, and with a second one in which one threshold is another.
+
+    @pytest.mark.parametrize("case", CASES, ids=Case.name)
+    def test_the_policy_says_when_a_wait_is_critical(case):
+        assert case.said_by_both() == (case.ours, case.theirs)
+
+A case fails if the code ignores the field, or compares with the wrong side of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ddtop.policy import POLICY, Policy
+from tests.jobs import FakeJob, brief
+
+Says = Callable[[Policy], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`about`: what is said. `field`: the threshold that is `other` in the second policy."""
+
+    about: str
+    field: str
+    other: float
+    says: Says
+    ours: object
+    theirs: object
+
+    def name(self) -> str:
+        """As pytest lists it."""
+        return f"{self.about}, {self.field}"
+
+    def said_by_both(self) -> tuple[object, object]:
+        """What is said with our policy, and what with the second."""
+        return self.says(POLICY), self.says(replace(POLICY, **{self.field: self.other}))
+
+
+def stands(scenario: Callable[..., FakeJob], *given: object, **more: object) -> Says:
+    """(severity, kind, ranks) of what a viewer sees that came 1.5 s before the end."""
+
+    def says(policy: Policy) -> object:
+        job = scenario(*given, **more)
+        job.policy = policy
+        return [brief(one) for one in job.verdicts(joined_s=job.now - 1.5)[-1].findings]
+
+    return says
+
+
+def stands_from_the_start(scenario: Callable[..., FakeJob], *given: object) -> Says:
+    """(severity, kind, ranks) of what a viewer sees that was there all the time."""
+
+    def says(policy: Policy) -> object:
+        job = scenario(*given)
+        job.policy = policy
+        return job.kinds()
+
+    return says
