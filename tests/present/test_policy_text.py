@@ -1,0 +1,43 @@
+"""What is written depends on the policy: a clock that is not known well, and when a finding is
+shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.explain import PAGES
+from ddtop.model.state.host_facts import HostSeen
+from ddtop.present.findings.explain import kinds_text
+from ddtop.present.hosts.hosts import clock_text
+from ddtop.wire.hosts import LEAF
+from tests.second_policy import Case
+from tests.ui import builders
+
+
+def error_of_a_clock(policy):
+    return clock_text(HostSeen("a", "node1", LEAF, 0, 80_000_000, builders.NOW), policy)
+
+
+def looks(policy):
+    """The sentence on when a finding is shown, as one line."""
+    text = " ".join(kinds_text(PAGES.values(), 100, policy).split())
+    return text[text.index("A finding is shown") :]
+
+
+def note(appear, clear):
+    return (
+        f"A finding is shown after {appear} looks half a second apart that agree, and dropped"
+        f" after {clear} without it."
+    )
+
+
+CASES = [
+    Case("a clock", "clock_matters_s", 0.1, error_of_a_clock, "±80 ms", ""),
+    Case("looks", "appear_snapshots", 5, looks, note(2, 3), note(5, 3)),
+    Case("looks", "clear_snapshots", 5, looks, note(2, 3), note(2, 5)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
+def test_the_policy_says_what_is_written(case):
+    assert case.said_by_both() == (case.ours, case.theirs)

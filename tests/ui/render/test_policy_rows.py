@@ -1,0 +1,24 @@
+"""A row marks an old report as the policy of the viewer says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddtop.policy import POLICY
+from ddtop.present.table.columns import CellContext, rank_table
+from ddtop.ui.render.rows import row_line
+from ddtop.viewer import thresholds
+from tests.ui import builders, changed
+
+
+def test_the_policy_says_from_when_a_report_is_shown_as_old(monkeypatch):
+    rank = changed.replace(builders.healthy_rank(0), agent={"report_age_s": 12.0})
+    shape, context = rank_table(80, 8, 7), CellContext(builders.NOW)
+
+    def is_marked(policy):
+        monkeypatch.setattr(thresholds, "_chosen", policy)
+        line = row_line(rank, shape, context, tagged=False, old=False)
+        return ("  12s", "warning") in line
+
+    assert is_marked(POLICY)
+    assert not is_marked(replace(POLICY, report_silent_s=20.0))
