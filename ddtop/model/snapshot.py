@@ -98,7 +98,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         orders=tuple(job.orders),
         mutes=muted,
         progress=job_progress.of_job(
-            ranks, pace.still_since_unix_ns is not None or end is not None
+            ranks, pace.still_since_unix_ns is not None or end is not None, now_unix_ns
         ),
         last_run=job.last_run,
         axes=_axes(job, ranks),

@@ -190,7 +190,7 @@ def _group(group: Group) -> Json:
 
 def _training(snapshot: Snapshot, rank: RankFacts) -> TrainingProgress | None:
     training = rank.progress.training
-    return training and as_it_stands(training, snapshot.is_still)
+    return training and as_it_stands(training, snapshot.is_still, snapshot.time_unix_ns)
 
 
 def _rank(snapshot: Snapshot, rank: RankFacts, blamed: bool) -> Json:

@@ -15,7 +15,7 @@ from ddtop.wire.progress import IDLE, TRAIN, TrainingProgress
 T = TypeVar("T")
 
 
-def of_job(ranks: Iterable[RankFacts], still: bool = False) -> TrainingProgress | None:
+def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> TrainingProgress | None:
     """One progress for all ranks; None while no rank reports any. `still`: no rank makes steps.
 
     Steps and rates are the median over the ranks that have the most frequent source of steps. What
@@ -50,20 +50,30 @@ def of_job(ranks: Iterable[RankFacts], still: bool = False) -> TrainingProgress 
         longest_s=phased.longest_s,
         phases_ended=phased.phases_ended,
     )
-    return as_it_stands(found, still)
+    return as_it_stands(found, still, now_unix_ns)
 
 
-def as_it_stands(progress: TrainingProgress, still: bool) -> TrainingProgress:
+def as_it_stands(progress: TrainingProgress, still: bool, now_unix_ns: int) -> TrainingProgress:
     """Without a time left and without rates if the job is `still`: nobody knows when it goes on, or
     whether, and a framework's rates are those of its last report.
 
-    In a validation or a checkpoint no steps are expected, so they stay.
+    In a validation or a checkpoint no steps are expected, so they stay until the phase takes longer
+    than all of its kind before.
     """
-    if not still or progress.phase not in (None, TRAIN, IDLE):
+    if not still or _is_pause(progress, now_unix_ns):
         return progress
     return msgspec.structs.replace(
         progress, eta_s=None, steps_per_s=None, samples_per_s=None, tokens_per_s=None
     )
+
+
+def _is_pause(progress: TrainingProgress, now_unix_ns: int) -> bool:
+    """Whether it is in a phase without steps, and for no longer than the longest one before."""
+    if progress.phase in (None, TRAIN, IDLE):
+        return False
+    if progress.since_unix_ns is None or progress.longest_s is None:
+        return False
+    return now_unix_ns - progress.since_unix_ns <= progress.longest_s * 1e9
 
 
 def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:

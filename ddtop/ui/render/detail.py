@@ -179,7 +179,7 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("expected", clean(_expected(snapshot, region)))
     if progress is None:
         return
-    known = as_it_stands(progress, snapshot.is_still)
+    known = as_it_stands(progress, snapshot.is_still, snapshot.time_unix_ns)
     counts = msgspec.structs.replace(known, phase=None)
     page.item(clean(progress.source), clean(progress_text(counts)))
     if progress.phase is not None:

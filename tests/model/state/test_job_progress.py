@@ -8,13 +8,15 @@ from ddtop.model.state.facts import ProgressFacts, RankFacts, State
 from ddtop.model.state.job_progress import of_job
 from ddtop.wire.progress import TrainingProgress
 
+SECOND = 1_000_000_000
 
-def job(*told, still=False):
+
+def job(*told, still=False, now_s=1000):
     ranks = (
         RankFacts(rank, State.RUNNING, progress=ProgressFacts(training=progress))
         for rank, progress in enumerate(told)
     )
-    return of_job(ranks, still)
+    return of_job(ranks, still, now_s * SECOND)
 
 
 def test_without_a_report_there_is_none():
@@ -58,10 +60,27 @@ def test_a_job_that_makes_no_progress_has_no_time_left_and_no_rates(phase):
     assert still.step == 701
 
 
-def test_a_job_that_saves_a_checkpoint_keeps_its_time_left_though_no_steps_are_made():
-    reported = TrainingProgress("lightning", 701, 2000, phase="checkpoint", eta_s=600.0)
+@pytest.mark.parametrize(
+    ("longest_s", "lasts_s", "eta_s"), [(30.0, 29, 600.0), (30.0, 31, None), (None, 1, None)]
+)
+def test_a_checkpoint_has_a_time_left_until_it_takes_longer_than_all_before(
+    longest_s, lasts_s, eta_s
+):
+    """No steps are made meanwhile. How long the first one takes, nobody knows."""
+    began = 1000 * SECOND
+    reported = TrainingProgress(
+        "lightning",
+        701,
+        2000,
+        phase="checkpoint",
+        since_unix_ns=began,
+        longest_s=longest_s,
+        eta_s=600.0,
+    )
 
-    assert job(reported, still=True).eta_s == 600.0
+    found = job(reported, still=True, now_s=1000 + lasts_s)
+
+    assert (found.eta_s, found.since_unix_ns) == (eta_s, began)
 
 
 def test_the_job_saves_a_checkpoint_while_one_of_its_ranks_does():
