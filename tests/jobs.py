@@ -89,6 +89,7 @@ class FakeJob:
 
     def passes(self, seconds: float) -> None:
         """Time passes; ranks do what they were told last."""
+        assert not 0 < seconds < TICK_S, "less than a tick: nothing would happen"
         until = self.now + seconds
         while self.now + TICK_S <= until + 1e-9:
             self.now += TICK_S

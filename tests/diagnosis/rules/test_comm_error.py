@@ -231,9 +231,9 @@ def test_a_signal_that_was_noticed_late_still_came_first():
     """
     job = trained(3)
     fails(job, 0, 2, leaves=False)
-    job.passes(0.3)
+    job.passes(0.5)
     job.ranks[1].ends(signal=15)
-    job.passes(0.3)
+    job.passes(0.5)
     for number in (0, 2):
         job.ranks[number].ends(1)
     job.passes(5)

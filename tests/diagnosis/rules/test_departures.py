@@ -265,7 +265,7 @@ def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
     job.passes(0.5)
     job.ranks[0].raises("RuntimeError", RESET)
     job.ranks[0].ends(1)
-    job.passes(0.3)
+    job.passes(0.5)
     for number in (1, 2):
         job.ranks[number].ends(signal=15, later_s=0.01 * number)
     job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1, launcher=True),)}
