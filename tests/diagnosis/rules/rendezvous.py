@@ -4,8 +4,9 @@ and do not find each other.
 
 from __future__ import annotations
 
-from ddtop.wire.rendezvous import Rendezvous
+from ddtop.wire.rendezvous import Rendezvous, StoreFile
 from tests.diagnosis.rules.starting import early, enter
+from tests.jobs import BASE, SECOND
 
 PORT = 29500
 
@@ -36,3 +37,14 @@ def all_enter(job, *numbers, **more):
     for number in numbers:
         job.ranks[number].way = way(number, **more)
     enter(job, *numbers)
+
+
+def file_store(age_s=86400, **more):
+    """What ranks tell that meet at a file which was last written so long before the job began."""
+    modified = None if age_s is None else BASE - age_s * SECOND
+    given = {"bytes": 911, "modified_unix_ns": modified, "writable": True}
+    return {
+        "environment": {},
+        "init_method": "file:///data/store",
+        "store_file": StoreFile("/data/store", **(given | more)),
+    }

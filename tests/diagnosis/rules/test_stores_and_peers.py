@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.rendezvous import StoreFile
-from tests.diagnosis.rules.rendezvous import all_enter, meets
+from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets
 from tests.diagnosis.rules.starting import enter
 from tests.jobs import BASE, SECOND, FakeJob
 
@@ -86,16 +85,6 @@ def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
 
 
 # -- stale-store
-
-
-def file_store(age_s=86400, **more):
-    modified = None if age_s is None else BASE - age_s * SECOND
-    given = {"bytes": 911, "modified_unix_ns": modified, "writable": True}
-    return {
-        "environment": {},
-        "init_method": "file:///data/store",
-        "store_file": StoreFile("/data/store", **(given | more)),
-    }
 
 
 def test_a_file_store_of_an_earlier_run_is_named_with_its_age():

@@ -1,0 +1,27 @@
+"""When a command gives up follows the policy of this viewer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from ddtop import registry
+from ddtop.cli.commands.watch import _Watch
+from ddtop.policy import POLICY
+from ddtop.viewer import thresholds
+from ddtop.viewer.source import Look
+from tests.ui import builders
+
+
+def test_the_policy_says_when_the_events_of_a_silent_relay_are_waited_for_no_more(monkeypatch):
+    snapshot = builders.healthy()
+    lost = Look(snapshot, builders.calm(snapshot), "relay not heard", contact_age_s=120.0)
+
+    def gives_up(**changes):
+        monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
+        watch = _Watch(registry.at_port("train", "node0", 29500), False, None)
+        now = watch._read = time.monotonic()
+        return watch._why_no_more_events(lost, now) is not None
+
+    assert gives_up()
+    assert not gives_up(relay_hopeless_s=180.0)

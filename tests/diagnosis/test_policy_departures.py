@@ -1,0 +1,196 @@
+"""Who went first, and whether somebody cancelled the job, is judged by the policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.policy import POLICY
+from ddtop.wire.outside import COLLECTIVE, RUN, OutsideLook
+from tests.diagnosis.rules.comm_error import fails
+from tests.jobs import FakeJob, trained, unix_ns
+
+LONG_S = 3600.0
+
+
+def all_raise(*apart_s):
+    """The same exception at the same line, on each rank so much later."""
+    job = trained()
+    for rank, later_s in zip(job.ranks, apart_s, strict=True):
+        rank.raises("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", ago_s=-later_s)
+        rank.ends(1, later_s=later_s + 0.2)
+    job.passes(6)
+    return job
+
+
+def all_get_sigterm(*apart_s):
+    job = trained()
+    for rank, later_s in zip(job.ranks, apart_s, strict=True):
+        rank.ends(signal=15, later_s=later_s)
+    job.passes(6)
+    return job
+
+
+def all_get_ctrl_c(*apart_s):
+    job = trained()
+    for rank, later_s in zip(job.ranks, apart_s, strict=True):
+        rank.raises("KeyboardInterrupt", ago_s=-later_s)
+        rank.ends(1, later_s=later_s + 0.1)
+    job.passes(8)
+    return job
+
+
+def one_gets_sigterm(seconds):
+    """It is not known yet whether the others get it too."""
+    job = trained()
+    job.ranks[0].ends(signal=15)
+    job.passes(seconds)
+    return job
+
+
+def one_gets_ctrl_c(seconds):
+    job = trained()
+    job.ranks[1].raises("KeyboardInterrupt")
+    job.ranks[1].ends(1, later_s=0.3)
+    job.passes(seconds)
+    return job
+
+
+def outside(wait_s=0.05):
+    """A job that was started without ddtop, all ranks in all_reduce for so long at each look."""
+    job = FakeJob(3, run=RUN)
+    for rank in job.ranks:
+        job.greet(rank)
+    job.trains(6)
+    for rank in job.ranks:
+        since = unix_ns(job.now - wait_s)
+        rank.says["outside"] = OutsideLook(COLLECTIVE, "all_reduce", since, wait_s > 1)
+    job.passes(0.5)
+    return job
+
+
+def without_agents(*later_s, wait_s=0.05, seconds=4.0):
+    """The first ranks leave with exit code 1, each so much later."""
+    job = outside(wait_s)
+    for rank, later in zip(job.ranks, later_s, strict=False):
+        rank.ends(1, later_s=later, exiting=False)
+    job.passes(seconds)
+    return job
+
+
+def a_signal_after_the_errors():
+    """The relay of rank 1 noticed its SIGTERM 0.4 s after the errors that it caused."""
+    job = trained(3)
+    fails(job, 0, 2, leaves=False)
+    job.ranks[1].ends(signal=15, later_s=0.4)
+    for number in (0, 2):
+        job.ranks[number].ends(1, later_s=0.8)
+    job.passes(5)
+    return job
+
+
+def found(job, **changes):
+    """The findings at the end by this policy."""
+    job.policy = replace(POLICY, **changes)
+    return job.kinds()
+
+
+ALL_CANCELLED = [("info", "cancelled", ())]
+
+
+CASES = [
+    (
+        lambda: all_raise(0.0, 1.0, 1.2, 1.1),
+        {"together_s": 0.5},
+        [("critical", "rank-crashed", (0, 1, 2, 3))],
+        [("critical", "rank-crashed", (0,))],
+    ),
+    (
+        lambda: all_get_sigterm(0.0, 0.01, 1.2, 1.5),
+        {"together_s": 1.0},
+        ALL_CANCELLED,
+        [("critical", "rank-killed", (0,))],
+    ),
+    (
+        lambda: all_get_sigterm(0.0, 0.01, 2.5, 2.5),
+        {"together_s": 3.0},
+        [("critical", "rank-killed", (0,))],
+        ALL_CANCELLED,
+    ),
+    (
+        lambda: one_gets_sigterm(1.5),
+        {"together_s": 0.5},
+        [],
+        [("critical", "rank-killed", (0,))],
+    ),
+    (
+        lambda: without_agents(0.0, 0.3, 0.4),
+        {"together_s": 0.1},
+        [("warning", "rank-crashed", (0, 1, 2))],
+        [("critical", "rank-crashed", (0,))],
+    ),
+    (
+        lambda: without_agents(0.0, 0.0, seconds=1.5),
+        {"together_s": 0.5},
+        [],
+        [("warning", "rank-crashed", (0, 1))],
+    ),
+    (
+        lambda: all_get_ctrl_c(0.0, 0.5, 1.0, 4.0),
+        {"interrupted_together_s": 3.0},
+        ALL_CANCELLED,
+        [("critical", "rank-crashed", (0, 1, 2))],
+    ),
+    (
+        lambda: one_gets_ctrl_c(4),
+        {"interrupted_together_s": 2.0},
+        [],
+        [("critical", "rank-crashed", (1,))],
+    ),
+    (
+        a_signal_after_the_errors,
+        {"noticed_late_s": 0.1},
+        [("critical", "rank-killed", (1,))],
+        [("critical", "comm-error", ())],
+    ),
+    (
+        lambda: without_agents(0.0, wait_s=40.0),
+        {"stack_wait_s": LONG_S},
+        [("warning", "rank-crashed", (0,))],
+        [("critical", "rank-crashed", (0,))],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changes", "ours", "theirs"),
+    CASES,
+    ids=[next(iter(case[1])) for case in CASES],
+)
+def test_the_policy_says_who_went_first(scenario, changes, ours, theirs):
+    job = scenario()
+
+    assert (found(job), found(job, **changes)) == (ours, theirs)
+
+
+def summary(job, **changes):
+    job.policy = replace(POLICY, **changes)
+    return job.finding().summary
+
+
+def test_the_policy_says_which_hang_is_named_with_a_cancellation():
+    """The hang was over some seconds before the job was cancelled."""
+    job = trained()
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(10)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(6)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01 * rank.number)
+    job.passes(3)
+
+    assert "Until then: rank 2 has been in fetch_labels" in summary(job)
+    assert "Until then" not in summary(job, cancelled_because_s=2.0)

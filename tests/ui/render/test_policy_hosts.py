@@ -1,0 +1,46 @@
+"""Which numbers of a host are drawn as old follows the policy of this viewer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddtop.policy import POLICY
+from ddtop.present.hosts.hosts import HostFacts
+from ddtop.present.table.rank_class import HEALTHY
+from ddtop.ui.render.hosts import host_row, hosts_table
+from ddtop.ui.views.hosts import HostsView
+from ddtop.viewer import thresholds
+from ddtop.wire.records import HostState
+from tests.ui import changed, gpus
+from tests.ui.builders import live
+from tests.ui.screens import watching
+
+LATER = {"host_report_old_s": 9.0}
+
+
+def judge_by(monkeypatch, changes):
+    monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
+
+
+@pytest.mark.parametrize(("changes", "style"), [({}, "warning"), (LATER, "dim")])
+def test_the_policy_says_from_when_the_report_of_a_host_is_old(monkeypatch, changes, style):
+    judge_by(monkeypatch, changes)
+    host = HostFacts("node0", (0, 1), HEALTHY, 2.0, HostState("node0", 4), 7.0)
+    row = host_row(host, bytes(2), None, hosts_table(120, (host,)))
+
+    assert [how for text, how in row if text.strip() == "7.0s"] == [style]
+
+
+@pytest.mark.parametrize(("changes", "old"), [({}, True), (LATER, False)])
+async def test_the_policy_says_from_when_the_gpus_of_a_host_are_old(monkeypatch, changes, old):
+    judge_by(monkeypatch, changes)
+    snapshot = changed.replace(gpus.on_gpus(8), host_ages_s=(7.0,))
+
+    async with watching(live(snapshot), size=(120, 30)) as (app, pilot):
+        await pilot.press("5")
+        await pilot.pause()
+        line = app.screen.query_one(HostsView).list.made(1).line
+
+    assert ({style for _, style in line} == {"old"}) == old
