@@ -20,6 +20,7 @@ from ddtop.wire.stacks import StackFrame
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _DDP = "torch/nn/parallel/distributed.py"
+_OPERATORS = "torch/_ops.py"
 _DDP_SYNC = frozenset({
     "_sync_buffers", "_sync_module_states", "_sync_params_and_buffers",
     "_verify_param_shape_across_processes", "_verify_params_across_processes",
@@ -72,8 +73,10 @@ def read(thread: Thread) -> Reading:
     frames = thread.frames
     at = next((n for n, frame in enumerate(frames) if owner_of(frame) is Owner.USER), None)
     inner = frames[:at] if at is not None else frames
-    found = _of_frames(inner, thread) or (_of_line(thread) if at == 0 else None) or (None, None)
-    kind, call = found
+    found = _of_frames(inner, thread) or (
+        _of_line(thread) if at == 0 else _of_operator(inner, thread)
+    )
+    kind, call = found or (None, None)
     place = _place(frames, at, kind, call) if at is not None else None
     waits_on = place.waits_on if place is not None else None
     activity = {COLLECTIVE: "collective", P2P: "collective", INIT: "collective"}.get(kind or "")
@@ -132,6 +135,16 @@ def _of_line(thread: Thread) -> tuple[str, str] | None:
     if thread.cuda and _GPU_SYNC.search(line):
         return UNCLEAR, "a synchronization with the GPU"
     return None
+
+
+def _of_operator(inner: Sequence[StackFrame], thread: Thread) -> tuple[str, str] | None:
+    """A rank that sleeps in one of torch's operators waits for something in C code.
+
+    That may be a collective: in a compiled function it is an operator like all others.
+    """
+    if not inner or not thread.asleep or "futex" not in (thread.wchan or ""):
+        return None
+    return (UNCLEAR, "an operator") if inner[0].file.endswith(_OPERATORS) else None
 
 
 def _place(frames: Sequence[StackFrame], at: int, kind: str | None, call: str | None) -> Place:

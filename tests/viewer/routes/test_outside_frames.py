@@ -67,6 +67,19 @@ def test_a_call_into_c_that_no_source_explains_is_unclear():
     assert read(Thread(frames(), None, "S", "futex_do_wait", torch=True)).kind == UNCLEAR
 
 
+@pytest.mark.parametrize(
+    ("state", "wchan", "kind"),
+    [("S", "futex_do_wait", UNCLEAR), ("S", "pipe_read", None), ("R", None, None)],
+)
+def test_a_rank_that_sleeps_in_an_operator_may_wait_for_others(state, wchan, kind):
+    """A collective in a compiled function has no frame of torch.distributed: two of three ranks in
+    one were blamed for the third."""
+    operator = StackFrame("OpOverload.redispatch", f"{SITE}/torch/_ops.py", 850)
+    thread = Thread(frames(operator), "y = reduce(y)", state, wchan, torch=True)
+
+    assert read(thread).kind == kind
+
+
 def test_calls_of_mpi_are_known_by_the_line_because_they_have_no_frame():
     def at(line):
         return read(Thread(frames(), line, "R", mpi=True))
