@@ -23,6 +23,7 @@ class Standstill:
 
     `alive`: the ranks whose processes live. `active`: those that have not finished, or all.
     `stances`: works, spins or still, for each active rank. `since_unix_ns`: the last progress.
+    `unseen`: the ranks without a process on the hosts that are read from outside.
     """
 
     alive: tuple[RankFacts, ...]
@@ -30,6 +31,7 @@ class Standstill:
     stances: dict[int, str]
     since_unix_ns: int
     quiet_s: float
+    unseen: tuple[int, ...] = ()
 
     def all_are(self, stance: str) -> bool:
         return all(one == stance for one in self.stances.values())
@@ -40,12 +42,15 @@ class Standstill:
 
 def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     """None while a rank makes progress, and where too little is known of some rank."""
-    alive = tuple([rank for rank in snapshot.ranks if not rank.gone])
+    there = [rank for rank in snapshot.ranks if not rank.gone]
+    alive = tuple([rank for rank in there if rank.hello is not None])
+    unseen = tuple([rank.rank for rank in there if rank.hello is None])
     if snapshot.ended is not None or snapshot.moving or not alive:
         return None
-    if any(
-        rank.hello is None or rank.agent.unheard or rank.state is State.STOPPED for rank in alive
-    ):
+    if unseen and not any(rank.comm.outside is not None for rank in alive):
+        # Their agents may still come.
+        return None
+    if any(rank.agent.unheard or rank.state is State.STOPPED for rank in alive):
         return None
     if all(tells_nothing(rank) and not counts_steps(rank) for rank in alive):
         return None
@@ -62,7 +67,7 @@ def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
         # A rank that waits for its GPU spins, and its GPU may wait for a rank without progress.
         gpu = [rank.rank for rank in active if classify(rank, policy).word == "cuda-sync"]
         stances |= {number: STILL for number in gpu if stances[number] == SPINS}
-    return Standstill(alive, active, stances, since, quiet_s)
+    return Standstill(alive, active, stances, since, quiet_s, unseen)
 
 
 def _since_of_start(alive: tuple[RankFacts, ...], policy: Policy) -> int | None:
@@ -126,7 +131,8 @@ def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | 
     if still.quiet_s < warning_s:
         return None
     own_code = any(runs_own_code(rank) for rank in still.active) or words <= COMMUNICATES
-    return CRITICAL if still.quiet_s >= critical_s and own_code else WARNING
+    certain = own_code and not still.unseen
+    return CRITICAL if still.quiet_s >= critical_s and certain else WARNING
 
 
 def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:

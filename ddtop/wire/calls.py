@@ -88,6 +88,13 @@ _ROOT_GIVES = (
 )
 ROOT_GIVES = frozenset(_ROOT_GIVES)
 """A member that is not the root waits for the root."""
+
+
+def is_from_root(call: str) -> bool:
+    """Whether one rank gives data to all others in this call of MPI or torch."""
+    return call in ROOT_GIVES or call.startswith(("broadcast", "scatter"))
+
+
 ROOTED = ROOT_GIVES | {
     "Gather",
     "Gatherv",

@@ -24,7 +24,8 @@ class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
     without such threads.
 
     Of the last looks, a tenth of a second apart or more: `looks`, over `looks_s` seconds; of these
-    `call_looks` found it in a call for other ranks and `wait_looks` in a collective.
+    `call_looks` found it in a call for other ranks and `wait_looks` in a collective to which all
+    ranks contribute.
     `one_wait_looks`: how many of these belong to one and the same wait, the longest.
 
     `arguments`: the call with the arguments that say whom it is with, `recv(src=2)`; None where

@@ -135,6 +135,11 @@ def _finding(
     shown += [f"{more} more ranks elsewhere"] if more else []
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
     shown += [f"{ranks_text(gone)} {verb(gone, 'has', 'have')} ended"] if gone else []
+    shown += (
+        [f"{ranks_text(still.unseen)} {verb(still.unseen, 'was', 'were')} not seen"]
+        if still.unseen
+        else []
+    )
     lead_in = "idle" if idle else "no progress"
     return Finding(
         kind=Kind.NO_PROGRESS,
@@ -173,6 +178,11 @@ def _evidence(
 
 def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> str:
     place = lead.reported.place
+    if still.unseen:
+        return (
+            f"{ranks_text(still.unseen)} may be on other hosts (look there too: --ssh HOST,HOST)"
+            f" or {verb(still.unseen, 'has', 'have')} ended"
+        )
     if idle:
         return "nothing to do: the next request, order or input lets it continue"
     if place is not None and place.waits_for is not None:

@@ -13,7 +13,8 @@ import msgspec
 from ddtop.procfs import stat_fields, switches, wchan
 from ddtop.viewer.routes.outside_frames import Reading, Thread, user_frame
 from ddtop.viewer.routes.outside_sleep import asleep_since_unix_ns
-from ddtop.wire.outside import COLLECTIVE, INIT, OutsideLook
+from ddtop.wire.calls import is_from_root
+from ddtop.wire.outside import COLLECTIVE, INIT, P2P, OutsideLook
 from ddtop.wire.stacks import StackFrame
 
 LINE_BYTES_MAX = 1 << 20
@@ -162,7 +163,9 @@ class Track:
         self.there_since_unix_ns = min(self.there_since_unix_ns, since) if stayed else since
         self.frames, self.reading, self.switches = frames, reading, now.switches
         self.since_unix_ns, self.asleep = since, slept
-        self.counted.take(now.unix_ns, reading.kind, since)
+        # A master that prepares data for all has no reason to wait for them.
+        given = reading.call is not None and is_from_root(reading.call)
+        self.counted.take(now.unix_ns, P2P if given else reading.kind, since)
         self.apart_looks = self.apart_looks + 1 if reading.kind is None and not worked else 0
 
     @property

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -151,6 +152,15 @@ def test_looks_are_counted_a_tenth_of_a_second_apart_and_waits_by_their_beginnin
 
     assert (look.looks, look.looks_s) == (21, 2.0)
     assert (look.call_looks, look.wait_looks, look.one_wait_looks) == (11, 11, 1)
+
+
+@pytest.mark.parametrize(("call", "waits"), [("all_reduce", 4), ("broadcast_object_list", 0)])
+def test_a_wait_for_the_data_of_one_rank_makes_no_straggler_of_it(call, waits):
+    """Rank 0 collects samples for three seconds and broadcasts them: a master, by design."""
+    reading = replace(IN_CALL, call=call)
+    look = tracked(*((REDUCE, reading, 7, moment(100 + at, 7)) for at in range(4)))
+
+    assert (look.looks, look.call_looks, look.wait_looks) == (4, 4, waits)
 
 
 def test_the_start_of_a_job_is_not_counted():

@@ -1,0 +1,67 @@
+"""A job without progress of which only some ranks are seen: from outside, on one of its hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.wire.outside import OutsideLook
+from tests.jobs import FakeJob, unix_ns
+
+
+def half_seen(outside=True, **standing):
+    """Of four ranks, 0 and 1 are on this host, and they stand."""
+    job = FakeJob(4, absent=(2, 3))
+    job.trains(6)
+    for rank in job.ranks[:2]:
+        rank.stands_at(**standing)
+        if outside:
+            rank.says["outside"] = OutsideLook(since_unix_ns=unix_ns(job.now), asleep=True)
+    return job
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [
+        {"function": "step", "line": 11},
+        {"function": "step", "line": 11, "activity": "collective", "waits_on": "collective"},
+    ],
+)
+def test_the_ranks_that_are_seen_are_a_warning_that_says_who_was_not_seen(standing):
+    """A rank was killed before the look, or the others are on other hosts. It was silence."""
+    job = half_seen(**standing)
+    job.passes(300)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "no-progress", (0, 1))
+    assert finding.summary.endswith("; ranks 2,3 were not seen")
+    assert "ranks 2,3 may be on other hosts" in finding.advice
+
+
+def test_ranks_that_wait_for_work_from_outside_are_idle_but_something_is_to_be_done():
+    """Ranks of a server, or ranks that wait for a key that a killed rank would have set."""
+    job = half_seen(function="serve", line=11, waits_on="socket")
+    for rank in job.ranks[:2]:
+        rank.says["iteration"] = None
+    job.passes(300)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind) == ("info", "no-progress")
+    assert "ranks 2,3 may be on other hosts" in finding.advice
+
+
+def test_ranks_with_agents_wait_for_the_agents_of_the_others():
+    job = half_seen(outside=False, function="step", line=11)
+    job.passes(300)
+
+    assert "no-progress" not in [kind for _, kind, _ in job.kinds()]
+
+
+def test_ranks_that_go_on_are_not_reported_because_others_were_not_seen():
+    job = FakeJob(4, absent=(2, 3))
+    for rank in job.ranks[:2]:
+        rank.says["outside"] = OutsideLook()
+    job.trains(300)
+
+    assert job.kinds() == []
