@@ -51,7 +51,7 @@ def mark_late(
 ) -> None:
     """Mark the ranks whose GPUs are stragglers in `facts`."""
     busy = _busy(devices, facts, now_unix_ns, policy)
-    if len(busy) < policy.gpu_wait_members or _are_alike(busy.values(), policy):
+    if not busy or _are_alike(busy.values(), policy):
         return
     for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
         for rank in late.ranks:
@@ -143,7 +143,7 @@ def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
     found: list[GpuLate] = []
     seen: set[int] = set()
     for group in sorted(work.groups, key=lambda one: -len(one.ranks)):
-        if group.name not in work.on_nccl or len(group.ranks) < policy.gpu_wait_members:
+        if group.name not in work.on_nccl:
             continue
         known = {rank: busy[rank] for rank in group.ranks if rank in busy}
         if len(known) < max(policy.gpu_wait_members, policy.gpu_wait_told_ratio * len(group.ranks)):
@@ -187,7 +187,8 @@ def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
     """A few compute in each span, while all others draw what a waiting kernel draws."""
     ordered = sorted(members, key=lambda one: one.watts[-1])
     usual, most = ordered[len(ordered) // 2].watts[-1], ordered[-1].watts[-1]
-    if usual > policy.gpu_wait_power_ratio * most:
+    # Also where none of them reports any power.
+    if usual >= policy.gpu_wait_power_ratio * most:
         return None
     split = max(
         range(len(ordered) // 2 + 1, len(ordered)),

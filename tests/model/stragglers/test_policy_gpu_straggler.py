@@ -105,6 +105,14 @@ def test_the_policy_says_whose_gpu_is_a_straggler(scenario, changes, ours, their
     assert (stragglers(job), stragglers(job, **changes)) == (ours, theirs)
 
 
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_of_gpus_without_any_power_none_is_a_straggler_however_few_are_compared(members):
+    job = NcclJob(world_size=2)
+    job.runs(75, lambda second, rank: COMPUTES | {"power_watts": 0.0})
+
+    assert stragglers(job, gpu_wait_members=members) == ()
+
+
 def gpu_of_rank(job, number, **changes):
     job.policy = replace(POLICY, **changes)
     return job.snapshot().ranks[number].gpu
