@@ -110,9 +110,16 @@ def test_the_policy_says_how_long_a_rank_is_in_init_before_its_way_is_looked_at(
     assert ranks_looked_at(with_(init_inside_s=5.0)) == []
 
 
-@pytest.mark.parametrize(("idle_s", "read"), [(POLICY.worker_idle_s, True), (5.0, False)])
-def test_the_policy_says_how_long_a_worker_is_idle_before_it_is_read(monkeypatch, idle_s, read):
-    """A second after the dump began a worker has used no CPU since then."""
+@pytest.mark.parametrize(
+    ("idle_s", "after_s", "read"),
+    [(POLICY.worker_idle_s, 1.0, True), (5.0, 1.0, False), (5.0, 6.0, True)],
+)
+def test_the_policy_says_how_long_workers_are_idle_before_they_are_read(
+    monkeypatch, idle_s, after_s, read
+):
+    """A worker has used no CPU since the dump began. The next one is as long idle by then, and is
+    read at once.
+    """
     monkeypatch.setattr(collect, "_effort", lambda pid: (1, 1))
     own = os.getpid()
     worker = collect._Child(own, registry.start_ticks(own), (1, 1))
@@ -120,5 +127,6 @@ def test_the_policy_says_how_long_a_worker_is_idle_before_it_is_read(monkeypatch
     target.children.append(worker)
     dumps = Dumps(lambda *_: None, lambda *_: True, with_(worker_idle_s=idle_s))
 
-    assert dumps._next_child(target, 1.0)
+    assert dumps._next_child(target, after_s)
     assert (target.child is worker) == read
+    assert not read or time.monotonic() - target.since >= idle_s

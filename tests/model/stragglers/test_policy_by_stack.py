@@ -54,6 +54,12 @@ OFTEN = changed(
     wait_looks=share(1.1 * POLICY.stack_late_wait_ratio),
 )
 """... in a little more."""
+UNLIKE = changed(
+    WAITS,
+    call_looks=share(0.6 * POLICY.stack_late_wait_ratio),
+    wait_looks=share(0.6 * POLICY.stack_late_wait_ratio),
+)
+"""In less than two thirds of that, which the others do not make up for."""
 FEW = changed(LATE, looks=POLICY.stack_late_looks - 1, call_looks=0, wait_looks=0)
 SEEN = changed(LATE, looks=2 * POLICY.stack_late_looks, call_looks=0, wait_looks=0)
 THIRD = POLICY.stack_late_looks // 3
@@ -99,6 +105,12 @@ CASES = [
     ),
     ((WAITS, LATE), {"stack_late_wait_ratio": 1.0}, (1,), ()),
     ((MOSTLY, LATE), {"stack_late_wait_ratio": 0.9 * POLICY.stack_late_wait_ratio}, (), (1,)),
+    (
+        (WAITS, UNLIKE, LATE),
+        {"stack_late_wait_ratio": 0.8 * POLICY.stack_late_wait_ratio},
+        (),
+        (2,),
+    ),
     ((OFTEN, SEEN), {"stack_late_chance": 1e-30}, (1,), ()),
 ]
 
