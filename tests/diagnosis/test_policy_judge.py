@@ -8,7 +8,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.diagnosis.recurrence import Recurrence
 from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.diagnosis.rules.input_bound import loading
-from tests.jobs import unix_ns
+from tests.jobs import brief, unix_ns
 from tests.second_policy import Case, stands, stands_from_the_start
 
 SLOW = [("warning", "input-bound", (0, 1, 2, 3))]
@@ -50,6 +50,19 @@ def slow_until_lately(slow_s=15, fast_s=20):
     return job
 
 
+def slow_in_two_epochs(policy):
+    """What is shown after three looks at each of them, and one in between."""
+    job, judge = loading(), Judge(policy)
+    for share, seconds, looks in ((0.7, 13, 3), (0.0, 10, 1), (0.7, 13, 3)):
+        for rank in job.ranks:
+            rank.loader_share = share
+        job.trains(seconds)
+        for _ in range(looks):
+            job.trains(0.5)
+            verdict = judge.observe(job.snapshot())
+    return [brief(one) for one in verdict.findings]
+
+
 def severity_of_the_second_time(lasts_s):
     """The first time it stood for 20 s."""
     (finding,) = slow_until_lately(15, 0).verdict().findings
@@ -85,6 +98,7 @@ CASES = [
     Case("looks", "appear_snapshots", 1, looks_of_a_hang, APPEARED, [[CULPRIT]] * 3),
     Case("needed looks", "appear_snapshots", 3, needs, (2, False), (3, True)),
     Case("a missed look", "appear_snapshots", 3, seen_once_then_missed_once, [CULPRIT], []),
+    Case("two epochs", "appear_snapshots", 5, slow_in_two_epochs, SLOW, []),
     Case(
         "looks after it", "clear_snapshots", 1, looks_after_a_hang,
         [[CULPRIT], [CULPRIT], []], [[], [], []],

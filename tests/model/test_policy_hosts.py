@@ -49,9 +49,13 @@ def lost_while_the_hub_is_silent(policy):
     return node1(job, policy).lost
 
 
-def completes(policy):
+def completes(waits_after_s):
     """Whether collectives with its ranks completed long after it was last heard."""
-    return node1(cut(14, waits_after_s=6), policy).completing_unix_ns is not None
+
+    def says(policy):
+        return node1(cut(14, waits_after_s), policy).completing_unix_ns is not None
+
+    return says
 
 
 def unheard_when_its_host_is_back(policy):
@@ -140,7 +144,8 @@ def process_of_an_earlier_life(policy):
 CASES = [
     Case("quiet", "host_quiet_s", 10.0, quiet, True, False),
     Case("the hub too", "host_quiet_s", 10.0, lost_while_the_hub_is_silent, False, True),
-    Case("what completes", "host_quiet_s", 10.0, completes, True, False),
+    Case("what completes", "host_quiet_s", 10.0, completes(6), True, False),
+    Case("what completes soon", "host_quiet_s", 1.0, completes(2.5), False, True),
     Case("back", "host_quiet_s", 10.0, unheard_when_its_host_is_back, True, False),
     Case("two claim it", "host_quiet_s", 10.0, host_of_a_rank_that_two_claim, "node0", "node1"),
     Case("a clock", "clock_matters_s", 0.01, told_late_s, (0.03, 0.03), (0.0, 0.0)),

@@ -8,6 +8,7 @@ from ddtop.model.state.facts import State
 from ddtop.wire.load import ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import ProcessState
+from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import SECOND, FakeJob, trained
 from tests.second_policy import Case
 from tests.spread import SpreadJob
@@ -30,6 +31,18 @@ def working(cores, before=1.0):
         return seen(job, policy).ranks[0].process.working
 
     return says
+
+
+def works_beside_its_agent(policy):
+    """Whether a rank works whose process uses 6 % of a core: its agent until three seconds ago, and
+    its own code since."""
+    job = FakeJob(1)
+    rank = job.ranks[0]
+    rank.cores = 0.06
+    for tick in range(26):
+        rank.says = {"agent_cpu_ns": round(0.06 * 0.5 * min(tick, 20) * SECOND)}
+        job.trains(0.5)
+    return seen(job, policy).ranks[0].process.working
 
 
 def child_works(policy):
@@ -98,6 +111,29 @@ def working_by_the_last_look(policy):
     job.look_at_hosts = lambda: None
     job.passes(10)
     return seen(job, policy).ranks[0].process.working
+
+
+def lacks_cpu_by_the_last_look(policy):
+    """The last look, 20 s ago, found it without a CPU."""
+    job = trained(1)
+    job.ranks[0].stands_at("collect")
+    for second in range(4):
+        job.ranks[0].seen_outside = {"load": ProcessLoad(run_delay_ns=second * SECOND)}
+        job.passes(1)
+    job.look_at_hosts = lambda: None
+    job.passes(20)
+    return seen(job, policy).ranks[0].process.lacks_cpu
+
+
+def transfers_by_the_last_look(policy):
+    """Until the last look, 30 s ago, it read a file with little CPU."""
+    job = trained(1)
+    job.ranks[0].stands_at("fetch", waits_on="file")
+    job.ranks[0].io_per_s = 1e6
+    job.passes(12)
+    job.look_at_hosts = lambda: None
+    job.passes(30)
+    return seen(job, policy).ranks[0].process.transfers
 
 
 def unlooked(policy):
@@ -189,8 +225,17 @@ def ratios_after(seconds):
     return says
 
 
+def low_ratio_is_known(policy):
+    """Whether more is known of a rank that waits 30 % of its time for data than how long it waits:
+    whether it does so in each quarter of the window."""
+    job = loading(0.3)
+    job.trains(12)
+    return seen(job, policy).ranks[0].loader.wait_low_ratio is not None
+
+
 CASES = [
     Case("asleep lately", "cpu_window_s", 8.0, working(0.01), False, True),
+    Case("beside its agent", "cpu_window_s", 8.0, works_beside_its_agent, True, False),
     Case("little CPU", "cpu_waning_ratio", 0.045, working(0.04), True, False),
     Case("a child asleep lately", "cpu_window_s", 8.0, child_works, False, True),
     Case("a child that woke", "candidate_asleep_s", 3.0, child_woke, True, False),
@@ -208,6 +253,10 @@ CASES = [
         ("still", False), ("still", True),
     ),
     Case("the last look", "relay_away_s", 5.0, working_by_the_last_look, True, None),
+    Case(
+        "no CPU at the last look", "relay_away_s", 30.0, lacks_cpu_by_the_last_look, False, True
+    ),
+    Case("I/O at the last look", "relay_away_s", 40.0, transfers_by_the_last_look, False, True),
     Case("one look", "first_look_s", 0.25, unlooked, True, False),
     Case(
         "a frozen rank", "report_silent_s", 10.0, state_of_a_silent_rank,
@@ -221,6 +270,7 @@ CASES = [
     Case("moving", "step_old_factor", 1.0, moving(8, 4000.0), 2, 0),
     Case("a step", "step_old_s", 1.0, step_is_old(1.5), False, True),
     Case("a step", "step_old_factor", 1.0, step_is_old(4, 2000.0), False, True),
+    Case("each quarter", "input_bound_others", 0.9, low_ratio_is_known, True, False),
     Case("young", "window_min_s", 1.0, ratios_after(2), (False,) * 3, (True,) * 3),
 ]  # fmt: skip
 
