@@ -32,8 +32,9 @@ PAGES = (
                 " times one that happened twice; critical after {working_critical_s} or"
                 " {working_critical_factor} times that wait, at most {timeout_critical_ratio} of"
                 " the timeout. I/O with little CPU: critical after {transfer_critical_s}."
-                " Checkpoint, validation, compilation: after {phase_overdue_factor} times the usual"
-                " length, {phase_still_limit_s} without CPU."
+                " Checkpoint, validation, compilation: after {phase_overdue_factor} times the"
+                " longest one before; without CPU after {phase_still_limit_s} or"
+                " {phase_usual_factor} times the longest."
             ),
         ),
         steps=(
