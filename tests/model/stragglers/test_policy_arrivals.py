@@ -37,6 +37,11 @@ def on_time_at_last(number):
     return 10.0 if number <= 180 else 0.0
 
 
+def late_at_last(number):
+    """A rank that is late at the last 8 of 20 steps only."""
+    return 60.0 if number > 12 else 0.0
+
+
 def much_or_little(number):
     """A rank that is late by 20 ms at five of nine steps, and by 8 ms at the others."""
     return 20.0 if number % 9 < 5 else 8.0
@@ -52,6 +57,9 @@ CASES = [
     Case("few-steps", "straggler_strong_ratio", 0.5, named(late_at(40, 30.0)), [(1,)], []),
     Case("few-steps", "straggler_steps", 30, few(late_at(20, 60.0)), [False], [True]),
     Case("lately", "straggler_steps", 64, named(late_at(200, on_time_at_last)), [], [(1,)]),
+    Case("fewer-than", "straggler_steps", 30, named(late_at(20, late_at_last)), [], [(1,)]),
+    Case("at-least", "straggler_steps", 8, named(late_at(20, late_at_last)), [], [(1,)]),
+    Case("fewer-than", "straggler_few_steps", 6, named(late_at(7, 60.0)), [], [(1,)]),
     Case("few-steps", "straggler_few_steps", 12, named(late_at(10, 60.0)), [(1,)], []),
     Case("weak", "straggler_weak_steps", 128, named(late_at(100, 10.0)), [(1,)], []),
     Case("often", "straggler_late_ratio", 0.8, named(late_at(120, three_of_four)), [(1,)], []),

@@ -47,16 +47,39 @@ def two_reads_on_crowded_cores():
     return job
 
 
-def two_reads_after_another_rank():
-    """Rank 2 was late in two reads, 14 seconds apart. In a read before it was rank 1."""
+def two_reads_of_much_on_crowded_cores():
+    """Rank 1 was late for 60 % of each step in two reads, five seconds apart, and lacks CPU time
+    for longer.
+    """
     job = job_with()
-    for request, slow in (("r1", 1), ("r2", 2), ("r3", 2)):
+    for second in range(29):
+        job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(second * 0.8 * SECOND))}
+        job.trains(1)
+        if second == 23:
+            answers(job)
+    answers(job, request="r2")
+    job.trains(2)
+    return job
+
+
+def reads_of(*slow, cost_ms=(60.0, 60.0, 60.0)):
+    """Each of these ranks was late in a read, 14 seconds apart, for so long in steps of 100 ms."""
+    job = job_with()
+    for number, (one, cost) in enumerate(zip(slow, cost_ms, strict=False)):
         for rank in job.ranks:
-            rank.waits_share = 0.02 if rank.number == slow else 0.6
+            rank.waits_share = 0.02 if rank.number == one else 0.6
         job.trains(12)
-        answers(job, (slow,), request=request)
+        answers(job, (one,), cost_ms=cost, request=f"r{number}")
         job.trains(2)
     return job
+
+
+def two_reads_after_another_rank():
+    return reads_of(1, 2, 2)
+
+
+def one_read_after_a_weaker_one_of_another_rank():
+    return reads_of(1, 2, cost_ms=(40.0, 60.0))
 
 
 def one_read_of_stages():
@@ -125,6 +148,22 @@ def busy_gpus():
 
 CASES = [
     Case("one-read", "straggler_strong_ratio", 0.7, late(one_read), [1], []),
+    Case(
+        "crowded",
+        "straggler_strong_ratio",
+        0.7,
+        late(two_reads_of_much_on_crowded_cores),
+        [1],
+        [],
+    ),
+    Case(
+        "turns",
+        "straggler_strong_ratio",
+        0.5,
+        late(one_read_after_a_weaker_one_of_another_rank),
+        [],
+        [2],
+    ),
     Case("one-read", "straggler_span_s", 20.0, late(one_read), [1], []),
     Case("two-reads", "straggler_rounds_apart_s", 10.0, late(two_reads), [1], []),
     Case("crowded", "straggler_crowded_apart_s", 15.0, late(two_reads_on_crowded_cores), [1], []),
