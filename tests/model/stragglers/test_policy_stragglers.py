@@ -179,7 +179,7 @@ CASES = [
     ),
     Case("samples", "straggler_gone_ratio", 0.8, late(lambda: one_read(share=0.4)), [1], []),
     Case("stages", "stages_ratio", 0.5, late(one_read_of_stages), [], [1]),
-    Case("pressure", "oversubscribed_window_s", 10.0, seen(little_cpu, measured_s), 20, 10),
+    Case("pressure", "oversubscribed_window_s", 30.0, seen(little_cpu, measured_s), 20, 30),
     Case("gpu", "gpu_mean_s", 5.0, gpu_late(lambda: waiting_gpus(35)), [], [5]),
     Case("gpu", "gpu_wait_busy_ratio", 0.99, gpu_late(busy_gpus), [5], []),
     Case("gpu", "gpu_wait_power_ratio", 0.25, gpu_late(busy_gpus), [5], []),
