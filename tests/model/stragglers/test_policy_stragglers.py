@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 
 from ddtop.policy import Policy
+from ddtop.wire.gpu import GpuWatch
 from ddtop.wire.load import ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.misuse import communicating
 from tests.diagnosis.rules.straggler import answers, job_with
 from tests.jobs import SECOND, WORLD, FakeJob
-from tests.nccl_jobs import WAITS, NcclJob, one_computes
+from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob
 from tests.policy_cases import Case, each
 
 
@@ -107,12 +108,28 @@ def little_cpu():
     return job
 
 
-@functools.cache
-def waiting_gpus(seconds, busy=1.0):
-    """The GPU of rank 5 computes, while the others wait and are busy for this share of the time."""
+def gpus_that_wait(seconds, computes=COMPUTES, **waits):
+    """The GPU of rank 5 computes for so long, and the others wait."""
     job = NcclJob()
     job.warms_up()
-    job.runs(seconds, one_computes(5, others=WAITS | {"util_ratio": busy}))
+    job.runs(seconds, lambda second, rank: computes if rank == 5 else WAITS | waits)
+    return job
+
+
+def gpus_of_which_nothing_new_is_known():
+    """The relay has repeated their numbers for 15 seconds, as old ones."""
+    job = gpus_that_wait(60)
+    job.host_says["gpu_watch"] = GpuWatch(5000, "580")
+    job.trains(15)
+    return job
+
+
+def a_gpu_that_heat_holds_since_half_a_minute():
+    """Its clock was low before."""
+    job = NcclJob()
+    job.warms_up()
+    job.runs(30, lambda second, rank: HOT | {"throttle": ()} if rank == 5 else SLOWER)
+    job.runs(30, lambda second, rank: HOT if rank == 5 else SLOWER)
     return job
 
 
@@ -142,10 +159,15 @@ def measured_s(snapshot):
     return round(snapshot.ranks[0].process.pressure.seconds)
 
 
-def busy_gpus():
-    return waiting_gpus(60, 0.97)
+def gpu_late_s(snapshot):
+    """Over how many seconds a GPU was late."""
+    return [one.gpu_late.seconds for one in snapshot.ranks if one.gpu_late]
 
 
+SLOWER = COMPUTES | {"power_watts": 410.0, "sm_mhz": 1800}
+LONG = functools.partial(gpus_that_wait, 60)
+BUSY = functools.partial(gpus_that_wait, 60, util_ratio=0.93)
+ALIKE = functools.partial(gpus_that_wait, 60, COMPUTES | {"power_watts": 400.0}, power_watts=280.0)
 CASES = [
     Case("one-read", "straggler_strong_ratio", 0.7, late(one_read), [1], []),
     Case(
@@ -180,9 +202,14 @@ CASES = [
     Case("samples", "straggler_gone_ratio", 0.8, late(lambda: one_read(share=0.4)), [1], []),
     Case("stages", "stages_ratio", 0.5, late(one_read_of_stages), [], [1]),
     Case("pressure", "oversubscribed_window_s", 30.0, seen(little_cpu, measured_s), 20, 30),
-    Case("gpu", "gpu_mean_s", 5.0, gpu_late(lambda: waiting_gpus(35)), [], [5]),
-    Case("gpu", "gpu_wait_busy_ratio", 0.99, gpu_late(busy_gpus), [5], []),
-    Case("gpu", "gpu_wait_power_ratio", 0.25, gpu_late(busy_gpus), [5], []),
+    Case("gpu", "gpu_mean_s", 5.0, gpu_late(lambda: gpus_that_wait(35)), [], [5]),
+    Case("gpu-seconds", "gpu_mean_s", 5.0, seen(LONG, gpu_late_s), [40.0], [20.0]),
+    Case("old-gpu", "gpu_mean_s", 5.0, gpu_late(gpus_of_which_nothing_new_is_known), [5], []),
+    Case(
+        "hot-gpu", "gpu_mean_s", 5.0, gpu_late(a_gpu_that_heat_holds_since_half_a_minute), [], [5]
+    ),
+    Case("gpu", "gpu_wait_busy_ratio", 0.9, gpu_late(BUSY), [], [5]),
+    Case("gpu", "gpu_wait_power_ratio", 0.8, gpu_late(ALIKE), [], [5]),
 ]
 
 
