@@ -159,6 +159,19 @@ def test_the_config_file_refuses_just_what_only_a_relay_judges_by():
     assert {one.name for one in fields(Policy) if one.name.startswith(OF_THE_RELAY)} == of_relay
 
 
+def test_some_test_changes_each_threshold():
+    """tests/second_policy.py has the form of such a test."""
+    tests = ROOM.parent / "tests"
+    changed_somewhere = {
+        name
+        for path in tests.rglob("*.py")
+        for found in re.findall(r'"(\w+)"|\b(\w+)=', path.read_text())
+        for name in found
+    }
+
+    assert {one.name for one in fields(Policy)} - changed_somewhere == set()
+
+
 def test_the_policy_says_from_when_a_wait_in_a_group_is_shown():
     assert group_waits(HANG, POLICY)
     assert group_waits(HANG, with_(wait_shown_s=LONG_S)) == {}
