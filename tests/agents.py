@@ -1,4 +1,4 @@
-"""An agent played by a test: it answers a relay's orders for stacks on a thread of its own."""
+"""A test's stand-in for an agent: it answers a relay's requests for stacks on a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOAD = StackFrame("load_image", "/home/ada/data.py", 40, True)
 
 
 class Answering:
-    """Answers every order on this link while it is entered."""
+    """Answers every request on this link while the block runs."""
 
     def __init__(self, link: RankLink, rank: int, pid: int, frame: StackFrame = STEP) -> None:
         self._link, self._rank, self._pid, self._frame = link, rank, pid, frame

@@ -1,4 +1,4 @@
-"""Arrivals made by hand: a job whose ranks each take their time to a collective, and leave it
+"""Arrivals made by hand: a job whose ranks each take some time to reach a collective, and leave it
 together.
 """
 
@@ -21,13 +21,15 @@ Takes = Callable[[int, int], float]
 
 
 def noisy(seed: int, base: float = 40.0, spread: float = 2.0) -> Takes:
-    """About `base` ms each time, a little more now and then."""
+    """About `base` ms each time, with some noise."""
     rng = random.Random(seed)
     return lambda rank, number: base + rng.expovariate(1 / spread)
 
 
 def but(takes: Takes, rank: int, extra: float | Callable[[int], float]) -> Takes:
-    """... and one rank takes `extra` ms more; a function of the collective's number may say it."""
+    """The same, but one rank takes `extra` ms more. `extra` may be a function of the collective's
+    number.
+    """
     picks = extra if callable(extra) else lambda number: extra
     return lambda one, number: takes(one, number) + (picks(number) if one == rank else 0.0)
 
@@ -35,7 +37,9 @@ def but(takes: Takes, rank: int, extra: float | Callable[[int], float]) -> Takes
 def entered(
     ranks: int, collectives: int, takes: Takes, transfer_ms: float = 0.5
 ) -> list[dict[int, tuple[int, int]]]:
-    """When each rank put in each collective: a list of what `arrivals_of` takes, one a rank."""
+    """When each rank enqueued each collective: a list of what `arrivals_of` takes, one entry per
+    rank.
+    """
     found: list[dict[int, tuple[int, int]]] = [{} for _ in range(ranks)]
     left = float(BASE)
     for number in range(1, collectives + 1):
@@ -49,8 +53,8 @@ def entered(
 def in_bursts(
     ranks: int, steps: int, takes: Takes, burst: int = 8, transfer_ms: float = 0.5
 ) -> list[dict[int, tuple[int, int]]]:
-    """... of steps that put in so many collectives without waiting in between, then wait for all
-    of them, then for one more.
+    """The same for steps that enqueue this many collectives without waiting in between, then wait
+    for all of them, then for one more.
     """
     found: list[dict[int, tuple[int, int]]] = [{} for _ in range(ranks)]
     left, seq = float(BASE), 0
@@ -79,8 +83,9 @@ def answers(
     overlaps: bool = False,
     errors_ms: Mapping[str, float] | None = None,
 ) -> list[Answer]:
-    """What the ranks say of these times; `counts`: they count iterations of `per_step` collectives.
-    `errors_ms`: of the clocks of these hosts."""
+    """The ranks' records of these times. `counts`: the ranks count iterations of `per_step`
+    collectives. `errors_ms`: the errors of the clocks of these hosts.
+    """
     found = []
     for place, one in enumerate(times):
         record = arrivals_of(group, one)
@@ -98,7 +103,7 @@ def answers(
 def looked_at(
     *asked: Sequence[Answer], groups: Sequence[Group] = (), policy: Policy = POLICY
 ) -> list[Round]:
-    """What follows from one or more reads."""
+    """The result of one or more reads."""
     rounds = Rounds()
     for one in asked:
         for answer in one:
@@ -109,5 +114,5 @@ def looked_at(
 
 
 def late(ranks: int, collectives: int, takes: Takes, **more: object) -> tuple[Late, ...]:
-    """Who is late in a job of which one read is taken."""
+    """Which ranks are late in a job of which one read is taken."""
     return looked_at(answers(entered(ranks, collectives, takes), **more))[-1].late  # type: ignore[arg-type]

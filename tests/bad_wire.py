@@ -93,7 +93,7 @@ class Switch:
                 self.carry(source, name, frame)
 
     def carry(self, source: str, target: str, frame: bytes) -> None:
-        """One frame through two cables."""
+        """Send one frame through two cables."""
         out, into = self.cables[source], self.cables[target]
         lost = any(one.loss_ratio and self.random.random() < one.loss_ratio for one in (out, into))
         if (
@@ -112,7 +112,7 @@ class Switch:
             self.put(target, frame)
 
     def put(self, target: str, frame: bytes) -> None:
-        """At its end."""
+        """Put the frame into the receiver's end of its cable."""
         try:
             self.sockets[target].send(frame)
             self.carried += 1
@@ -120,7 +120,7 @@ class Switch:
             self.lost += 1  # That end is down, or its queue is full.
 
     def obey(self) -> bool:
-        """Follow one line of stdin; False at its end."""
+        """Apply one line of stdin. Returns False at its end."""
         line = sys.stdin.readline()
         if not line:
             return False

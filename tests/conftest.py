@@ -1,4 +1,4 @@
-"""What all rooms' tests share: repeatable examples, and folders of their own for state and
+"""What the tests of all rooms share: repeatable examples, and separate folders for state and
 sockets.
 """
 
@@ -24,7 +24,8 @@ from ddtop.present.schemas import KEYS, json_schema
 from ddtop.viewer import thresholds
 from tests.runtime_folder import runtime_folder
 
-# Shells start background commands with SIGINT ignored, and what tests start would inherit that.
+# Shells start background commands with SIGINT ignored, and processes that tests start would inherit
+# that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same with nohup and SIGHUP.
@@ -43,7 +44,7 @@ settings.load_profile("ddtop")
 
 @pytest.fixture(scope="session", autouse=True)
 def documents_are_valid() -> Iterator[None]:
-    """Whatever document of ddtop's a test reads is valid against its schema.
+    """Each JSON document of ddtop that a test reads must be valid against its schema.
 
     Tests read them with `json.loads`: the output of commands, bodies of webhooks, files.
     """
@@ -64,7 +65,7 @@ def documents_are_valid() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Home:
-    """Where one test's ddtop keeps its jobs and its sockets."""
+    """The folders where one test's ddtop keeps its jobs and its sockets."""
 
     state: Path
     runtime: Path
@@ -77,13 +78,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
         monkeypatch.delenv(name)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    # A test that calls a command in this process makes it a view.
+    # A test that calls a command in this process makes the process a view.
     monkeypatch.setattr(folders, "_patience_s", None)
     with runtime_folder() as runtime:
         found = Home(tmp_path / "state", runtime)
         monkeypatch.setenv("DDTOP_STATE", str(found.state))
         monkeypatch.setenv("DDTOP_RUNTIME", str(found.runtime))
-        # What the person who runs the tests likes must not change them.
+        # The settings of the person who runs the tests must not change them.
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
         monkeypatch.setattr(thresholds, "_chosen", POLICY)
         yield found
@@ -91,15 +92,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 @pytest.fixture
 def agents_count_as_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents that a test plays report only when it makes them: on a slow machine the relay would
-    take them for silent, and not ask them.
+    """Agents that a test plays report only when the test makes them report. On a slow machine the
+    relay would take them for silent, and not ask them.
     """
     monkeypatch.setattr("ddtop.relay.dumps.collect.Dumps._is_silent", lambda *_: False)
 
 
 @pytest.fixture(scope="session")
 def hook_is_installed() -> None:
-    """The start-up line lies in this Python; a checkout on PYTHONPATH alone is not watched."""
+    """The start-up line is installed in this Python. With only a checkout on PYTHONPATH, a process
+    is not watched.
+    """
     done = subprocess.run(
         [sys.executable, "-c", "import sys; print('ddtop.agent.hook' in sys.modules)"],
         env=os.environ | {"DDTOP": "1"}, capture_output=True, text=True, check=True,

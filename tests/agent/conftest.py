@@ -1,4 +1,4 @@
-"""What several modules of these tests begin with."""
+"""Fixtures that several modules of these tests share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.agent.probing import Bench
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A probe over one group of gloo or, as a test makes it, of NCCL."""
+    """A probe over one group of gloo, or of NCCL if the test asks for it."""
     return Bench(monkeypatch)
 
 
 @pytest.fixture
 def clean_notes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """No framework has registered anything in this process; `thread`: the number of this one."""
+    """No framework has registered anything in this process. `thread` is the ident of this thread."""
     monkeypatch.setattr(progress_notes, "sources", {})
     monkeypatch.setattr(progress_notes, "open", [])
     monkeypatch.setattr(progress_notes, "expected", [])

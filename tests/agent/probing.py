@@ -27,7 +27,7 @@ class FakeGroup:
 
 
 class FakeRecorder:
-    """Torch's recorder: `completed` 0 groups it knows, or none where it is off."""
+    """Torch's recorder. It reports the statuses in `says` and the entries in `list`."""
 
     def __init__(self):
         self.says, self.list, self.why_off = {}, [], None
@@ -40,7 +40,7 @@ class FakeRecorder:
 
 
 class Bench:
-    """One probe over a world of fake groups; time passes a quarter of a second at a time."""
+    """One probe over a world of fake groups. Time passes in steps of a quarter of a second."""
 
     def __init__(self, monkeypatch):
         self.group, self.now = FakeGroup(), 100 * SECOND
@@ -61,8 +61,8 @@ class Bench:
     def passes(self, seconds, steps=False, waiting=False, completed=None, in_line=False):
         """Time passes.
 
-        `completed`: behind the enqueued by that many, None: the recorder is off. `in_line`: all of
-        it inside one call.
+        `completed`: how many collectives the completed number is behind the enqueued one; None: the
+        recorder is off. `in_line`: the main thread is inside one call all the time.
         """
         since = self.now if in_line else None
         for _ in range(round(seconds * 4)):

@@ -13,7 +13,7 @@ from tests.launch.environments import HYDRA
 
 
 def test_the_launcher_is_found_above_a_shell(tmp_path):
-    """torchrun's pid is the ranks' parent, or their grandparent where a shell script is between."""
+    """torchrun is the parent of the ranks, or their grandparent if a shell script is in between."""
     program = tmp_path / "torchrun"
     program.write_text(
         "import subprocess; subprocess.run(['sh', '-c', 'echo $$; read line; true'])"

@@ -1,4 +1,4 @@
-"""What leaves the process: nothing that sounds secret."""
+"""No variable or argument that looks secret leaves the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from ddtop.agent.environment import ARGUMENTS, VALUE_CHARACTERS, redacted_argv, 
     ],
 )  # fmt: skip
 def test_secrets_on_the_command_line_are_replaced(words, shown):
-    """`ddtop report` goes into tickets; hydra writes `trainer.api_key=...` without dashes."""
+    """The output of `ddtop report` goes into tickets, and hydra writes `trainer.api_key=...`
+    without dashes.
+    """
     assert redacted_argv(["python", *words]) == ("python", *shown)
 
 

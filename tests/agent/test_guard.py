@@ -1,4 +1,4 @@
-"""The one place where an error of ours stops."""
+"""The one place where our own errors are caught."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddtop.agent.guard import REASON_CHARACTERS, Guard
 
 
 def test_a_part_that_raises_is_switched_off_once_and_the_reason_is_kept():
-    """A new torch renamed a private field: ten errors a second for a week helped nobody."""
+    """A new torch renamed a private field, and ten errors a second for a week helped nobody."""
     guard, calls = Guard(), []
 
     def part():
@@ -40,7 +40,7 @@ def test_a_long_reason_is_cut():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_meant_for_the_program_passes_through(error):
-    """Ctrl-C while a wrapper runs is the program's."""
+    """Ctrl-C while a wrapper runs must reach the program."""
 
     def part():
         raise error

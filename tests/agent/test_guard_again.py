@@ -1,4 +1,4 @@
-"""A part that failed comes back after a while where that is safe, and not for ever."""
+"""A part that failed is tried again after a while where that is safe, but not for ever."""
 
 from __future__ import annotations
 

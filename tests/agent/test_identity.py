@@ -93,7 +93,7 @@ def test_role_without_a_launchers_variables(line, expected):
     ],
 )
 def test_role_with_a_launchers_variables(line, expected):
-    """A rank that runs pip, a one-liner or a worker gives them all its environment."""
+    """If a rank runs pip, a one-liner or a worker, these inherit all its variables."""
     assert role(line, TORCHRUN) == expected
 
 
@@ -121,7 +121,7 @@ def test_a_rank_knows_all_its_numbers():
     ],
 )
 def test_variables_that_make_no_rank_make_a_candidate(variables):
-    """RANK is a common word: a chess program may export it, too."""
+    """RANK is a common word: a chess program may export it too."""
     assert role("python train.py", TORCHRUN | variables) == CANDIDATE
 
 
@@ -133,12 +133,14 @@ def claim(pid, environ):
 
 
 def test_a_ranks_subprocess_is_not_the_rank():
-    """train.py calls `python eval.py`, which inherits RANK=3: two processes would be rank 3."""
+    """train.py calls `python eval.py`, which inherits RANK=3. Without a claim two processes would
+    be rank 3.
+    """
     assert role("python eval.py", claim(PID - 1, TORCHRUN)) == CANDIDATE
 
 
 def test_the_rank_itself_after_an_exec_is_still_the_rank():
-    """torchrun starts a wrapper that execs the training: the same pid."""
+    """torchrun starts a wrapper that execs the training, so both have the same pid."""
     assert role("python train.py", claim(PID, TORCHRUN)) == RANK
 
 
@@ -152,7 +154,7 @@ def test_the_rank_itself_after_an_exec_is_still_the_rank():
     ],
 )
 def test_fresh_variables_of_a_launcher_override_an_inherited_mark(fresh):
-    """A rank that itself runs torchrun: its ranks are ranks of their own."""
+    """A rank itself runs torchrun, whose ranks are another job's."""
     assert role("python inner.py", claim(PID - 1, TORCHRUN) | fresh) == RANK
 
 
@@ -179,7 +181,7 @@ def test_a_script_is_named_as_people_know_it(line, name):
 
 
 def test_an_empty_command_line_is_nobody():
-    """An embedded interpreter has no sys.orig_argv to speak of."""
+    """An embedded interpreter has no useful sys.orig_argv."""
     assert identify({}, [], PID).role == CANDIDATE
     assert identify({}, [""], PID).role == CANDIDATE
 
@@ -213,8 +215,8 @@ def test_the_program_that_mpi4py_runs_gives_the_name(words):
 
 
 def test_torchrun_inside_mpirun_gives_the_rank():
-    """One torchrun a node under mpirun: its ranks inherit the variables of mpirun, which count
-    nodes.
+    """mpirun starts one torchrun per node. Its ranks inherit the variables of mpirun, which number
+    the nodes.
     """
     torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
     assert who(OPEN_MPI | torchrun) == (RANK, 5, 8, 1)

@@ -1,4 +1,6 @@
-"""The import hook: the others find, it only adds a step after the module ran."""
+"""The import hook: other finders find the module, and ours only adds a step after the module has
+run.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ NAME = "ddtop_tests_torch_like"
 
 
 def waits_for(monkeypatch, wrapper):
-    """The table of sources has one row, which waits for that module."""
+    """The table of sources has one row, for that module."""
     row = SimpleNamespace(after=NAME, wrap="wrap", around=False, load=lambda _function: wrapper)
     monkeypatch.setattr(import_hooks, "WAITING", {NAME: (row,)})
 
 
 @pytest.fixture
 def hooked(tmp_path, monkeypatch):
-    """A module whose import is waited for, and the list of modules that its wrapper got."""
+    """A module with an import hook, and the list of modules that the hook's wrapper got."""
     handed = []
     waits_for(monkeypatch, handed.append)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -102,7 +104,7 @@ def test_installing_twice_adds_one_finder(hooked):
 
 
 def test_a_module_that_is_there_already_is_wrapped_at_once(hooked, monkeypatch):
-    """A notebook imported torch before anybody thought of watching it."""
+    """A notebook imported torch before DDTOP was set."""
     _, handed = hooked
     monkeypatch.setitem(sys.modules, NAME, pytest)
 

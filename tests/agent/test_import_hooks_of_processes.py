@@ -54,8 +54,8 @@ def heavy(modules):
 @pytest.mark.usefixtures("hook_is_installed")
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_with_ddtop_unset_nothing_is_imported(home, value):
-    """Every Python of the environment pays for what the line imports, also pip and the shell
-    prompt.
+    """Every Python of the environment runs the start-up line and pays for its imports, also pip and
+    the shell prompt.
     """
     modules, threads = asked(home, "", **({} if value is None else {"DDTOP": value}))
 
@@ -66,7 +66,7 @@ def test_with_ddtop_unset_nothing_is_imported(home, value):
 
 @pytest.mark.usefixtures("hook_is_installed")
 def test_a_watched_process_that_is_no_rank_gets_an_import_hook_and_no_more(home):
-    """`DDTOP=1` in a shell's profile: `python prep.py` must not start threads or sockets."""
+    """With `DDTOP=1` in a shell's profile, `python prep.py` must not start threads or open sockets."""
     modules, threads = asked(home, "", DDTOP="1")
 
     assert "ddtop.agent.import_hooks" in modules
@@ -127,7 +127,7 @@ def test_views_and_relay_never_import_torch_nor_the_dashboard(home, module):
 
 
 def test_what_a_training_calls_is_there_without_importing_more(home):
-    """`watch` is for programs that look at a job: it brings the viewer when it is asked for."""
+    """`watch` is for programs that follow a job, so it imports the viewer when it is used."""
     modules, _ = asked(
         home,
         "import ddtop\nnames = set(ddtop.__all__) - {'watch'}\n"
@@ -154,8 +154,8 @@ def test_what_a_training_calls_is_there_without_importing_more(home):
     ids=["missing", "raises", "import error", "syntax error", "exits", "interrupt"],
 )
 def test_a_broken_or_missing_ddtop_is_silent(home, tmp_path, content):
-    """pip was interrupted in the middle of an upgrade: every Python of the environment printed a
-    traceback.
+    """pip was interrupted in the middle of an upgrade, and every Python of the environment printed
+    a traceback.
     """
     site = tmp_path / "site"
     site.mkdir()

@@ -1,4 +1,4 @@
-"""What judges in a rank follows the limits that it is given, and agrees with the policy."""
+"""Each limit in a rank follows the limits that are passed in, and these agree with the policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ ROOM = Path(ddtop.agent.__file__).parent
 
 
 def test_the_rank_chooses_the_limits_and_hands_them_on() -> None:
-    """Nothing else in the agent names the instance, so a second one is followed everywhere."""
+    """No other part of the agent uses the module's own instance, so every part follows the one that
+    is passed in.
+    """
     named = {
         path.relative_to(ROOM).as_posix()
         for path in ROOM.rglob("*.py")
@@ -41,7 +43,7 @@ def test_the_rank_chooses_the_limits_and_hands_them_on() -> None:
 
 
 def test_the_agent_and_the_policy_agree_where_both_have_a_threshold() -> None:
-    """The policy is not imported in a rank."""
+    """A rank does not import the policy, so the agent keeps its own limits."""
     assert LIMITS.feed_steps == POLICY.feed_steps
     assert LIMITS.stuck_ns == POLICY.waiting_s * SECOND
     # No rule asks about a wait that the agent does not remember.

@@ -1,4 +1,4 @@
-"""A program that has a module with a name that the agent needs.
+"""A program that has a module with the name of one that the agent needs.
 
 The program imports its own, as always, and the agent stays off.
 """
@@ -61,7 +61,7 @@ def test_a_folder_of_the_scripts_with_the_name_of_a_library_is_the_scripts(home,
 
 
 def test_a_folder_called_zmq_is_no_business_of_ours(home, tmp_path):
-    """The rank runs no libzmq: there is nothing to be taken for something else."""
+    """The rank loads no libzmq, so the program's module replaces nothing."""
     script = shadows(tmp_path, "zmq")
     script.write_text("import zmq, time; time.sleep(0.3); print(zmq.mine)\n")
     out, err = run(home, script)
@@ -80,7 +80,7 @@ def test_no_rank_imports_zmq(home, tmp_path):
 
 
 def test_a_second_interpreter_gets_no_agent(home, tmp_path):
-    """It runs the start-up line anew, with modules of its own."""
+    """It runs the start-up line again, with modules of its own."""
     pytest.importorskip("_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters")
     script = tmp_path / "train.py"
     script.write_text(SUBINTERPRETER)

@@ -1,4 +1,4 @@
-"""The agent's threads: other tools can tell which they are, and their CPU time is counted."""
+"""Other tools can recognise the agent's threads, and the CPU time of these threads is counted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_thread_that_cannot_be_named_works_all_the_same(monkeypatch):
 
 
 def test_the_cpu_time_of_a_thread_that_has_ended_is_counted():
-    """Torch's entries are read on a thread of its own: 30 ms of CPU that no other thread shows."""
+    """A separate thread reads torch's entries: 30 ms of CPU that no other thread's counter shows."""
 
     def compute():
         until = time.thread_time_ns() + 5_000_000

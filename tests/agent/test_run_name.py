@@ -1,4 +1,4 @@
-"""Which run a rank belongs to, and what it is called."""
+"""To which run a rank belongs, and the name of that run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.stdin.read()
 
 
 class Shell:
-    """A rank that somebody starts in a shell of its own; it lives until the test ends."""
+    """A rank that a person starts in a new shell. It lives until the test ends."""
 
     def __init__(self, rank, folder, variables):
         self.process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Shell:
 
 @pytest.fixture
 def join(home, tmp_path):
-    """Starts a rank in a shell; the run that it joins."""
+    """Starts a rank in a shell, and returns the run that the rank joins."""
     shells = []
 
     def start(rank, folder=tmp_path, **variables):
@@ -70,7 +70,7 @@ def join(home, tmp_path):
 
 
 def rewrite(home, change):
-    """Change what the runs wrote down."""
+    """Change what the runs have written to their files."""
     (path,) = home.runtime.glob("plain-*.json")
     runs = json.loads(path.read_text())
     change(runs)
@@ -104,8 +104,8 @@ STEP = {
     ("tree", "name"), [(f"train-{os.getpid()}|", "10.0"), ("launch-7|", "launch-7"), ("", "10.0")]
 )
 def test_tasks_of_srun_on_one_node_have_the_name_of_their_step(home, tree, name):
-    """Any program may be a task: it becomes a rank when it joins a group, and has named a tree of
-    its own by then. Two tasks were two jobs.
+    """Any program may be a task. It becomes a rank when it joins a group, and has named a process
+    tree of its own by then. Two tasks became two jobs.
     """
     for rank in (0, 1):
         numbers = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), TREE: tree}
@@ -114,7 +114,9 @@ def test_tasks_of_srun_on_one_node_have_the_name_of_their_step(home, tree, name)
 
 
 def test_a_launcher_without_the_hook_still_makes_one_run(home):
-    """torchrun from another environment: its children have no mark, but they have one parent."""
+    """torchrun runs in another environment, so its children have no marker, but they have the same
+    parent.
+    """
     job, run, _ = run_name.name_run(who(elastic=True), {}, os.getpid())
 
     assert (job, run) == (
@@ -150,8 +152,8 @@ def test_plain_ranks_of_one_script_and_folder_are_one_run(join):
 
 
 def test_a_wrong_master_port_does_not_split_the_job_that_it_breaks(join):
-    """Rank 1 waits at port 29501, rank 0 at 29500: both must stand in one table for that to be
-    seen.
+    """Rank 1 waits at port 29501, rank 0 at port 29500. Both must be in one table, so that the
+    difference can be seen.
     """
     assert join(0, MASTER_PORT="29500") == join(1, MASTER_PORT="29501")
 
@@ -162,13 +164,13 @@ def test_two_jobs_of_the_same_script_side_by_side_are_two(join):
 
 
 def test_two_processes_that_claim_one_rank_of_one_master_are_one_job(join):
-    """Somebody typed RANK=0 in both panes."""
+    """A person typed RANK=0 in both panes."""
     assert join(0, MASTER_PORT="29500") == join(0, MASTER_PORT="29500")
 
 
 def test_tasks_of_srun_that_copy_their_numbers_are_one_job_wherever_they_meet(join):
-    """They meet in a file: no port says that they belong together, and each is a tree of its own
-    by then.
+    """The ranks meet at a file. No port shows that they belong together, and each has named a
+    process tree of its own by then.
     """
     step = {"SLURM_JOB_ID": "10", "SLURM_STEP_NUM_TASKS": "2", "RANK": "0"}
     runs = [join(rank, SLURM_STEP_ID="0", **step, **{TREE: f"train-{rank}|"}) for rank in (0, 1)]
@@ -179,7 +181,7 @@ def test_tasks_of_srun_that_copy_their_numbers_are_one_job_wherever_they_meet(jo
 
 
 def test_trees_outside_of_srun_are_two_jobs(join):
-    """Two people's programs in one folder may both have a rank 0 and a rank 1."""
+    """In one folder, the programs of two people may both have a rank 0 and a rank 1."""
     assert join(0, **{TREE: "a-1|"}) != join(1, **{TREE: "b-2|"})
 
 
@@ -193,7 +195,7 @@ MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_ranks_that_meet_are_one_job_whatever_their_scripts_are(join, tmp_path):
-    """A parameter server and its workers, or one script checked out twice: one MASTER_ADDR,
+    """A parameter server and its workers, or two checkouts of one script, share MASTER_ADDR,
     MASTER_PORT and WORLD_SIZE.
     """
     (tmp_path / "b").mkdir()
@@ -259,8 +261,8 @@ def test_ranks_that_start_later_than_two_minutes_are_another_run(join, home):
 
 
 def test_a_run_that_is_all_gone_for_long_takes_no_more(join, home):
-    """Rank 0 was started, stopped and started again half a minute later, then rank 1: it belongs
-    to the second try.
+    """Rank 0 was started, stopped and started again half a minute later. Then rank 1 was started:
+    it belongs to the second start.
     """
     first = join(0)
     join.shells[0].ends()
@@ -279,8 +281,8 @@ def test_a_rank_that_starts_beside_one_that_crashed_at_once_is_of_its_run(join):
 
 
 def test_the_rank_of_a_process_that_is_gone_is_free_in_a_new_run(join):
-    """The job crashed at once and was started again within seconds: the new ranks are not the
-    dead ones.
+    """The job crashed at once and was started again within seconds. The new ranks are not the dead
+    ones.
     """
     first = join(0, MASTER_PORT="29500")
     join.shells[0].ends()
@@ -311,7 +313,7 @@ def test_a_damaged_list_of_runs_is_begun_anew(join, home, content):
 
 
 def test_ranks_that_start_at_the_same_moment_are_one_run(home, tmp_path):
-    """Four shells in a for loop: they race for the file."""
+    """A for loop starts four shells, which race for the file."""
     shells = [Shell(rank, tmp_path, {}) for rank in range(4)]
     for shell in shells:
         shell.goes()
@@ -323,14 +325,16 @@ def test_ranks_that_start_at_the_same_moment_are_one_run(home, tmp_path):
 
 
 def test_a_wrong_world_size_does_not_split_the_job_that_it_breaks(join):
-    """WORLD_SIZE=2 here and WORLD_SIZE=3 there, with one master: both wait, and must stand in
-    one table.
+    """One rank has WORLD_SIZE=2, the other WORLD_SIZE=3, and both have the same master. Both wait,
+    and must be in one table.
     """
     assert join(0, MASTER_PORT="29500", SIZE="2") == join(1, MASTER_PORT="29500", SIZE="3")
 
 
 def test_jobs_that_agree_in_neither_master_nor_size_are_two(join):
-    """The same script on two and on four ranks, side by side; rank 2 of the larger comes first."""
+    """The same script runs on two and on four ranks, side by side. Rank 2 of the larger job starts
+    first.
+    """
     assert join(0, MASTER_PORT="29500", SIZE="2") != join(2, MASTER_PORT="29501", SIZE="4")
 
 
@@ -344,7 +348,7 @@ def test_of_two_runs_it_joins_the_one_that_agrees_in_both(join):
 
 
 def test_the_dead_of_another_size_draw_nobody_in(join):
-    """Two ranks crashed at once; the next try has four, at the same port."""
+    """Two ranks crashed at once. The next start has four ranks, at the same port."""
     first = join(0, MASTER_PORT="29500", SIZE="2")
     join.shells[0].ends()
 

@@ -1,5 +1,5 @@
-"""Under each launcher, a job has one name on all its hosts, and the relay learns where ranks
-are.
+"""Under each launcher a job has one name on all its hosts, and the relay gets what it needs to
+place the ranks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.launch.environments import (
 
 
 def rank_of(environ, script="train"):
-    """The rank as this environment makes it, at its start or when it enters torch or MPI."""
+    """The rank of this environment, at its start or when it enters torch or MPI."""
     found = identify(environ, ["python", f"{script}.py"], os.getpid())
     if found.role == RANK:
         return found
@@ -150,8 +150,8 @@ OTHER_HOST = {
 
 @pytest.mark.parametrize(("environ", "expected"), ACROSS)
 def test_it_is_called_so_on_its_first_host_too(home, environ, expected):
-    """Each host has another launcher, another first watched process and another pid: none of
-    that may be in the name.
+    """Each host has another launcher, another first watched process and another pid. None of these
+    may be part of the name.
     """
     first = {key: OTHER_HOST.get(key, value) for key, value in environ.items()}
 
@@ -159,15 +159,15 @@ def test_it_is_called_so_on_its_first_host_too(home, environ, expected):
 
 
 def test_the_first_pod_of_some_operators_calls_itself_localhost(home):
-    """They tell the master `localhost`, and the workers the name of the master."""
+    """The master gets `localhost`, and the workers get the name of the master."""
     first = PYTORCHJOB | {"MASTER_ADDR": "localhost", "RANK": "0", "HOSTNAME": "mnist-master-0"}
 
     assert name(first) == name(PYTORCHJOB)
 
 
 def test_a_process_that_was_told_the_address_as_an_argument_has_that_name(home):
-    """mp.spawn on each host with init_method tcp://node0:23456: nothing of it is in the
-    environment.
+    """mp.spawn runs on each host with init_method tcp://node0:23456, and the environment shows
+    nothing of it.
     """
     found = run_name.name_run(Identity(RANK, "main", 9, None, 16), {}, os.getppid(), "node0:23456")
 
@@ -175,8 +175,8 @@ def test_a_process_that_was_told_the_address_as_an_argument_has_that_name(home):
 
 
 def test_a_wrong_port_does_not_give_two_names_on_one_host(home):
-    """Both wait for each other: they must stand in one table, under the name of whoever came
-    first.
+    """Both ranks wait for each other. They must be in one table, under the name that the first one
+    made.
     """
     one = run_name.name_run(rank_of(BY_HAND), BY_HAND, os.getppid())
     other = BY_HAND | {"RANK": "2", "MASTER_PORT": "29501"}
@@ -312,7 +312,7 @@ def test_nothing_secret_goes_with_it():
 
 
 def test_the_services_of_a_namespace_do_not_push_out_what_matters():
-    """Kubernetes sets seven variables for each service, and one is called torch."""
+    """Kubernetes sets seven variables for each service, and one service is called torch."""
     services = {f"TORCH_{number}_SERVICE_HOST": "10.0.0.1" for number in range(5000)}
     shown = redacted_environment(services | EVERYTHING)
 

@@ -1,4 +1,6 @@
-"""The table of sources: each row names a file that is there, with the functions it promises."""
+"""The table of sources: each row names a module that exists, with the functions that the protocol
+requires.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def test_the_table_and_the_hooks_import_no_source():
 
 
 class Link:
-    """A socket to the relay that keeps what was sent."""
+    """A link to the relay that keeps what was sent."""
 
     drops = 0
 
@@ -79,7 +81,7 @@ class Link:
 
 
 class Counter(Probe):
-    """A source of one field; raises from the third sample on."""
+    """A source with one field. It raises from the third sample on."""
 
     name = "counter"
 
@@ -185,7 +187,9 @@ def test_two_sources_of_waits_add_up_and_the_later_row_names_what_is_stuck(repor
 
 
 def test_a_probe_that_a_wrapper_adds_takes_the_place_of_its_row(reporter):
-    """MPI is sampled before the frames are read: they are judged by the call that it is in."""
+    """MPI is sampled before the frames are read, because frames are judged by the MPI call that the
+    rank is in.
+    """
     order = []
 
     class Ordered(Probe):

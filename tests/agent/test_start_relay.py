@@ -1,4 +1,4 @@
-"""A relay is started beside threads that run Python: nothing hangs, and no process in between
+"""A relay is started beside threads that run Python: nothing hangs, and no intermediate process
 remains.
 """
 
@@ -30,8 +30,8 @@ except ChildProcessError:
 
 
 def test_a_copy_that_waits_for_the_gil_of_a_thread_it_has_not_is_ended():
-    """Copying a process of gigabytes takes longer than the interval after which another thread asks
-    for the GIL.
+    """Forking a process of gigabytes takes longer than the interval after which another thread
+    requests the GIL.
     """
     done = subprocess.run(
         [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=120, check=False

@@ -51,7 +51,7 @@ def test_what_the_rank_writes_the_relay_reads_from_the_file(page):
 
 
 def test_the_file_is_private_and_whole(page):
-    """A sparse page on a full /dev/shm is a SIGBUS in the training."""
+    """A sparse page on a full /dev/shm would end the training by SIGBUS."""
     found = page.path.stat()
 
     assert found.st_mode & 0o777 == 0o600
@@ -61,8 +61,8 @@ def test_the_file_is_private_and_whole(page):
 
 
 def test_calls_of_one_thread_nest(page):
-    """init_process_group calls new_group: the outer call must still be there when the inner one has
-    returned.
+    """init_process_group calls new_group. The outer call must still be on the page when the inner
+    one has returned.
     """
     outer = page.enter_call(layout.CALLS.index("init_process_group"))
     inner = page.enter_call(layout.CALLS.index("new_group"))
@@ -127,8 +127,8 @@ def test_a_forked_child_writes_to_memory_of_its_own(page):
 
 
 def test_where_no_file_can_be_had_the_page_is_memory(monkeypatch):
-    """/dev/shm is full and /tmp is read-only: the training goes on, the relay sees less, doctor
-    says so.
+    """/dev/shm is full and /tmp is read-only. The training goes on, the relay sees less, and doctor
+    reports that.
     """
 
     def full(*_):

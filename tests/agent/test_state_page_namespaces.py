@@ -28,7 +28,7 @@ else:
 
 
 def in_a_container(word):
-    """A process that is the first of its own pid namespace."""
+    """A process that has pid 1 in its own pid namespace."""
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", PROGRAM, word]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -41,8 +41,8 @@ def in_a_container(word):
     reason="no pid namespaces can be made here",
 )
 def test_a_relay_does_not_sweep_away_the_pages_of_another_containers_ranks(home):
-    """Each is pid 1 of its own namespace. For the other's relay that pid is another process, so the
-    page looked abandoned.
+    """Each is pid 1 of its own namespace. In the other relay's namespace that pid is another
+    process, so the page looked abandoned.
     """
     rank = in_a_container("lives")
     try:

@@ -1,5 +1,5 @@
-"""`ddtop.step`, `ddtop.phase`, `ddtop.expected` and `ddtop.progress`: in a watched rank, and where
-nobody watches.
+"""`ddtop.step`, `ddtop.phase`, `ddtop.expected` and `ddtop.progress`, in a watched rank and in an
+unwatched process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 
 @pytest.fixture
 def watched(monkeypatch, clean_notes):
-    """A rank whose agent is there."""
+    """A rank whose agent runs."""
     rank = SimpleNamespace(
         page=SimpleNamespace(words=[0] * layout.SLOTS_AT),
         stepper=0,
@@ -70,7 +70,7 @@ def test_calls_of_step_are_the_steps_where_no_number_is_given(clock):
 
 
 def test_a_tensor_is_not_read_and_the_record_says_so(clock, monkeypatch):
-    """Its value may have to be waited for on the GPU."""
+    """Reading its value might wait for the GPU."""
     monkeypatch.setattr(guard, "off", {})
 
     class Tensor:
@@ -173,7 +173,7 @@ def test_an_expected_region_is_reported_until_its_block_ends(clock):
 
     assert before is None
     assert (inside.name, inside.up_to_s) == ("export", 600.0)
-    # The report keeps what a probe does not say anew.
+    # The report keeps a value that a probe does not report again.
     assert fields["expected"] is None
 
 

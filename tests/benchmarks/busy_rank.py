@@ -1,8 +1,7 @@
 """A rank whose main thread computes all the time, with the agent at work and held in turn, block by
 block. Prints JSON lines.
 
-The agent is held by the lock that each of its ticks takes: its thread then sleeps, as if it were
-not there.
+The benchmark holds the lock that each of the agent's ticks takes, so the agent's thread sleeps.
 """
 
 import argparse
@@ -30,7 +29,7 @@ def step(model, optimizer, batch):
 
 
 def main():
-    """Blocks of steps; of each its step times in ms and whether the agent was held."""
+    """Blocks of steps: for each block its step times in ms and whether the agent was held."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=20)
     options = parser.parse_args()
@@ -44,7 +43,7 @@ def main():
     agent = current.get()
     print(json.dumps({"agent": agent is not None}), flush=True)
     for number in range(options.blocks):
-        # On and off change places from pair to pair: what drifts meets both alike.
+        # The order changes from pair to pair, so that a drift affects both alike.
         held = number % 4 in (1, 2)
         if held and agent is not None:
             agent.tick.acquire()

@@ -42,18 +42,18 @@ class Sent:
     cpu_ms: list[float] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Another refresh."""
+        """Begin another refresh."""
         self.bytes.append(0)
         self.cpu_ms.append(0.0)
 
     def add(self, data: str, began_s: float) -> None:
-        """One update of it."""
+        """One update of the screen."""
         self.cpu_ms[-1] += 1000 * (time.thread_time() - began_s)
         self.bytes[-1] += len(data.encode())
 
 
 class Measured(DdtopApp):
-    """Draws every update twice, into nothing."""
+    """Draws every update twice and discards the result."""
 
     def __init__(self, source: builders.FakeSource, width: int) -> None:
         super().__init__(cast(Any, source), builders.JOB, clock=lambda: builders.NOW)

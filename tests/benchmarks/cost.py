@@ -25,8 +25,8 @@ STEP_BAR_MS, CORE_BAR_PERCENT = 0.05, 0.5
 
 @dataclass(frozen=True)
 class Run:
-    """One run, mean of its ranks; CPU and lateness in ms, cpu a step. `reads`: how often a rank
-    was asked for the times of all its collectives, which is a read of all entries.
+    """One run: CPU per step and lateness in ms, each the mean of its ranks. `reads`: how often a
+    rank was asked for the times of all its collectives, which is a read of all entries.
     """
 
     cpu_ms: float
@@ -87,7 +87,7 @@ def _rows(kind: str, found: list[tuple[Run, Run]]) -> Iterator[Row]:
 
 
 def _by_reads(found: list[tuple[Run, Run]]) -> str:
-    """The difference of each pair, by how often the relay had asked in it."""
+    """The difference of each pair, grouped by how often the relay had asked in it."""
     by: dict[float, list[float]] = {}
     for off, on in found:
         by.setdefault(on.reads, []).append(on.cpu_ms - off.cpu_ms)
@@ -105,7 +105,7 @@ def _late(offs: list[Run], ons: list[Run]) -> str:
 
 
 def _pair(index: int, seconds: float, workers: int | None, in_turn: bool) -> tuple[Run, Run]:
-    """(off, on); which starts first alternates."""
+    """(off, on). The one that starts first alternates."""
     arguments = ["--steps", str(int(seconds / STEP_S))]
     if workers is not None:
         arguments += ["--workers", str(workers)]
@@ -140,8 +140,8 @@ def _run(stage: Stage, watched: bool, seconds: float) -> Run:
 
 
 def _reported(stage: Stage, since_unix_ns: int) -> tuple[float, float]:
-    """From the records after the warm-up: the share of a core that the agents say of themselves,
-    and how often a rank was asked for the times of its collectives.
+    """From the records after the warm-up: the share of a core that the agents report for
+    themselves, and how often a rank was asked for the times of its collectives.
     """
     shares, reads = [], 0
     first: dict[int | None, tuple[int, int]] = {}

@@ -47,8 +47,8 @@ FOUND = {"healthy": "moving, watched", "hang": "wait for it"}
 def measure(
     seconds: float, keys: int, sizes: tuple[int, ...] = SIZES, gpus: bool = False
 ) -> Iterator[Row]:
-    """Rows for each size, healthy and in a hang; `seconds`: how long it is left alone. `gpus`:
-    each once more with eight cards a host.
+    """Rows for each size, healthy and in a hang. `seconds`: for how long the dashboard gets no
+    keys. `gpus`: each also with eight GPUs per host.
     """
     for ranks in sizes:
         for state in ("healthy", "hang"):
@@ -172,11 +172,11 @@ class Screen:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def shows(self, text: str) -> bool:
-        """The text is on the screen."""
+        """Whether the text is on the screen."""
         return text in "\n".join(self._screen.display)
 
     def _read(self, seconds: float) -> bool:
-        """Take in what comes within this time; False if nothing does."""
+        """Read what comes within this time. Returns False if nothing comes."""
         if not select.select([self._master], [], [], max(seconds, 0.0))[0]:
             return False
         data = os.read(self._master, 1 << 16)
@@ -204,14 +204,14 @@ class Screen:
         return self._read_at - self._began
 
     def watch(self, seconds: float) -> None:
-        """Read for so long."""
+        """Read for this many seconds."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._read(left)
 
     def press(self, keys: int) -> list[float]:
-        """Move the cursor down and up at odd moments; seconds from each key to the row that it
-        highlights.
+        """Move the cursor down and up at random moments. Returns the seconds from each key to the
+        highlighted row.
         """
         waited, chance = [], random.Random(7)
         for _ in range(3):
@@ -231,8 +231,8 @@ class Screen:
         return waited
 
     def _highlighted(self) -> int:
-        """The lowest line of the table with another background than most: the one above it may
-        be the culprit's.
+        """The lowest line of the table with another background than most. A line above it may be
+        highlighted because it is the culprit's.
         """
         rows = [
             line for line, text in enumerate(self._screen.display) if text[:4].strip().isdigit()

@@ -1,4 +1,4 @@
-"""A rank without torch beside eight threads that stand in deep stacks.
+"""A rank without torch, with eight threads that wait in deep stacks.
 
 With `busy` its main thread spins, and every quarter of a second it prints the longest time for
 which its loop did not run, and how often it ran. With `gil3`, rank 3 holds the GIL in C for good.
@@ -28,7 +28,7 @@ if f"gil{os.environ['RANK']}" in sys.argv:
     into, _out = os.pipe()
     time.sleep(2.0)
     print(json.dumps({"held": True}), flush=True)
-    # A read is taken up again after a signal; libc's sleep() would end early.
+    # The kernel restarts a read after a signal; libc's sleep() would end early.
     ctypes.PyDLL(None).read(into, ctypes.create_string_buffer(1), 1)
 longest, turns, last = 0, 0, time.monotonic_ns()
 began = last

@@ -1,5 +1,5 @@
-"""Stacks of eight ranks: from the key to the merged text, and what being asked costs a busy
-rank.
+"""Stacks of eight ranks: the time from the key to the merged text, and what the requests cost a
+busy rank.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLOOD_S, FLOOD_BAR_RATIO = 8.0, 1.5
 
 
 def measure(times: int) -> Iterator[Row]:
-    """By the agents, with one rank that only a signal reaches, and the pause in a rank."""
+    """Dumps by the agents, with one rank that only a signal reaches, and the pause in a rank."""
     with Stage("dumps") as stage:
         stage.ranks(SCRIPT, RANKS, True)
         yield _latency(
@@ -57,8 +57,8 @@ def measure(times: int) -> Iterator[Row]:
 
 
 def _flood(stage: Stage) -> Iterator[Row]:
-    """A rank whose loop counts its turns, before and while a viewer asks for its stacks as fast
-    as it can.
+    """A rank whose loop counts its iterations, before and while a viewer asks for its stacks as
+    fast as it can.
     """
     viewer = _Viewer(stage.entry(1))
     try:
@@ -119,7 +119,7 @@ class _Viewer:
         raise StageError(f"{len(found)} of {expected} ranks answered")
 
     def flood(self, seconds: float) -> tuple[int, int]:
-        """Ask without waiting for answers: (requests made, dumps that came of them)."""
+        """Send requests without waiting for answers. Returns (requests sent, dumps that resulted)."""
         end, asked, dumps = time.monotonic() + seconds, 0, set()
         while time.monotonic() < end:
             asked += 1
@@ -159,9 +159,7 @@ def _latency(
 
 
 def _pause(stage: Stage, times: int) -> Iterator[Row]:
-    """Windows of a quarter second in which a dump fell, beside windows of the same rank without
-    one.
-    """
+    """Windows of a quarter of a second with a dump, beside windows of the same rank without one."""
     viewer = _Viewer(stage.entry(1))
     asked, told = [], []
     try:

@@ -25,7 +25,7 @@ GPUS, PROCESSES = 8, 8
 
 
 def measure(samples: int) -> Iterator[Row]:
-    """So many samples, one after the other, with the clock of one a second."""
+    """Take this many samples in a row, with a clock that shows one second more each time."""
     children = [
         subprocess.Popen(
             [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE

@@ -38,7 +38,7 @@ class Line:
 
     @property
     def text(self) -> str:
-        """Its values."""
+        """The values of the line."""
         unit = self.points[0].unit
         return ", ".join(f"{one.ranks:,}: {one.value:.3g} {unit}" for one in self.points)
 
@@ -58,7 +58,7 @@ def points_of(what: str, ranks: int, state: str, found: dict[str, Any]) -> list[
 
 
 def lines_of(points: Iterable[Point]) -> list[Line]:
-    """The points by what they measure."""
+    """The points, grouped by what they measure."""
     by_name: dict[str, list[Point]] = {}
     for one in points:
         by_name.setdefault(one.name, []).append(one)

@@ -2,8 +2,8 @@
 rank.
 
 The first host is real: eight ranks without torch, and the relay that their agents start. All other
-relays are played by one process (`leaves`), each with a connection of its own; all of them come at
-the same moment.
+relays are played by one process (`leaves`), each with a connection of its own; all of them connect
+at the same moment.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LATE_S = 2.0
 
 
 def measure(seconds: float, ranks: int = RANKS) -> Iterator[Row]:
-    """Rows for that many ranks; `seconds`: how long it is watched with nobody looking, and again
-    with one viewer.
+    """Rows for that many ranks. `seconds`: how long the relay is measured without a viewer, and
+    again with one.
     """
     with Stage(f"sim-{ranks}") as stage:
         pid = _hub(stage, ranks, port := free_port())

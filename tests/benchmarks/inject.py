@@ -58,7 +58,7 @@ __attribute__((constructor)) static void start(void) {
 
 @dataclass
 class Row:
-    """What came of the targets of one kind."""
+    """The outcomes of the targets of one kind."""
 
     tried: int = 0
     taken: int = 0
@@ -68,7 +68,9 @@ class Row:
 
 
 def inject(tool: str, python: str, pid: int, folder: Path) -> str | None:
-    """Have the tool put code into `pid` that makes the file `taken`; what went wrong, or None."""
+    """Let the tool put code into `pid` that creates the file `taken`. Returns what went wrong, or
+    None.
+    """
     taken = str(folder / "taken")
     if tool == "gdb":
         code = f"open('{taken}', 'w').close()"

@@ -23,7 +23,7 @@ GO = FOLDER / "go"
 
 
 def until_go(work: Callable[[int], object]) -> str:
-    """Run rounds of 4 numbers until `go` is there; their digest must never differ."""
+    """Run rounds of 4 numbers until `go` exists. Their digest must never differ."""
     found: set[str] = set()
     while not GO.exists():
         digest = hashlib.sha256()
@@ -77,7 +77,7 @@ def spin(number: int) -> object:
 
 
 def in_worker() -> str:
-    """A forked worker puts batches into a queue; it is the one that is looked at."""
+    """A forked worker puts batches into a queue. The worker is the target."""
     context = multiprocessing.get_context("fork")
     queue: Any = context.Queue(4)
 
@@ -105,7 +105,7 @@ def in_worker() -> str:
 
 
 def in_gloo() -> str:
-    """Rank 0 waits in all_reduce for a rank 1 that comes when `go` is there."""
+    """Rank 0 waits in all_reduce for rank 1, which comes when `go` exists."""
     import torch
     import torch.distributed as dist
 

@@ -74,7 +74,7 @@ def measure(windows: int, seconds: float) -> Iterator[Row]:
 
 
 def _window(pid: int, other: int, seconds: float) -> tuple[float, float]:
-    """(CPU of one relay less that of the other, CPU of the first one's journal thread), in
+    """(CPU of the relay with a journal less that of the other, CPU of the journal thread), in
     percent of a core.
     """
     began = time.monotonic()

@@ -1,9 +1,9 @@
 """Plays the relays of all hosts but the first of a simulated job: `python -m
 tests.benchmarks.leaves RANKS HUB_PORT`.
 
-Each has its own connection and speaks through the relay's own `Uplink`, `Outbox` and `LeafLink`;
-what its ranks say is the simulation's, once a second. Prints one JSON line when all have been
-enlisted, then one a second of what was sent and dropped, until it is ended.
+Each has its own connection and uses the relay's own `Uplink`, `Outbox` and `LeafLink`; its ranks'
+reports come from the simulation, once a second. Prints one JSON line when all have been enlisted,
+then one a second of what was sent and dropped, until it is ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TURN_S = 0.02
 
 
 class SimLeaf:
-    """One host's relay: its uplink, and what its ranks have said that a hub has to be told."""
+    """One host's relay: its uplink, and the records of its ranks that a hub needs."""
 
     def __init__(self, host: int, job: SimulatedJob, hub: str, loop: Loop) -> None:
         self.sender = job.fleet.sender(host)
@@ -54,21 +54,20 @@ class SimLeaf:
         )
 
     def put(self, envelope: frames.Envelope, data: bytes) -> None:
-        """A rank of this host has said this."""
+        """Take in a record of a rank of this host."""
         known = self._states if envelope.kind in STATES else self._facts
         known[envelope.kind, envelope.rank] = data
         self.uplink.put(envelope, data)
 
     def on_time(self, now: float) -> None:
-        """Whatever is due."""
+        """Send what is due."""
         if self.uplink.due() <= now:
             self.uplink.on_time(now, LOCAL_SIZE, False)
-            # A send takes the descriptor's signal with it, so what has come in is looked for after
-            # each.
+            # A send consumes the descriptor's signal, so each send is followed by a look for input.
             self.receive()
 
     def receive(self) -> None:
-        """Take in what the hub has said."""
+        """Take in what the hub has sent."""
         for socket in tuple(self._sockets):
             for where, data in self.ends.receive(socket):
                 self.uplink.on_frame(where, data, time.monotonic())
@@ -99,24 +98,24 @@ class SimLeaf:
 
 
 class _Known(HubSearch):
-    """It has found the hub."""
+    """A search whose hub is known from the start."""
 
     def __init__(self, hub: str) -> None:
         super().__init__("", "")
         self._places: HubPlaces | None = HubPlaces((hub,), hub)
 
     def begin(self, where: Topology) -> None:
-        """It is known."""
+        """There is nothing to search."""
 
     def take(self) -> HubPlaces | None:
-        """Once."""
+        """The place of the hub at the first call, then None."""
         found, self._places = self._places, None
         return found
 
 
 class Loop:
-    """All of them in one thread. A poller that is asked for a thousand sockets asks each one, so
-    the kernel is asked instead.
+    """All of them in one thread. A poller with a thousand sockets asks each socket, so the kernel's
+    epoll is used instead.
     """
 
     def __init__(self, ranks: int, hub: str) -> None:
@@ -135,17 +134,17 @@ class Loop:
         self.late_s = 0.0
 
     def register(self, leaf: SimLeaf, descriptor: int) -> None:
-        """Call `leaf.receive` when there is something."""
+        """Call `leaf.receive` when there is input."""
         self._owners[descriptor] = leaf
         self._poll.register(descriptor, select.EPOLLIN)
 
     def unregister(self, descriptor: int) -> None:
-        """It is about to be closed."""
+        """Forget a leaf whose socket is about to be closed."""
         del self._owners[descriptor]
         self._poll.unregister(descriptor)
 
     def serve(self) -> None:
-        """For ever."""
+        """Run for ever."""
         done = time.time_ns() // SLOT_NS * SLOT_NS
         for data in (*self._groups(), *self.job.joining(done)):
             self._say(data)
@@ -173,7 +172,7 @@ class Loop:
                 print(json.dumps(self._role()), flush=True)
 
     def _groups(self) -> Iterator[bytes]:
-        """Each rank tells of its three groups, as agents do."""
+        """Each rank reports its three groups, as agents do."""
         fleet = self.job.fleet
         world = packed(Group("0", "default_pg", tuple(range(fleet.world_size)), "nccl"))
         for rank in range(LOCAL_SIZE, fleet.world_size):

@@ -25,8 +25,8 @@ MISSING = "mpi4py or an MPI library is not here"
 def measure(
     rounds: int = ROUNDS, calls: int = CALLS
 ) -> dict[str, tuple[list[float], list[float], int]]:
-    """Name -> (unpatched, patched) in microseconds, one of each a round, and how many calls that
-    are.
+    """Name -> (unpatched, patched) in microseconds per call, one of each per round, and the number
+    of calls.
 
     Raises:
         ImportError: no mpi4py here.

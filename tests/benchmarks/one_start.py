@@ -1,7 +1,7 @@
-"""Does what the line of ddtop.pth does when DDTOP is set, and says how long the main thread took
+"""Does what the line of ddtop.pth does when DDTOP is set, and prints how long the main thread took
 for it.
 
-Imports nothing first: at start-up the interpreter has imported nothing either.
+It imports no module before that, because at start-up the interpreter has imported none either.
 """
 
 import os

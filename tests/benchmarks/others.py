@@ -32,8 +32,8 @@ WARMUP_S = 120.0
 
 @dataclass(frozen=True)
 class Cost:
-    """Mean of the ranks of one run; `beside_percent`: of a core, of the tool's own process a
-    rank, None where not looked at.
+    """Mean of the ranks of one run. `beside_percent`: percent of a core that the tool's own process
+    uses per rank; None where it is not measured.
     """
 
     cpu_ms: float
@@ -146,7 +146,7 @@ def _start(tool: str, stage: Stage, *arguments: str) -> None:
 
 
 def _finished(stage: Stage, beside_percent: float | None, seconds: float) -> Cost:
-    """What the run said in the end."""
+    """The last lines that the run printed."""
     said = _last_lines(stage, seconds)
     return Cost(
         cpu_ms=statistics.mean(one["cpu_ms"] / one["steps"] for one in said),
@@ -162,7 +162,7 @@ def _has_ended(stage: Stage) -> bool:
 
 
 def _last_lines(stage: Stage, seconds: float) -> list[dict[str, Any]]:
-    """What the ranks used; a launcher may work on its summary for long after that."""
+    """What the ranks used. A launcher may work on its summary for long after the ranks have ended."""
     until = time.monotonic() + seconds
     while True:
         said = [
@@ -177,8 +177,8 @@ def _last_lines(stage: Stage, seconds: float) -> list[dict[str, Any]]:
 
 
 class _Beside:
-    """CPU of the processes that were started, where they are not the ranks: from when the ranks
-    are ready to the last look at which all were alive.
+    """CPU of the tool's own processes, without the ranks: from the moment when the ranks are
+    ready to the last look at which all were alive.
     """
 
     def __init__(self, stages: dict[str, Stage]) -> None:
@@ -188,7 +188,7 @@ class _Beside:
         self._shares: dict[str, float] = {}
 
     def watch(self, over: Callable[[], bool], seconds: float) -> None:
-        """Look until `over`, at most so long."""
+        """Look until `over`, but no longer than this."""
         until = time.monotonic() + seconds
         while not over() and time.monotonic() < until:
             for name, processes in self._processes.items():
@@ -201,7 +201,7 @@ class _Beside:
             time.sleep(0.5)
 
     def share(self, name: str) -> float | None:
-        """Percent of a core a process."""
+        """Percent of a core per process."""
         return self._shares.get(name)
 
     def _used_ns(self, name: str) -> int:

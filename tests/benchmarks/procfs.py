@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 def cpu_ns(pid: int) -> int:
-    """CPU time of all threads that are alive, to the nanosecond; /proc/PID/stat counts in 10 ms."""
+    """CPU time of all threads that are alive, in nanoseconds. /proc/PID/stat counts in units of 10
+    ms.
+    """
     return sum(
         int((task / "schedstat").read_text().split()[0])
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -14,7 +16,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """`rss`, `pss` (shared pages divided among those who map them) and `private`."""
+    """`rss`, `pss` (shared pages divided among the processes that map them) and `private`."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
     return {

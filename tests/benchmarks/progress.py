@@ -28,7 +28,7 @@ UNSET_BAR_NS, STEP_BAR_US = 100.0, 5.0
 
 
 def measure(repeats: int) -> Iterator[Row]:
-    """Rows: the calls where nobody watches, the calls in a rank, the wrappers, the reading."""
+    """Rows: the calls in an unwatched process, the calls in a rank, the wrappers, the reading."""
     loss = 2.5
     calls: tuple[tuple[str, Callable[[], object]], ...] = (
         ("ddtop.step()", lambda: ddtop.step()),  # noqa: PLW0108 - as a program calls it
@@ -103,7 +103,9 @@ def _wrapped() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _ns(call: Callable[[], object], repeats: int) -> float:
-    """CPU time of one call, the least of many short measurements: neighbours cost caches too."""
+    """CPU time of one call: the least of many short measurements, because other processes cost time
+    and cache.
+    """
     number = 1000
     found = timeit.repeat(call, number=number, repeat=20 * repeats, timer=time.thread_time)
     return min(found) / number * 1e9

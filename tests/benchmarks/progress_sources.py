@@ -36,7 +36,7 @@ def sources() -> Iterator[tuple[str, ProgressSource]]:
         (torchtitan.TitanSource(), _of(step=100, config=_of(training=_of(steps=10_000)))),
     )
     for source, read in objects:
-        # A weak reference is all that the source keeps.
+        # The source keeps only a weak reference.
         _kept.append(read)
         source.note(read, True)
         yield source.name, source

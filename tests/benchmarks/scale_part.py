@@ -69,7 +69,7 @@ class Replay:
         self.count = self.size = 0
 
     def slots(self) -> Iterator[list[bytes]]:
-        """What comes in each tenth of a second."""
+        """The frames that arrive in each tenth of a second."""
         while self.now < self._until:
             found = list(self.job.frames(self.now, self.now + SLOT_NS))
             self.now += SLOT_NS
@@ -79,8 +79,9 @@ class Replay:
 
 
 class Watch:
-    """A viewer without a screen: it joins, takes in, and looks when the engine of the dashboard
-    would. The cost of a look is that of its CPU time."""
+    """A viewer without a screen: it joins, takes in frames, and looks when the engine of the
+    dashboard would. The cost of a look is the CPU time that it takes.
+    """
 
     def __init__(self, ranks: int, replay: Replay) -> None:
         gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * ranks, *GC_THRESHOLDS[1:])
@@ -97,8 +98,9 @@ class Watch:
         self.joining(self._follower.look, replay.now)
 
     def take(self, found: list[bytes]) -> tuple[Verdict, float] | None:
-        """Take these frames in; what a look finds, and when it is over (s after the joining), where
-        one is due."""
+        """Take in these frames. Returns the findings of a look and the time when it ended (s after
+        the joining), where one was due.
+        """
         follower, replay = self._follower, self._replay
         _taken(follower, found, self.taking)
         now = (replay.now - replay.begin) / SECOND_NS
@@ -138,9 +140,9 @@ def viewer(ranks: int, hangs: bool, seconds: int) -> Measured:
 
 
 def named(ranks: int, _hangs: bool, count: int) -> Measured:
-    """How long after it began each of `count` hangs has its name (s; None: not while it lasted).
+    """After how many seconds each of `count` hangs is named (None: not while it lasted).
 
-    They begin at different moments of the turns in which the ranks report, and of the looks.
+    The hangs begin at different moments between the ranks' reports and between the looks.
     """
     turn_s = rank_period_s(ranks)
     faults = []
@@ -166,7 +168,7 @@ def named(ranks: int, _hangs: bool, count: int) -> Measured:
 
 
 def _taken(follower: Follower, data: Iterable[bytes], meter: Meter) -> int:
-    """Take these frames in, a few at a time; how many bytes they were."""
+    """Take in these frames, a few at a time. Returns the number of bytes."""
     size = 0
     heap: list[bytes] = []
 
@@ -186,11 +188,12 @@ def _taken(follower: Follower, data: Iterable[bytes], meter: Meter) -> int:
 
 def hub(ranks: int, _hangs: bool, seconds: int) -> Measured:
     """The loop of the hub's relay, from the frames of its leaves to history and recording; without
-    sockets, and nobody looks."""
+    sockets and without a viewer.
+    """
     replay = Replay(ranks, (), seconds)
     job, fleet = replay.job, replay.job.fleet
     server = Server(job.name, RUN, 0, 0.0, sender=fleet.sender(0))
-    # It has become a hub by the Hello of a rank on another host.
+    # A Hello of a rank on another host has made it a hub.
     server._role._become_hub()
     enlisting, taking = Meter(), Meter()
 
@@ -227,18 +230,18 @@ def _peer(sender: str) -> bytes:
 
 
 def _to_hub(server: Server, data: Iterable[bytes], meter: Meter) -> None:
-    """As leaves send: the frames of a host in one message."""
+    """As leaves send them: the frames of a host in one message."""
     by_host: dict[str, list[bytes]] = {}
     for one in data:
         by_host.setdefault(frames.open_envelope(one).sender, []).append(one)
-    # The ranks of its own host do not come through here.
+    # The ranks of the hub's own host do not pass through here.
     by_host.pop(server.sender, None)
     for sender, parts in by_host.items():
         meter(server._on_leaf, _peer(sender), parts)
 
 
 def main() -> None:
-    """Measure one of them."""
+    """Measure one process."""
     what, ranks, state, seconds = sys.argv[1:5]
     part = {"viewer": viewer, "hub": hub, "named": named}[what]
     with tempfile.TemporaryDirectory(prefix="ddtop-scale-") as home:

@@ -1,6 +1,7 @@
 """Plays the relays of many simulated jobs: `python -m tests.benchmarks.sim_fleet JOBS RANKS`.
 
-Every tenth job hangs. Prints "ready" when all can be attached to, and goes on until it is ended.
+Every tenth job hangs. Prints "ready" when a view can attach to each of them, and runs until it is
+ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HANGS_EVERY = 10
 
 
 class OneOfMany:
-    """One relay, which gives way to the others after each turn."""
+    """One relay, which yields to the others after each turn."""
 
     def __init__(self, number: int, ranks: int) -> None:
         incidents = ()
@@ -40,7 +41,7 @@ class OneOfMany:
         self._entered = 0.0
 
     def turn(self) -> None:
-        """Answer who has come, and send what is due."""
+        """Answer new connections, and send what is due."""
         for kind, _ in self._link.wait(0.0):
             for peer, data, _ in self._link.receive(kind):
                 record = frames.open_record(frames.open_envelope(data))
@@ -79,7 +80,7 @@ def _sealed(record: Reply) -> bytes:
 
 
 def main(jobs: int, ranks: int) -> None:
-    """For ever."""
+    """Run for ever."""
     relays = [OneOfMany(number, ranks) for number in range(jobs)]
     for one in relays:
         one.turn()

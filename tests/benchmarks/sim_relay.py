@@ -40,7 +40,7 @@ class SimRelay:
         self._entered = 0.0
 
     def serve(self) -> None:
-        """For ever."""
+        """Run for ever."""
         done = time.time_ns() // SLOT_NS * SLOT_NS
         self._write_entry()
         print("ready", flush=True)

@@ -45,7 +45,7 @@ _INHERITED_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NO_COLOR", "COLUMNS", "
 
 
 class StageError(Exception):
-    """The job did not come up or ended early; the text has its last words."""
+    """The job did not come up or ended early. The text has the end of its output."""
 
 
 class Stage:
@@ -88,7 +88,7 @@ class Stage:
     # -- starting
 
     def environment(self, watched: bool, **more: str) -> dict[str, str]:
-        """What a process of this job gets; `watched` sets DDTOP=1, and nothing else differs."""
+        """The environment of a process of this job. Only DDTOP=1 depends on `watched`."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -119,8 +119,8 @@ class Stage:
     def ranks(
         self, script: Path, world_size: int, watched: bool, *arguments: str, **more: str
     ) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks of the job, as a person would from plain shells; `more` variables for
-        each.
+        """Start all ranks of the job, as a person would from plain shells. `more`: further
+        variables for each.
         """
         port = str(free_port())
         started = []
@@ -139,7 +139,7 @@ class Stage:
         return started
 
     def output(self, rank: int) -> Path:
-        """Where a rank's output goes."""
+        """The file of a rank's output."""
         return self.home / f"rank{rank}.out"
 
     # -- looking
@@ -158,7 +158,7 @@ class Stage:
         return found
 
     def wait(self, seconds: float) -> None:
-        """Until all processes have ended well.
+        """Wait until all processes have ended with exit code 0.
 
         Raises:
             StageError: one failed, or they took longer.
@@ -201,7 +201,7 @@ class Stage:
         )
 
     def tails(self) -> str:
-        """The last words of all that was started."""
+        """The end of the output of each started process."""
         texts = (
             path.read_text(errors="replace")[-400:] for path in sorted(self.home.glob("*.out"))
         )
@@ -224,7 +224,9 @@ class Stage:
                     page.unlink(missing_ok=True)
 
     def end_relays(self) -> None:
-        """End the relay, and whatever else of this job is alive: first politely, then not."""
+        """End the relay and every other living process of this job: first with SIGTERM, then with
+        SIGKILL.
+        """
         for number in (signal.SIGTERM, signal.SIGKILL):
             left = self._left()
             for pid in left:
@@ -254,7 +256,7 @@ class Stage:
 def history(
     entry: registry.JobEntry, seconds: float
 ) -> Iterator[tuple[frames.Envelope, AnyRecord]]:
-    """What the relay of a job has kept of the last `seconds`, asked as a viewer asks."""
+    """What the relay of a job has kept of the last `seconds`, read as a viewer reads it."""
     link = ViewerLink(entry.address, entry.port, registry.secret())
     try:
         link.send(request(Command("join", history_s=seconds)))
@@ -271,7 +273,7 @@ def history(
 
 
 def free_port() -> int:
-    """A port on which nobody listens at this moment."""
+    """A port on which no process listens at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

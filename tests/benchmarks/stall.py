@@ -19,7 +19,7 @@ BUSY = HERE / "busy_rank.py"
 
 
 def measure(pairs: int) -> Iterator[Row]:
-    """Rows about one rank; `pairs` of blocks."""
+    """Rows about one rank. `pairs`: the number of pairs of blocks."""
     with Stage("stall") as stage:
         stage.ranks(BUSY, 1, True, "--blocks", str(2 * pairs))
         stage.wait(60 + 12.0 * pairs)

@@ -30,11 +30,11 @@ IN_FORWARD, IN_BACKWARD, AFTER_STEP = "forward", "backward", "step"
 
 
 class GoOn(Exception):  # noqa: N818 - an order, not an error
-    """Somebody wants the stand to end."""
+    """The harness wants the stand to end."""
 
 
 def plan(number: int, seed: int, shapes: list[str], world_size: int) -> dict[str, Any]:
-    """Who stands where and how; the same on all ranks and in the harness."""
+    """Which rank stands where and how. The result is the same on all ranks and in the harness."""
     draw = random.Random(seed * 1_000_003 + number)
     shape = shapes[number % len(shapes)]
     places = (AFTER_STEP, AFTER_STEP, IN_FORWARD) + (
@@ -51,7 +51,7 @@ def plan(number: int, seed: int, shapes: list[str], world_size: int) -> dict[str
 
 
 def lag() -> bool:
-    """The recorder says that something is open."""
+    """Whether the recorder has an open collective."""
     from torch._C._distributed_c10d import _dump_fr_trace_json
 
     found = json.loads(_dump_fr_trace_json(False, False)).get("pg_status", {})
@@ -80,7 +80,7 @@ def stand(way: str) -> None:
 
 
 class Course:
-    """Which stand is due in this rank, and whether now is the moment."""
+    """Which stand is due in this rank, and whether it is due now."""
 
     def __init__(
         self, first: int, count: int, seed: int, shapes: list[str], rank: int, world_size: int
@@ -97,7 +97,7 @@ class Course:
         return self.plans[self.window]
 
     def here(self, place: str) -> None:
-        """The training is at this place; stands if that is planned."""
+        """The training is at this place. Stand here if that is planned."""
         due = self.plans[self.window]
         if (
             due["rank"] != self.rank
@@ -108,7 +108,7 @@ class Course:
             return
         lags = False
         if place == AFTER_STEP:
-            # What comes back last may be noted a moment later.
+            # The recorder may note the last completion a moment later.
             time.sleep(0.02)
             lags = lag()
         if due["seeks_lag"] and place == AFTER_STEP and not lags and self.at < WINDOW - 1:
@@ -120,8 +120,8 @@ class Course:
             stand(due["way"])
         except GoOn:
             return
-        # Somebody has ended what it waited for: that must not happen, and no signal may come any
-        # more.
+        # The wait ended without the signal. That must not happen, and after this line the harness
+        # sends none.
         print(json.dumps({"returned": due["number"]}), flush=True)
 
 
@@ -159,7 +159,7 @@ class Layers:
 def steps_of(
     shape: str, course: Course, pool: ThreadPoolExecutor, rank: int
 ) -> Callable[[int], None]:
-    """One iteration of this shape, as a call."""
+    """One iteration of this shape, as a callable."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -239,7 +239,7 @@ def _groups(course: Course, torch: Any, dist: Any) -> Callable[[int], None]:
 
 
 def main() -> None:
-    """All windows, then the end."""
+    """Run all windows, then end."""
     first, count, seed, shapes = (
         int(sys.argv[1]),
         int(sys.argv[2]),

@@ -41,9 +41,9 @@ Look = tuple[int, Snapshot, Verdict]
 
 @dataclass
 class Stand:
-    """One outcome. `named_s`: from its begin until its finding stood; None: never. `lags`: torch's
-    recorder said that something of the standing rank was open. `wrong`: critical findings about
-    others that stood meanwhile."""
+    """One outcome. `named_s`: seconds from its begin to its finding; None: it was never found.
+    `lags`: torch's recorder had an open collective on the standing rank. `wrong`: critical findings
+    about other ranks meanwhile."""
 
     number: int
     shape: str
@@ -57,11 +57,11 @@ class Stand:
 
     @property
     def right(self) -> bool:
-        """Named, and nobody else was."""
+        """Whether its rank was named, and no other."""
         return self.named_s is not None and not self.wrong
 
     def line(self) -> str:
-        """One row."""
+        """The outcome as one row."""
         seconds = (
             f"{self.named_s:5.1f} s {self.severity}" if self.named_s is not None else "      -"
         )
@@ -76,7 +76,7 @@ class Stand:
 def stands(
     first: int, count: int, seed: int, shapes: list[str], world_size: int
 ) -> Iterator[Stand]:
-    """The stands of one job, as they end.
+    """The stands of one job, each as soon as it ends.
 
     Raises:
         StageError: the job did not come up, or ended early.
@@ -108,14 +108,15 @@ def _one(stage: Stage, looks: Iterator[Look], found: Stand) -> Stand:
                 next(one.severity for one in findings if one.kind == KIND),
             )
         elif waited_s > 1.0:
-            # Looking at the recorder takes the standing rank 20 ms a step: that it is slow before
-            # it stands is true.
+            # Looking at the recorder costs the standing rank 20 ms per step, so it is right that it
+            # is called slow before it stands.
             others = [one for one in critical if tuple(one.ranks) != (found.rank,)]
             wrong |= dict.fromkeys(f"{one.kind} {one.ranks}" for one in others)
         if found.named_s is not None or waited_s > NAME_S:
             break
     if found.named_s is None:
-        # Then it is the agent or the relay that failed, not the verdict: worth a look of its own.
+        # Then the agent or the relay has failed, not the verdict. That has to be examined by
+        # itself.
         silent = [one.rank for one in snapshot.ranks if one.state is State.SILENT]
         wrong |= dict.fromkeys(f"rank {rank} is not heard" for rank in silent)
     found.wrong = tuple(wrong)
@@ -183,7 +184,7 @@ def _kept(into: Path | None) -> dict[int, Stand]:
 def measure(
     count: int, seed: int, shapes: list[str], into: Path | None, mixed: bool
 ) -> list[Stand]:
-    """All of them, in jobs of `A_JOB`; one shape a job, or all in turn."""
+    """Make all stands, in jobs of `A_JOB`: one shape per job, or all shapes in turn."""
     done = _kept(into)
     for begin in range(0, count, A_JOB):
         left = [number for number in range(begin, min(begin + A_JOB, count)) if number not in done]
@@ -204,7 +205,7 @@ def measure(
 
 
 def summary(found: list[Stand], count: int) -> str:
-    """Right and wrong, and the seconds."""
+    """The numbers of right and wrong outcomes, and the seconds."""
     right = sum(one.right for one in found)
     lags = [one for one in found if one.lags]
     seconds = sorted(one.named_s for one in found if one.named_s is not None)

@@ -29,7 +29,7 @@ HEAVY = ("zmq", "msgspec", "ddtop", "psutil", "asyncio")
 
 
 def unset(starts: int) -> Iterator[Row]:
-    """DDTOP is not set."""
+    """The cost where DDTOP is not set."""
     with tempfile.TemporaryDirectory(prefix="ddb-") as folder:
         without, having = (_environment(Path(folder) / name) for name in ("without", "having"))
         site = subprocess.check_output(
@@ -81,7 +81,7 @@ def _start(python: str) -> tuple[float, float]:
 
 
 def _line_us() -> float:
-    # What `site` does with a line that begins with "import": exec of its text.
+    # `site` does the same with a line that begins with "import": it execs the text.
     text, times = LINE.read_text().strip(), []
     for _ in range(200):
         began = time.perf_counter()
@@ -91,8 +91,8 @@ def _line_us() -> float:
 
 
 def in_a_rank(starts: int) -> Iterator[Row]:
-    """Main thread from the line's begin to the end of `become_rank`; the agent's thread up to
-    its first report.
+    """Main thread: from the beginning of the line to the end of `become_rank`. Agent's thread: up
+    to its first report.
     """
     mains, cpus, agents = [], [], []
     for _ in range(starts):

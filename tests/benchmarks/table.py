@@ -18,7 +18,9 @@ EACH_UP_TO = 24
 
 @dataclass(frozen=True)
 class Row:
-    """One number. `bar` None: for information. `met` None: not measured, `detail` says why."""
+    """One number. `bar` None: for information only. `met` None: not measured, `detail` gives the
+    reason.
+    """
 
     what: str
     measured: str
@@ -43,11 +45,10 @@ def limited(
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Between which values the median of all such measurements is, with 95 % confidence; None of
-    fewer than six values.
+    """The 95 % confidence interval of the median; None for fewer than six values.
 
-    By order statistics: each value is above the true median with a probability of one half,
-    whatever the distribution. Outliers, which a shared machine has, move it little.
+    It follows from order statistics: each value is above the true median with a probability of one
+    half, whatever the distribution. Outliers, which a shared machine has, move it little.
     """
     ordered, count = sorted(values), len(values)
     below, left_out = 0.0, 0
@@ -57,7 +58,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def spread(values: Sequence[float], unit: str, digits: int = 3) -> str:
-    """How sure the median of these is, and what it is the median of."""
+    """The confidence interval of the median of these values, and how many values there are."""
     found = interval(values)
     sure = "too few for an interval"
     if found is not None:

@@ -19,12 +19,12 @@ QUICK = ("own-lock", "held", "gone", "raises-and-stays", "runs-dry", "starves", 
 def measure(
     outside: bool, quick: bool, seed: int | None = None, resume: Path | None = None
 ) -> Iterator[Row]:
-    """A line on stderr for each case, then the rows.
+    """Print a line on stderr for each case, then yield the rows.
 
-    `seed`: names in the programs are shuffled with it. `resume`: outcomes are written there at
-    once, and what it has is not run again.
+    `seed`: names in the programs are shuffled with it. `resume`: outcomes are written to this file
+    at once, and cases that it has are not run again.
     """
-    # Here: the zoo starts its jobs on a stage of this package.
+    # Imported here because the zoo starts its jobs on a stage of this package.
     from tests.zoo import report
     from tests.zoo.catalogue import all_cases
     from tests.zoo.judge import Outcome

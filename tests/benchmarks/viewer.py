@@ -19,7 +19,7 @@ from ddtop.wire.records import Command
 
 
 def follow(entry: registry.JobEntry, seconds: float) -> Iterator[tuple[Snapshot, Verdict]]:
-    """Snapshot and verdict twice a second, as soon as the relay's history is in."""
+    """Take a snapshot and a verdict twice a second, as soon as the relay's history is in."""
     follower = Follower(entry.job)
     link = ViewerLink(entry.address, entry.port, registry.secret())
     try:

@@ -33,12 +33,13 @@ JOB = "first-paint"
 
 
 def measure(times: int) -> Iterator[Row]:
-    """Against a small live job."""
+    """The times against a small live job."""
     with Stage(JOB) as stage:
         stage.ranks(PLAIN, RANKS, True)
         stage.entry(RANKS)
         time.sleep(1.0)
-        # The first one reads its modules from the disk; a person attaches more than once.
+        # The first run reads its modules from the disk. People attach more than once, so it does
+        # not count.
         paints = [_paint(stage) for _ in range(times + 1)]
         named, filled = ([one[index] for one in paints[1:]] for index in (0, 1))
         detail = (
@@ -125,7 +126,7 @@ def _watch(master: int, began: float) -> tuple[float, float]:
 
 
 def _drain(master: int) -> None:
-    # A dashboard that is leaving waits for the terminal to take what it writes.
+    # A dashboard that ends waits until the terminal has taken its output.
     until = time.perf_counter() + 1.0
     while time.perf_counter() < until and select.select([master], [], [], 0.1)[0]:
         try:

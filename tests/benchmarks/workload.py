@@ -2,8 +2,8 @@
 lines.
 
 CPU is the whole process's (`time.process_time`: all threads, the agent's and ZeroMQ's too), from
-the end of the warm-up to the last step. Beside it stands what ddtop's own threads used, by the
-kernel's account of each.
+the end of the warm-up to the last step. Each line also has what ddtop's own threads used, as the
+kernel counts it for each thread.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SLEEP_S = 0.02
 
 
 class Numbers(Dataset):
-    """As many small samples as anybody asks for."""
+    """Any number of small samples."""
 
     def __len__(self):
         return 1 << 30
@@ -33,8 +33,8 @@ class Numbers(Dataset):
 
 
 def own_threads_ns():
-    """CPU of ddtop's threads in this process: the agent's, and with ZeroMQ's, which nobody else
-    uses here.
+    """CPU of ddtop's threads in this process: the agent's thread, and the agent's together with
+    ZeroMQ's, which no other code uses here.
     """
     alone, all_of_it = 0, 0
     for task in Path("/proc/self/task").iterdir():
@@ -49,7 +49,7 @@ def own_threads_ns():
 
 
 def wake():
-    """The least that a thread in the rank costs."""
+    """The smallest cost that a thread in the rank can have."""
     while True:
         time.sleep(0.25)
 
@@ -63,7 +63,7 @@ def memory():
 
 
 def main():
-    """Train for some steps, say what they cost."""
+    """Train for some steps, and print what they cost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1 << 40)
     parser.add_argument("--warmup", type=int, default=50)
@@ -144,7 +144,7 @@ def main():
     print(json.dumps(found | memory()), flush=True)
     dist.barrier()
     if options.traceml:
-        return  # It waits for what it has not been told yet.
+        return  # TraceML waits at its end for data that it has not received yet.
     # The interpreter's end and the destruction of groups belong to no step.
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Runs ddtop commands, and the jobs that have ended which they find."""
+"""Runs ddtop commands, and makes ended jobs that the commands find."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.cli.commands import write_ended
 
 
 def over(job, name="train-47"):
-    """A job there that has ended, with the last state that its relay left."""
+    """A job on the other host that has ended, with the last state that its relay left."""
     entry = write_ended(job, name)
     there = registry.last_state_path(name, "r1", entry.sender)
     registry.last_state_path(name, "r1").rename(there)

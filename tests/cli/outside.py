@@ -54,7 +54,9 @@ else:
 
 
 def hanging_script(tmp_path):
-    """A program whose rank 1 is in a lock while the others are in a collective, by their frames."""
+    """A program whose rank 1 is in a lock while the others are in a collective. Frames alone show
+    that.
+    """
     package = tmp_path / "site-packages" / "torch" / "distributed"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("")
@@ -73,7 +75,7 @@ def script_in(tmp_path):
 
 @contextmanager
 def started(*command, **environment):
-    """A process that has printed its first line. It ends with its stdin, or is killed."""
+    """A process that has printed its first line. It ends when its stdin closes, or is killed."""
     prefixes = tuple(prefix for one in launchers() for prefix in one.prefixes)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     process = subprocess.Popen(

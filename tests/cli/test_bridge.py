@@ -1,4 +1,4 @@
-"""`attach --ssh` end to end: a relay there, a dashboard here, ssh between them."""
+"""`attach --ssh` end to end: a relay on the other host, a dashboard here, ssh between them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ THERE = "stopped"
 
 @pytest.fixture
 def stage(home):
-    """A job there with a stopped rank 0."""
+    """A job on the other host with a stopped rank 0."""
     found = Stage(home)
     found.rank()
     found.heard(found.viewer(), sees_ranks)
@@ -70,7 +70,7 @@ def its_ssh(terminal):
 
 
 def gone(pids):
-    """All of them end."""
+    """Wait until all of them have ended."""
     end = time.monotonic() + DEADLINE_S
     while any(registry.start_ticks(pid) is not None for pid in pids):
         assert time.monotonic() < end, pids
@@ -253,7 +253,9 @@ def test_a_bridge_refuses_a_terminal(home):
 
 @pytest.mark.parametrize(("words", "sent"), [([], True), (["--readonly"], False)])
 async def test_a_readonly_bridge_refuses_signals(stage, words, sent):
-    """`command="ddtop bridge --readonly"` in authorized_keys: the dashboard cannot lift it."""
+    """`command="ddtop bridge --readonly"` in authorized_keys limits the dashboard, which cannot
+    undo that.
+    """
     pid = stage.children[-1].pid
     pipe = Pipe([sys.executable, "-m", "ddtop", "bridge", *words], asks=False)
     try:

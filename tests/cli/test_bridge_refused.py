@@ -1,4 +1,4 @@
-"""`attach --ssh` that fails: one sentence and an exit code, whatever the other side is."""
+"""`attach --ssh` that fails: one sentence and an exit code, whatever the other host does."""
 
 from __future__ import annotations
 

@@ -179,7 +179,9 @@ def test_attach_without_a_terminal_prints_the_table(home):
 
 @pytest.fixture
 def silent_job(home):
-    """A job with a fresh job file whose relay does not answer: a firewall drops the packets."""
+    """A job with a fresh job file whose relay does not answer, because a firewall drops the
+    packets.
+    """
     now = time.time_ns()
     entry = registry.JobEntry(
         registry.SCHEMA, "train", "r1", "node0", registry.host_identity(), os.getpid(),
@@ -198,7 +200,7 @@ def test_a_job_whose_relay_does_not_answer_is_unknown(silent_job):
 
 @pytest.mark.parametrize("words", [("attach", "train"), ("attach",), ()])
 def test_without_a_terminal_attach_has_the_exit_code_of_status(silent_job, words):
-    """A script that checks only the exit code must not take an unknown job for a healthy one."""
+    """A script that checks only the exit code must not mistake an unknown job for a healthy one."""
     done, status = ddtop(*words), ddtop("status", "train")
 
     assert (done.returncode, status.returncode) == (4, 4)
@@ -255,7 +257,7 @@ def test_run_of_a_command_that_is_not_there_is_a_usage_error(home):
 
 
 def test_a_command_in_a_shell_with_ddtop_set_does_not_watch_itself(home):
-    """The user typed `export DDTOP=1` in the shell before."""
+    """The user had typed `export DDTOP=1` in the shell."""
     done = ddtop("jobs", DDTOP="1", RANK="0", WORLD_SIZE="1")
 
     assert (done.returncode, done.stderr) == (0, "")

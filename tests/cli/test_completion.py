@@ -1,4 +1,4 @@
-"""What the shell offers, asked as a shell asks; help and the man page."""
+"""What shell completion offers, called as a shell calls it; help and the man page."""
 
 from __future__ import annotations
 

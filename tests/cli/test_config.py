@@ -1,4 +1,4 @@
-"""The file of what a person likes: what it says holds, and what is wrong in it is one sentence."""
+"""The file of a person's settings: its values are used, and an error in it is one sentence."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_named_with_the_file_and_a_way_out(file, text, said):
     assert done.stderr.startswith(f"ddtop: {file}: ")
     assert said in done.stderr
     assert "(ddtop config edit)" in done.stderr
-    # These help to mend it.
+    # These commands help to fix it.
     assert ddtop("config", "path").stdout == f"{file}\n"
     assert ddtop("help").returncode == 0
 
@@ -94,7 +94,7 @@ def test_a_file_that_was_named_and_is_not_there_is_reported(home, tmp_path):
 
 
 def test_every_threshold_may_be_as_it_is(home, tmp_path):
-    """The ranges hold our own values."""
+    """Our own defaults are within the ranges."""
     lines = [f"{name} = {getattr(POLICY, name)}" for name in config_file.names_of_thresholds()]
     data = "\n".join([f"[{config_file.THRESHOLDS}]", *lines]).encode()
 

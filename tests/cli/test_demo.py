@@ -1,4 +1,4 @@
-"""`ddtop demo` before anything starts: names, refusals, and the command of each process."""
+"""`ddtop demo` before any process starts: names, refusals, and the command of each process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def variables(fault, name, ranks=4):
 
 
 def test_every_kind_has_a_demo_or_a_reason_why_not():
-    """A new rule comes with its demo."""
+    """Each new rule needs a demo."""
     assert set(DEMOS) - {"healthy"} | set(NOT_HERE) == set(PAGES)
     assert set(DEMOS) & set(NOT_HERE) == set()
 
@@ -59,7 +59,7 @@ def test_a_kind_that_one_host_cannot_show_is_refused_with_the_reason(home, kind)
 
 
 def test_too_few_ranks_are_refused_with_the_option_that_is_needed(home):
-    """A duplicate needs a third rank that keeps the store."""
+    """The demo of a duplicate rank needs a third rank that keeps the store."""
     done = demo("--fault", "duplicate-rank", "--ranks", "2")
 
     assert (done.returncode, done.stderr) == (2, "ddtop: duplicate-rank takes 3 ranks: --ranks 3\n")

@@ -14,7 +14,7 @@ from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
 from tests.nvml import FakeCard, FakeNvml
 from tests.recorders import records_gloo
 
-# The package's own name `doctor` is the command.
+# In the package the name `doctor` is the command, so the module is imported by its path.
 doctor = importlib.import_module("ddtop.cli.commands.doctor")
 
 
@@ -53,7 +53,7 @@ def test_an_impossible_dump_signal_is_a_note(home, monkeypatch, wanted, text):
 def test_the_right_to_trace_is_reported_with_what_works_instead(
     monkeypatch, scope, right, mark, text
 ):
-    """Ubuntu and Debian start with Yama 1: py-spy from a shell fails with a cryptic message."""
+    """Ubuntu and Debian start with Yama 1, where py-spy from a shell fails with a cryptic message."""
     monkeypatch.setattr(pyspy, "yama_scope", lambda: scope)
     monkeypatch.setattr(pyspy, "may_trace_others", lambda: right)
 
@@ -252,7 +252,7 @@ def test_a_framework_that_has_changed_is_named(monkeypatch, answer, mark, text):
 
 
 def test_frameworks_are_tried_in_a_process_of_their_own(tmp_path, monkeypatch):
-    """A package with the name of one, whose class has lost the method that is wrapped."""
+    """A package has the name of a wrapped one, but its class lacks the method that is wrapped."""
     package = tmp_path / "accelerate"
     package.mkdir()
     (package / "__init__.py").write_text("print('noise')\n")

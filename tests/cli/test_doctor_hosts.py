@@ -1,4 +1,4 @@
-"""`ddtop doctor` on jobs of several hosts: the environment, and the hub that it leads to."""
+"""`ddtop doctor` on jobs of several hosts: the environment, and the hub that follows from it."""
 
 from __future__ import annotations
 

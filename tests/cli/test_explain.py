@@ -1,4 +1,4 @@
-"""`ddtop explain` as it is typed."""
+"""`ddtop explain` as people type it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddtop exporter` as a command: what it serves, to whom, and what it refuses."""
+"""`ddtop exporter` as a command: what it serves, to which clients, and what it refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PASSWORD = "correct horse"
 
 
 class Exporting:
-    """The command, and the port that it has said."""
+    """The command, and the port that it has printed."""
 
     def __init__(self, *words):
         self.process = subprocess.Popen(
@@ -116,7 +116,7 @@ def test_a_scrape_shows_the_live_job_in_open_metrics(stage, exporting):
 def test_a_job_whose_relay_is_not_heard_keeps_no_old_numbers(stage, exporting):
     port = exporting("--listen", "127.0.0.1:0").port
     assert 'ddtop_up{job="train"} 1.0' in get(port)[1]
-    # The relay is a thread of this process, so its job file goes on to say that it lives.
+    # The relay is a thread of this process, so its job file still looks live.
     stage.close()
 
     end = time.monotonic() + DEADLINE_S
@@ -192,7 +192,7 @@ def test_tls_and_a_password_keep_strangers_out(home, exporting, certificate):
     port = exporting("--listen", "127.0.0.1:0", "--web-config", str(config)).port
     tls = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
 
-    # One that connects and says nothing keeps nobody out.
+    # A client that connects and sends nothing blocks no other client.
     with socket.create_connection(("127.0.0.1", port)):
         assert get(port, tls=tls, user=f"alice:{PASSWORD}")[0] == 200
     assert get(port, tls=tls, user=f"alice:{PASSWORD}")[0] == 200
@@ -218,7 +218,7 @@ BROKEN = {
 
 @pytest.fixture(autouse=True)
 def nothing_is_served(monkeypatch):
-    """What is not refused here would serve until somebody ends the tests."""
+    """Each of these would otherwise serve until the tests end."""
 
     def served(*_):
         raise AssertionError("it was not refused")
@@ -272,7 +272,7 @@ def test_a_name_that_nobody_has_is_refused(home):
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]"])
 def test_the_network_may_not_read_without_a_password(home, address):
-    """0.0.0.0 leads to this host as well, and to it from everywhere."""
+    """A server on 0.0.0.0 can be reached on this host too, and from every other host."""
     assert "everybody on the network" in refused("--listen", f"{address}:0")
 
 
@@ -288,7 +288,7 @@ def test_a_folder_that_cannot_be_written_is_refused(home, tmp_path):
 
 
 def test_a_folder_of_the_kernel_cannot_be_written(home):
-    """Also not by root."""
+    """Root must not do this either."""
     assert "--textfile /proc" in refused("--textfile", "/proc")
 
 

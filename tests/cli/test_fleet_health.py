@@ -1,4 +1,4 @@
-"""What the list of jobs says of a job that is followed."""
+"""What the list of jobs shows of a job that is followed."""
 
 from __future__ import annotations
 

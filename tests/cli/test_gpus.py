@@ -1,4 +1,6 @@
-"""`ddtop gpus`: which GPUs are free, who holds the others, and what is said without a driver."""
+"""`ddtop gpus`: which GPUs are free, which processes hold the others, and what is printed without a
+driver.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,17 @@ ROOT = Path(__file__).parents[2]
 ME = os.getpid()
 """A child process asks the driver."""
 
-# A test before may have left a thread that ends by itself.
+# An earlier test may have left a thread that is still ending.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def asking(opened):
-    """NVIDIA's driver over a double."""
+    """NVIDIA's driver, as a double."""
     return (NvidiaDriver(lambda: True, opened),)
 
 
 def host(*more):
-    """A busy GPU of ours, a free one, and more."""
+    """A busy GPU of our job, a free one, and more."""
     return FakeNvml(
         FakeCard(uuid="GPU-a", processes={ME: 40 * GIB}),
         FakeCard(uuid="GPU-b", used=300 << 20, util=0),
@@ -50,7 +52,7 @@ def host(*more):
 
 @pytest.fixture
 def driver(monkeypatch):
-    """The library that the command finds."""
+    """Sets the library that the command finds."""
 
     def found(opened):
         monkeypatch.setattr(gpu_query, "read", partial(read, asking(opened)))
@@ -139,7 +141,7 @@ def test_a_host_without_gpu_gets_one_line_and_no_traceback():
 
 
 def test_a_driver_that_hangs_is_not_waited_for():
-    """nvidia-smi is in state D, and so is every process that asks."""
+    """nvidia-smi is in state D, and so is every process that calls the driver."""
     nv = host()
     nv.answers.clear()
     try:
@@ -166,7 +168,7 @@ def test_a_driver_that_hangs_is_not_waited_for():
     ],
 )
 def test_what_counts_as_free(change, free):
-    """A display server does not make a GPU busy; in exclusive mode any process does."""
+    """A display server does not make a GPU busy. In exclusive mode any process makes it busy."""
     card = {
         "index": 0,
         "uuid": "GPU-a",

@@ -1,4 +1,4 @@
-"""When `ddtop watch` acts, how often and in which order; and what it refuses to begin with."""
+"""When `ddtop watch` acts, how often and in which order; and what it refuses at its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_S = 15.0
 
 
 class Sink:
-    """Instead of a webhook or a command: what it was given."""
+    """A stand-in for a webhook or a command. It keeps what it was given."""
 
     def __init__(self):
         self.events = []
@@ -33,10 +33,10 @@ class Sink:
         self.events.append((json.loads(data), environment))
 
     def look(self):
-        """Nothing."""
+        """Does nothing."""
 
     def leave(self):
-        """Nothing."""
+        """Does nothing."""
 
 
 class Scene:
@@ -96,7 +96,7 @@ def test_what_is_over_before_that_is_never_reported():
 
 
 def test_the_end_of_the_job_does_not_wait():
-    """A crash ends the job within the time for which it should have stood."""
+    """A crash ends the job before the finding has stood for `for_s`."""
     scene = Scene(for_s=30)
     scene.happens(APPEARED, kind=Kind.RANK_CRASHED)
     scene.happens(ENDED)
@@ -113,7 +113,7 @@ def test_after_one_act_there_is_a_pause_for_findings_of_that_kind():
         "not-in-collective",
         "host-lost",
     ]
-    # What still stands after the pause is worth another act.
+    # A finding that still stands after the pause is acted on again.
     scene.passes(601)
     assert [event["finding"]["ranks"] for event in scene.hook.events] == [[2], [2], [3]]
 
@@ -169,7 +169,7 @@ def test_the_batch_job_of_the_ranks_counts_not_that_of_the_watcher(monkeypatch):
 
 
 def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_path):
-    """There is no such job: the report ends with an error, and the event goes without it."""
+    """No such job exists: the report ends with an error, and the event is sent without it."""
     said, hook = [], Sink()
     guard = Guard("none", Rules(), Actions(webhook=hook, report=tmp_path), said.append)
     finding = Finding(Kind.HOST_LOST, CRITICAL, (), (), 0, "x")

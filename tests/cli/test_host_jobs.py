@@ -1,4 +1,6 @@
-"""Root sees the jobs of all users of the host, and takes nothing from them that does not fit."""
+"""Root sees the jobs of all users of the host, and ignores files of theirs that are not as they
+should be.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,7 @@ while True:
 @as_root
 @pytest.mark.parametrize("said", HOSTILE)
 def test_what_such_a_process_says_harms_nobody(said, tmp_path, monkeypatch):
-    """Ours is replaced, and so is that of the user."""
+    """The Python of root and that of the user are replaced by the program."""
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\n{HOSTILE[said]}\nimport time; time.sleep(60)\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

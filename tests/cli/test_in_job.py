@@ -30,7 +30,7 @@ ME = getpass.getuser()
 
 @pytest.fixture
 def double(tmp_path, monkeypatch):
-    """Puts a program on the PATH that prints, and notes how it was called."""
+    """Puts a program on the PATH that prints, and keeps how it was called."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")

@@ -1,4 +1,4 @@
-"""Which Python a command line runs, and whether the start-up hook is installed there."""
+"""Which Python a command line runs, and whether the start-up hook is installed in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddtop mcp` spoken to by the SDK's own client, over the pipes of the real command."""
+"""`ddtop mcp` with the SDK's own client, over the pipes of the real command."""
 
 from __future__ import annotations
 

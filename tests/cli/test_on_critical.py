@@ -14,7 +14,7 @@ DEADLINE_S = 15.0
 
 
 def ran(*commands, event=b"{}"):
-    """The complaints, after all of them have ended."""
+    """The error messages, after all commands have ended."""
     said = []
     for command in commands:
         action = OnCritical(command, said.append)
@@ -31,7 +31,7 @@ def test_it_gets_the_event_on_its_standard_input(tmp_path):
 
 
 def test_its_output_goes_to_standard_error(capfd):
-    """Stdout has the events, for a program that reads JSON."""
+    """Stdout is for a program that reads JSON, so only events may be on it."""
     ran("echo the job hangs")
 
     assert capfd.readouterr() == ("", "the job hangs\n")
@@ -45,7 +45,7 @@ def test_a_command_that_fails_is_reported_with_its_exit_code_or_signal():
 
 
 def test_there_is_no_shell(tmp_path, capfd):
-    """A summary may hold anything. What looks like a redirection is an argument."""
+    """A summary may contain any text. Text that looks like a redirection stays an argument."""
     assert ran(f"echo $HOME > {tmp_path / 'out'}") == []
     assert capfd.readouterr().err == f"$HOME > {tmp_path / 'out'}\n"
 
@@ -81,7 +81,7 @@ def test_commands_that_do_not_end_do_not_pile_up(tmp_path):
     skipped = list(said)
     end = time.monotonic() + DEADLINE_S
     try:
-        # Whoever opens the gate for reading sees its end as soon as nobody writes.
+        # A reader of the named pipe sees its end as soon as no process writes to it.
         while action._running and time.monotonic() < end:
             os.close(gate)
             gate = os.open(tmp_path / "gate", os.O_RDWR | os.O_NONBLOCK)
@@ -110,7 +110,7 @@ def test_commands_that_do_not_end_do_not_pile_up(tmp_path):
     ],
 )
 def test_what_cannot_be_run_is_a_usage_error_at_once(command, reason):
-    """It must not first fail in the night when the job hangs."""
+    """A missing command must not be noticed only at night, when the job hangs."""
     with pytest.raises(CommandError, match=reason) as caught:
         OnCritical(command, lambda text: None)
 

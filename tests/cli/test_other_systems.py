@@ -1,4 +1,5 @@
-"""ddtop on a computer that is no Linux: a viewer through ssh works, the rest says that it does not.
+"""ddtop on a computer without Linux: a viewer through ssh works, every other command prints that it
+does not.
 
 A double: this Python forgets what macOS does not have, and calls itself darwin. The host at the
 other end of ssh is a Linux.

@@ -1,4 +1,4 @@
-"""Where the dashboard cannot be drawn, and what the output can hold."""
+"""Terminals on which the dashboard cannot be drawn, and characters that the output can hold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_terminal_that_only_prints_lines_gets_lines(monkeypatch, on_a_terminal
 
 
 def test_redirected_errors_mean_no_dashboard(monkeypatch, on_a_terminal):
-    """Textual draws on standard error: `ddtop 2>log` would fill the log and show nothing."""
+    """Textual draws on standard error, so `ddtop 2>log` would fill the log and show nothing."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
 

@@ -1,4 +1,4 @@
-"""Processes that were started without ddtop: named by pid and read by py-spy."""
+"""Processes that were started without ddtop: the user gives their pids, and py-spy reads them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def skip_without_right(done):
 
 @NEEDS_PY_SPY
 def test_ranks_are_known_from_their_environment_and_merged(home, script):
-    """The usual hang: one rank is somewhere else."""
+    """The usual hang: one rank is not in the collective."""
     with two_ranks(script) as (zero, one):
         done = skip_without_right(ddtop("stacks", "--pid", f"{one.pid},{zero.pid}", "--json"))
         assert zero.poll() is one.poll() is None
@@ -100,7 +100,7 @@ def test_ranks_are_known_from_their_environment_and_merged(home, script):
 
 @NEEDS_PY_SPY
 def test_a_launcher_stands_for_its_ranks(home, script, tmp_path):
-    """`pgrep torchrun` gives one number."""
+    """`pgrep torchrun` prints one number."""
     launcher = tmp_path / "torchrun"
     launcher.write_text(TORCHRUN)
     with started(launcher, script) as torchrun:
@@ -239,7 +239,7 @@ def watching(*processes, **rest):
 
 
 def until(source, holds):
-    """Runs the source until something holds."""
+    """Runs the source until the condition holds."""
 
     async def run():
         running = asyncio.ensure_future(source.run())
@@ -327,7 +327,9 @@ def test_what_py_spy_left_out_is_noted_below():
 
 
 class AsksNccl:
-    """A source whose NCCL answers at the sixth look; until then only a shared GPU is known."""
+    """A source whose NCCL answers at the sixth look. Until then it is only known that the ranks
+    share a GPU.
+    """
 
     judged, suspects = True, ()
 
@@ -355,7 +357,7 @@ class AsksNccl:
 
 
 def test_a_finding_that_explains_no_wait_does_not_end_the_look():
-    """Seen on an H100: three ranks shared it, so nobody waited for what NCCL would say."""
+    """Seen on an H100: three ranks shared a GPU, so the command did not wait for NCCL's answer."""
     look = asyncio.run(outside.watch(AsksNccl(), 0.0))
 
     assert [one.kind for one in look.verdict.findings] == [Kind.NOT_IN_COLLECTIVE, Kind.GPU_SHARED]

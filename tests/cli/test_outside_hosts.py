@@ -55,7 +55,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """node0 with the ranks 0 and 1, node1 with 2 and 3; rank 1 is elsewhere."""
+    """node0 has the ranks 0 and 1, node1 has 2 and 3. Rank 1 is not in the collective."""
     tmp_path = tmp_path_factory.mktemp("hosts")
     script = hanging_script(tmp_path)
     launcher = tmp_path / "torchrun"

@@ -65,7 +65,7 @@ def test_status_has_a_row_for_each_rank(home, script):
 
 
 def test_without_py_spy_that_is_reported_first_and_the_rest_is_shown(home, script, tmp_path):
-    """What can be seen without it: the process states."""
+    """Without py-spy the process states can still be read."""
     bare = tmp_path / "bin"
     bare.mkdir()
     code = (

@@ -1,4 +1,4 @@
-"""`ddtop` alone: the one live job, or a list of several, and back to the list."""
+"""`ddtop` without arguments: the one live job, or a list of several, and back to the list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAM = "import sys; sys.argv = ['ddtop', *{words!r}]; from ddtop.cli import m
 
 
 def write(name: str, live: bool = True, age_s: float = 60.0) -> registry.JobEntry:
-    """A job file of a relay on this host that lives and does not answer."""
+    """A job file of a relay on this host whose process lives and does not answer."""
     now = time.time_ns()
     entry = registry.JobEntry(
         registry.SCHEMA, name, "r1", "node7", registry.host_identity(),
@@ -77,7 +77,7 @@ def test_one_of_several_jobs_is_picked_and_j_leads_back_to_the_list(
         terminal.press("J")
         terminal.until("2 live jobs, 1 ended")
         terminal.press("\r")
-        # The newest is the first again: the list is a new one.
+        # The cursor is on the newest job again, because the list is a new one.
         terminal.until("waiting for the first records of first")
         terminal.press("q")
         assert terminal.ended() == 0

@@ -1,4 +1,4 @@
-"""When a command gives up follows the policy of this viewer."""
+"""The policy of this viewer decides when a command gives up."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_replay_without_a_terminal_prints_the_last_moment(home, tmp_path):
 
 
 def test_replay_of_a_file_needs_no_job_and_no_state_folder(home, tmp_path):
-    """A colleague sent the file by mail."""
+    """A colleague sent the file by e-mail."""
     path = write_journal(killed())
     sent = tmp_path / "from-ada.journal"
     sent.write_bytes(path.read_bytes())

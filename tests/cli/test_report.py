@@ -1,4 +1,4 @@
-"""`ddtop report`: the file, who may read it, and what is in it."""
+"""`ddtop report`: the file, its permissions, and its content."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_job_that_left_nothing_is_no_contact(ended):
 
 
 def test_the_home_folder_is_not_in_a_report(ended, tmp_path):
-    """The paths in the stacks are in a home folder."""
+    """The paths in the stacks are below a home folder."""
     done = ddtop("report", NAME, "-o", "-", env={**os.environ, "HOME": "/home/ada"})
 
     assert "/home/ada" not in done.stdout

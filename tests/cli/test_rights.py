@@ -1,4 +1,4 @@
-"""What is lacking to read stacks: one sentence, with the command that helps."""
+"""Which right is missing to read stacks: one sentence, with the command that helps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddtop.relay.processes import pyspy
 
 @pytest.fixture
 def here(monkeypatch):
-    """A user that is not root, with py-spy and no rights of its own."""
+    """A user who is not root, with py-spy and no rights of its own."""
     monkeypatch.setattr(pyspy, "find", lambda: "/opt/py-spy")
     monkeypatch.setattr(pyspy, "may_trace_others", lambda: False)
     monkeypatch.setattr(pyspy, "yama_scope", lambda: 0)

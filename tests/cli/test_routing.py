@@ -32,7 +32,7 @@ def entry(name="train-node0-29500", **more):
 
 
 def hub(**more):
-    """A hub counts the ranks of all hosts, a leaf its own."""
+    """A hub counts the ranks of all hosts, a leaf only its own."""
     told = {"role": "hub", "reporting": 6, "public_address": "127.0.0.1", "public_port": 9}
     return entry(**(told | {"hosts": ("node1", "node2")} | more))
 
@@ -59,7 +59,7 @@ def listener():
 
 
 def listed():
-    """The lines of `ddtop jobs`, without what else runs on this machine."""
+    """The lines of `ddtop jobs`, without the other jobs of this machine."""
     return ddtop("jobs").stdout.partition("not started with ddtop:")[0].splitlines()
 
 
@@ -139,7 +139,7 @@ def test_a_hub_that_cannot_be_reached_leads_to_its_host_by_ssh(home):
 
 
 def test_a_port_behind_a_firewall_is_reported_as_that(home):
-    """A listener with a full queue does not answer, like a firewall."""
+    """A listener with a full queue does not answer, so it looks like a firewall."""
     with socket.socket() as full, contextlib.ExitStack() as waiting:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -174,14 +174,14 @@ def test_one_address_of_a_name_that_answers_is_enough(home, monkeypatch, listene
 
 
 def test_a_job_that_listens_on_another_host_only_is_reached_through_ssh(home):
-    """Its port on 127.0.0.1 may belong to another program here, so it is not tried."""
+    """The hub's port may belong to another program on 127.0.0.1, so it is not tried there."""
     found = routing.route(entry())
 
     assert (found.ssh, found.why) == ("node0", "it listens on its own host only")
 
 
 def test_a_container_on_this_host_is_asked_at_this_hosts_own_address(home, listener):
-    """docker run --network host: the same host name, another pid namespace."""
+    """docker run --network host has the same host name and another pid namespace."""
     there = entry(host=os.uname().nodename, port=listener)
 
     assert routing.route(there) == routing.RelayRoute(there)
@@ -207,7 +207,7 @@ def test_a_leaf_whose_hub_is_unreachable_is_asked_itself(home):
 
 
 def test_a_hub_that_is_cut_off_leads_to_the_leaf_on_this_host(home):
-    """Its job file in the shared folder is fresh. Only the network is down."""
+    """The hub's job file in the shared folder is fresh. Only the network is down."""
     here = leaf(1, sender=registry.host_identity())
     registry.write_entry(here)
 

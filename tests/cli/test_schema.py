@@ -1,4 +1,4 @@
-"""`ddtop schema`, and the documents of real commands against it."""
+"""`ddtop schema`, and the documents that real commands print checked against it."""
 
 from __future__ import annotations
 

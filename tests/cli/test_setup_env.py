@@ -49,7 +49,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def other(made, home):
-    """A virtual environment without ddtop; what a test leaves in it is taken out again."""
+    """A virtual environment without ddtop. What a test installs in it is removed afterwards."""
     yield made
     python = OtherPython(str(made))
     python.uninstall(python.ask())
@@ -87,7 +87,7 @@ def test_undo_removes_nothing_that_it_has_not_added(other, wheel):
 
 
 def test_a_container_is_reached_by_its_program(other, wheel, tmp_path, monkeypatch):
-    """A stand-in for docker, which runs the command behind the name of the container here."""
+    """A stand-in for docker. It runs the command that follows the container's name, on this host."""
     program = tmp_path / "docker"
     program.write_text('#!/bin/sh\n[ "$1 $2" = "exec train" ] || exit 125\nshift 2\nexec "$@"\n')
     program.chmod(0o755)

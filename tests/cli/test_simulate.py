@@ -52,7 +52,7 @@ def job_of(world: int = 8, *incidents: Incident) -> SimulatedJob:
 
 
 async def received(link: SimLink) -> list[AnyRecord]:
-    """All that comes without waiting."""
+    """All frames that can be received without waiting."""
     return [frames.open_record(frames.open_envelope(data)) async for data in link.receive(0.0)]
 
 
@@ -164,7 +164,7 @@ async def test_a_signal_is_refused_in_a_sentence() -> None:
 
 
 async def test_a_viewer_that_stops_in_the_middle_of_an_answer_gets_the_rest_later() -> None:
-    """A viewer leaves the iterator for a ping. The rest of the answer must not be lost."""
+    """A viewer leaves the iterator to send a ping. The rest of the answer must not be lost."""
     clock = Clock()
     whole, parted = (SimLink(job_of(), clock) for _ in range(2))
     for link in (whole, parted):

@@ -50,7 +50,7 @@ def test_stacks_of_two_ranks_are_printed_merged(stage, capsys):
 
     assert code == 0
     assert lines[0].startswith("2 ranks asked, 2 answered (2 by agent) ")
-    # What the relay's second look adds may stand behind it already.
+    # The relay's second look may already have added a line after it.
     assert lines[1][3:].startswith("1 rank [0]  train.py:88 train_step")
     assert lines[3][3:].startswith("1 rank [1]  data.py:40 load_image")
 

@@ -19,7 +19,7 @@ from tests.present.hosts.entries import ended
 
 
 def run(command, redirection, folder):
-    """A shell starts ddtop with its output redirected like that."""
+    """A shell starts ddtop with its output redirected like this."""
     environment = os.environ | {"XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)}
     line = f"{sys.executable} -m ddtop {command} {redirection}"
     return subprocess.run(

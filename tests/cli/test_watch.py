@@ -50,8 +50,8 @@ class Watching:
     def event(self, contact=False):
         """The next line without its time.
 
-        A line about a silent relay is skipped unless it is asked for: the relay is a thread of
-        this test, and a slow machine lets it wait.
+        A line about a silent relay is skipped unless the caller wants it: the relay is a thread of
+        this test, and may be silent on a slow machine.
         """
         while True:
             found = self.line().partition(" ")[2]
@@ -91,7 +91,7 @@ def watching():
 
 
 def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
-    """A rank that the relay watches, with a job file. Its child is the last of the stage."""
+    """A rank that the relay watches, with a job file. Its child is the last process of the stage."""
     stage.rank(number, code=code)
     stage.heard(stage.viewer(), sees_ranks)
     end = time.monotonic() + DEADLINE_S
@@ -102,7 +102,7 @@ def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
 
 
 def let_end(child):
-    """It ends when it has read a line."""
+    """The child ends when it has read a line."""
     child.stdin.write(b"\n")
     child.stdin.flush()
 
@@ -145,7 +145,7 @@ def test_a_relay_that_is_known_by_its_port_alone_is_watched_there(
 
 
 def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_other(monkeypatch):
-    """No job file has its heartbeat: what counts is that it was heard."""
+    """No job file has this relay's heartbeat. It is live because it was heard."""
     now = 1_000.0
     monkeypatch.setattr(time, "time_ns", lambda: int(now * 1e9))
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -169,7 +169,7 @@ def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_ot
 def test_a_job_that_ends_badly_is_exit_code_1_and_its_finding_goes_to_the_command(
     stage, watching, tmp_path
 ):
-    """The user finds the finding in the log, and got a message."""
+    """The user finds the finding in the log, and got a message about it."""
     child = one_rank(stage, code="import sys; sys.stdin.readline(); sys.exit(7)")
     watch = watching("train", "--json", "--on-critical", f"dd status=none of={tmp_path / 'event'}")
     joined = json.loads(watch.line())
@@ -200,7 +200,7 @@ def test_a_command_that_fails_is_reported_and_the_watching_goes_on(stage, watchi
 
 
 def test_a_later_rank_and_an_earlier_finding_are_reported(stage, watching):
-    """A user who starts to watch in the middle of a hang learns of it."""
+    """A user who starts to watch in the middle of a hang must learn of it."""
     one_rank(stage).send_signal(signal.SIGSTOP)
     watch = watching("train")
     events = [watch.event(), watch.event()]
@@ -221,7 +221,7 @@ def test_a_restart_of_the_relay_is_reported_and_an_open_finding_is_not_repeated(
     child.send_signal(signal.SIGSTOP)
     watch = watching("train")
     events = [watch.event(), watch.event()]
-    # A relay that was killed leaves the roster behind, and no word.
+    # A relay that was killed leaves its roster file and says no goodbye.
     roster = registry.roster_path("train", "r1").read_bytes()
     stage.children.remove(child)
     stage.close()

@@ -28,8 +28,9 @@ EVENT = {
 
 
 class Server:
-    """Answers with what `answers` has next, and keeps what it got. An answer: a status, (status,
-    headers), or a function that gets the handler."""
+    """Sends the next of `answers`, and keeps what it got. An answer: a status, (status, headers),
+    or a function that gets the handler.
+    """
 
     def __init__(self, *answers):
         self.answers, self.got = list(answers), []
@@ -50,7 +51,7 @@ class Server:
                 self.end_headers()
 
             def log_message(self, *_):
-                """Nothing."""
+                """Logs nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -76,7 +77,7 @@ def serving():
 
 
 def sent(url, events=1, **more):
-    """What was complained about after all was delivered or given up."""
+    """The error messages after all events were delivered or given up."""
     said = []
     one = Webhook(url, None, more.pop("token", None), said.append, backoff_s=0.01, **more)
     for _ in range(events):
@@ -119,7 +120,7 @@ def test_one_that_refuses_the_event_is_not_asked_again(serving):
 
 
 def test_a_redirect_is_not_followed(serving):
-    """The token would go to whoever is named there."""
+    """The token would be sent to whatever host the redirect names."""
     other = serving(200)
     server = serving((307, {"Location": other.url}))
 

@@ -1,4 +1,4 @@
-"""A probe over the sources that a test registers, with a clock of the test's own."""
+"""A probe over the sources that a test registers. The test sets its clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def phase_now():
 
 
 class OnDevice:
-    """A tensor on a GPU: whoever reads its value waits for the GPU."""
+    """A tensor on a GPU: reading its value waits for the GPU."""
 
     device = SimpleNamespace(type="cuda")
 

@@ -1,4 +1,4 @@
-"""Libraries that a loop of the program's own calls: they know what the program logs."""
+"""Logging libraries that the program's own loop calls. They know what the program logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases that torch knows: a checkpoint that is being saved, a compilation."""
+"""Phases that torch itself shows: saving a checkpoint, and compiling."""
 
 from __future__ import annotations
 

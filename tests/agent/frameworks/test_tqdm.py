@@ -1,4 +1,4 @@
-"""What the bars of a plain loop say of the training, and what they do not."""
+"""What the progress bars of a plain loop show of the training, and what they do not show."""
 
 from __future__ import annotations
 

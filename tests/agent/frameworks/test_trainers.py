@@ -1,4 +1,5 @@
-"""Trainers that own the loop: what is read of them, with doubles that have what their sources say.
+"""What is read of trainers that own the loop. The doubles have the attributes that the trainers'
+sources have.
 
 The real programs are in tests/frameworks.
 """
@@ -340,7 +341,7 @@ def test_the_timestamp_of_composer_is_the_progress():
 
 
 def test_the_counts_of_a_deepspeed_engine_are_the_progress():
-    """deepspeed 0.19: runtime/engine.py; its __getattr__ asks the module for what it has not."""
+    """deepspeed 0.19: runtime/engine.py; __getattr__ looks up missing attributes in the module."""
 
     class DeepSpeedEngine:
         def __init__(self, config):

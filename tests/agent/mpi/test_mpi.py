@@ -1,4 +1,4 @@
-"""MPI's wrappers over classes that only look like MPI: what is on the page while a call runs.
+"""The wrappers of MPI calls: what they write to the state page while a call runs.
 
 They run on any Python and without mpi4py.
 """
@@ -276,7 +276,7 @@ def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_wh
 
 
 def test_after_a_receive_from_anybody_no_counts_are_reported(rank):
-    """Whose message it took is not known, so the numbers of one peer would lie."""
+    """The sender of the message is not known, so counting it for one peer would be wrong."""
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     world.recv()
     world.send("x", 0, tag=7)

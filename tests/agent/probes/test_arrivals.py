@@ -1,4 +1,4 @@
-"""One read of torch's recorder: every collective of the rank with its time."""
+"""One read of torch's recorder gives every collective of the rank with its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures of CUDA graphs are seen from their first moment to their last, also those that fail."""
+"""Captures of CUDA graphs are noticed from their start to their end, also those that fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddtop.agent.probes.captures import Captures
 
 
 class Graph:
-    """torch.cuda.CUDAGraph, as far as a capture goes."""
+    """torch.cuda.CUDAGraph, with only the methods that capture."""
 
     fails = False
 

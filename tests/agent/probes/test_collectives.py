@@ -1,4 +1,4 @@
-"""What the probe makes of sequence numbers and of a recorder: complete, off, or not read."""
+"""How the probe reads sequence numbers and the recorder: complete, off, or not read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refuse():
 
 
 def test_with_the_recorder_off_a_main_thread_that_sits_in_a_collective_is_pending(bench):
-    """TORCH_FR_BUFFER_SIZE=0: sequence numbers and the frame are all there is."""
+    """With TORCH_FR_BUFFER_SIZE=0 only sequence numbers and frames are available."""
     bench.passes(3, steps=True)
     bench.passes(3, waiting=True)
 
@@ -57,8 +57,8 @@ def test_of_the_waits_that_ended_the_two_longest_are_reported(bench):
 
 
 def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending(bench):
-    """The status is not read while it may get its first entry. The last read found a collective
-    open, as most do.
+    """The status must not be read while its first entry may be written. The last read found an open
+    collective, as most reads do.
     """
     bench.passes(3, steps=True, completed=1)
     idle = FakeGroup()
@@ -71,7 +71,7 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
 
 
 def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
-    """The module is in sys.modules before its contents are: the probe must not fail for good."""
+    """The module is in sys.modules before its contents are. The probe must not give up for good."""
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace())
     probe = Collectives(PeerNotes(), LIMITS)
 
@@ -102,8 +102,8 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
 def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_stands(
     bench, monkeypatch, backend, says, error
 ):
-    """NCCL's watchdog sees a dead peer a minute before it ends the rank. Gloo and an old torch
-    report nothing alike.
+    """NCCL's watchdog sees a dead peer a minute before it ends the rank. Gloo and old releases of
+    torch report no such error.
     """
     bench.world.pg_map = {bench.group: (backend, None)}
     bench.group._get_backend = lambda _device: says
@@ -119,7 +119,7 @@ def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_s
     ("took", "told"), [("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"), ("cpu:gloo", "gloo")]
 )
 def test_where_the_program_leaves_the_backend_to_torch_it_is_what_torch_took(bench, took, told):
-    """`init_process_group()` without a word: torch itself writes "undefined"."""
+    """Without a description torch itself writes "undefined"."""
     bench.world.pg_map = {bench.group: ("undefined", None)}
     bench.world.pg_backend_config = {bench.group: took}
     bench.passes(1, steps=True)
@@ -135,8 +135,8 @@ def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, mon
 
 
 def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench, monkeypatch):
-    """The status has the number of the last send, the group that of the last collective: at each
-    look one of them was news.
+    """The status has the number of the last send, and the group that of the last collective. Each
+    look took one of them for progress.
     """
     bench.peers.calls["0"] = 500
     nccl(bench)
@@ -151,7 +151,9 @@ def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench,
 
 
 def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypatch):
-    """The stages of a pipeline: as long as it seemed unused no status was read of any group."""
+    """In the stages of a pipeline the group seemed unused, and then no status of any group was
+    read.
+    """
     stages = FakeGroup()
     nccl(bench, ("1", stages))
     bench.peers.calls["1"] = 4
@@ -163,7 +165,9 @@ def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypat
 
 
 def test_threads_of_entries_have_pythons_names():
-    """Torch reports the thread's ident; of a thread that Python did not start only torch's name."""
+    """Torch reports the thread's ident. For a thread that Python did not start there is only
+    torch's name.
+    """
     here = threading.get_ident()
 
     assert (
@@ -176,8 +180,8 @@ def test_threads_of_entries_have_pythons_names():
 
 
 def test_a_rank_that_destroyed_its_groups_is_one_that_has_been_there(bench):
-    """It passed the last barrier, destroyed its groups and left: the ranks that still wait there do
-    not wait for it.
+    """The rank passed the last barrier, destroyed its groups and left. The ranks that are still in
+    that barrier do not wait for it.
     """
     bench.passes(2, steps=True, completed=0)
     passed = bench.group.seq + 1
@@ -207,8 +211,8 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
 def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_gpu(
     bench, backend, pending
 ):
-    """In 2025 torch still had it off by default. On NCCL the wait is in loss.item(), not in the
-    collective. On gloo such a thread computes.
+    """In 2025 the recorder was still off by default in torch. On NCCL the wait is in loss.item(),
+    not in the collective. On gloo such a thread computes.
     """
     bench.world.pg_map = {bench.group: (backend, None)}
     bench.passes(3, steps=True)
@@ -230,7 +234,7 @@ def test_a_status_that_nobody_writes_is_none(bench):
 
 
 def test_with_the_recorder_off_a_thread_that_sleeps_in_one_call_is_elsewhere(bench, monkeypatch):
-    """It is the one that all wait for: if it seemed to wait too, nobody would be named."""
+    """All others wait for this rank. If it seemed to wait too, no rank would be named."""
     nccl(bench)
     monkeypatch.setattr("ddtop.agent.probes.collectives.stat_fields", lambda _pid: ["S"])
     bench.passes(3, steps=True)
@@ -240,7 +244,7 @@ def test_with_the_recorder_off_a_thread_that_sleeps_in_one_call_is_elsewhere(ben
 
 
 def test_with_the_recorder_off_a_thread_in_one_call_while_collectives_go_on_does_not_wait(bench):
-    """Another thread puts them in."""
+    """Another thread enqueues them."""
     nccl(bench)
     bench.passes(10, steps=True, in_line=True)
 
@@ -265,8 +269,8 @@ def nccl(bench, *more):
 
 
 def test_a_first_collective_without_an_entry_is_a_communicator_being_built(bench):
-    """NCCL makes the communicator inside the first collective: the number has moved, and a peer
-    never came.
+    """NCCL makes the communicator inside the first collective. The sequence number has moved, and a
+    peer never came.
     """
     nccl(bench)
     bench.group.seq = 1
@@ -282,7 +286,7 @@ def test_a_first_collective_without_an_entry_is_a_communicator_being_built(bench
 
 
 def test_a_second_group_is_being_built_while_the_first_one_answers(bench):
-    """Tensor-parallel groups get their communicators long after the world's."""
+    """Tensor-parallel groups get their communicators long after the default group."""
     late = FakeGroup()
     nccl(bench, ("1", late))
     bench.probe._names = {("fr", "0"): "0"}
@@ -310,7 +314,7 @@ def test_a_collective_of_a_recorder_that_is_off_is_not_taken_for_a_start(bench, 
 
 
 def test_a_group_without_a_default_backend_is_followed_like_any_other(bench, monkeypatch):
-    """`cpu:gloo` beside a registered backend: the group itself counts nothing, and its rank would
+    """With `cpu:gloo` beside a registered backend the group itself counts nothing. Its rank would
     look as if it had enqueued nothing.
     """
 
@@ -328,7 +332,7 @@ def test_a_group_without_a_default_backend_is_followed_like_any_other(bench, mon
 
 
 def gloo_entries(*found, group="0", pg_id=0):
-    """(sequence number, whether it came back) of collectives in gloo's recorder."""
+    """(sequence number, whether it has completed) of collectives in gloo's recorder."""
     return [
         (
             "fr",
@@ -347,7 +351,7 @@ def gloo_entries(*found, group="0", pg_id=0):
 
 
 def test_a_gap_of_gloos_status_is_healed_by_one_read_of_the_entries(bench):
-    """torch 2.13: after a sixth of all backwards with several buckets."""
+    """torch 2.13 shows this after a sixth of all backwards with several buckets."""
     bench.passes(2, steps=True, completed=0)
     reads = []
     last = bench.group.seq
@@ -357,7 +361,7 @@ def test_a_gap_of_gloos_status_is_healed_by_one_read_of_the_entries(bench):
     bench.passes(20, completed=1)
 
     assert (bench.pending, bench.probe.stuck) == (None, None)
-    # One for the gap, and one because nothing has moved for two seconds.
+    # One is for the gap, and one because nothing has moved for two seconds.
     assert len(reads) <= 2
 
 
@@ -375,7 +379,9 @@ def test_after_a_healed_gap_the_next_wait_is_seen(bench):
 
 
 def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench):
-    """Many groups, a burst of broadcasts in each, then one barrier that is real."""
+    """There are many groups with a burst of broadcasts in each, and then one barrier that is really
+    open.
+    """
     other = FakeGroup()
     bench.world.pg_names[other] = "1"
     bench.world.pg_group_ranks[other] = {0: 0, 1: 1}
@@ -399,7 +405,9 @@ def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench
 
 
 def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name(bench):
-    """Torch never removes it: two statuses of one name looked like one that moves at every look."""
+    """Torch never removes a status. Two statuses of one name looked like one that moves at every
+    look.
+    """
     bench.passes(2, steps=True, completed=0)
     bench.probe._names = {("fr", "0"): "0", ("fr", "7"): "0"}
     bench.probe._ended = ended(bench.probe._names)
@@ -418,7 +426,7 @@ def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name
 
 
 def looks_of(bench, number, completed, waiting, elsewhere):
-    """So many looks at a group of which that many collectives are open."""
+    """Look this many times at a group with this many open collectives."""
     for _ in range(number):
         bench.now += SECOND // 4
         bench.group.seq += 1
@@ -427,7 +435,7 @@ def looks_of(bench, number, completed, waiting, elsewhere):
 
 
 def test_what_is_open_while_the_thread_is_in_its_forward_is_no_wait(bench):
-    """After a sixth of all backwards the status says that something is open, until the next one."""
+    """After a sixth of all backwards the status shows an open collective until the next one."""
     looks_of(bench, 20, 0, False, True)
     looks_of(bench, 40, 1, False, True)
     looks_of(bench, 20, 1, True, False)
@@ -436,7 +444,7 @@ def test_what_is_open_while_the_thread_is_in_its_forward_is_no_wait(bench):
 
 
 def test_on_nccl_what_is_open_counts_wherever_the_host_is(bench):
-    """There the host runs ahead of its card."""
+    """On NCCL the host runs ahead of its GPU."""
     bench.world.pg_map = {bench.group: ("nccl", None)}
     looks_of(bench, 20, 0, False, True)
     looks_of(bench, 20, 1, False, True)

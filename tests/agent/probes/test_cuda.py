@@ -1,4 +1,4 @@
-"""Torch's own numbers of the GPU, over a double of torch.cuda.
+"""Torch's own numbers of the GPU, read from a double of torch.cuda.
 
 Nothing is asked before the program has initialised CUDA.
 """
@@ -51,7 +51,7 @@ class FakeTorch:
 
 @pytest.fixture
 def torch(monkeypatch):
-    """Puts a double in torch's place."""
+    """Replaces torch by a double."""
 
     def put(*reserved):
         double = FakeTorch(*reserved)
@@ -63,7 +63,7 @@ def torch(monkeypatch):
 
 
 def test_the_device_with_memory_is_the_rank_s_own(torch):
-    """All eight cards are visible and the script calls set_device(5) without LOCAL_RANK."""
+    """All eight GPUs are visible and the script calls set_device(5) without LOCAL_RANK."""
     torch(0, 0, 20 * GIB)
     cuda = Cuda()
     cuda.look(0, ("line", 1), False, 0)
@@ -92,8 +92,8 @@ def test_before_any_memory_it_is_that_of_the_local_rank(torch):
 
 
 def test_nothing_is_asked_before_the_program_has_initialised_cuda(torch):
-    """Any call would create a context of 500 MB in a data loader that never wanted one, and break
-    its forks.
+    """Any call would create a context of 500 MB in a DataLoader worker that never uses CUDA, and
+    break its forks.
     """
     double = torch(GIB)
     double.cuda._initialized = False
@@ -122,8 +122,8 @@ def test_without_torch_there_is_nothing(monkeypatch):
 
 
 def test_what_stands_is_not_read(torch):
-    """cudaMalloc waits for a kernel of NCCL that waits for another rank. The allocator's lock is
-    held, and reading its numbers would wait for it with the GIL.
+    """cudaMalloc waits for a kernel of NCCL that waits for another rank, and holds the allocator's
+    lock. Reading the allocator's numbers would wait for that lock with the GIL held.
     """
     double = torch(GIB)
     cuda = Cuda()

@@ -1,4 +1,6 @@
-"""What a dataset holds, and whether it gives each rank samples of its own: read, never called."""
+"""The digest of a dataset, and whether the dataset gives each rank its own samples. Attributes are
+read, nothing is called.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class Given(Dataset):
 
 
 class Hashed:
-    """As a library's table: its digest is told, its rows are elsewhere."""
+    """A table of a library: it has a fingerprint, and its rows are elsewhere."""
 
     def __init__(self):
         self._fingerprint = "9f3a"

@@ -1,5 +1,5 @@
-"""Exceptions that are caught again and again: what is counted, what is not, and that no trace
-remains.
+"""Exceptions that are caught again and again: which ones count, which do not, and that no trace
+function stays installed.
 
 `contextlib.suppress` would be a library's handler.
 """
@@ -31,7 +31,7 @@ def catches():
 
 
 def looked(catches, *parts, times=20):
-    """What one window tells of these parts, by function."""
+    """What one window reports of these parts, by function."""
     now = catches._next_at
     catches.take_turn(now)
     for _ in range(times):
@@ -98,8 +98,8 @@ def test_a_handler_is_named_by_exception_function_file_and_line(catches):
 
 @seen
 def test_what_is_raised_again_is_counted_where_it_ends(catches):
-    """For the interpreter `finally`, `with`, an `except` of another type and a bare `raise` are
-    handlers too.
+    """The interpreter also treats `finally`, `with`, an `except` of another type and a bare `raise`
+    as handlers.
     """
 
     def ends_it():

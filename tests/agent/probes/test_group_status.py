@@ -1,5 +1,5 @@
-"""What one group's status and entries make of it, on NCCL where sends and receives have numbers
-of their own.
+"""How one group's status and recorder entries are read, on NCCL, where sends and receives have
+numbers of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def entry(seq, state="retired", op_id=None, created_s=0):
 
 
 def stands(seq=10, status=(501, 499)):
-    """A stage of a pipeline that has put in so many collectives; its last calls were sends and
+    """A stage of a pipeline that has enqueued `seq` collectives. Its last calls were sends and
     receives, one of which is open.
     """
     watch = GroupWatch(enqueued=seq)
@@ -61,7 +61,7 @@ def test_where_a_collective_is_open_it_is_pending_since_it_was_made():
 
 @pytest.mark.parametrize(("counts_singles", "since_s"), [(True, 3), (False, 8)])
 def test_a_wait_on_nccl_is_as_old_as_what_came_back_before_it(counts_singles, since_s):
-    """The host has put in the calls of half a minute; on gloo it is inside each of them."""
+    """The host has enqueued the calls of half a minute. On gloo it is inside each of them."""
     watch = GroupWatch(enqueued=12, completed=10)
     watch.take_status(12, 10, 7 * SECOND)
     watch.take_status(12, 11, 8 * SECOND)
@@ -80,8 +80,8 @@ def test_a_status_that_is_alike_has_nothing_open():
 
 @pytest.mark.parametrize(("counts_singles", "offset"), [(True, 290), (False, None)])
 def test_only_gloo_counts_sends_and_receives_in_the_number_that_is_compared(counts_singles, offset):
-    """NCCL's op_id has them too, and its sequence number has not: taken off there, a rank would
-    look hundreds of collectives behind.
+    """NCCL counts sends and receives in op_id, but not in its sequence number. If they were
+    subtracted there, a rank would look hundreds of collectives behind.
     """
     watch = GroupWatch(enqueued=10)
     watch.take_entries([entry(10, op_id=300)], counts_singles, 1)
@@ -90,7 +90,7 @@ def test_only_gloo_counts_sends_and_receives_in_the_number_that_is_compared(coun
 
 
 def test_what_was_captured_into_a_graph_of_nccl_is_not_open():
-    """Its entries stay scheduled: each replay is a launch without any."""
+    """Entries of captured calls stay scheduled, because a replay writes no entries."""
     watch = GroupWatch(enqueued=12, completed=11, pending_since=SECOND)
     watch.take_entries([entry(3, "scheduled"), entry(11), entry(12, "scheduled")], False, 1)
 
@@ -98,7 +98,7 @@ def test_what_was_captured_into_a_graph_of_nccl_is_not_open():
 
 
 def lags(enqueued=10, completed=9, since_s=2):
-    """A group of gloo whose last status says that something is open."""
+    """A group of gloo whose last status shows an open collective."""
     watch = GroupWatch(enqueued=enqueued)
     watch.take_status(enqueued - 1, enqueued - 1, SECOND)
     watch.take_status(enqueued, completed, since_s * SECOND)
@@ -106,7 +106,7 @@ def lags(enqueued=10, completed=9, since_s=2):
 
 
 def test_where_all_entries_have_retired_nothing_is_open_whatever_gloos_status_says():
-    """Two of gloo's threads end two collectives in the other order: the status keeps the lower
+    """Two threads of gloo complete two collectives in reverse order, and the status keeps the lower
     number.
     """
     watch = lags()
@@ -145,7 +145,7 @@ def test_the_next_collective_that_stays_open_is_noticed_from_its_own_begin():
 
 
 def test_of_several_only_those_are_open_that_have_not_retired():
-    """12 came back after 13; the status says 12, and 14 is open for true."""
+    """12 completed after 13. The status has 12, and 14 is really open."""
     watch = lags(14, 12)
     watch.take_entries([entry(12), entry(13), entry(14, "scheduled")], True, 1)
     watch.take_status(14, 12, 9 * SECOND)
@@ -154,7 +154,7 @@ def test_of_several_only_those_are_open_that_have_not_retired():
 
 
 def test_a_collective_that_the_status_has_passed_is_open_after_two_reads_agree():
-    """It may come back between the read of the status and that of the entries."""
+    """It may complete between the read of the status and the read of the entries."""
     found = [entry(9, "scheduled", created_s=5), entry(10)]
     watch = lags(10, 10)
     watch.take_entries(found, True, 1)
@@ -170,7 +170,7 @@ def test_a_collective_that_the_status_has_passed_is_open_after_two_reads_agree()
 
 
 def test_a_group_whose_entries_are_all_overwritten_has_nothing_open():
-    """It was used thousands of collectives ago."""
+    """Its last use was thousands of collectives ago."""
     watch = lags()
     watch.take_entries([], True, 1)
 

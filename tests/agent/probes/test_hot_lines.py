@@ -1,4 +1,4 @@
-"""Where the main thread was: lines counted over half a minute."""
+"""At which lines the main thread was, counted over half a minute."""
 
 from __future__ import annotations
 

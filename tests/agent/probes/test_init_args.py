@@ -1,4 +1,4 @@
-"""What a rank brings to init_process_group: its arguments, and the file that it finds."""
+"""What a rank passes to init_process_group, and the state of the file that it meets at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker must deliver the next batch, and whether anything of it moves.
+"""Which worker must deliver the next batch, and whether that worker makes progress.
 
 Read from torch's own iterator and from /proc.
 """
@@ -37,7 +37,7 @@ def until(question, within_s=20.0):
 
 @pytest.fixture
 def child():
-    """Starts a Python program that says when it is ready; ended by its pid."""
+    """Starts a Python program that prints a line when it is ready. It is ended by its pid."""
     started = []
 
     def start(program):
@@ -75,8 +75,8 @@ class Iterator:
         self._index_queues = [SimpleNamespace(qsize=lambda: 0) for _ in pids]
 
     def begins_its_next_epoch(self, *not_taken):
-        """Persistent workers are told to go on; those with these indices have not taken the
-        message.
+        """Persistent workers get the message to resume. Those with these indices have not taken it
+        yet.
         """
         self._rcvd_idx, self._task_info = 0, {}
         for place in not_taken:
@@ -92,7 +92,7 @@ def noted(iterator):
 
 @pytest.fixture
 def sampled():
-    """`sampled(iterator, waited_s)`: the record of a rank that has waited for so long.
+    """`sampled(iterator, waited_s)`: the record of a rank that has waited for that many seconds.
 
     `waited_s` None: the rank does not wait.
     """
@@ -141,7 +141,7 @@ sys.stdin.read()
 
 
 def test_the_worker_that_owes_is_looked_at_after_a_second_only(child, sampled):
-    """While batches come, nothing but one line a worker is read."""
+    """While batches come, only one line per worker is read."""
     first, second = child("input()"), child("input()")
     iterator = Iterator(first.pid, second.pid, owes=1)
 
@@ -159,7 +159,9 @@ def test_a_worker_that_nothing_waits_for_owes_nothing_that_is_read(child, sample
 
 
 def test_a_killed_worker_is_not_alive_and_its_end_is_left_for_the_program(child, sampled):
-    """A zombie until the rank itself waits for it: what ended it is the program's to learn."""
+    """The worker stays a zombie until the rank itself waits for it. The probe must not take its
+    exit status from the program.
+    """
     process = child("input()")
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: loader_workers.worker(process.pid).letter == "Z")
@@ -179,7 +181,7 @@ def test_a_stopped_worker_is_reported(child, sampled):
 
 
 def test_a_persistent_worker_that_does_not_go_on_owes_the_epochs_first_batch(child, sampled):
-    """No batch has been asked for yet, and torch counts only how many have answered."""
+    """No batch has been asked for yet, and torch only counts how many workers have answered."""
     first, second = child("input()"), child("input()")
     iterator = Iterator(first.pid, second.pid)
     iterator.begins_its_next_epoch(1)
@@ -188,7 +190,9 @@ def test_a_persistent_worker_that_does_not_go_on_owes_the_epochs_first_batch(chi
 
 
 def test_of_persistent_workers_the_stopped_one_is_meant(child, sampled):
-    """It has taken the word and could not answer any more; the other is about to take it."""
+    """The stopped worker has taken the message and could not answer. The other one is about to take
+    it.
+    """
     first, second = child("input()"), child("input()")
     iterator = Iterator(first.pid, second.pid)
     iterator.begins_its_next_epoch(0)
@@ -208,7 +212,7 @@ def test_workers_that_have_all_gone_on_owe_nothing(child, sampled, waited_s):
 
 
 def test_the_page_names_the_worker_that_owes_while_it_is_waited_for_long(child, sampled):
-    """By that the relay knows whose stack to read."""
+    """The relay reads there whose stack to take."""
     worker = child("input()").pid
     iterator = Iterator(worker)
     words = [
@@ -235,7 +239,7 @@ def test_a_worker_that_py_spy_looks_at_is_not_held_by_a_debugger(child):
 
 
 def test_what_the_worker_has_started_counts_as_its_work(child):
-    """A dataset that decodes with ffmpeg: the worker itself only waits."""
+    """A dataset decodes with ffmpeg, so the worker itself only waits."""
     process = child(
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os;"
         " os.getppid()\\nwhile os.getppid() > 1: pass'])"
@@ -291,8 +295,8 @@ def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_
 
 
 def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
-    """If its reference were the last one, torch would end the workers on the agent's thread, five
-    seconds each.
+    """If the agent held the last reference, torch would end the workers on the agent's thread, for
+    five seconds each.
     """
     iterator, held = Iterator(os.getpid()), []
     monkeypatch.setattr(
@@ -315,7 +319,7 @@ def test_a_process_that_is_not_there_has_no_letter(pid):
 
 
 def test_one_slow_worker_is_distinguished_from_all_slow_ones(child, sampled):
-    """Batches come in turn: with one slow worker of three every wait is for that one."""
+    """Batches come in turn. If one of three workers is slow, every wait is for that one."""
     pids = [child("input()").pid for _ in range(3)]
     for _ in range(12):
         one = sampled(Iterator(*pids, owes=1), 0.1)
@@ -356,7 +360,7 @@ def feed_of(dataset, steps):
 
 
 def test_a_loader_that_validates_does_not_hide_the_one_that_feeds_the_optimizer():
-    """epoch-not-set came and went with each validation."""
+    """The finding epoch-not-set came and went with each validation."""
     history = loader.LoaderHistory(LIMITS)
     told = []
     for feed in (

@@ -27,7 +27,7 @@ class Hook:
         self.ops, self.seq, self.done = 0, 0, -1
 
     def calls(self, op="all_reduce", single=False, work=True):
-        """A call goes into NCCL."""
+        """A call enters NCCL."""
         self.seq += not single
         self.entries.append(
             {
@@ -51,7 +51,7 @@ class Hook:
         self.ops += 1
 
     def returns(self):
-        """The completion hook has seen all that has a Work."""
+        """The completion hook has run for every entry that has a Work."""
         for entry in self.entries:
             if entry["work"]:
                 entry["retired"], entry["state"] = True, "completed"
@@ -67,13 +67,13 @@ class Hook:
         return json.dumps({"pg_status": {"0": status}}).encode()
 
     def number(self):
-        """Of `ProcessGroupNCCL2`: one for each call."""
+        """The Work of `ProcessGroupNCCL2`: one for each call."""
         return self.ops
 
 
 @pytest.fixture
 def torch(monkeypatch):
-    """torch 2.15, whose dump says in its signature that it takes a backend."""
+    """torch 2.15, whose dump has a parameter for the backend."""
     hook = Hook()
     _becomes_torch(hook, monkeypatch)
     return hook
@@ -203,7 +203,9 @@ print([(one.op_id, one.collective_seq_id, one.profiling_name, one.is_p2p)
 
 
 def test_the_hook_of_the_installed_torch_counts_as_this_double_does():
-    """It can be attached to a backend that never communicates; its status is retired at issue."""
+    """The hook can be attached to a backend that never communicates. The status there is retired
+    when the call is issued.
+    """
     native = pytest.importorskip("torch._C._distributed_c10d")
     if not hasattr(native, "FlightRecorderHook"):
         pytest.skip("this torch has no FlightRecorderHook")

@@ -1,8 +1,8 @@
-"""A double of ProcessGroupNCCL that does what its source says, in its order, and what the probe
-makes of it.
+"""A double of ProcessGroupNCCL that follows its source step by step, and what the probe reads
+from it.
 
 Source: ProcessGroupNCCL.cpp `collective` (the number, then the recorder's entry, then the call of
-NCCL, only then `workEnqueue` with the status) and its watchdog (a collective that has come back is
+NCCL, only then `workEnqueue` with the status) and its watchdog (a collective that has completed is
 retired, then the status has it).
 """
 
@@ -41,7 +41,7 @@ class Nccl:
         return [("nccl", entry) for entry in self.entries]
 
     def calls(self, captured=False):
-        """Into NCCL; the host does not come back yet."""
+        """The host enters NCCL and does not return yet."""
         self.bench.group.seq += 1
         if not captured:
             self.entries.append(
@@ -96,8 +96,8 @@ def nccl(bench, monkeypatch):
 
 
 def test_a_call_that_blocks_because_nccl_connects_is_pending(nccl):
-    """All but one rank are inside the first all_gather after many all_reduces: each algorithm
-    connects when it is first used.
+    """After many all_reduces, all ranks but one are inside the first all_gather. NCCL connects each
+    algorithm at its first use.
     """
     nccl.trains(5)
     nccl.calls()
@@ -127,7 +127,7 @@ def test_what_is_read_of_a_call_that_blocks_is_open_though_its_state_is_complete
 
 
 def test_where_nothing_is_ever_retired_the_state_is_what_is_known(nccl):
-    """TORCH_NCCL_BLOCKING_WAIT: the watchdog is not there that retires."""
+    """With TORCH_NCCL_BLOCKING_WAIT there is no watchdog that retires entries."""
     nccl.trains(5)
     for entry in nccl.entries:
         entry.retired = False
@@ -139,7 +139,7 @@ def test_where_nothing_is_ever_retired_the_state_is_what_is_known(nccl):
 
 
 def test_a_capture_leaves_a_gap_that_is_no_wait(nccl):
-    """Calls that are captured into a CUDA graph have a number and no status, for good."""
+    """Calls that are captured into a CUDA graph get a number, and never get a status."""
     nccl.trains(3)
     for _ in range(5):
         nccl.calls(captured=True)
@@ -171,7 +171,7 @@ def test_a_long_backward_whose_calls_have_all_returned_is_no_wait(nccl):
 
 
 def test_a_step_of_some_seconds_on_the_gpu_costs_no_read_of_the_entries(nccl):
-    """The host is ahead: a collective is open for as long as the step takes."""
+    """The host runs ahead: a collective is open for as long as the step takes."""
     for _ in range(6):
         nccl.calls()
         nccl.returns()
@@ -193,7 +193,7 @@ def test_entries_of_nccl_are_not_read_before_the_gpu_of_the_rank_is_known(nccl):
 
 
 def test_entries_of_nccl_are_not_read_while_a_graph_is_captured(nccl):
-    """An event that another thread asks for ends a capture in its default mode."""
+    """In its default mode, a capture fails if another thread queries an event."""
     nccl.bench.probe._captures.may_be_open = True
     nccl.trains(3)
     nccl.calls()
@@ -205,8 +205,8 @@ def test_entries_of_nccl_are_not_read_while_a_graph_is_captured(nccl):
 
 
 def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
-    """A read that blocks in the driver with the GIL held must not be named as what froze the
-    interpreter.
+    """A read that blocks in the driver with the GIL held must not be reported as the code that
+    holds the GIL.
     """
     page = SimpleNamespace(words=dict.fromkeys(range(64), 7))
     nccl.bench.probe._rank = SimpleNamespace(page=page)
@@ -220,7 +220,7 @@ def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
 
 
 def test_a_status_that_stays_at_minus_one_is_no_communicator_that_is_built(nccl):
-    """TORCH_NCCL_BLOCKING_WAIT=1: ProcessGroupNCCL.cpp `workEnqueue` is not reached."""
+    """With TORCH_NCCL_BLOCKING_WAIT=1, `workEnqueue` of ProcessGroupNCCL.cpp is not reached."""
     nccl.bench.recorder.says = {("nccl", "0"): (-1, 0)}
     for _ in range(12):
         nccl.calls()
@@ -232,8 +232,8 @@ def test_a_status_that_stays_at_minus_one_is_no_communicator_that_is_built(nccl)
 
 
 def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
-    """`all_pg_status_` is never cleared and `local_id_` never reused, and the name is "0" once
-    more; no entry tells which is which.
+    """`all_pg_status_` is never cleared, `local_id_` is never reused, and the new group is again
+    called "0". No entry shows to which of the two groups it belongs.
     """
     nccl.trains(5)
     nccl.bench.probe.leave_groups({"0": nccl.bench.group.seq})
@@ -253,8 +253,9 @@ def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
 
 
 def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
-    """Seen on an H100: one of three ranks destroyed its groups and joined again within 0.2 s. The
-    old status made its number jump from 10 to 25 and back, and it was never named.
+    """Seen on an H100: one of three ranks destroyed its groups and joined again within 0.2 s.
+    Because of the old status its number jumped from 10 to 25 and back, and the rank was never
+    named.
     """
     bench = nccl.bench
     bench.probe._rank = SimpleNamespace(
@@ -278,8 +279,8 @@ def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
 
 
 def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
-    """Something is open at every look of a job that the GPU bounds; the relay asks where the
-    envelope says a lot.
+    """A collective is open at every look at a job that the GPU bounds. The relay asks for
+    arrivals where the envelope shows a long wait.
     """
     for _ in range(100):
         nccl.calls()
@@ -293,7 +294,7 @@ def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
 
 
 def test_a_replay_of_a_graph_is_progress_though_no_number_moves(nccl):
-    """Training or serving inside CUDA graphs: the sequence number stays where the capture left
+    """In training or serving inside CUDA graphs the sequence number stays where the capture left
     it.
     """
     nccl.trains(2)
@@ -342,8 +343,9 @@ class ManyGroups:
 
 @pytest.mark.parametrize("unused", [0, 1])
 def test_the_wait_in_one_of_many_groups_of_nccl_is_known_before_entries_are_read(nccl, unused):
-    """Its status has numbers of its own; torch's FSDP, tensor and pipeline parallelism make many
-    groups. While one was never used, the status is read only after some seconds of stillness.
+    """The second group's status has its own numbers. FSDP, tensor and pipeline parallelism in torch
+    make many groups. While one of them was never used, the status is read only after some seconds
+    without progress.
     """
     many = ManyGroups(nccl, unused + 2)
     many.completes(0, 0, 40)

@@ -11,7 +11,7 @@ SECOND = 1_000_000_000
 
 
 class Training:
-    """Steps on a clock of the test's own; two looks a second."""
+    """Steps on a clock that the test sets, with two looks per second."""
 
     def __init__(self):
         self.paces, self.now, self.steps = Paces(LIMITS), 0, 0.0
@@ -69,7 +69,7 @@ def test_the_time_of_a_validation_does_not_count():
 
 
 def test_tokens_are_compared_where_they_are_counted():
-    """A curriculum of longer samples makes slower steps and the same tokens."""
+    """A curriculum of longer samples makes slower steps, and processes as many tokens."""
     found = Training().runs(6, tokens=4096.0)
 
     assert (found.now.unit, found.now.per_s) == ("tokens", pytest.approx(4096, rel=0.02))

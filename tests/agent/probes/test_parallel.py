@@ -1,5 +1,6 @@
-"""What groups are for: meshes, and doubles of Megatron's and DeepSpeed's modules as their sources
-have them."""
+"""The purpose of each group: meshes, and doubles of Megatron's and DeepSpeed's modules with the
+names of their sources.
+"""
 
 from __future__ import annotations
 

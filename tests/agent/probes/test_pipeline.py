@@ -1,4 +1,4 @@
-"""Which stage and microbatch a rank is in, from what torch's stages keep."""
+"""The stage and microbatch of a rank, read from the attributes of torch's stages."""
 
 from __future__ import annotations
 

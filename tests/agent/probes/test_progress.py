@@ -1,4 +1,4 @@
-"""What the probe makes of the sources: which one is believed, speeds, phases, and errors."""
+"""How the probe combines its sources: which one wins, speeds, phases, and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.agent.frameworks.reading import Clock
 
 
 class Framework(ProgressSource):
-    """A framework that says what a test lets it say."""
+    """A framework that reports what a test sets."""
 
     def __init__(self, name, level, **said):
         self.name, self.level, self.says = name, level, Reading(**said)

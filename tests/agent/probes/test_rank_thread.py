@@ -1,4 +1,4 @@
-"""Which thread is the rank's: real threads that are in code with torch's file names."""
+"""Which thread runs the rank's program: real threads inside code with torch's file names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def threads():
 
 @contextmanager
 def main_that(joins):
-    """A double of the main thread: it joins another thread, or computes until it is told to end."""
+    """A double of the main thread: it joins another thread, or computes until it is stopped."""
     end = threading.Event()
     inside = threading.Event()
 
@@ -82,7 +82,7 @@ def lead_of(main, stepper=0, looks=1, frames=None):
 
 
 def test_the_thread_that_steps_the_optimizer_is_the_ranks(threads):
-    """Ray Train, a notebook's thread: the main thread only joins it."""
+    """Ray Train, or a notebook's thread: the main thread only joins it."""
     with main_that(joins=True) as main:
         trainer = threads()
         lead, seen = lead_of(main, stepper=trainer)
@@ -105,7 +105,7 @@ def test_the_main_thread_that_steps_is_the_ranks_whatever_others_do(threads):
 def test_before_the_first_step_the_thread_in_torchs_training_code_is_the_ranks(
     threads, call, activity
 ):
-    """A hang in its first collective, or in its first batch: nothing has stepped yet."""
+    """It hangs in its first collective or first batch, so it has not made a step."""
     with main_that(joins=True) as main:
         threads("sends")
         trainer = threads(call)
@@ -115,7 +115,7 @@ def test_before_the_first_step_the_thread_in_torchs_training_code_is_the_ranks(
 
 
 def test_a_main_thread_that_computes_is_the_ranks_though_another_thread_communicates(threads):
-    """An asynchronous checkpoint in a thread with a group of its own."""
+    """An asynchronous checkpoint runs in a thread with a group of its own."""
     with main_that(joins=False) as main:
         threads("all_reduce")
         lead, _ = lead_of(main, looks=3)
@@ -154,7 +154,7 @@ def test_a_thread_that_has_ended_is_no_longer_the_ranks():
 
 
 class FakeRank:
-    """What the hooks ask of a rank."""
+    """The attributes of a rank that the hooks use."""
 
     def __init__(self):
         self.exception, self.frames = None, FrameReader()
@@ -169,7 +169,7 @@ class FakeRank:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("trains", [True, False])
 def test_an_exception_that_ends_the_thread_that_trains_is_the_ranks(monkeypatch, trains):
-    """The same in a thread that logs is told of that thread only."""
+    """In a thread that only logs, the exception belongs to that thread."""
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
     rank = FakeRank()

@@ -1,5 +1,5 @@
-"""How the recorder is read in the ways that torch's versions offer, and what is said where none
-is left.
+"""How the recorder is read through the functions of each torch version, and the reason that is
+given where none works.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CANNOT_CAST = "Unable to cast Python instance of type <class 'dict'> to C++ type
 
 
 def entry(seq, **changed):
-    """One of gloo's, as torch 2.15 writes it."""
+    """An entry of gloo's, as torch 2.15 writes it."""
     return {
         "record_id": seq - 1,
         "pg_id": 0,
@@ -41,7 +41,9 @@ def entry(seq, **changed):
 
 
 class Torch:
-    """`torch._C._distributed_c10d` of a version. `reads`: which function was asked for entries."""
+    """`torch._C._distributed_c10d` of one version. `reads` lists the functions that were asked for
+    entries.
+    """
 
     def __init__(self, monkeypatch, version="2.15.0+cu132", hip=None):
         self.reads, self.list, self.devices = [], [entry(1), entry(2)], []
@@ -66,8 +68,8 @@ class Torch:
         return self
 
     def has_handlers(self, reads_parameters):
-        """Up to torch 2.14 `fr_trace_json` asks for no parameters; `init.cpp`, class
-        PythonRequest: a map cannot be one.
+        """Up to torch 2.14 `fr_trace_json` reads no parameters. Later releases read them, and class
+        PythonRequest in `init.cpp` cannot return a map.
         """
 
         def handler(request, response):
@@ -148,7 +150,7 @@ def test_a_ring_that_would_stall_the_program_for_long_is_never_read_directly(mon
     [{"record_id": "x"}, {"process_group": "0"}, {"profiling_name": ""}, {"collective_seq_id": 0}],
 )
 def test_entries_of_another_layout_are_none_and_the_reason_is_reported(monkeypatch, changed):
-    """A key with another name is one that has its default."""
+    """If a key has another name, it has its default value."""
     torch = Torch(monkeypatch, "2.16.0")
     torch.list = [entry(1, **changed)]
     recorder = Recorder()
@@ -171,7 +173,7 @@ def test_a_torch_without_a_recorder_is_reported(monkeypatch):
 
 
 def test_on_rocm_rccl_is_asked_for_nothing(monkeypatch):
-    """FlightRecorderDetail and ncclCommDump: with USE_ROCM each dump, the short one too, asks
+    """FlightRecorderDetail and ncclCommDump: with USE_ROCM each dump, the short one too, queries
     every communicator.
     """
     torch = Torch(monkeypatch, hip="6.3").has_nccl()
@@ -195,8 +197,8 @@ def test_entries_of_nccl_are_read_on_the_ranks_own_gpu_and_only_when_asked_for(m
 
 
 def test_a_read_that_hangs_is_left_alone_and_never_tried_again(monkeypatch):
-    """ProcessGroupNCCL.cpp, HeartbeatMonitor: "we did notice hangs" when a dump asks CUDA for
-    events.
+    """ProcessGroupNCCL.cpp, HeartbeatMonitor: it logs "we did notice hangs" when a dump queries
+    CUDA events.
     """
     monkeypatch.setattr(recorder_module, "DEADLINE_S", 0.05)
     torch, over = Torch(monkeypatch), threading.Event()

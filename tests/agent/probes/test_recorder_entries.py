@@ -1,5 +1,5 @@
-"""What NCCL's recorder keeps, as its source writes it: collectives, calls that were made
-together, sends and receives.
+"""What NCCL's recorder keeps, as its source writes it: collectives, coalesced calls, sends and
+receives.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def test_plain_collectives_are_told_one_by_one():
 
 
 def test_a_batch_of_sends_and_receives_is_no_collective_though_it_says_so():
-    """A stage of a pipeline: two of these after #1 would stand as a second #1 that is called
-    otherwise.
+    """In a stage of a pipeline, two of these after #1 would look like a second #1 with another
+    operation.
     """
     nccl = Nccl()
     nccl.collective()
@@ -79,8 +79,8 @@ def test_a_batch_of_sends_and_receives_is_no_collective_though_it_says_so():
 
 
 def test_the_parts_of_a_call_are_one_collective_and_end_with_it():
-    """An uneven all_gather is a broadcast of each member: their own entries stay scheduled for
-    ever.
+    """An uneven all_gather is a broadcast by each member. The entries of these broadcasts stay
+    scheduled for ever.
     """
     nccl = Nccl()
     nccl.together("broadcast", "broadcast")
@@ -112,7 +112,7 @@ def test_groups_do_not_mix():
 
 
 def test_a_group_that_is_made_anew_counts_from_one_again():
-    """The entries of the last one of its name are still there."""
+    """The entries of the previous group of that name are still there."""
     nccl = Nccl()
     nccl.collective()
     nccl.seq = 0

@@ -1,4 +1,6 @@
-"""What a process is to systems that are no training loop, by the names that they give it."""
+"""The role of a process in systems that are no training loop, recognised by the names that they
+give it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from ddtop.wire.records import RpcState
             "python",
             "torchft replica group 1 of 2",
         ),
-        # The variable alone is anybody's.
+        # Any program may set the variable, so the variable alone proves nothing.
         ({"REPLICA_GROUP_ID": "1"}, "MainProcess", "python", None),
         ({}, "SpawnProcess-3", "/home/ada/array/bin/python", None),
     ],

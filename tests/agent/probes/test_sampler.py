@@ -1,4 +1,4 @@
-"""What feeds a rank: read from torch's own loaders, without calling anything of the dataset."""
+"""How a rank gets its data: read from torch's own loaders, without calling the dataset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch.utils.data import (  # noqa: E402
 
 
 class Rows(Dataset):
-    """A dataset that must not be asked."""
+    """A dataset whose methods must not be called."""
 
     def __init__(self, files):
         self.files = files
@@ -58,7 +58,7 @@ class Sharded(RandomSampler):
 
 
 class Stream(IterableDataset):
-    """Shards itself."""
+    """A dataset that shards itself."""
 
     def __iter__(self):
         return iter(range(10))
@@ -96,7 +96,7 @@ def test_parts_of_the_data_are_distinguished_by_what_stands_in_their_attributes(
 
 
 class Touchy:
-    """Whatever it is asked, it notes that."""
+    """It records each method that is called."""
 
     def __init__(self, asked):
         self.__dict__["asked"] = asked

@@ -1,5 +1,5 @@
-"""What a process group has counted, of groups that say it themselves and of those whose backends
-have to be asked.
+"""How many collectives a process group has counted: some groups count themselves, for others the
+backends are asked.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ print(number_of(group))
 
 
 def of_no_default(**numbers):
-    """A group without a default backend, and what each of its devices' backends has counted;
-    None: that one does not count.
+    """A group without a default backend. For each device it has the count of that device's backend,
+    or None if that backend does not count.
     """
 
     def ask(group_number=None):
@@ -68,7 +68,7 @@ def test_where_the_group_has_no_default_backend_those_of_its_devices_are_asked(g
 
 
 def test_torch_leaves_a_group_of_named_devices_without_a_default_backend():
-    """If torch ever counts there itself, the answer must stay the same."""
+    """If torch ever counts in the group itself, the answer must stay the same."""
     pytest.importorskip("torch")
 
     told = subprocess.run(

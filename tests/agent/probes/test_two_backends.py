@@ -46,7 +46,9 @@ def two(bench):
 
 
 def passes_on_both(bench, seconds, nccl, gloo, steps=True):
-    """Time passes; how far behind what was put in each backend's last completed number is."""
+    """Time passes. Each number is how far a backend's last completed number is behind its enqueued
+    one.
+    """
     for _ in range(round(seconds * 4)):
         bench.group.seq += steps
         bench.now += SECOND // 4
@@ -57,7 +59,7 @@ def passes_on_both(bench, seconds, nccl, gloo, steps=True):
 
 
 def gathers(bench):
-    """An object collective, the first two of gloo's."""
+    """An object collective, which is the first two collectives of gloo."""
     bench.group.on_gloo += 2
     bench.recorder.list = [
         ("nccl", _Entry(pg_id=0, process_group=("0", ""))),
@@ -66,8 +68,8 @@ def gathers(bench):
 
 
 def test_what_gloo_does_in_a_group_of_nccl_is_reported_as_a_group_of_its_own(two):
-    """Object collectives go through gloo while gradients go through NCCL: under one name the two
-    numbers looked like one that moves.
+    """Object collectives go through gloo while gradients go through NCCL. Under one name the two
+    numbers looked like one number that moves.
     """
     passes_on_both(two, 3, nccl=0, gloo=0)
     gathers(two)
@@ -111,7 +113,7 @@ def test_who_has_not_used_gloo_says_so_to_those_that_wait_for_it_there(two):
 
 
 def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
-    """Its map gets its first entry without a lock."""
+    """Torch writes the first entry of the map without a lock."""
     two.recorder.status = lambda without=None: (
         two.recorder.says if two.asked.append(without) is None else {}
     )
@@ -126,8 +128,8 @@ def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
 
 
 def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two):
-    """send and recv of CPU tensors: gloo counts them together with its collectives, and NCCL's
-    number does not change.
+    """gloo counts send and recv of CPU tensors together with its collectives. NCCL's number does
+    not change.
     """
     module = SimpleNamespace(_world=two.world)
     with p2p._Counted(two.peers, module, None):

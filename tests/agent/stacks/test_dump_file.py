@@ -1,4 +1,4 @@
-"""Stacks by signal: beside the program's own handlers, never instead of them.
+"""Stacks by signal: our handler runs beside the program's own handlers and never replaces them.
 
 Each test runs in a process of its own.
 """
@@ -26,7 +26,7 @@ def written():
 
 
 def run(tmp_path: Path, code: str) -> str:
-    """What the program prints; it must end well."""
+    """What the program prints. It must exit with code 0."""
     done = subprocess.run(
         [sys.executable, "-c", HEAD + code, str(tmp_path)],
         capture_output=True,
@@ -87,7 +87,7 @@ print(seen, "<module>" in (folder / "theirs").read_text(), "<module>" in written
     ],
 )
 def test_a_signal_that_the_program_uses_is_left_to_it(tmp_path, taken):
-    """Also where the handler was set from C, which Python's own table does not show."""
+    """This also holds if the handler was set from C, which Python's own table does not show."""
     out = run(tmp_path, f"{taken}\none = made()\nprint(one.signal, one.path, one.off is not None)")
 
     assert out == "None None True"

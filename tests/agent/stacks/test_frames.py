@@ -51,13 +51,13 @@ LIBRARY = sysconfig.get_paths()
     ],
 )
 def test_a_file_is_the_users_own_or_a_library(file, user):
-    """The demo is the user's own: what it shows is how a training script is shown."""
+    """The demo counts as the user's own code: it is shown as a training script is shown."""
     assert FrameReader().is_user(file) is user
 
 
 @contextmanager
 def standing(function, *arguments):
-    """The id of a thread that stands in that call."""
+    """The id of a thread that is inside that call."""
     thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
     try:
@@ -72,7 +72,7 @@ CHILD = []
 
 
 def release():
-    """Let whoever waits go on."""
+    """Release the threads that wait."""
     if LOCK.locked():
         LOCK.release()
     QUEUE.put(None)
@@ -100,7 +100,7 @@ def waits_for_a_child():
 
 
 def looked_at(reader, ident, word):
-    """The thread as soon as it is seen to wait on that."""
+    """The thread, as soon as it waits on that."""
     for _ in range(1000):
         seen = reader.look(ident)
         if seen is not None and seen.waits_on == word:
@@ -189,7 +189,7 @@ def test_since_when_a_thread_is_in_its_function_and_on_its_line(looks, since, li
 
 
 def test_no_frame_outlives_a_look():
-    """Its locals are the activations of the whole model."""
+    """The locals of its frames are the activations of the whole model."""
     seen = FrameReader().look(threading.get_ident())
 
     assert seen.function == "test_no_frame_outlives_a_look"
@@ -206,7 +206,7 @@ def test_a_deep_recursion_is_looked_at_only_so_far():
 
 
 def test_the_innermost_user_frame_of_a_traceback_is_named():
-    """Python's json deep below the user's load(): the user's line is what helps."""
+    """Python's json module is deep below the user's load(). The user's line is the one that helps."""
 
     def load():
         json.JSONDecoder().decode("{")
@@ -227,7 +227,7 @@ def test_a_traceback_without_user_frames_names_none():
 
 
 def code_of(text, file):
-    """What a source text defines, as if that file had been imported."""
+    """What a source text defines, as if it had been imported from that file."""
     names = {}
     exec(compile(text, file, "exec"), names)
     return names
@@ -250,7 +250,7 @@ QUALIFIED = sys.version_info >= (3, 11)
 
 
 def look_from(hook, library):
-    """What is seen of a hook of the program that this library has called."""
+    """What is reported of a hook of the program that this library has called."""
     program = code_of(PROGRAM, "/home/ada/train.py")
     other = code_of("def _call_hook(hook, look):\n    return hook(look)\n", library)
     save = code_of("def save_checkpoint(look):\n    return look()\n", library)["save_checkpoint"]
@@ -277,7 +277,7 @@ def test_what_a_hook_has_called_in_its_framework_says_more_than_who_has_called_t
 
 
 def test_of_a_process_that_a_framework_has_started_the_frameworks_line_is_the_place():
-    """Spawned ranks of Lightning have no line of the program between two hooks."""
+    """Spawned ranks of Lightning have no frame of the program between two hooks."""
     other = code_of("def __next__(wait, look):\n    return wait(look)\n", LIGHTNING)
     wait = code_of("def select(look):\n    return look()\n", selectors.__file__)["select"]
     found = []
@@ -286,7 +286,7 @@ def test_of_a_process_that_a_framework_has_started_the_frameworks_line_is_the_pl
         target=other["__next__"], args=(wait, lambda: found.append(look(threading.get_ident())))
     )
     with pytest.MonkeyPatch.context() as patch:
-        # The line of this test is no line of the program.
+        # This test's own line does not count as a line of the program.
         patch.setattr(FrameReader, "_judge", lambda reader, file: file == "/home/ada/train.py")
         thread.start()
         thread.join()
@@ -311,7 +311,7 @@ def test_a_plain_function_has_no_class():
 
 
 def raised(depth):
-    """A traceback of so many frames, and this one."""
+    """A traceback of this many frames, and the frame of this function."""
 
     def dive(left):
         if left <= 1:

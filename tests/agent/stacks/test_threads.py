@@ -19,7 +19,7 @@ def wait_in_user_code(ready, done):
 
 @pytest.fixture
 def other():
-    """A thread that stands in code of ours."""
+    """A thread that waits in ddtop's own code."""
     ready, done = threading.Event(), threading.Event()
     thread = threading.Thread(target=wait_in_user_code, args=(ready, done), name="loader-7")
     thread.start()
@@ -30,7 +30,7 @@ def other():
 
 
 def taken_elsewhere():
-    """As the agent does it: from a thread that is not of interest itself."""
+    """It takes the stacks as the agent does: from a thread that is itself left out."""
     found = []
     thread = threading.Thread(
         target=lambda: found.append(threads.take("q", 3, 4711, FrameReader(), True)), name="ddtop"
@@ -85,7 +85,9 @@ def test_a_deep_stack_keeps_its_innermost_frames_and_counts_the_rest():
 
 
 def test_no_frame_outlives_the_taking():
-    """A frame's locals hold tensors: kept until the next look, they would keep gigabytes."""
+    """A frame's locals hold tensors. If the frames were kept until the next look, gigabytes would
+    stay allocated.
+    """
 
     class Tensor:
         pass

@@ -1,4 +1,4 @@
-"""What a model reports of its gradients when it is wrapped.
+"""What a wrapped model reports of its gradients.
 
 Which group averages them, and whether that is gloo on a GPU.
 """
@@ -30,7 +30,7 @@ PARAMETERS = [Parameter(count=1000, requires_grad=True), Parameter(count=9, requ
 def wrapped(
     monkeypatch, device="cuda", config="cpu:gloo,cuda:gloo", nccl=True, parameters=PARAMETERS
 ):
-    """What the agent knows after such a model was made."""
+    """What the agent knows after such a model was wrapped."""
 
     class Parallel:
         def __init__(self):
@@ -75,7 +75,9 @@ def test_a_model_that_cannot_be_asked_is_made_all_the_same(monkeypatch):
 
 @pytest.mark.torch
 def test_torch_has_what_is_asked_for():
-    """On one rank: names that a new torch has no more would silence the finding without a word."""
+    """One rank is enough. If a new torch no longer has these names, the finding would disappear
+    without an error.
+    """
     pytest.importorskip("torch")
     from torch import distributed, nn
     from torch.distributed import distributed_c10d

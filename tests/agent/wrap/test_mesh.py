@@ -1,4 +1,4 @@
-"""What is remembered of meshes and pipeline stages when the program makes them."""
+"""What the agent keeps of meshes and pipeline stages when the program makes them."""
 
 from __future__ import annotations
 

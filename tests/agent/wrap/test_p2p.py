@@ -1,4 +1,4 @@
-"""Calls for single ranks are counted by group, whatever the backend counts."""
+"""Calls between single ranks are counted by group, whatever the backend counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddtop.agent.wrap import p2p
 def module(monkeypatch):
     """As much of torch.distributed.distributed_c10d as the wrappers use.
 
-    It has two groups of NCCL, whose numbers p2p does not move.
+    It has two groups of NCCL, whose numbers do not change with send and recv.
     """
     world = SimpleNamespace(default_pg="all", pg_names={"all": "0", "stage": "3"})
     page = SimpleNamespace(enter_call=lambda *_: 0, leave_call=lambda _: None)

@@ -32,7 +32,7 @@ def fails(number):
 
 
 def spawn_module():
-    """A module like torch.multiprocessing.spawn: its `_wrap` swallows what the function raises."""
+    """A module like torch.multiprocessing.spawn. Its `_wrap` catches what the function raises."""
     module = types.ModuleType("spawn_like")
     module.caught = []
 
@@ -56,7 +56,7 @@ def test_what_a_spawned_function_raises_is_noted_and_still_reaches_mp_spawn(note
 
 
 def bootstrap(util, target):
-    """As BaseProcess._bootstrap runs the target."""
+    """Runs the target as BaseProcess._bootstrap does."""
     try:
         target()
     finally:
@@ -73,7 +73,7 @@ def ending():
 
 
 def test_what_a_process_target_raises_is_noted_and_its_traceback_is_its_own(noted):
-    """The child prints it: with a wrapper of `run` there was a line of ours in it."""
+    """The child prints the traceback. A wrapper of `run` added one of our lines to it."""
     util = ending()
     with pytest.raises(ValueError, match="sample 3") as raised:
         bootstrap(util, lambda: fails(3))
@@ -86,7 +86,7 @@ def test_what_a_process_target_raises_is_noted_and_its_traceback_is_its_own(note
 
 
 def test_a_target_that_ends_well_while_its_parent_handles_an_exception_raised_nothing(noted):
-    """It was forked inside of an `except`: the exception there is the parent's."""
+    """The process was forked inside an `except`, so the current exception is the parent's."""
     try:
         fails(4)
     except ValueError:
@@ -124,7 +124,7 @@ def test_wrapping_twice_wraps_once():
 
 
 def test_mp_spawn_can_still_send_its_function_to_the_child_by_name():
-    """It pickles `_wrap` by module and name, and looks it up again on the other side."""
+    """multiprocessing pickles `_wrap` by module and name, and looks it up again in the child."""
     spawn = pytest.importorskip("torch.multiprocessing.spawn")
     wrap_spawn.wrap_spawn(spawn)
 
@@ -132,7 +132,7 @@ def test_mp_spawn_can_still_send_its_function_to_the_child_by_name():
 
 
 def test_what_a_child_without_a_rank_raises_is_left_for_the_relay(home, monkeypatch):
-    """A parameter server of mp.spawn has no agent, and its failure ends the ranks."""
+    """A parameter server under mp.spawn has no agent, and its failure ends the ranks."""
     monkeypatch.setattr(current, "_rank", None)
     module = spawn_module()
     wrap_spawn.wrap_spawn(module)

@@ -1,4 +1,6 @@
-"""What the wrappers in torch write to the state page, in a rank and in a process that is none."""
+"""What the wrappers in torch write to the state page, in a rank and in a process that is not a
+rank.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def torch():
 
 @pytest.fixture
 def rank(monkeypatch):
-    """This process is a rank for the length of a test."""
+    """This process is a rank while the test runs."""
     found = FakeRank()
     monkeypatch.setattr(current, "_rank", found)
     yield found
@@ -59,7 +61,7 @@ def rank(monkeypatch):
 
 
 class Unwatched:
-    """A module of torch whose functions are put back."""
+    """A module of torch whose functions are restored afterwards."""
 
     def __init__(self, module, **names):
         self.__dict__.update({name: getattr(module, name) for name in dir(module)} | names)
@@ -78,7 +80,7 @@ def loaders(torch, monkeypatch):
 
 @pytest.fixture
 def optimizers(torch):
-    """The hook is registered once a process: torch keeps it."""
+    """Torch keeps the hook, so it is registered once per process."""
     from torch.optim import optimizer
 
     hooks = optimizer._global_optimizer_post_hooks
@@ -192,7 +194,7 @@ def test_without_an_agent_a_step_is_nothing(optimizers, torch):
 
 
 def test_init_is_on_the_page_while_it_lasts_and_gone_after(rank, torch, monkeypatch):
-    """A rendezvous of ten minutes must say so before it returns."""
+    """A rendezvous that takes ten minutes must be reported before it returns."""
     from torch.distributed import distributed_c10d
 
     seen = []
@@ -273,7 +275,7 @@ def test_an_init_that_fails_is_gone_from_the_page_too(rank, torch):
 
 
 def test_while_a_group_is_destroyed_the_agent_does_not_look_at_it(rank, torch):
-    """The agent's reference was the last one, and a NCCL destructor ran in its thread."""
+    """The agent held the last reference, and the destructor of NCCL ran in the agent's thread."""
     from torch.distributed import distributed_c10d
 
     module = Unwatched(
@@ -298,7 +300,7 @@ def test_wrapping_twice_wraps_once(torch):
 
 
 def test_both_names_of_a_function_are_one_object(torch, home):
-    """torch compares `op.op is dist.isend`: two objects, and every pipeline raises."""
+    """torch checks `op.op is dist.isend`. If these were two objects, every pipeline would raise."""
     program = (
         "import torch.distributed as d, torch.distributed.distributed_c10d as c;names ="
         " ['init_process_group', 'new_group', 'split_group', 'destroy_process_group',"

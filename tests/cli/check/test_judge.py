@@ -1,4 +1,4 @@
-"""What the ranks of a trial say is judged, and what is bad comes with what to do."""
+"""What the ranks of a trial report is judged, and each problem comes with a fix."""
 
 from __future__ import annotations
 

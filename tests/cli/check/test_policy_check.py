@@ -1,4 +1,4 @@
-"""What a node needs is judged by the policy."""
+"""The policy decides what a node needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of a trial tell of their nodes."""
+"""Records that the ranks of a trial report about their nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIB = 1 << 20
 
 
 def node(rank=0, host="node0", **changes):
-    """What the first rank of a node tells of it."""
+    """The facts that the first rank of a node reports."""
     facts = {
         "kind": "node", "rank": rank, "host": host, "local_size": 2, "torch": "2.9.0",
         "nccl": "2.27.5", "driver": "nvidia 570.1", "infiniband": False, "gpus": None,
@@ -21,7 +21,7 @@ def node(rank=0, host="node0", **changes):
 
 
 def lines_of(*facts, size=4, nodes=2, policy=POLICY):
-    """The lines of a trial in which these facts were told."""
+    """The lines of a trial in which these facts were reported."""
     trial = Trial()
     for rank in range(size):
         trial.take({"kind": "start", "rank": rank, "size": size, "host": f"node{rank // 2}"})
