@@ -1,4 +1,6 @@
-"""A test's stand-in for an agent: it answers a relay's requests for stacks on a thread of its own."""
+"""A test's stand-in for an agent: it answers a relay's requests for stacks on a thread of its
+own.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ def test_with_ddtop_unset_nothing_is_imported(home, value):
 
 @pytest.mark.usefixtures("hook_is_installed")
 def test_a_watched_process_that_is_no_rank_gets_an_import_hook_and_no_more(home):
-    """With `DDTOP=1` in a shell's profile, `python prep.py` must not start threads or open sockets."""
+    """With `DDTOP=1` in a shell's profile, `python prep.py` must not start threads or open
+    sockets.
+    """
     modules, threads = asked(home, "", DDTOP="1")
 
     assert "ddtop.agent.import_hooks" in modules

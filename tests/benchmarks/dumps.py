@@ -119,7 +119,9 @@ class _Viewer:
         raise StageError(f"{len(found)} of {expected} ranks answered")
 
     def flood(self, seconds: float) -> tuple[int, int]:
-        """Send requests without waiting for answers. Returns (requests sent, dumps that resulted)."""
+        """Send requests without waiting for answers. Returns (requests sent, dumps that
+        resulted).
+        """
         end, asked, dumps = time.monotonic() + seconds, 0, set()
         while time.monotonic() < end:
             asked += 1

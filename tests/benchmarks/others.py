@@ -162,7 +162,9 @@ def _has_ended(stage: Stage) -> bool:
 
 
 def _last_lines(stage: Stage, seconds: float) -> list[dict[str, Any]]:
-    """What the ranks used. A launcher may work on its summary for long after the ranks have ended."""
+    """What the ranks used. A launcher may work on its summary for long after the ranks have
+    ended.
+    """
     until = time.monotonic() + seconds
     while True:
         said = [

@@ -87,7 +87,9 @@ def test_undo_removes_nothing_that_it_has_not_added(other, wheel):
 
 
 def test_a_container_is_reached_by_its_program(other, wheel, tmp_path, monkeypatch):
-    """A stand-in for docker. It runs the command that follows the container's name, on this host."""
+    """A stand-in for docker. It runs the command that follows the container's name, on this
+    host.
+    """
     program = tmp_path / "docker"
     program.write_text('#!/bin/sh\n[ "$1 $2" = "exec train" ] || exit 125\nshift 2\nexec "$@"\n')
     program.chmod(0o755)

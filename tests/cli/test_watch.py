@@ -91,7 +91,9 @@ def watching():
 
 
 def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
-    """A rank that the relay watches, with a job file. Its child is the last process of the stage."""
+    """A rank that the relay watches, with a job file. Its child is the last process of the
+    stage.
+    """
     stage.rank(number, code=code)
     stage.heard(stage.viewer(), sees_ranks)
     end = time.monotonic() + DEADLINE_S

@@ -6,7 +6,7 @@ from tests.jobs import FakeJob
 
 
 def used_to(wait_s: float, times: int = 2) -> FakeJob:
-    """A job that trains, and whose ranks have waited so long for each other before."""
+    """A job that trains, and whose ranks have waited this long for each other before."""
     job = FakeJob(2)
     for rank in job.ranks:
         rank.healthy_wait_ms = 1000 * wait_s
@@ -16,7 +16,7 @@ def used_to(wait_s: float, times: int = 2) -> FakeJob:
 
 
 def validated(job: FakeJob, seconds: float, then_s: float = 60.0) -> None:
-    """Rank 0 validates so long while the others wait; then the job trains."""
+    """Rank 0 validates for this long while the others wait. Then the job trains."""
     job.ranks[0].works_at("validate")
     job.others_wait(0)
     job.passes(seconds)

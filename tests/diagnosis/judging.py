@@ -1,4 +1,4 @@
-"""A hang, and what a judge shows of it after looks at given moments."""
+"""A hang, and the findings that a judge shows after looks at given moments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CULPRIT: Kind = ("critical", "not-in-collective", (2,))
 
 
 def judged(job: FakeJob, moments: Iterable[float], judge: Judge | None = None) -> list[list[Kind]]:
-    """What stands after looks at these moments of the job's clock."""
+    """The findings after looks at these moments of the job's clock."""
     judge = judge or Judge(POLICY)
     model = job.model()
     return [
@@ -22,7 +22,7 @@ def judged(job: FakeJob, moments: Iterable[float], judge: Judge | None = None) -
 
 
 def hang() -> FakeJob:
-    """Rank 2 has been elsewhere for ten seconds, since the tenth."""
+    """Since second 10, for ten seconds, rank 2 has not been in the collective."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].stands_at("fetch")

@@ -206,7 +206,9 @@ def test_a_deep_recursion_is_looked_at_only_so_far():
 
 
 def test_the_innermost_user_frame_of_a_traceback_is_named():
-    """Python's json module is deep below the user's load(). The user's line is the one that helps."""
+    """Python's json module is deep below the user's load(). The user's line is the one that
+    helps.
+    """
 
     def load():
         json.JSONDecoder().decode("{")

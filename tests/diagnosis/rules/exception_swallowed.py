@@ -1,7 +1,8 @@
-"""`exception-swallowed`: some ranks catch an exception again and again that the others never see.
+"""`exception-swallowed`: some ranks catch an exception again and again that the other ranks never
+catch.
 
-It needs DDTOP_EXCEPTIONS=1. What all ranks catch alike is the program's style. Where a critical
-finding blames such a rank, the exception is a line of that finding's evidence.
+It needs DDTOP_EXCEPTIONS=1. An exception that all ranks catch alike is the program's style. Where a
+critical finding blames such a rank, the exception is a line of that finding's evidence.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def catching(*found, windows=6, omitted=0):
 
 
 def job_in_which(*catches):
-    """A rank each, with what it catches."""
+    """A rank for each entry, with the exceptions that it catches."""
     job = FakeJob(len(catches))
     for rank, what in zip(job.ranks, catches, strict=True):
         rank.says = {"catching": what}
@@ -30,7 +31,7 @@ def job_in_which(*catches):
 
 
 def hang(*catches):
-    """Rank 2 of such a job does not enqueue a collective in which the others wait."""
+    """Rank 2 of such a job does not enqueue a collective that the others wait in."""
     job = job_in_which(*catches)
     job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)
     job.others_wait(2)

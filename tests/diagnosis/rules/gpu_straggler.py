@@ -7,7 +7,7 @@ from tests.nccl_jobs import COMPUTES, NcclJob
 
 
 def late_job(does):
-    """Rank 1 is late by the arrivals; `does`: what the GPUs show for the last 17 seconds."""
+    """Rank 1 is late by the arrivals. `does`: what the GPUs show for the last 17 seconds."""
     job = NcclJob(world_size=4)
     for rank in job.ranks:
         rank.waits_share = 0.02 if rank.number == 1 else 0.45

@@ -9,7 +9,7 @@ from tests.gpu_jobs import GIB
 
 
 def refuses(job, cuda, retries=2):
-    """Torch's allocator has given memory back this often, each second more often."""
+    """Torch's allocator has freed cached memory this often. The count grows each second."""
     for second in range(5):
         job.ranks[0].says["cuda"] = msgspec.structs.replace(
             cuda, retries=cuda.retries + retries * second

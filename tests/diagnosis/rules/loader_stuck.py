@@ -1,7 +1,7 @@
 """`loader-stuck`: the main thread waits for a batch, and the worker that must deliver it has ended,
 is stopped or makes no progress.
 
-The rank can do nothing about that, so the finding is about the worker. A worker that works, however
+The rank cannot change that, so the finding is about the worker. A worker that works, however
 slowly, is left to `not-in-collective`; so is a DataLoader without workers.
 """
 
@@ -11,7 +11,7 @@ from tests.jobs import FakeJob
 
 
 def starving(number=1, world_size=3, **worker):
-    """Rank `number` waits for a batch, the others for it."""
+    """Rank `number` waits for a batch, and the others wait for that rank."""
     job = FakeJob(world_size)
     job.trains(10)
     job.ranks[number].waits_for_batch(**worker)

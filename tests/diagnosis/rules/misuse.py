@@ -20,7 +20,7 @@ PLAIN = {
 
 
 def fed(ranks=4, **feed):
-    """A job whose ranks train from such a loader; values in a list are one a rank."""
+    """A job whose ranks train from such a loader. A list has one value per rank."""
     job = FakeJob(ranks)
     for rank in job.ranks:
         own = {
@@ -44,8 +44,8 @@ def on_gloo(gloo_bytes=400 << 20, uuids=("a", "b"), **job):
 def communicating(
     waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"
 ):
-    """A job whose ranks are in collectives so much of their time, and say once when they put them
-    in.
+    """A job whose ranks are in collectives for this share of their time, and report once when they
+    enqueued them.
     """
     job = FakeJob(4)
     job.groups = {WORLD: Group(WORLD, "default_pg", (0, 1, 2, 3), backend)}

@@ -1,4 +1,4 @@
-"""Jobs that wait in NCCL, and what its RAS service says of them."""
+"""Jobs that wait in NCCL, and what NCCL's RAS service reports of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def nccl_job(torch="2.13.0", **environment):
 
 
 def service(*states, counts=None, usual=812, pids=None, hosts=None):
-    """Its answer: a rank a state, with these launches of all_reduce. It tells addresses, not
-    names.
+    """The answer of the RAS service: one rank per state, with these launches of all_reduce. It has
+    addresses, not host names.
     """
     launches, pids = (
         counts or [812] * len(states),
@@ -38,8 +38,8 @@ def service(*states, counts=None, usual=812, pids=None, hosts=None):
 
 
 def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
-    """Ranks whose interpreters are frozen; rank 2 stands in a sleep. What NCCL says comes while
-    they are silent.
+    """Ranks whose GIL is held by C code; rank 2 is in a sleep. NCCL's answers come while their
+    agents are silent.
     """
     job = nccl_job()
     job.trains(10)

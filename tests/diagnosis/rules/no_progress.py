@@ -1,9 +1,9 @@
-"""`no-progress`: the job made steps, batches or collectives, makes none any more, and no other rule
+"""`no-progress`: the job made steps, batches or collectives, now makes none, and no other rule
 knows why.
 
-This is the last rule. It says where each rank is, and names the ranks that are not where most are.
-A rule that knows more replaces it. Where all ranks only wait for work from outside, the job is
-idle, and the finding is an info.
+This is the last rule. It reports where each rank is, and names the ranks that are not where most
+ranks are. A rule that knows more replaces it. Where all ranks only wait for work from outside, the
+job is idle, and the finding is an info.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def saving(
     usual_s: float | None = None,
     longest_s: float | None = None,
 ) -> FakeJob:
-    """Rank 0 saves since second 10; three others wait for it."""
+    """Rank 0 has been saving since second 10, and three others wait for it."""
     job = FakeJob(4)
     job.trains(10)
     job.others_wait(0)

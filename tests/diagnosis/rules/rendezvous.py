@@ -1,5 +1,5 @@
-"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: the ranks are there
-and do not find each other.
+"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: all ranks run, but
+they do not find each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PORT = 29500
 
 
 def meets(world_size=3, absent=(), environments=None, **told):
-    """All that are there look for the store of rank 0 on this host."""
+    """All running ranks look for the store of rank 0 on this host."""
     job = early(world_size, absent)
     for rank in job.ranks:
         rank.told |= {"environment": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}} | told
@@ -40,7 +40,9 @@ def all_enter(job, *numbers, **more):
 
 
 def file_store(age_s=86400, **more):
-    """What ranks tell that meet at a file which was last written so long before the job began."""
+    """What ranks report that meet at a file. The file was last written this long before the job
+    began.
+    """
     modified = None if age_s is None else BASE - age_s * SECOND
     given = {"bytes": 911, "modified_unix_ns": modified, "writable": True}
     return {

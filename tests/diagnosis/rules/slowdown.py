@@ -1,4 +1,4 @@
-"""Jobs whose ranks report how fast they train, and how fast they did before."""
+"""Jobs whose ranks report how fast they train now, and how fast they trained before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def speed(
     loader_ms: float = 0.0,
     wait_ratio: float = 0.1,
 ) -> Speed:
-    """So many steps a second; its four pieces differ by this share of it."""
+    """This many steps per second. The four parts of the window differ by this share of it."""
     return Speed(
         unit,
         per_s,

@@ -1,5 +1,5 @@
 """`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in
-init_process_group for ranks that are not there.
+init_process_group for ranks that have not joined.
 
 `rules.rendezvous` runs before: a rank that looks for the others in the wrong place is not late.
 """
@@ -21,7 +21,7 @@ def early(world_size=4, absent=(), hosts=1):
 
 
 def enter(job, *numbers):
-    """These are inside, and wait."""
+    """These ranks are in init_process_group, and wait."""
     for number in numbers:
         job.ranks[number].stands_at(
             "main", line=30, waits_on="collective", callee="init_process_group"
@@ -42,7 +42,9 @@ SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
 
 
 def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", timeout_ms=None, **candidacy):
-    """Rank 2's process exists, but has no number yet: it sleeps before init_process_group."""
+    """The process of rank 2 exists, but has no rank number yet: it sleeps before
+    init_process_group.
+    """
     job = early(3, absent=[2])
     for rank in job.ranks:
         rank.claim = "init"

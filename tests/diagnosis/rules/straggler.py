@@ -20,7 +20,7 @@ def job_with(slow=(1,), share=0.6, ranks=4):
 
 
 def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100):
-    """All ranks say when they put in their last collectives, of which each step has one."""
+    """All ranks report when they enqueued their last collectives. Each step has one collective."""
     times = entered(
         len(job.ranks),
         steps,
@@ -34,7 +34,7 @@ def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100
 
 
 def counting(job, rank, **per_s):
-    """These counters of the rank's reports grow so fast."""
+    """These counters in the rank's reports grow at these rates."""
     job.ranks[rank].says = dict.fromkeys(per_s, 0)
 
     def pass_on(seconds):
@@ -48,7 +48,7 @@ def counting(job, rank, **per_s):
 
 
 def crowded_by_others(job, cores, spots):
-    """All ranks are ready to run without a CPU 45% of the time, and use so many cores together."""
+    """All ranks wait for a CPU for 45% of the time, and together use this many cores."""
     job.host_says = {"load": HostLoad(runnable=60)}
     for rank in job.ranks:
         rank.cores = cores / len(job.ranks)
@@ -63,7 +63,9 @@ def crowded_by_others(job, cores, spots):
 
 
 def pressed(job, seconds, slow, others):
-    """Time passes; counters of `ProcessLoad` grow so fast on rank 1, and so fast on the others."""
+    """Time passes. Counters of `ProcessLoad` grow at one rate on rank 1, and at another rate on the
+    others.
+    """
     for second in range(seconds):
         for rank in job.ranks:
             per_s = slow if rank.number == 1 else others

@@ -1,4 +1,4 @@
-"""All ranks were ended from outside: nobody's fault, and who is one that was not."""
+"""All ranks were ended from outside, so no rank is at fault. And jobs that only look like that."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_ctrl_c_is_a_cancellation_while_the_processes_still_end():
 
 
 def test_ctrl_c_on_one_rank_alone_is_its_end():
-    """kill -INT on one rank: the others wait for it, nobody cancelled the job."""
+    """kill -INT on one rank: the others wait for it, and the job was not cancelled."""
     job = trained()
     job.ranks[1].raises("KeyboardInterrupt")
     job.ranks[1].ends(1, later_s=0.3)
@@ -62,8 +62,8 @@ def test_ctrl_c_on_one_rank_alone_is_its_end():
 
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
 def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
-    """Three launchers were ended one after the other; one that cleans up after a death does so on
-    its own host, later.
+    """Three launchers were ended one after the other. A launcher that cleans up after a death does
+    so later, and only on its own host.
     """
     job = SpreadJob(6, hosts=3)
     job.trains(10)
@@ -96,7 +96,9 @@ def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(cod
 
 
 def test_while_a_cancellation_is_on_its_way_nobody_is_blamed():
-    """The ranks get their SIGTERM one after the other; the first must not stand there as killed."""
+    """The ranks get their SIGTERM one after the other. The first one must not be shown as
+    killed.
+    """
     job = trained()
     job.ranks[0].ends(signal=15)
     job.passes(1.5)
@@ -115,7 +117,7 @@ def test_one_exception_among_the_cancelled_is_a_crash():
     assert job.kinds() == [("critical", "rank-crashed", (1,))]
 
 
-# -- who is no rank failed
+# -- a process that is not a rank failed
 
 
 def ended_by_sigterm(helper, signal=15):
@@ -141,7 +143,9 @@ def raised(at_unix_ns, kind="RuntimeError"):
 
 
 def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
-    """A parameter server beside the ranks raised: `cancelled`, nothing to mend, exit code 0."""
+    """A parameter server beside the ranks raised. The verdict was `cancelled` with nothing to fix
+    and exit code 0.
+    """
     job = ended_by_sigterm(raised)
 
     finding = job.finding()
@@ -215,7 +219,7 @@ def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
 
 
 def hung_then_cancelled():
-    """Rank 2 stands elsewhere; after ten seconds the time limit ends all ranks."""
+    """Rank 2 is stuck elsewhere. After ten seconds the time limit ends all ranks."""
     job = trained()
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
@@ -227,7 +231,7 @@ def hung_then_cancelled():
 
 
 def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
-    """ "cancelled, nothing to fix" is what the next morning must not read."""
+    """The user must not read "cancelled, nothing to fix" the next morning."""
     finding = hung_then_cancelled().finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cancelled", ())
@@ -241,7 +245,7 @@ def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
 
 
 def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
-    """The first rank's end is critical for a moment, until it is clear that all follow."""
+    """The first rank's end is critical for a moment, until it is clear that all ranks follow."""
     job = trained()
     job.ranks[0].ends(signal=15)
     job.passes(2)

@@ -1,5 +1,5 @@
-"""The backend fails, and no rank went first: who reports it is not blamed, who is behind it is, if
-anything tells.
+"""The backend fails, and no rank ended before. A rank that reports the error is not blamed. The
+rank that caused it is blamed if there is evidence.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def brief(finding):
 
 
 def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
-    """A switch was restarted: all ranks said "connection closed by peer", and rank 0's traceback
-    was read for an hour.
+    """A switch was restarted. All ranks reported "connection closed by peer", and people read rank
+    0's traceback for an hour.
     """
     job = trained(3)
     job.others_wait()
@@ -49,7 +49,9 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
 
 
 def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
-    """Its process lingers: by the numbers alone it would be the one that has not joined."""
+    """Its process is still there: by its sequence numbers alone it would be the rank that has not
+    joined.
+    """
     job = trained(3)
     job.others_wait()
     job.passes(1)
@@ -60,7 +62,7 @@ def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
 
 
 def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else_ever_was():
-    """The killed rank's host was busy: its relay's news came after the peers' errors."""
+    """The killed rank's host was busy, so its relay reported the end after the peers' errors."""
     job = trained(3)
     fails(job, 0, 1)
     job.ranks[2].gone = True
@@ -74,8 +76,8 @@ def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else
 
 @pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
 def test_an_exception_of_the_program_s_own_is_a_crash(kind):
-    """Rank 1's object store reset the connection, its peers' backend said the same words a moment
-    later.
+    """Rank 1's object store reset the connection. A moment later its peers' backend reported the
+    same words.
     """
     job = trained(3)
     fails(job, 1, kind=kind, text="Connection reset by peer")
@@ -114,12 +116,12 @@ def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
     assert KIND not in {kind for _, kind, _ in job.ever()}
 
 
-# -- who is behind it
+# -- which rank caused it
 
 
 def test_a_timeout_names_the_rank_that_had_not_joined():
-    """Eight seconds of timeout, a validation of sixty: the launcher has ended all, and the log
-    names rank 0.
+    """A timeout of eight seconds and a validation of sixty: the launcher has ended all ranks, and
+    the log names rank 0.
     """
     job = trained(3)
     job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
@@ -142,7 +144,7 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
 
 
 def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
-    """Only one of the waiters has given up yet."""
+    """Only one of the waiting ranks has timed out yet."""
     job = trained(3)
     job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(2)
@@ -192,7 +194,7 @@ def test_monitored_barrier_names_the_rank_itself():
 
 
 def test_a_rank_that_left_its_group_is_named():
-    """destroy_process_group on one rank, which then exports the model; the others had one step
+    """One rank calls destroy_process_group and then exports the model. The others had one step
     more.
     """
     job = trained(3)
@@ -212,7 +214,7 @@ def test_a_rank_that_left_its_group_is_named():
 
 
 def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_stood():
-    """sys.exit(0) on a busy host: its sockets are closed three seconds before its process is
+    """sys.exit(0) on a busy host: the rank's sockets are closed three seconds before its process is
     gone.
     """
     job = trained(3)
@@ -242,7 +244,7 @@ def test_a_signal_that_was_noticed_late_still_came_first():
 
 
 def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
-    """The launcher's SIGTERM, and a handler that cleans up."""
+    """The launcher sent SIGTERM, and a handler cleans up."""
     job = trained(3)
     fails(job, 0, 2)
     job.passes(1.5)
@@ -255,7 +257,7 @@ def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
 
 
 def test_a_rank_that_is_not_heard_any_more_is_named():
-    """Its host lost power: nobody is left there to say that it died."""
+    """Its host lost power, so no relay is left there to report its end."""
     job = trained(3)
     job.ranks[2].reports = job.ranks[2].trains = False
     job.passes(2)
@@ -268,7 +270,7 @@ def test_a_rank_that_is_not_heard_any_more_is_named():
     assert "rank 2 has not reported for" in finding.summary
 
 
-# -- NCCL says so before it ends the rank
+# -- NCCL reports the error before it ends the rank
 
 
 def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkeypatch):

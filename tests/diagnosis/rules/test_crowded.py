@@ -102,8 +102,8 @@ def test_a_host_that_others_fill_is_not_the_jobs_own_crowd():
 
 @pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
 def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
-    """As many ranks as cores, of one thread each, on a host on which a stranger computes; with a
-    thread more each it is their own doing.
+    """There are as many ranks as cores, with one thread each, and another program computes on the
+    host. If each rank had one more thread, the shortage would be their own.
     """
     job = FakeJob(4)
     for rank in job.ranks:
@@ -114,7 +114,7 @@ def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
 
 
 def test_a_crowd_that_computes_in_turns_is_named_without_a_break():
-    """The ranks use 0.95 cores on average, for some seconds 0.6 and for some 1.3."""
+    """The ranks use 0.95 cores on average, 0.6 in some seconds and 1.3 in others."""
     job = FakeJob(4)
     loaded(job, 40, run_delay_ns=0.45)
     seen = []
@@ -148,7 +148,7 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
 
 
 def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
-    """The neighbour has most of the CPUs; the ranks' own threads would not fit without it
+    """Another program has most of the CPUs, but the ranks' own threads would not fit without it
     either.
     """
     job = FakeJob(2)
@@ -179,7 +179,9 @@ def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():
 
 
 def test_threads_that_wake_for_moments_where_others_have_nearly_all_cpus_are_not_too_many():
-    """Three ranks of one thread each among sixty processes: even the threads of gloo wait."""
+    """Three ranks of one thread each run among sixty processes. Even gloo's threads wait for a
+    CPU.
+    """
     job = FakeJob(3)
     for rank in job.ranks:
         rank.cores = 0.08
@@ -199,7 +201,7 @@ def test_many_ranks_that_nearly_always_sleep_are_not_crowded_by_themselves():
 
 
 def test_threads_that_wait_while_the_main_thread_hardly_does_cost_little():
-    """Readers of a cache that spin in the background at the lowest priority."""
+    """Processes at the lowest priority read a cache and spin in the background."""
     job = FakeJob(2)
     loaded(job, 40, run_delay_ns=0.05, threads_delay_ns=8.0)
 
@@ -286,7 +288,7 @@ def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():
     ],
 )
 def test_a_rank_near_a_limit_of_its_own_is_named_alone(limit, words):
-    """ulimit -v, or h_vmem of a batch system: nothing was said at 96 %."""
+    """ulimit -v, or h_vmem of a batch system: at 96 % there was no finding."""
     job = FakeJob(3)
     job.ranks[2].seen_outside = {"load": ProcessLoad(limits=(limit,))}
     job.trains(10)

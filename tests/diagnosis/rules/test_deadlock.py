@@ -1,4 +1,4 @@
-"""Waits for single ranks: who is named, and when nobody is."""
+"""Waits for single ranks: which rank is named, and when no rank is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.jobs import FakeJob, brief, trained, unix_ns
 
 
 def calls(job, rank, name, peer=None, tag=0):
-    """That rank is in a call for single ranks from now on."""
+    """From now on that rank is in a call that waits for single ranks."""
     one = job.ranks[rank]
     one.stands_at("exchange", "/home/ada/pipe.py", 30 + rank)
     one.calls.append(OpenCall(name, unix_ns(job.now), peer, tag, 1))
@@ -33,7 +33,9 @@ def test_a_ring_of_receives_is_named_whole():
 
 
 def test_two_groups_in_opposite_order_are_a_cycle():
-    """Weights in one group, gradients in the other: rank 1 took them the other way around."""
+    """Weights are in one group, gradients in the other. Rank 1 called them in the opposite
+    order.
+    """
     job = trained(2)
     job.new_group("a", 0, 1)
     job.new_group("b", 0, 1)
@@ -58,7 +60,7 @@ def test_another_tag_names_both_sides_and_who_waits_for_them():
 
 
 def test_a_recv_whose_peer_is_in_a_collective_is_the_call_that_cannot_match():
-    """Rank 2 receives from rank 1, where it should from rank 0; rank 1 has nothing to send."""
+    """Rank 2 receives from rank 1 instead of rank 0. Rank 1 has nothing to send."""
     job = trained(3)
     calls(job, 2, "recv", 1)
     calls(job, 0, "send", 2)
@@ -85,8 +87,8 @@ def test_a_stage_that_stands_is_named_and_not_those_that_wait_for_it():
 
 
 def test_a_matched_pair_is_no_fault_of_one_rank():
-    """Four gigabytes on a slow link: from 20 s on that nothing moves is a warning, which singles
-    out neither side.
+    """Four gigabytes go over a slow link. After 20 s without progress there is a warning, which
+    blames neither side.
     """
     job = trained(2)
     calls(job, 0, "send", 1, 3)
@@ -113,7 +115,7 @@ def test_a_cycle_that_comes_apart_in_time_leaves_no_trace():
 
 @pytest.mark.parametrize("waits_on", ["queue", "socket", "stdin"])
 def test_workers_that_wait_for_orders_are_idle_and_nobody_is_blamed(waits_on):
-    """An inference server between two requests: rank 0 never had a step of its own."""
+    """An inference server between two requests: rank 0 has never made a step."""
     job = FakeJob(3)
     job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8, waits_on=waits_on)
     job.ranks[0].iteration = None
@@ -139,7 +141,7 @@ def test_a_master_that_had_a_step_and_then_waits_is_no_idle_one():
 
 
 def test_a_stage_to_which_others_send_is_no_idle_master():
-    """A pipeline without an optimizer, whose middle stage waits for a queue that nobody fills."""
+    """A pipeline without an optimizer. Its middle stage waits for a queue that stays empty."""
     job = FakeJob(3)
     job.ranks[1].stands_at("stage", "/home/ada/pipe.py", 8, waits_on="queue")
     job.ranks[1].iteration = None
@@ -158,7 +160,7 @@ def making_a_group(job, *numbers, tag=0):
 
 
 def test_who_does_not_come_to_a_new_group_is_named():
-    """`if rank in members: group = dist.new_group(members)`: the other ranks have to call it,
+    """`if rank in members: group = dist.new_group(members)`: the other ranks must call new_group
     too.
     """
     job = FakeJob(4)
@@ -205,13 +207,13 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
 @pytest.mark.parametrize(
     ("waits", "advice"),
     [
-        # The gradient's stage 2 sends to 0 in place of 1: all three stand, and the odd one is that
-        # send.
+        # The gradient's stage 2 sends to 0 instead of 1. All three ranks are stuck, and the odd
+        # call is that send.
         (
             [("recv", 1), ("recv", 2), ("send", 0)],
             "while rank 1 waits for what rank 2 sends: look at the peer of that send",
         ),
-        # Each send is the right one, in the wrong turn.
+        # Each send is right, but the order is wrong.
         ([("send", 1), ("send", 2), ("recv", 0)], "opposite order"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Ranks that are gone: who went first, what was a consequence, and what was nobody's fault."""
+"""Ranks that are gone: which one ended first, which ends were a consequence, and which were no
+fault.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ RESET = "Connection closed by peer [10.0.0.2]:41233"
 
 
 def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
-    """Four tracebacks interleaved on one terminal; the three last ones say "connection closed by
+    """Four tracebacks are interleaved on one terminal. The last three are "connection closed by
     peer".
     """
     job = trained()
@@ -47,7 +49,7 @@ def all_raise(
 
 
 def test_ranks_that_raise_the_same_at_once_are_all_named():
-    """A user's mistake on every rank: none of them went down because of rank 0."""
+    """Every rank makes the same mistake of the user, so rank 0 did not cause the other ends."""
     job = all_raise(0.0, 0.1, 0.3, 0.2)
 
     finding = job.finding()
@@ -80,7 +82,9 @@ def test_connection_errors_at_one_line_are_consequences_and_no_mistake_of_all():
 
 
 def test_a_crash_is_one_finding_before_and_after_others_wait_for_the_rank():
-    """The exception is reported before the others reach the collective that it misses."""
+    """The exception is reported before the others reach the collective that the failed rank does
+    not join.
+    """
     job = trained()
     job.ranks[1].raises("ValueError", "bad sample 7")
     job.passes(2)
@@ -105,8 +109,8 @@ def test_a_long_text_is_cut_with_an_ellipsis():
 
 
 def test_a_consequence_is_never_first_though_its_clock_says_so():
-    """The peers' clock was some milliseconds ahead: by time alone rank 0's reset came before rank
-    1's error.
+    """The peers' clock was some milliseconds ahead. By time alone, rank 0's connection reset came
+    before rank 1's error.
     """
     job = trained()
     job.ranks[0].raises("RuntimeError", RESET, ago_s=0.02)
@@ -145,7 +149,7 @@ def test_an_exception_is_named_while_the_process_lingers():
     ],
 )
 def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
-    """The rank's own traceback ends in the DataLoader, and there is nothing to fix at that line."""
+    """The rank's own traceback ends in the DataLoader, where there is nothing to fix."""
     job = trained()
     job.ranks[2].raises("RuntimeError", text)
     job.ranks[2].ends(1)
@@ -158,7 +162,7 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
 
 
 def left_with(code):
-    """Rank 2 is gone with that exit code and without a word of Python's, and the others wait for
+    """Rank 2 has ended with that exit code and without a Python exception, and the others wait for
     it.
     """
     job = trained()
@@ -229,7 +233,7 @@ def test_a_killed_rank_is_named_with_its_signal():
 
 
 def test_the_out_of_memory_killer_is_distinguished():
-    """exitcode -9 and an empty log: the most asked question of them all."""
+    """The exit code is -9 and the log is empty: the most common question of all."""
     job = trained()
     job.ranks[3].ends(signal=9, oom=True)
     job.others_wait(3)
@@ -242,8 +246,8 @@ def test_the_out_of_memory_killer_is_distinguished():
 
 
 def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
-    """torchrun kills the survivors when one rank dies: three ranks "killed by SIGTERM" hide the one
-    killed by SIGKILL.
+    """torchrun kills the survivors when one rank dies. Three ranks "killed by SIGTERM" hide the one
+    that was killed by SIGKILL.
     """
     job = trained()
     job.ranks[2].ends(signal=9)
@@ -257,8 +261,8 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
 
 
 def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
-    """mp.spawn on a busy host: a peer noticed the closed sockets, and the raising rank was still
-    on its way out.
+    """mp.spawn on a busy host: a peer noticed the closed sockets while the rank that raised was
+    still ending.
     """
     job = trained(3)
     job.ranks[1].raises("KeyError", "'missing'")
@@ -275,7 +279,7 @@ def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
 
 
 def test_one_sigterm_before_the_others_follow_later_is_a_kill():
-    """Somebody typed kill PID on one rank; torchrun ended the others a second later."""
+    """A person typed kill PID for one rank. A second later torchrun ended the others."""
     job = trained()
     job.ranks[2].ends(signal=15)
     job.passes(1)
@@ -287,7 +291,7 @@ def test_one_sigterm_before_the_others_follow_later_is_a_kill():
 
 
 def test_orphans_that_hold_its_sockets_are_named():
-    """rank 1's DataLoader workers lived on: its peers waited for a dead process without a
+    """Rank 1's DataLoader workers lived on, so its peers waited for a dead process without a
     disconnect.
     """
     job = trained()
@@ -308,7 +312,7 @@ def test_orphans_that_hold_its_sockets_are_named():
 
 
 def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
-    """Its shell script for the logs: peers see the disconnect as always."""
+    """Only its shell script for the logs lives on: peers see the disconnect as always."""
     job = trained()
     job.ranks[1].ends(signal=9, orphans=(5001,), orphan_sockets=0)
     job.others_wait(1)
@@ -347,8 +351,8 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
 
 
 def test_an_unknown_end_in_good_order_is_not_a_kill():
-    """The kernel did not tell the code, but the state page says that the interpreter was on its way
-    out.
+    """The kernel did not report the exit code, but the state page shows that the interpreter was
+    ending.
     """
     job = trained()
     for rank in job.ranks:
@@ -376,8 +380,8 @@ def test_a_rank_that_finished_while_others_wait_left_early():
 
 
 def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
-    """Rank 3 ran out of data and left; three ranks raised "connection closed by peer", and those
-    tracebacks were read.
+    """Rank 3 ran out of data and left. Three ranks raised "connection closed by peer", and people
+    read those tracebacks.
     """
     job = trained()
     job.ranks[3].ends(0)
@@ -390,8 +394,8 @@ def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
 
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():
-    """Rank 0 writes the final checkpoint while the others are gone: they need nothing more from
-    each other.
+    """Rank 0 writes the final checkpoint after the others have left. The ranks need nothing more
+    from each other.
     """
     job = trained()
     for number in (1, 2, 3):
@@ -469,7 +473,7 @@ def ends_training(job, number, **more):
 
 
 def test_an_exception_that_ended_the_training_thread_is_the_ranks_while_the_process_lingers():
-    """Ray Train, notebooks: the main thread lives on, and waits for orders."""
+    """Ray Train, notebooks: the main thread lives on, and waits for commands."""
     job = trained()
     ends_training(job, 1)
     job.others_wait(1)
@@ -483,7 +487,7 @@ def test_an_exception_that_ended_the_training_thread_is_the_ranks_while_the_proc
 
 
 def test_it_is_the_ranks_though_the_process_ends_with_exit_code_0():
-    """Whoever joins a thread learns nothing of its end."""
+    """A thread that joins another one does not get its exception."""
     job = trained()
     ends_training(job, 1)
     job.passes(0.5)

@@ -1,5 +1,5 @@
-"""Ranks without an agent that are gone: nobody has seen their exceptions, and a rank that has lost
-another one leaves with an exit code like any other.
+"""Ranks without an agent that are gone. No agent reported their exceptions, and a rank that has
+lost a peer leaves with an exit code like any other rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ MPI = {"OMPI_COMM_WORLD_RANK": "1"}
 
 
 def looked_at(world_size=3, wait_s=0.05, **told):
-    """A job that was started without ddtop, all ranks in all_reduce for `wait_s` at each look."""
+    """A job that was started without ddtop. At each look all ranks have been in all_reduce for
+    `wait_s`.
+    """
     job = FakeJob(world_size, run=RUN)
     for rank in job.ranks:
         rank.told |= told

@@ -1,5 +1,5 @@
-"""An exception that some ranks catch again and again: told where the others do not, and as evidence
-of a hang.
+"""An exception that some ranks catch again and again is a finding if the others do not catch it,
+and is evidence of a hang.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ LINE = (
 
 
 def test_what_a_blamed_rank_catches_is_evidence_and_no_finding_of_its_own():
-    """It asks a server again and again, with a pause, and never comes to the collective."""
+    """The rank calls a server again and again, with a pause, and never reaches the collective."""
     retries = catching(caught("ConnectionError", count=3, windows=2, ago=1))
 
     assert LINE in hang(catching(), catching(), retries, catching()).finding().evidence

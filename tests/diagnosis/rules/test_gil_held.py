@@ -1,5 +1,5 @@
-"""Ranks whose interpreters C code holds: they say nothing, and where those who wait are among them
-NCCL's own thread still does.
+"""Ranks whose GIL is held by C code. Their agents are silent, and even if the waiting ranks are
+among them, NCCL's own thread still answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.jobs import place, trained, unix_ns
 
 
 def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
-    """A C extension slept with the GIL held: nothing in Python could say so any more."""
+    """A C extension slept with the GIL held, so no Python code could report it."""
     job = trained()
     job.ranks[1].place = place("tokenize", "/home/ada/tok.py", 7)
     job.passes(0.5)
@@ -55,13 +55,13 @@ def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
 
 
 def condition(*frozen, **more):
-    """What is found in such a job."""
+    """The findings in such a job."""
     return frozen_job(*frozen, **more).verdict().findings
 
 
 @pytest.mark.parametrize("text", [False, True])
 def test_who_has_launched_less_than_ranks_that_cannot_speak_is_blamed(text):
-    """They wait in a call that keeps the GIL, and their last reports told of no wait."""
+    """The others wait in a call that keeps the GIL, and their last reports had no wait."""
     (finding,) = condition(0, 1, 3, text=text)
 
     assert (finding.kind, finding.severity, finding.ranks, finding.victims) == (
@@ -85,7 +85,7 @@ def test_where_all_interpreters_are_frozen_nccl_still_tells_who_has_not_come():
     "more",
     [
         {"same_ms": None},
-        # A loop in C that trains: it has launched more since the last answer.
+        # A loop in C that trains has launched more since the last answer.
         {"same_ms": 2_000},
         {"counts": (812, 812, 812, 812)},
         {"counts": (812, 811, 811, 811)},
@@ -96,7 +96,7 @@ def test_one_answer_or_even_launches_blame_nobody(more):
 
 
 def test_while_one_of_the_others_can_speak_it_is_believed():
-    """Rank 3 trains on: a launch that it has put in is no wait."""
+    """Rank 3 goes on training: a launch that it has enqueued is no wait."""
     assert not [one for one in condition(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]
 
 

@@ -1,5 +1,5 @@
-"""GPUs that a rank cannot get, and GPUs that have failed: before what follows from it, and with who
-holds them.
+"""GPUs that a rank cannot get, and GPUs that have failed. These findings come before their
+consequences, and name the processes that hold the GPUs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def dies_with(job, number, text, kind="RuntimeError"):
     "text", [BUSY, "CUDA error: all CUDA-capable devices are busy or unavailable", OOM]
 )
 def test_a_gpu_that_is_taken_says_by_whom_and_which_are_free(text):
-    """Yesterday's run left a worker behind that holds 60 GB."""
+    """A worker of yesterday's run still holds 60 GB."""
     taken = card(1, processes=(stranger(used=60 * GIB, orphan=True),))
     job = GpuJob(card(0, 0), taken, card(2, 2), card(3, 3), free(4), free(5))
     job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
@@ -72,7 +72,7 @@ def test_nobody_is_told_to_end_the_display_server():
 
 
 def test_a_rank_that_has_died_of_it_does_not_hold_its_gpu_itself():
-    """The driver's list is five seconds old by then."""
+    """The driver's list of processes is five seconds old by then."""
     job = GpuJob(card(0, 0), card(1, processes=(GpuProcess(4801, 9 * GIB),)), world_size=2)
     job.ranks[1].told |= {"backend": "nccl", "local_rank": 1}
     job.greet(job.ranks[1])
@@ -106,7 +106,7 @@ def test_exclusive_mode_is_reported():
 
 
 def test_a_rank_that_needs_more_than_the_gpu_has_crashed_by_itself():
-    """Nobody else is on it: the batch is too large."""
+    """No other process uses it: the batch is too large."""
     job = GpuJob()
     job.ranks[2].says["cuda"] = CudaState(
         2, "2", None, 80 * GIB, 70 * GIB, 76 * GIB, 78 * GIB, 12, 1

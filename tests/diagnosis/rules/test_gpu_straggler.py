@@ -1,5 +1,5 @@
 """On NCCL a slow GPU does not show in arrival times. It is found by the power that the GPUs draw,
-and only if nothing else explains that.
+and only if no other cause explains the waits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob, one_computes
 def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last():
     job = NcclJob()
     for rank in job.ranks:
-        # The host is ahead of its card: something of NCCL is always open.
+        # The host is ahead of its GPU, so a collective of NCCL is always open.
         rank.waits_share = 0.95
     job.warms_up()
     job.runs(60, one_computes(5))
@@ -71,7 +71,7 @@ def test_it_is_not_said_before_it_has_lasted_and_is_over_when_it_is_over():
 
 
 def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
-    """It draws little itself: that the others wait follows from what they drew before."""
+    """It draws little itself. What the others drew before shows that they wait."""
     job = NcclJob()
     job.warms_up()
     job.runs(
@@ -96,7 +96,7 @@ def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
 
 
 def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_no_more():
-    """Held since the job began: what the others draw is all that they ever drew."""
+    """It has been throttled since the job began, so the others have never drawn more."""
     job = NcclJob()
     job.runs(110, lambda second, rank: HOT if rank == 5 else COMPUTES)
 
@@ -104,7 +104,7 @@ def test_a_held_gpu_of_which_it_is_not_known_that_others_wait_is_throttled_and_n
 
 
 def test_two_ranks_that_are_held_are_told_of_beside_two_that_wait_only_as_throttled():
-    """Nobody is the majority of two."""
+    """Of two ranks neither is the majority."""
     job = NcclJob(world_size=2)
     job.warms_up()
     job.runs(60, one_computes(1))
@@ -129,7 +129,7 @@ def test_a_stranger_on_the_gpu_is_the_finding_and_the_waiting_is_told_there():
     )
 
 
-# -- as the cause of what the times of arrival have found
+# -- as the cause of a straggler that the arrival times have shown
 
 
 def test_a_gpu_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():

@@ -1,5 +1,5 @@
-"""Cards that draw differently in a job in which no GPU comes last: nothing is said, or something
-else.
+"""GPUs that draw different power in a job in which no GPU is a straggler: there is no finding, or
+another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
 
 
 def near(second, rank):
-    """Alike cards under one load differ by a tenth, and each by as much from second to second."""
+    """GPUs of one model under the same load differ by a tenth, and each varies as much from second
+    to second.
+    """
     return COMPUTES | {
         "power_watts": 600.0 + 60 * ((rank * 7 + second * 3) % 3 - 1),
         "sm_mhz": 1700 + 30 * (rank % 4),
@@ -29,7 +31,9 @@ def half_and_half(second, rank):
 
 
 def memory_bound(second, rank):
-    """All at little power, one a bit above: reading memory draws hardly more than waiting."""
+    """All draw little power, one a bit more: a kernel that reads memory draws hardly more than one
+    that waits.
+    """
     return WAITS | {"power_watts": 260.0 if rank == 3 else 200.0}
 
 
@@ -46,7 +50,9 @@ def two_caps(second, rank):
 
 
 def above_half_of_the_cap(second, rank):
-    """Decoding beside prefilling: 55 % of the cap is no waiting kernel."""
+    """Some ranks decode and others prefill: a GPU at 55 % of its cap does not run a waiting
+    kernel.
+    """
     return COMPUTES | {"power_watts": 690.0} if rank == 5 else COMPUTES | {"power_watts": 380.0}
 
 
@@ -95,7 +101,7 @@ def test_in_its_first_minute_a_job_compiles_and_loads():
 
 
 def test_a_rank_that_evaluates_while_the_others_wait_at_a_barrier_is_no_straggler():
-    """The job does not move meanwhile: that is for the rules about waiting."""
+    """The job makes no progress meanwhile, so other rules judge it."""
     job = NcclJob()
     job.warms_up()
     job.ranks[0].works_at("evaluate")
@@ -117,7 +123,7 @@ def test_a_job_that_makes_its_steps_in_bursts_waits_for_something_between_them()
 
 
 def test_steps_that_nothing_counts_prove_no_work_alike():
-    """Rollouts, servers: each rank has its own."""
+    """In rollouts and servers each rank has its own work."""
     job = NcclJob()
     for rank in job.ranks:
         rank.iteration = None

@@ -1,6 +1,4 @@
-"""What is said of GPUs that do less than they could: only with evidence, and never where there are
-none.
-"""
+"""Findings about GPUs that do less than they could: only with evidence, and never without GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +12,9 @@ from tests.jobs import FakeJob
 
 
 def test_a_healthy_job_on_gpus_says_nothing():
-    """Full cards, all at their power cap, a display server on the first: so it looks everywhere."""
+    """The GPUs are full, all at their power cap, and a display server is on the first. Every
+    healthy host looks like that.
+    """
     job = GpuJob()
     for number in range(4):
         job.change(number, used_bytes=79 * GIB, throttle=("sw_power_cap",))
@@ -37,7 +37,9 @@ def test_a_healthy_job_on_gpus_says_nothing():
 
 
 def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
-    """A colleague's inference server from last week: rank 1 is the slowest in every step."""
+    """A colleague's inference server still runs from last week, and rank 1 is the slowest in every
+    step.
+    """
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
     job.trains(14)
@@ -68,7 +70,7 @@ def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
 
 
 def test_the_list_has_a_rank_for_a_while_after_it_has_ended():
-    """The next attempt must not take the last one's processes for strangers."""
+    """The next attempt must not take the processes of the last attempt for foreign ones."""
     job = GpuJob(card(0, 0), card(1, 1), world_size=2)
     job.trains(5)
     job.has(card(0, 0), holding(card(1), GpuProcess(4801, 40 * GIB)))
@@ -104,9 +106,7 @@ def test_ranks_that_share_a_gpu_by_mps_were_meant_to():
 
 
 def test_two_instances_of_one_gpu_are_two_gpus():
-    """The card's own list has both processes, and so have the lists of the instances, each its
-    own.
-    """
+    """The GPU's own list has both processes, and each MIG instance's list has its own."""
     whole = card(0, 0, 1, mig=True)
     parts = [
         Gpu(0, f"MIG-{number}", None, 5 * GIB, 10 * GIB, "H100 MIG 1g.10gb", parent="GPU-0")
@@ -143,7 +143,9 @@ def test_a_display_server_or_an_idle_notebook_is_no_news(used):
 
 
 def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
-    """It is most probably the rank itself, by the number that the host gives it."""
+    """The unknown pid is most probably the rank itself, with the pid that the host's namespace
+    gives it.
+    """
     job = GpuJob()
     job.has(
         *[
@@ -170,7 +172,7 @@ def test_a_stranger_on_a_gpu_that_is_not_the_job_s_is_not_the_job_s_affair():
 
 
 def test_two_ranks_on_one_gpu_while_another_is_empty():
-    """model.to("cuda") on every rank: all on card 0."""
+    """model.to("cuda") on every rank puts all of them on GPU 0."""
     job = GpuJob(card(0, 0, 1), free(1), world_size=2)
     job.trains(5)
 
@@ -188,8 +190,8 @@ def test_more_ranks_than_gpus_get_another_advice():
 
 
 def test_a_context_on_the_first_gpu_is_not_sharing():
-    """Seven ranks with half a gigabyte each on card 0, from a torch.load without map_location; each
-    computes on its own.
+    """Seven ranks hold half a gigabyte each on GPU 0, from a torch.load without map_location. Each
+    rank computes on its own GPU.
     """
     job = GpuJob(card(0, 0, 1), card(1, 1), world_size=2)
     for number, rank in enumerate(job.ranks):
@@ -331,7 +333,9 @@ def test_a_moment_at_the_power_cap_is_not_throttled():
 
 
 def test_the_only_gpu_that_computes_runs_at_its_power_cap_and_the_others_wait_at_full_clock():
-    """Rank 2 evaluates, the others spin: it is not held back, it is the only one that works."""
+    """Rank 2 evaluates while the others spin. Its GPU is not throttled; it is the only one that
+    works.
+    """
     job = GpuJob()
     for number in range(4):
         job.change(number, power_watts=180.0, sm_mhz=1980)

@@ -1,5 +1,5 @@
-"""`host-lost`: a whole host is not heard any more. Who is down, who only waits, and who is only not
-reached.
+"""`host-lost`: a whole host is not heard any more. Which ranks are down, which only wait, and which
+are only unreachable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.spread import SpreadJob
 
 
 def down(seconds=12.0):
-    """... because it is down: the others wait."""
+    """The host is down, so the others wait."""
     job = cut()
     job.others_wait(4, 5)
     job.passes(seconds)
@@ -52,8 +52,8 @@ def test_its_ranks_are_lost_and_those_that_wait_for_them_blocked():
 
 
 def test_nothing_else_is_ever_said_of_them():
-    """By what they said last they are not in the collective, or stand still, or their agents are
-    silent.
+    """By their last reports these ranks are not in the collective, make no progress, or have silent
+    agents.
     """
     assert down(40.0).ever() == [("critical", "host-lost", (4, 5))]
 
@@ -70,8 +70,8 @@ def test_while_a_relay_may_be_being_replaced_nothing_is_reported():
 
 
 def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
-    """One was in a collective, another in a disk's sleep, a third in its DataLoader: all three
-    would be findings in time.
+    """One rank was in a collective, another in uninterruptible sleep, a third in its DataLoader.
+    Each would become a finding in time.
     """
     job = SpreadJob(6, 2)
     job.trains(6)
@@ -99,7 +99,7 @@ def test_a_host_that_is_heard_again_is_well_and_nothing_follows():
 
 
 def test_what_comes_late_of_the_time_before_the_cut_raises_nothing():
-    """A leaf that is back tells what it has kept; its relay's reports come first."""
+    """A leaf that is connected again sends what it has kept; its relay's reports come first."""
     job = down()
     job.comes_back("node2")
     back = job.now
@@ -113,7 +113,7 @@ def test_what_comes_late_of_the_time_before_the_cut_raises_nothing():
         rank.reports = True
     job.trains(6)
 
-    # Before it is heard its collectives are completed again.
+    # Before the host is heard again, its collectives complete again.
     assert {(kind, ranks) for _, kind, ranks in job.ever()} == {("host-lost", (4, 5))}
     assert job.kinds() == []
 
@@ -161,7 +161,9 @@ def test_when_they_end_as_well_it_is_the_host():
 
 
 def test_while_nobody_waits_for_it_and_others_move_it_is_a_warning():
-    """Steps of half a minute: what is cut is not known before the next collective."""
+    """Steps take half a minute. Before the next collective it is not known whether
+    the host still takes part.
+    """
     job = cut()
     for rank in job.ranks:
         rank.trains = False
@@ -200,8 +202,8 @@ def test_a_host_whose_ranks_had_ended_is_not_lost():
 
 
 def test_at_the_end_of_the_job_nobody_is_lost():
-    """A scheduler ends the relays of the other hosts with the step, before they can tell how their
-    ranks ended.
+    """A scheduler ends the relays of the other hosts with the step, before they can report how
+    their ranks ended.
     """
     job = SpreadJob(8, 4)
     job.trains(6)
@@ -244,7 +246,7 @@ def test_where_the_hub_is_not_heard_either_nobody_is_lost():
 
 
 def test_a_viewer_that_is_behind_loses_no_host():
-    """What it has taken in is ten seconds old on all hosts."""
+    """The last records that it received are ten seconds old on all hosts."""
     job = SpreadJob(8, 4)
     job.trains(30)
     model, judge = Job("train-47", POLICY), Judge(POLICY)
@@ -265,7 +267,7 @@ def test_a_job_on_one_host_has_none_to_lose():
 
 
 def test_who_joins_after_the_cut_reads_the_same():
-    """The hub tells it what the lost host said last, of that time."""
+    """The hub sends the last records of the lost host, which are from that time."""
     job = down(30.0)
     kept = {}
     for envelope, record in job.in_order():
@@ -298,7 +300,7 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
         calm(model.snapshot(unix_ns(5)), POLICY)
         == "ok: 2/2 moving, ranks 0,1 not seen from here, watched 5 s"
     )
-    # A leaf's own view of a hang is no start either.
+    # A hang that only a leaf sees is not called a start either.
     assert calm(model.snapshot(unix_ns(20)), POLICY).startswith("quiet: no rank has moved for")
 
 
@@ -311,8 +313,8 @@ def test_a_job_whose_hosts_are_all_seen_is_not_apart():
 
 
 def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
-    """For six seconds nothing of the host comes: that nobody looks at a rank's CPU any more made a
-    critical into a warning.
+    """For six seconds no record of the host arrives. Without a look at a rank's CPU the critical
+    finding became a warning.
     """
     job = SpreadJob(4, 2)
     job.trains(5)
@@ -330,7 +332,7 @@ def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
 
 
 def test_who_works_is_not_said_before_the_relay_has_looked_twice():
-    """A viewer at a relay that was just started: one look at a CPU counter tells nothing."""
+    """A viewer joins a relay that was just started: one look at a CPU counter proves nothing."""
     job = FakeJob(4)
     job.trains(5)
     job.ranks[2].stands_at("fetch")

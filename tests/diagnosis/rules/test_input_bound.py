@@ -1,4 +1,4 @@
-"""The ranks move, and most of their time they wait for data."""
+"""The ranks make progress, and wait for data most of their time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.jobs import replace_loader
 
 
 def all_wait_for_a_batch(job, seconds):
-    """Nobody trains for so long; then the batch is there."""
+    """No rank trains for this long. Then the batch arrives."""
     for _ in range(2 * seconds):
         for rank in job.ranks:
             rank.trains = False
@@ -23,7 +23,7 @@ def all_wait_for_a_batch(job, seconds):
 
 
 def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_named():
-    """GPU at 30 %, "PyTorch is slow": num_workers=1."""
+    """GPU at 30 %, "PyTorch is slow": the cause is num_workers=1."""
     job = loading()
     job.trains(15)
 
@@ -65,7 +65,7 @@ def test_batches_that_lie_ready_are_not_what_it_waits_for():
 
 
 def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
-    """Starting 16 workers takes 5 s, once an epoch, and then the queue is never empty again."""
+    """Starting 16 workers takes 5 s, once per epoch. After that the queue is never empty."""
     job = loading(share=0.0)
     job.trains(20)
     all_wait_for_a_batch(job, 5)
@@ -76,7 +76,7 @@ def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
 
 @pytest.mark.parametrize("start_s", [6, 8, 9, 12])
 def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(start_s):
-    """Workers that need 9 s to start, each epoch: all quarters of the window have a part of that
+    """Workers need 9 s to start in each epoch. Each quarter of the window contains a part of that
     one wait.
     """
     job = loading(share=0.0)
@@ -106,7 +106,7 @@ def test_a_hang_is_not_called_input_bound_too():
 
 
 def test_one_rank_alone_is_named_alone():
-    """One node's file server."""
+    """The file server of one node is slow."""
     job = loading(0.1)
     job.ranks[2].loader_share = 0.8
     job.trains(15)
@@ -118,7 +118,9 @@ def test_one_rank_alone_is_named_alone():
 
 
 def alternates(job, cycles, train_s=11, validate_s=3):
-    """Epochs of a slow training loader, with a validation in between whose loader keeps up."""
+    """The training loader is slow in each epoch. In between is a validation whose loader keeps
+    up.
+    """
     for _ in range(cycles):
         for rank in job.ranks:
             rank.loader_share = 0.7
@@ -129,7 +131,7 @@ def alternates(job, cycles, train_s=11, validate_s=3):
 
 
 def test_a_validation_in_between_does_not_make_it_come_and_go():
-    """Six times a minute it was told anew, though its loader was slow in every epoch."""
+    """The finding appeared six times a minute, though the loader was slow in every epoch."""
     job = loading()
     alternates(job, 5)
     stood = [bool(verdict.findings) for verdict in job.verdicts()]
@@ -158,7 +160,7 @@ def test_in_a_hang_it_does_not_stand_beside_the_cause():
 
 
 def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_settings():
-    """The loader of now is the one that validates; the waits were for the other."""
+    """The current loader is the one that validates. The waits were for the other one."""
     job = loading(workers=0, waited=Waited("Tokens", 3, 4, True, feeds=True))
     job.trains(15)
 

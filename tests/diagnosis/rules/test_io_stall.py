@@ -1,5 +1,5 @@
-"""A rank in one and the same uninterruptible sleep: a dead file server, and the busy ones that only
-look like it.
+"""A rank that stays in one uninterruptible sleep because of a dead file server, and busy ranks that
+only look like it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.jobs import WORLD, FakeJob
 
 
 def test_a_rank_whose_file_server_died_is_named_with_its_file():
-    """Rank 3 saved to NFS; the other three blamed NCCL, and kill -9 did nothing."""
+    """Rank 3 saved to NFS. The other three reported NCCL errors, and kill -9 had no effect."""
     job = stalled(3)
     job.passes(8)
 
@@ -56,7 +56,7 @@ def test_several_ranks_on_one_dead_server_are_one_finding():
 
 
 def test_it_is_said_though_its_interpreter_is_frozen():
-    """A page of a mapped file that does not come: the GIL is held all the while."""
+    """A page of a mapped file does not arrive, and the GIL is held all the while."""
     job = stalled(2, wchan="folio_wait_bit_common", syscall=None, file=None)
     job.ranks[2].reports = False
     job.passes(12)
@@ -66,7 +66,7 @@ def test_it_is_said_though_its_interpreter_is_frozen():
 
 @pytest.mark.parametrize("moves", ["io_per_s", "wakes_per_s"])
 def test_a_big_checkpoint_that_passes_through_d_all_the_time_is_no_stall(moves):
-    """Every look finds it in D with the same wchan; its counters or its wake-ups move."""
+    """Every look finds it in D with the same wchan, but its counters or its wake-ups move."""
     job = stalled(0)
     setattr(job.ranks[0], moves, {"io_per_s": 80e6, "wakes_per_s": 40.0}[moves])
     job.passes(45)
@@ -96,7 +96,7 @@ def test_a_disk_that_answers_once_in_a_while_begins_anew():
 
 
 def test_without_waiters_it_is_a_warning_after_half_a_minute():
-    """All ranks read their first batch; nobody is in a collective yet."""
+    """All ranks read their first batch, so no rank is in a collective yet."""
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:
@@ -130,7 +130,7 @@ def test_a_frozen_rank_in_state_d_is_stopped_and_not_stalled():
 
 def test_a_child_that_does_not_get_to_start_is_what_to_look_at():
     """subprocess.run of a program on a dead mount: vfork keeps the parent in D until the child has
-    begun.
+    called exec.
     """
     job = stalled(1, wchan="kernel_clone", syscall="vfork", file=None)
     job.passes(8)
@@ -157,7 +157,9 @@ def test_after_the_server_came_back_it_clears():
 
 
 def test_a_sleep_in_d_that_is_no_io_is_not_called_a_dead_disk():
-    """Frozen by a group that the relay cannot read: in D, in the nanosleep in which it was."""
+    """A cgroup that the relay cannot read froze it: it is in D, in the nanosleep that it was in
+    before.
+    """
     job = stalled(1, wchan="hrtimer_nanosleep", syscall="clock_nanosleep", file=None)
     job.passes(8)
 

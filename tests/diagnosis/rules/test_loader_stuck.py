@@ -1,4 +1,4 @@
-"""The worker that owes a batch: dead, stopped, in a lock, or only slow."""
+"""The worker that must deliver the next batch: dead, stopped, in a lock, or only slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ STUCK, ABSENT = "loader-stuck", "not-in-collective"
 
 
 def dump(job, rank, *frames, method="signal"):
-    """An automatic dump: the rank's stacks, and those of the worker that owes it."""
+    """An automatic dump: the stacks of the rank and of the worker that must deliver its next
+    batch.
+    """
     at = unix_ns(job.now)
     main = ThreadStack(
         (StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True
@@ -32,7 +34,7 @@ def dump(job, rank, *frames, method="signal"):
 
 
 def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
-    """OpenCV's pool was forked with its mutex held: the first batch never came, on one rank of
+    """OpenCV's pool was forked with its mutex held, so the first batch never came, on one rank of
     three.
     """
     job = starving()
@@ -71,8 +73,8 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
 
 @pytest.mark.parametrize("begins", ["_bootstrap", "BaseProcess._bootstrap"])
 def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins):
-    """A dataset that is a library's: the program's only frames on that stack are those from before
-    the fork.
+    """A library provides the dataset. The program's only frames on that stack are from before the
+    fork.
     """
     job = starving()
     job.passes(3)
@@ -93,7 +95,7 @@ def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins)
 
 
 def test_it_is_never_called_by_another_kind_before():
-    """A verdict that changes its mind after a second is read twice and believed less."""
+    """If a verdict changes after a second, people read it twice and trust it less."""
     job = starving()
     job.passes(20)
 
@@ -163,7 +165,7 @@ def test_what_keeps_the_worker_is_reported(worker, says, advice):
 
 
 def test_the_lock_of_a_futex_is_not_a_child():
-    """The kernel calls the one futex_do_wait and the other do_wait."""
+    """The kernel's wchan is futex_do_wait for one of them and do_wait for the other."""
     assert wait_of(ProcessState(None, 1, "S", "futex_do_wait")) == ("lock", "waiting for a lock")
     assert wait_of(ProcessState(None, 1, "S", "do_wait")) == (
         "child",
@@ -184,7 +186,7 @@ def test_the_lock_of_a_futex_is_not_a_child():
     ids=["decoding", "reading a slow disk", "downloading"],
 )
 def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
-    """A video of nine seconds; the file server is slow today."""
+    """A video takes nine seconds because the file server is slow today."""
     job = starving(**worker)
     job.passes(25)
 
@@ -202,7 +204,7 @@ def test_a_worker_that_polls_with_a_sleep_does_not_work():
 
 
 def test_a_worker_that_works_now_and_then_is_not_stuck():
-    """A burst every three seconds: the limit begins anew with each."""
+    """A burst comes every three seconds, and the time limit begins anew with each."""
     job = starving()
     for _ in range(8):
         job.ranks[1].worker = {"workers_cpu_ns": 0.5 * 10**9}
@@ -215,7 +217,7 @@ def test_a_worker_that_works_now_and_then_is_not_stuck():
 
 
 def test_a_worker_that_stops_working_becomes_stuck():
-    """It decoded for ten seconds, then a lock."""
+    """It decoded for ten seconds, then it waited for a lock."""
     job = starving(cores=0.5, wchan="futex_do_wait")
     job.passes(10)
     job.ranks[1].worker, job.ranks[1].cores = {"workers_cpu_ns": 0}, 0.004
@@ -226,7 +228,7 @@ def test_a_worker_that_stops_working_becomes_stuck():
 
 
 def test_a_dataset_in_the_rank_itself_stays_not_in_collective():
-    """num_workers=0: there is no worker to look at."""
+    """With num_workers=0 there is no worker to look at."""
     job = starving()
     job.ranks[1].loader = replace_loader(
         job.ranks[1].loader,
@@ -243,7 +245,7 @@ def test_a_dataset_in_the_rank_itself_stays_not_in_collective():
 
 
 def test_where_no_worker_can_be_named_it_stays_not_in_collective():
-    """A torch that keeps its tasks under other names."""
+    """This torch keeps its tasks under other names."""
     job = starving()
     job.ranks[1].loader, job.ranks[1].worker = (
         replace_loader(job.ranks[1].loader, owing_pid=None),
@@ -262,7 +264,7 @@ def test_a_stopped_rank_explains_its_own_wait():
     assert job.kinds() == [("critical", "rank-stopped", (1,))]
 
 
-# -- nobody waits for it
+# -- no rank waits for it
 
 
 def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds():
@@ -287,7 +289,7 @@ def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds(
 
 
 def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
-    """The same dataset on all ranks: all of them deadlocked at the first batch, and nobody waited
+    """All ranks use the same dataset. All of them deadlocked at the first batch, and no rank waited
     in a collective.
     """
     job = FakeJob(2)
@@ -306,9 +308,7 @@ def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
 
 
 def test_all_ranks_in_loaders_that_wait_for_something_outside_is_no_more_than_a_warning():
-    """Trainers that wait for rollouts: their workers read a socket, or stand behind the one that
-    does.
-    """
+    """Trainers wait for rollouts: their workers read a socket, or wait behind the one that does."""
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].waits_for_batch(wchan="futex_do_wait", locked=1)
@@ -333,7 +333,7 @@ def test_a_stopped_or_dead_worker_is_critical_though_nobody_waits_yet(state):
 
 
 def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_stall():
-    """A background prefetcher waits in the DataLoader all the time; steps go on."""
+    """A background prefetcher waits in the DataLoader all the time, and the steps go on."""
     job = FakeJob(2)
     job.trains(10)
     rank = job.ranks[0]
@@ -345,7 +345,7 @@ def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_sta
 
 
 def test_a_main_thread_that_takes_batches_from_a_thread_which_fetches_ahead_is_stuck_by_the_worker_too():  # noqa: E501
-    """Queue.get in the main thread, the DataLoader in the other."""
+    """The main thread is in Queue.get, the other thread in the DataLoader."""
     job = starving()
     job.ranks[1].stands_at("main", activity="other", waits_on="queue")
     job.passes(9)
@@ -365,8 +365,8 @@ def test_a_main_thread_that_is_elsewhere_is_not_explained_by_a_loader_of_another
 
 
 def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
-    """The loop was left early, and a worker stood in a read that does not return: join, five
-    seconds each.
+    """The loop was left early while a worker was in a read that does not return. Each worker's join
+    takes five seconds.
     """
     job = starving(wchan="wait_woken")
     job.ranks[1].loader = replace_loader(
@@ -386,7 +386,7 @@ def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
 
 
 def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_elsewhere():
-    """The program holds on to it, and a worker of it hangs in its exit."""
+    """The program holds a reference to it, and one of its workers hangs in its exit."""
     job = starving(wchan="wait_woken")
     rank = job.ranks[1]
     rank.loader = replace_loader(

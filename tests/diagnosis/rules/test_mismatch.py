@@ -1,4 +1,4 @@
-"""At one sequence number the ranks called different things."""
+"""At one sequence number the ranks called different collectives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.jobs import FakeJob
 
 
 def mismatch(odd, usual, world_size=4, number=2):
-    """All ranks enter the next collective, one of them another one."""
+    """All ranks enter the next collective, but one of them enters a different one."""
     job = FakeJob(world_size)
     job.trains(10)
     for rank in job.ranks:
@@ -63,8 +63,8 @@ def test_another_dtype_is_a_mismatch():
 
 
 def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later():
-    """Rank 2 gave 4 values, the others 8: on rank 2 it returned, and rank 2 stands in the *next*
-    one, looking ahead.
+    """Rank 2 gave 4 values, the others 8. The collective returned on rank 2, which is now in the
+    *next* one and looks ahead.
     """
     job = FakeJob(4)
     job.trains(10)
@@ -98,7 +98,7 @@ def test_an_extra_collective_on_one_rank_is_named_at_the_first_that_differs():
 
 
 def test_without_a_majority_all_are_named():
-    """Of two ranks nobody can say which one is wrong."""
+    """If there are two ranks, it is not known which one is wrong."""
     job = mismatch({"op": "broadcast"}, {"op": "all_reduce"}, world_size=2, number=1)
     job.passes(4)
 
@@ -108,7 +108,7 @@ def test_without_a_majority_all_are_named():
 
 
 def test_the_mismatch_explains_the_rank_that_seems_to_stand_elsewhere():
-    """One root cause is one finding, also when the smaller side went on to compute."""
+    """One root cause is one finding, also if the smaller side went on to compute."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].passes_through(op="broadcast")
@@ -139,8 +139,8 @@ def test_equal_calls_are_no_mismatch():
     "op", ["all_to_all", "gather", "scatter", "all_gather_into_tensor_coalesced"]
 )
 def test_collectives_whose_sizes_differ_by_design_are_no_mismatch(op):
-    """all_to_all with uneven splits: a mixture of experts sends every rank another number of
-    tokens.
+    """all_to_all with uneven splits: a mixture of experts sends a different number of tokens to
+    each rank.
     """
     job = mismatch({"op": op, "sizes": ((5,),)}, {"op": op, "sizes": ((7,),)})
     job.passes(4)
@@ -172,7 +172,9 @@ def test_different_sizes_in_different_groups_are_no_mismatch():
 
 
 def test_different_calls_that_all_passed_are_no_finding():
-    """Divergent branches with find_unused_parameters: unlike calls, and the job moves."""
+    """Divergent branches with find_unused_parameters: the calls differ, and the job makes
+    progress.
+    """
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].passes_through(op="all_reduce")

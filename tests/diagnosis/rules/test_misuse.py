@@ -1,4 +1,4 @@
-"""Wrong use seen in passing: samplers, epochs, backends, many small collectives."""
+"""Misuse that the reports show by the way: samplers, epochs, backends, many small collectives."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_shards_other_samplers_validation_and_other_groups_are_left_in_peace(oth
 
 
 def test_tensor_parallel_ranks_read_the_same_data_by_design():
-    """Gradients are averaged among ranks 0 and 2, and among 1 and 3: each pair has a part of its
-    own.
+    """Gradients are averaged among ranks 0 and 2, and among 1 and 3. Each pair has its own part of
+    the data.
     """
     job = fed(**PLAIN, group=["a", "b", "a", "b"], first=["x", "x", "y", "y"])
     job.new_group("a", 0, 2)
@@ -137,8 +137,8 @@ def test_gradients_on_gpus_that_go_through_gloo_are_reported():
     [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}],
 )
 def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_gpu_are_no_misuse(given):
-    """A second group of gloo for barriers is everybody's; and NCCL refuses two ranks on one
-    card.
+    """Many programs have a second group of gloo for barriers; and NCCL refuses two ranks on one
+    GPU.
     """
     job = on_gloo(**given)
     job.trains(10)
@@ -182,14 +182,14 @@ def test_who_communicates_too_often_is_shown_the_line_that_does():
 
 
 def test_a_healthy_job_on_nccl_with_many_buckets_is_not_sync_bound():
-    """The host is ahead: enqueued is more than completed at nearly every look
-    (kWatchdogThreadSleepMillis).
+    """The host runs ahead: the enqueued number is larger than the completed one at nearly every
+    look (kWatchdogThreadSleepMillis).
     """
     assert communicating(0.95, backend="nccl").ever() == []
 
 
 def test_waiting_for_each_other_is_not_communication():
-    """Lengths that vary: another rank is the last each time."""
+    """Lengths vary, so each time another rank is the last."""
     assert communicating(0.8, lateness_ms=4.0).ever() == []
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on jobs under MPI, where whoever waits uses a whole core for that."""
+"""Verdicts on jobs under MPI, where a waiting rank uses a whole core."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
 
 
 def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
-    """The first lowercase allreduce on a communicator silences the agent: it is in a call, not
-    frozen.
+    """The first lowercase allreduce on a communicator holds the GIL, so the agent is silent. The
+    rank is still in a call of MPI, and must not be called frozen.
     """
     job = MpiJob()
     job.passes(10)
@@ -97,7 +97,7 @@ def test_barrier_and_its_lowercase_twin_are_one_collective():
 
 
 def test_who_waits_for_a_broadcast_waits_for_its_root_alone():
-    """Rank 1 has not come either, but from it nothing is due."""
+    """Rank 1 has not joined either, but its message is not awaited."""
     job = MpiJob(3)
     job.passes(10)
     job.in_collective("bcast", 2, peer=0)
@@ -131,8 +131,8 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
 
 
 def test_a_collective_that_one_side_has_passed_is_compared_from_memory():
-    """A small bcast is over for its root at once; what the others call at that number is something
-    else.
+    """A small bcast returns at once on its root. The others' call at that number is a different
+    one.
     """
     job = MpiJob(2)
     job.passes(10)
@@ -193,7 +193,7 @@ def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
 
 
 def _started(job: MpiJob, number: int, *names: str) -> None:
-    """It waits for collectives that it has started: of these only names and numbers are known."""
+    """It waits for collectives that it has started. Only their names and numbers are known."""
     parts = tuple(MpiPart(name, WORLD, job.done + 1 + place) for place, name in enumerate(names))
     job.inside(number, job.call("Waitall", parts=parts, parts_total=len(parts)))
 
@@ -209,7 +209,7 @@ def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_doe
 
 
 def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_for_it():
-    """MPI moves on only while the ranks are in it."""
+    """MPI makes progress only while the ranks are inside its calls."""
     job = MpiJob(2)
     job.passes(10)
     _started(job, 0, "Ibcast", "Iallreduce")
@@ -228,7 +228,7 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
     [("stands_at", [("critical", "not-in-collective", (1, 2))]), ("works_at", [])],
 )
 def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_make_no_progress(third, kinds):
-    """Which ranks share the window is not known."""
+    """It is not known which ranks share the window."""
     job = MpiJob(3)
     job.passes(10)
     job.inside(0, job.call("Win.Fence"))

@@ -1,4 +1,4 @@
-"""Verdicts on MPI jobs of which some ranks are done, or leave without MPI_Finalize."""
+"""Verdicts on MPI jobs in which some ranks are done, or leave without MPI_Finalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on MPI ranks that send to single ranks and receive from them, or from anybody."""
+"""Verdicts on MPI ranks that send to single ranks, and receive from one rank or from any rank."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_halves_of_two_sendrecvs_that_miss_each_other_are_named():
 
 
 def test_of_several_requests_only_those_that_are_owed_are_waited_for():
-    """Rank 1 has sent its part and computes on; rank 2 sleeps."""
+    """Rank 1 has sent its part and goes on computing. Rank 2 sleeps."""
     job = MpiJob(3)
     job.passes(10)
     job.waits_for(
@@ -135,7 +135,7 @@ def test_the_receive_is_told_where_a_request_to_send_is_open_too():
     ],
 )
 def test_a_master_waits_for_its_last_worker_where_that_cannot_be_at_work(waits_on, wchan, kinds):
-    """Workers that run another program or talk to a server need no CPU, and that is their work."""
+    """Workers that run another program or call a server use no CPU, and still work."""
     job = MpiJob(3)
     job.passes(10)
     job.in_single(0, "recv", None, None)

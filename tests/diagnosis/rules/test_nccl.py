@@ -1,5 +1,5 @@
-"""What NCCL says of itself as evidence: its status service, its communicators being built, torch's
-watchdog.
+"""What NCCL reports about itself, as evidence: its status service, communicators under
+construction, torch's watchdog.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.relay.gpus.answers import ANSWERS
 
 
 def recorded(job, name):
-    """What it really answered, of processes of this job."""
+    """The recorded answer of the service, with the processes of this job."""
     text = (ANSWERS / name).read_text()
     said = parse_json(text) if name.endswith(".json") else parse_text(text)
     world = [one for one in said.communicators if one.size in (0, 4)]
-    # 2.24 does not tell the number of the process that it misses.
+    # 2.24 does not report the number of the missing process.
     pids = {
         rank.pid: 4800 + (rank.number if rank.number >= 0 else 2)
         for one in world
@@ -125,8 +125,8 @@ def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
     [("2.30.7/dead.json", (2,)), ("2.28.9/left.json", ()), ("2.28.9/cut-off.json", ())],
 )
 def test_gone_is_who_does_not_answer(name, ranks):
-    """Not who has left a communicator; nor all others, where one that was stopped for long has
-    answered: NCCL takes nobody back.
+    """A rank that has left a communicator is not gone. If the rank that answers was stopped for
+    long, the others are not gone either: NCCL does not accept a rank again.
     """
     job = nccl_job()
     job.trains(2)
@@ -158,7 +158,7 @@ def test_who_has_launched_more_than_all_others_is_named():
 
 
 def test_ranks_with_one_pid_are_distinguished_by_their_numbers_in_a_communicator_of_all():
-    """Each container has a process 1."""
+    """Each container has a process with pid 1."""
     job = FakeJob(4, hosts=4)
     job.trains(2)
     addresses = [f"10.0.0.{number}" for number in range(4)]
@@ -193,8 +193,8 @@ def test_a_service_that_did_not_answer_is_reported():
 
 
 def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
-    """C code holds the interpreter of rank 2 for ever: its agent is silent, NCCL's own thread is
-    not.
+    """C code holds the GIL of rank 2 for ever. Its agent is silent, but NCCL's own thread
+    answers.
     """
     job = nccl_job()
     job.trains(10)
@@ -210,7 +210,7 @@ def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
 
 
 def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
-    """get_error says REMOTE_ERROR on three ranks; nobody's process is gone on this host."""
+    """get_error returns REMOTE_ERROR on three ranks, and no process is gone on this host."""
     job = nccl_job()
     job.trains(10)
     job.ranks[3].trains = False

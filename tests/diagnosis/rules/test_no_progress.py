@@ -1,5 +1,5 @@
-"""A job that made steps and makes none: what is said where no rule knows why, and the long pauses
-that are no fault.
+"""A job that made steps and now makes none: the finding where no rule knows why, and the long
+pauses that are no fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOCK = "/home/ada/.cache/torch_extensions/cpu/scan/lock"
 
 
 def makes_groups(job, lines):
-    """Each rank is inside new_group, called from the line of its own."""
+    """Each rank is inside new_group, called from a line of its own."""
     for rank, line in zip(job.ranks, lines, strict=True):
         since = {"since_unix_ns": unix_ns(job.now)}
         rank.stands_at(
@@ -31,7 +31,7 @@ def makes_groups(job, lines):
 
 
 def waits_at_prompt(rank):
-    """The kernel's word for a thread in input()."""
+    """The kernel's wchan of a thread in input()."""
     rank.wchan = "n_tty_read"
 
 
@@ -39,7 +39,7 @@ def waits_at_prompt(rank):
 
 
 def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
-    """`if rank != 2: dist.new_group(...)`, then one more for all: every rank is inside some
+    """`if rank != 2: dist.new_group(...)`, then one more for all: every rank is inside a
     new_group.
     """
     job = trained(3)
@@ -76,7 +76,7 @@ def test_it_is_a_warning_from_twenty_seconds_and_critical_from_a_minute():
 
 
 def test_a_job_whose_first_calls_differ_has_made_no_progress_ever_and_is_found_too():
-    """The groups are made right after init_process_group: there has been no step and no
+    """The groups are made right after init_process_group, before the first step and the first
     collective.
     """
     job = FakeJob(3)
@@ -101,9 +101,7 @@ def test_where_no_class_is_larger_all_ranks_are_marked():
 
 
 def test_a_rank_outside_of_all_calls_is_marked_though_half_of_them_are_there():
-    """Send and receive on NCCL: for whom they wait is not known, but these ranks do wait for
-    somebody.
-    """
+    """Send and receive on NCCL: the awaited rank is not known, but these ranks do wait for one."""
     job = trained(4)
     for rank in job.ranks:
         rank.stands_at("exchange", callee="recv", waits_on="p2p", activity="collective")
@@ -116,7 +114,7 @@ def test_a_rank_outside_of_all_calls_is_marked_though_half_of_them_are_there():
 
 
 def test_a_rule_that_knows_more_replaces_it():
-    """The wait in a collective becomes known only after a while."""
+    """The wait in a collective is only known after a while."""
     job = trained(3)
     all_stand(job, waits_on="p2p")
     job.passes(30)
@@ -144,8 +142,8 @@ def test_all_ranks_in_a_lock_are_found():
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stale_lock_file_is_named(begun):
-    """A build of an extension was killed; before the first step, too, all ranks wait for its lock
-    file to go away.
+    """A build of an extension was killed, and all ranks wait for the removal of its lock file. This
+    may happen before the first step too.
     """
     job = trained(2) if begun else FakeJob(2)
     all_stand(
@@ -191,8 +189,8 @@ def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
 
 
 def test_all_ranks_in_one_call_of_the_file_system_are_found():
-    """A named pipe on a share that nobody opens for writing: state S, so no rule of disks
-    speaks.
+    """A named pipe on a network share has no writer. The rank is in state S, so no rule of disks
+    applies.
     """
     job = trained(2)
     all_stand(job, "read_labels")
@@ -208,8 +206,8 @@ def test_all_ranks_in_one_call_of_the_file_system_are_found():
 
 
 def test_all_ranks_in_one_dead_file_system_become_critical():
-    """Nobody waits for them in a collective, so each for itself is a warning; the job stands all
-    the same.
+    """No rank waits for them in a collective, so each by itself is a warning. Still the whole job
+    makes no progress.
     """
     job = trained(2)
     for rank in job.ranks:
@@ -237,7 +235,7 @@ def test_a_question_in_the_middle_of_a_training_is_found():
 
 
 def test_an_interpreter_at_its_prompt_is_idle():
-    """Cells of a notebook have trained; now nobody types."""
+    """Cells of a notebook have trained. Now the user types nothing."""
     job = trained(2)
     for rank in job.ranks:
         rank.stands_at("select", "/usr/lib/python3.11/selectors.py", 468, waits_on="asyncio")
@@ -326,7 +324,9 @@ def test_ten_of_its_steps_are_no_pause():
 
 
 def test_a_pause_that_it_has_made_twice_is_usual():
-    """After each epoch it waits 50 s for a server that evaluates: the third time is no news."""
+    """After each epoch the job waits 50 s for a server that evaluates. The third time this is
+    expected.
+    """
     job = trained(2)
     for _ in range(2):
         all_stand(job, "evaluate_elsewhere", waits_on="lock")
@@ -356,7 +356,7 @@ def test_a_long_validation_on_all_ranks_is_silent_and_an_info_in_the_end():
 
 
 def test_one_line_of_c_for_minutes_is_a_warning_and_never_critical():
-    """A tokenizer, or a library that spins while it waits: from outside they look the same."""
+    """A tokenizer, or a library that spins while it waits: both look the same from outside."""
     job = trained(2)
     for rank in job.ranks:
         rank.works_at("tokenize", callee="encode_batch")
@@ -367,8 +367,8 @@ def test_one_line_of_c_for_minutes_is_a_warning_and_never_critical():
 
 @pytest.mark.parametrize(("asleep", "found"), [(True, [("warning", KIND, (1,))]), (False, [])])
 def test_ranks_that_spin_for_their_gpus_wait_where_another_rank_sleeps(asleep, found):
-    """Seen on an H100: inside CUDA graphs no number tells who waits for whom. Where all only wait
-    for their GPUs, a kernel may take long.
+    """Seen on an H100: inside CUDA graphs no number shows which rank waits for which. Where all
+    ranks only wait for their GPUs, a kernel may take long.
     """
     job = trained(3)
     for rank in job.ranks:
@@ -412,7 +412,7 @@ def test_trainers_that_wait_for_an_engine_outside_of_the_job_are_a_warning_for_f
 
 
 def test_what_follows_a_training_that_is_over_is_not_critical_soon():
-    """All groups are destroyed; the results are uploaded by another process."""
+    """All groups are destroyed, and another process uploads the results."""
     job = trained(2)
     all_stand(job, "upload", waits_on="child")
     for rank in job.ranks:

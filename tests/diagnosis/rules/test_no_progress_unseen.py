@@ -9,7 +9,7 @@ from tests.jobs import FakeJob, unix_ns
 
 
 def half_seen(outside=True, **standing):
-    """Of four ranks, 0 and 1 are on this host, and they stand."""
+    """Of four ranks, 0 and 1 are on this host, and they make no progress."""
     job = FakeJob(4, absent=(2, 3))
     job.trains(6)
     for rank in job.ranks[:2]:
@@ -27,7 +27,7 @@ def half_seen(outside=True, **standing):
     ],
 )
 def test_the_ranks_that_are_seen_are_a_warning_that_says_who_was_not_seen(standing):
-    """A rank was killed before the look, or the others are on other hosts. It was silence."""
+    """A rank was killed before the look, or the others are on other hosts. There was no finding."""
     job = half_seen(**standing)
     job.passes(300)
 
@@ -39,7 +39,9 @@ def test_the_ranks_that_are_seen_are_a_warning_that_says_who_was_not_seen(standi
 
 
 def test_ranks_that_wait_for_work_from_outside_are_idle_but_something_is_to_be_done():
-    """Ranks of a server, or ranks that wait for a key that a killed rank would have set."""
+    """These may be ranks of a server, or ranks that wait for a key that a killed rank would have
+    set.
+    """
     job = half_seen(function="serve", line=11, waits_on="socket")
     for rank in job.ranks[:2]:
         rank.says["iteration"] = None

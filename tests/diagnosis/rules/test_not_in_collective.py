@@ -1,5 +1,5 @@
-"""Others wait in a collective that a rank has not joined: who is blamed, how loudly, and who is
-not.
+"""Others wait in a collective that a rank has not joined: which rank is blamed, how severely, and
+which ranks are not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.jobs import WORLD, FakeJob, trained, unix_ns
 
 
 def hang(before_s=10.0):
-    """Four ranks train, then rank 2 stands in user code and the others wait for it."""
+    """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
     job = FakeJob(4)
     job.trains(before_s)
     job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
@@ -21,8 +21,8 @@ def hang(before_s=10.0):
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
-    """ "Training just hangs": rank 2 waited for a licence server, and NCCL's timeout named the
-    other three.
+    """The user reported that training just hangs: rank 2 waited for a license server, and NCCL's
+    timeout named the other three.
     """
     job = hang()
     job.passes(8)
@@ -75,7 +75,7 @@ def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
 
 
 def test_a_rank_that_visibly_works_is_a_warning_first():
-    """Rank 0 validates while the others wait in a barrier: every other job does, once an epoch."""
+    """Rank 0 validates while the others wait in a barrier. Many jobs do that, once an epoch."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].works_at("validate", "/home/ada/eval.py", 31)
@@ -113,7 +113,9 @@ def test_a_rank_that_works_without_end_becomes_critical():
 def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_one(
     cores, seconds, severity
 ):
-    """Rank 0 fetches a data set at 1 MB/s: after a minute that was critical, as an endless loop."""
+    """Rank 0 downloads a data set at 1 MB/s. After a minute that was critical, like an endless
+    loop.
+    """
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].works_at("fetch")
@@ -135,7 +137,7 @@ def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
 
 
 def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
-    """A checkpoint of 40 GB over NFS: no CPU, but a steady stream of bytes."""
+    """A checkpoint of 40 GB goes over NFS, with no CPU time but a steady stream of bytes."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].stands_at("save_checkpoint", waits_on="file")
@@ -153,8 +155,8 @@ def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
 def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(
     waits_on, wakes_per_s, severity
 ):
-    """Rank 0 fetches the weights: no CPU to speak of, nothing in the I/O counters, but each chunk
-    wakes it.
+    """Rank 0 downloads the weights: hardly any CPU time, nothing in the I/O counters, but each
+    chunk wakes the process.
     """
     job = FakeJob(4)
     job.trains(10)
@@ -203,7 +205,9 @@ def test_two_culprits_are_one_finding():
 
 
 def test_a_chain_of_groups_ends_at_the_one_that_waits_for_nobody():
-    """0 waits for 1 in the tensor group, 1 waits for 2 in the data group: only 2 is to blame."""
+    """Rank 0 waits for 1 in the tensor group, and 1 waits for 2 in the data group. Only 2 is to
+    blame.
+    """
     job = FakeJob(4)
     job.new_group("tp", 0, 1)
     job.new_group("dp", 1, 2)
@@ -232,8 +236,8 @@ def test_members_of_another_group_are_not_blamed_for_not_being_in_it():
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
-    """gloo's sequence counts p2p too: the pipeline's first stage stood at #1203, the last at #400,
-    both in #100.
+    """gloo's sequence counts p2p too. The pipeline's first stage was at #1203, the last at #400,
+    and both were in collective 100.
     """
     job = FakeJob(2)
     job.ranks[0].standings[WORLD].offset = 800
@@ -248,9 +252,7 @@ def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
 
 
 def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
-    """A pipeline stage in recv waits too; whose fault that is cannot be told from sequence
-    numbers.
-    """
+    """A pipeline stage in recv waits too. Sequence numbers do not show which rank is at fault."""
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].stands_at("forward_backward", callee="recv", waits_on="p2p", activity="collective")
@@ -261,7 +263,7 @@ def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
 
 
 def test_an_asynchronous_collective_while_computing_holds_nobody_up():
-    """DDP's buckets are open most of the time of every healthy backward."""
+    """DDP's buckets are open for most of every healthy backward."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].works_at("train_step", activity="forward")
@@ -273,8 +275,8 @@ def test_an_asynchronous_collective_while_computing_holds_nobody_up():
 
 
 def test_a_rank_whose_agent_never_spoke_is_not_blamed():
-    """One node without ddtop installed: of its ranks nothing is known, so nothing is said about
-    them.
+    """One node has no ddtop installed. Nothing is known about its ranks, so there is no finding
+    about them.
     """
     job = FakeJob(4, absent=[3])
     job.trains(10)
@@ -340,7 +342,9 @@ def test_of_idle_ranks_at_several_places_none_is_reported():
 
 
 def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
-    """A thread that nobody ends keeps its process, and the launcher waits for that."""
+    """A thread that does not end keeps its process alive, and the launcher waits for that
+    process.
+    """
     job = FakeJob(3)
     job.trains(10)
     for rank in (0, 2):
@@ -356,7 +360,7 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
 
 
 def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
-    """Uneven inputs: rank 3 had one batch fewer, and stands in its exit handlers."""
+    """Uneven inputs: rank 3 had one batch fewer, and is in its exit handlers."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[3].leaves()
@@ -420,7 +424,7 @@ def test_the_kernels_own_word_says_what_it_waits_on(wchan, text):
 
 
 def test_a_server_that_does_not_answer_is_named():
-    """A metrics server took the connection, and the call had no timeout."""
+    """A metrics server accepted the connection, and the call had no timeout."""
     job = hang()
     job.ranks[2].seen_outside = {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:8080"}
     job.passes(8)
@@ -438,8 +442,8 @@ def test_a_server_that_does_not_answer_is_named():
 
 
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
-    """/proc of another user's container cannot be read: unknown is treated as working, never as
-    standing still.
+    """/proc of another user's container cannot be read. Unknown counts as working, never as
+    stuck.
     """
     job = hang()
     job.look_at_hosts = lambda: None
@@ -464,7 +468,7 @@ def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
 def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_look_at(
     place, outside
 ):
-    """An asynchronous all_reduce that the others have not joined is open on it, too; it does not
+    """It also has an open asynchronous all_reduce that the others have not joined, but it does not
     wait for that one.
     """
     job = FakeJob(3)
@@ -483,7 +487,9 @@ def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_l
 
 @pytest.mark.parametrize("place", [{"waits_on": "lock"}, {"waits_on": "future"}, {}])
 def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_waiter(place):
-    """Its main thread joins the thread that communicates, or waits in C where no frame tells."""
+    """Its main thread joins the thread that communicates, or waits in C, where no frame shows
+    it.
+    """
     job = FakeJob(3)
     job.trains(10)
     job.others_wait(2)
@@ -521,7 +527,9 @@ def test_a_rank_that_does_not_come_to_a_split_of_all_ranks_is_named():
 
 
 def test_who_is_missing_in_the_split_of_a_part_is_not_guessed():
-    """The members of that part are not known: the rank elsewhere may be none of them."""
+    """The members of the new group are not known. The rank that is elsewhere may not be one of
+    them.
+    """
     job = trained()
     splits(job, 2, tag=OF_MEMBERS_ONLY)
     job.passes(8)

@@ -1,4 +1,4 @@
-"""Where the awaited rank is instead, as the process, its stacks and the kernel tell it."""
+"""Where the awaited rank is instead, as its process, its stacks and the kernel show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ranks import Standing
 
 
 def hang():
-    """Four ranks train, then rank 2 stands in user code and the others wait for it."""
+    """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
@@ -22,7 +22,7 @@ def hang():
 
 
 def test_a_full_garbage_collection_is_named_with_its_time():
-    """Four million objects of a tokenizer: every full collection took 7 s, on one rank at a
+    """A tokenizer has four million objects. Every full collection took 7 s, on one rank at a
     time.
     """
     job = hang()
@@ -46,7 +46,9 @@ def test_a_full_garbage_collection_is_named_with_its_time():
 
 
 def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
-    """C held the GIL: the agent saw the line before, faulthandler wrote the line it is at."""
+    """C code held the GIL. The agent reported the line before, faulthandler wrote the current
+    line.
+    """
     job = hang()
     job.ranks[2].freezes()
     job.ranks[2].wchan = "hrtimer_nanosleep"
@@ -75,7 +77,7 @@ def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
 
 
 def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
-    """An atexit handler that uploads logs: the agent has said goodbye, the process has not."""
+    """An atexit handler uploads logs: the agent has ended, the process has not."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[3].stands_at("upload", line=99)
@@ -134,7 +136,7 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
 def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other_threads(
     waits_on, does
 ):
-    """TensorPipe's threads look into shared memory again and again while nobody answers."""
+    """TensorPipe's threads poll shared memory while no answer comes."""
     job = FakeJob(2)
     job.trains(10)
     job.ranks[1].works_at("pull", line=16, waits_on=waits_on)
@@ -152,7 +154,7 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
 
 
 def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
-    """Patience ran out on one rank: its DataLoader has more."""
+    """Early stopping ended the training on one rank, whose DataLoader has more batches."""
     job = FakeJob(3)
     job.trains(10)
     job.ranks[2].loader = Loader(workers=2)
@@ -189,8 +191,8 @@ def test_calls_that_cannot_be_judged_are_reported_in_the_number_of_their_ranks(l
 
 
 def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
-    """Its probe met a half-imported module and was switched off: it had "put in #0", and was called
-    the culprit.
+    """Its probe met a half-imported module and was switched off. The rank had "enqueued #0", and
+    was blamed.
     """
     job = hang()
     job.ranks[3].comes_back()
@@ -225,8 +227,8 @@ def test_a_rank_that_goes_on_in_another_group_works_whatever_its_cpu():
 
 
 def test_lines_that_trickle_in_through_a_pipe_are_work():
-    """Rank 0 reads what a converter writes, 33 lines a second; 30 KB/s show in no threshold for
-    I/O.
+    """Rank 0 reads the output of a converter, 33 lines a second. 30 KB/s are below every I/O
+    threshold.
     """
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 33.0
@@ -244,7 +246,7 @@ def test_a_pipe_in_which_nothing_comes_is_none():
 
 
 def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
-    """It came to the last barrier and left at once; the page says "exiting", the numbers are those
+    """It reached the last barrier and left at once. The page says "exiting", and the numbers are
     from before.
     """
     job = hang()
@@ -260,8 +262,8 @@ def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
 
 
 def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
-    """Rank 0 validates while the others gather their metrics: the first object collective of a job
-    whose gradients go through NCCL.
+    """Rank 0 validates while the others gather their metrics. That is the first object collective
+    of a job whose gradients go through NCCL.
     """
     job = trained(3)
     job.groups["0/gloo"] = Group("0/gloo", "default_pg (gloo)", (0, 1, 2), "gloo")
@@ -285,7 +287,7 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
 
 
 def test_a_rank_that_has_become_another_program_by_exec_has_left():
-    """A wrapper's `os.execvp`: the sockets stay open, and no C code holds the GIL."""
+    """A wrapper calls `os.execvp`: the sockets stay open, and no C code holds the GIL."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].stands_at("upload", "/home/ada/train.py", 71)
@@ -306,7 +308,7 @@ def test_a_rank_that_has_become_another_program_by_exec_has_left():
 
 
 def test_after_a_short_look_from_outside_nobody_is_said_to_work():
-    """A loop that polls sleeps between two looks, and its CPU time is not known yet."""
+    """A loop that polls sleeps at both looks, and its CPU time is not known yet."""
     job = FakeJob(2)
     waits = OutsideLook("collective", "all_reduce", unix_ns(job.now - 15), True)
     polls = OutsideLook(None, None, unix_ns(job.now), False, apart_looks=30)
@@ -324,7 +326,7 @@ def test_after_a_short_look_from_outside_nobody_is_said_to_work():
 
 
 def test_a_rank_that_was_last_seen_asleep_before_the_others_waited_is_not_blamed_yet():
-    """Seen at load 87: the relay got no CPU for 8 s, and its old look called a rank asleep that had
+    """Seen at load 87: the relay got no CPU for 8 s. By its old look a rank was asleep that had
     been woken since.
     """
     job = trained(3)

@@ -1,4 +1,5 @@
-"""Shapes of parallel training in which ranks wait for each other by design, and their broken twins.
+"""Shapes of parallel training in which ranks wait for each other by design, and broken versions of
+them.
 
 The same shapes as real programs, without a fault, for as long as you like:
 `DDTOP=1 torchrun --nproc-per-node 4 tests/end_to_end/programs/parallel.py uneven -1 0` (or `moe`,
@@ -15,7 +16,7 @@ from tests.ranks import Standing, place, unix_ns
 
 
 def meshed(outer, inner, rows=2, columns=2):
-    """A job on a mesh with these two dimensions; a group is called by its name and its first
+    """A job on a mesh with these two dimensions. A group is identified by its name and its first
     rank.
     """
     job = FakeJob(rows * columns)
@@ -44,7 +45,7 @@ def receives(rank, peer):
 
 
 def goes_on(job):
-    """Everyone has what it waited for."""
+    """All ranks have what they waited for."""
     for rank in job.ranks:
         rank.calls = []
         rank.comes_back()
@@ -92,7 +93,7 @@ def test_bubbles_of_a_deep_pipeline_are_no_fault():
                 receives(rank, before)
             order[0].works_at("forward", line=60)
             job.passes(2)
-            # One after the other has its input and computes.
+            # One stage after the other has its input and computes.
             for rank in order[1:]:
                 rank.calls = []
                 rank.works_at("forward", line=60)
@@ -105,7 +106,7 @@ def test_bubbles_of_a_deep_pipeline_are_no_fault():
 
 
 def test_experts_with_uneven_loads_are_no_fault():
-    """Each rank sends another number of tokens, and another rank comes late in each step."""
+    """Each rank sends another number of tokens, and in each step another rank is late."""
     job = meshed("dp", "ep")
     for step in range(20):
         late = job.ranks[step % 4]

@@ -1,4 +1,4 @@
-"""Ranks that are there and do not find each other: in the wrong place, twice, or at an old file."""
+"""Ranks that run and do not find each other: in the wrong place, twice, or at an old file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def another(job, number, pid, **told):
 
 
 def test_two_processes_with_one_number_are_named_with_both_pids():
-    """srun starts torchrun on each task, and none sets RANK: two are rank 1, and nobody is rank
-    2.
+    """srun starts torchrun in each task, and none sets RANK: two processes are rank 1, and none is
+    rank 2.
     """
     job = meets(3, absent=[2])
     all_enter(job, 0, 1)
@@ -41,7 +41,9 @@ def test_two_processes_with_one_number_are_named_with_both_pids():
 
 
 def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_ended():
-    """RANK=0 in both panes: the second one cannot listen, and dies; the first waits for rank 1."""
+    """Both panes have RANK=0. The second process cannot listen, and dies. The first waits for rank
+    1.
+    """
     job = meets(2, absent=[1])
     all_enter(job, 0)
     another(job, 0, 4902)
@@ -109,8 +111,8 @@ def test_of_two_ranks_with_two_ports_the_one_without_the_store_is_odd():
 
 
 def test_several_names_of_one_host_are_no_mismatch():
-    """localhost here, 127.0.0.1 there, and the host's own name on the third: all three have reached
-    the store.
+    """localhost on one rank, 127.0.0.1 on another, and the host's own name on the third: all three
+    have reached the store.
     """
     job = meets(3, environments={1: {"MASTER_ADDR": "localhost"}, 2: {"MASTER_ADDR": "node0"}})
     all_enter(job, 0)
@@ -130,7 +132,7 @@ def test_names_are_not_compared_where_nobody_looks_from_outside():
 
 
 def test_a_world_size_that_fewer_processes_contradict_is_the_odd_one():
-    """WORLD_SIZE=2 and WORLD_SIZE=3, and two processes."""
+    """One process has WORLD_SIZE=2, the other WORLD_SIZE=3."""
     job = meets(3, absent=[2])
     job.ranks[0].told["world_size"] = 2
     all_enter(job, 0, 1)
@@ -205,8 +207,8 @@ def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
 
 
 def test_a_store_behind_an_address_of_a_service_is_reached():
-    """Kubernetes: MASTER_ADDR is a service's, which no host has, and leads to rank 0 all the
-    same.
+    """Kubernetes: MASTER_ADDR is the address of a service. No host has it, but it leads to rank
+    0.
     """
     job = meets(2)
     all_enter(job, 0, 1, local=False)
@@ -271,7 +273,7 @@ STRANGER = {"listener_pid": 99, "listener_ours": False, "listener_command": "pyt
 def test_a_rank_that_fails_before_its_agent_has_reported_the_call_is_known_by_its_traceback(
     function, kind
 ):
-    """A port that is taken ends init_process_group within milliseconds."""
+    """A port that is in use ends init_process_group within milliseconds."""
     job = meets(2)
     all_enter(job, 1, **STRANGER)
     rank = job.ranks[0]
@@ -286,7 +288,9 @@ def test_a_rank_that_fails_before_its_agent_has_reported_the_call_is_known_by_it
 
 
 def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
-    """A run of yesterday still holds 29500: rank 0 dies, rank 1 talks to it for ever."""
+    """A run of yesterday still listens on 29500. Rank 0 dies, and rank 1 is connected to the wrong
+    store for ever.
+    """
     job = meets(2)
     all_enter(job, 1, **STRANGER)
     enter(job, 0)
@@ -318,7 +322,7 @@ def test_another_users_listener_is_named_by_its_number():
 
 
 def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():
-    """Two torchruns with --nnodes 2 on one machine: the store belongs to the first."""
+    """Two torchruns with --nnodes 2 run on one machine. The store belongs to the first."""
     job = meets(2)
     for rank in job.ranks:
         rank.told["environment"] |= {"GROUP_WORLD_SIZE": "2"}

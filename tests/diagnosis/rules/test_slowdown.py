@@ -95,7 +95,7 @@ def test_while_a_rank_is_blamed_for_a_hang_there_is_no_slowdown():
 
 
 def test_random_noise_of_a_healthy_job_does_not_trigger_it():
-    """Twenty percent of noise on each piece of half a minute, a thousand looks."""
+    """Each piece of half a minute has twenty percent of noise, and there are a thousand looks."""
     chance = random.Random(7)
 
     def noisy():

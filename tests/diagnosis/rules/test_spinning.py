@@ -1,4 +1,4 @@
-"""Ranks on NCCL that wait for their cards: their main threads spin in one line, and look like ranks
+"""Ranks on NCCL that wait for their GPUs: their main threads spin in one line, and look like ranks
 that compute.
 """
 
@@ -15,8 +15,8 @@ ITEM = {"function": "train_step", "line": 77}
 
 
 def on_nccl(job):
-    """A job on NCCL of whose cards nothing is known: no driver's library, MIG, or several ranks a
-    card.
+    """A job on NCCL without any data on its GPUs: no library of the driver, MIG, or several ranks
+    per GPU.
     """
     job.groups[WORLD] = msgspec.structs.replace(job.groups[WORLD], backend="nccl")
     for rank in job.ranks:
@@ -26,8 +26,8 @@ def on_nccl(job):
 
 
 def spin(job, *ranks, activity="other", timeout_ms=1_800_000):
-    """They have put in their next collective, and are in `loss.item()`, or in a launch whose queue
-    is full.
+    """They have enqueued their next collective, and are in `loss.item()`, or in a launch whose
+    queue is full.
     """
     for number in ranks:
         job.ranks[number].waits_in(timeout_ms=timeout_ms)
@@ -56,7 +56,7 @@ def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
 
 
 def test_on_gloo_a_thread_that_computes_in_one_line_waits_for_nothing():
-    """There a wait sleeps: what uses a core works."""
+    """On such a backend a wait sleeps, so a rank that uses a core works."""
     job = trained(4)
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3)
@@ -79,7 +79,7 @@ def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_gpu():
 
 
 def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_come_back_does_not_wait():  # noqa: E501
-    """A job that its cards hold up: all of its time goes by in loss.item()."""
+    """A job that its GPUs limit spends all of its time in loss.item()."""
     job = on_nccl(trained(4))
     for _ in range(20):
         spin(job, 0, 1, 2, 3)
@@ -95,9 +95,7 @@ def test_a_host_that_is_found_in_the_same_call_at_each_look_while_collectives_co
 
 
 def hung(cards, seconds=8):
-    """Rank 2 of eight sleeps, the others spin, and their cards show this from the next second
-    on.
-    """
+    """Rank 2 of eight sleeps, the others spin, and their GPUs show this from the next second on."""
     job = NcclJob()
     job.warms_up()
     job.ranks[2].stands_at("wait_for_licence", line=53)
@@ -118,7 +116,7 @@ def test_gpus_that_spin_confirm_it_within_ten_seconds():
 
 
 def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
-    """A small model leaves its card at 110 W, and a kernel that waits brings it to 180."""
+    """With a small model a GPU draws 110 W, and a kernel that waits raises that to 180."""
     job = NcclJob()
     job.runs(70, lambda second, rank: {"util_ratio": 0.3, "power_watts": 110.0, "sm_mhz": 1980})
     job.ranks[2].stands_at("wait_for_licence", line=53)
@@ -131,7 +129,7 @@ def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
 
 
 def test_while_the_gpus_of_those_that_wait_compute_nobody_is_late():
-    """Steps of half a minute: the hosts are far ahead of their cards."""
+    """Steps take half a minute, so the hosts are far ahead of their GPUs."""
     job = hung(COMPUTES, 30)
 
     assert [kind for _, kind, _ in job.ever()] == []
@@ -149,7 +147,7 @@ def everybody(cards, seconds=20):
 
 
 def test_a_collective_in_which_all_gpus_spin_is_stuck():
-    """A link is down: all are in it, and each burns a core and a card."""
+    """A link is down. All ranks are in the collective, and each uses a core and a GPU."""
     job = everybody(WAITS)
 
     assert (job.finding().severity, job.finding().kind) == ("critical", "collective-stuck")
@@ -157,7 +155,9 @@ def test_a_collective_in_which_all_gpus_spin_is_stuck():
 
 @pytest.mark.parametrize("watts", [620.0, 230.0])
 def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
-    """Also behind one that draws little all the time: a kernel that mostly reads memory."""
+    """This also holds behind a GPU that draws little all the time, because its kernel mostly reads
+    memory.
+    """
     cards = COMPUTES | {"power_watts": watts}
     job = NcclJob()
     job.runs(70, lambda second, rank: cards)
@@ -168,7 +168,7 @@ def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
 
 
 def test_where_nothing_is_known_of_the_gpus_a_collective_that_all_are_in_is_not_called_stuck():
-    """They may all compute for a minute."""
+    """All of them may compute for a minute."""
     job = on_nccl(FakeJob(4))
     job.trains(10)
     spin(job, 0, 1, 2, 3)
@@ -177,12 +177,12 @@ def test_where_nothing_is_known_of_the_gpus_a_collective_that_all_are_in_is_not_
     assert job.ever() == []
 
 
-# -- torch's watchdog ends those that wait
+# -- torch's watchdog ends the ranks that wait
 
 
 def aborted(after_s, *ranks):
-    """Rank 2 sleeps, and after that long these are ended by SIGABRT, of those that wait with a
-    timeout of a minute.
+    """Rank 2 sleeps. The others wait with a timeout of a minute, and after this time these ranks
+    are ended by SIGABRT.
     """
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
@@ -195,7 +195,7 @@ def aborted(after_s, *ranks):
 
 @pytest.mark.parametrize("first", [(0,), (0, 1, 3)])
 def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(first):
-    """Half an hour later the launcher's report says: rank 0, exit code -6."""
+    """Half an hour later the launcher reports rank 0, exit code -6."""
     job = aborted(60, *first)
     job.passes(1)
     then = {finding.ranks for finding in job.verdict().findings}
@@ -215,8 +215,9 @@ def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(firs
 
 
 def test_an_abort_before_the_timeout_is_a_crash_of_its_own():
-    """An assertion in a kernel, a double free: C++ aborts for reasons of its own. The hang before
-    it is not explained by it."""
+    """An assertion in a kernel, a double free: C++ code may abort for its own reasons. Such an
+    abort does not explain the hang before it.
+    """
     job = aborted(20, 0)
     job.passes(3)
 

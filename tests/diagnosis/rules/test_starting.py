@@ -1,4 +1,4 @@
-"""Ranks that wait in init_process_group for some that are not there."""
+"""Ranks that wait in init_process_group for ranks that have not joined."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
 
 
 def test_ranks_that_wait_for_less_than_eight_seconds_miss_nobody_yet():
-    """Somebody types the same line in four panes."""
+    """A person types the same line in four panes."""
     job = missing()
     job.passes(POLICY.init_missing_limit_s)
 
@@ -62,7 +62,7 @@ def test_a_rank_that_comes_at_last_ends_the_finding():
     [{"GROUP_WORLD_SIZE": "2"}, {"SLURM_NNODES": "4"}, {"LOCAL_WORLD_SIZE": "3"}, {"NNODES": "2"}],
 )
 def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables):
-    """Two nodes of which one has no ddtop: that rank may be there, and the wait have another
+    """One of two nodes has no ddtop. The rank there may run, and the wait may have another
     reason.
     """
     job = missing(**variables)
@@ -86,7 +86,7 @@ def test_a_rank_of_two_hosts_that_both_report_is_missing_for_certain():
 
 
 def test_while_another_rank_still_imports_nobody_is_missing():
-    """They come one after the other: the shell loop is still at work."""
+    """The ranks come one after the other, because the shell loop still runs."""
     job = early(4, absent=[3])
     enter(job, 0, 1)
     job.passes(9.5)
@@ -95,7 +95,7 @@ def test_while_another_rank_still_imports_nobody_is_missing():
 
 
 def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause():
-    """The post-mortem: torch's own error names nobody."""
+    """After the end, torch's own error names no rank."""
     job = missing()
     job.passes(12)
     for rank in job.ranks[:3]:
@@ -125,8 +125,8 @@ def late(**more):
 
 
 def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
-    """It waits for a licence server, before the group exists: torch would say nothing for half an
-    hour.
+    """The rank waits for a license server before the group exists. Torch would report nothing for
+    half an hour.
     """
     job = late()
     job.passes(8)
@@ -163,7 +163,9 @@ def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
 
 
 def test_an_import_that_waits_for_the_disk_is_no_standstill():
-    """Torch from a busy file server: seconds without CPU, in state D or between two reads."""
+    """Torch is imported from a busy file server: seconds without CPU time, in state D or between
+    two reads.
+    """
     job = early(3)
     job.ranks[2].stands_at("<module>", line=1, waits_on="import")
     enter(job, 0, 1)
@@ -182,7 +184,7 @@ def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
 
 
 def test_half_of_the_groups_own_timeout_makes_it_critical_sooner():
-    """timeout=timedelta(seconds=60): at 30 s it is time to say so."""
+    """With timeout=timedelta(seconds=60), the finding has to come at 30 s."""
     job = early(3)
     job.ranks[2].works_at("tokenise", line=12)
     for rank in job.ranks:
@@ -236,7 +238,7 @@ def test_a_rank_that_raised_before_init_is_the_cause_and_not_missing():
 
 
 def test_a_rank_that_left_in_good_order_before_init_left_early():
-    """if rank != 0: sys.exit(), in the wrong place."""
+    """`if rank != 0: sys.exit()` is in the wrong place."""
     job = early(3)
     enter(job, 0, 1)
     job.ranks[2].ends(0)
@@ -268,7 +270,7 @@ def test_who_has_communicated_and_meets_again_is_not_judged_here():
 
 
 def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
-    """Lightning's launcher and scripts of shells pause between two ranks."""
+    """Lightning's launcher and shell scripts pause between two ranks."""
     job = missing()
     job.host_says = {"launching": True}
     job.passes(56)
@@ -283,7 +285,7 @@ def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
 
 
 def test_a_child_without_a_number_is_named_by_its_pid():
-    """mp.spawn: who calls init is a rank, and this one sleeps before it."""
+    """mp.spawn: a process becomes a rank when it calls init. This one sleeps before that."""
     job = spawned()
 
     finding = job.finding()
@@ -294,7 +296,7 @@ def test_a_child_without_a_number_is_named_by_its_pid():
 
 
 def test_the_line_of_a_child_that_makes_no_progress_is_in_the_sentence():
-    """Without a number it has no agent; py-spy has read its stack."""
+    """Without a rank number it has no agent, so py-spy has read its stack."""
     slept = (StackFrame("sleep", "", 0), StackFrame("fetch_config", "/home/ada/late.py", 4))
     job = spawned(mark="of the same parent", frames=slept)
 
@@ -310,17 +312,16 @@ def test_a_child_without_a_number_that_works_is_a_warning():
 
 
 def test_a_child_that_wakes_now_and_then_is_a_warning():
-    """An import from a busy file server reads a little once a second, and uses no CPU to speak
-    of.
-    """
+    """An import from a busy file server reads a little once a second, and uses hardly any CPU."""
     job = spawned(switches_per_s=1)
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
 
 
 def test_a_child_that_gets_no_cpu_is_a_warning():
-    """It imports on a crowded host: it is always ready to run, and never wakes because it never
-    sleeps."""
+    """It imports on a crowded host: it is always ready to run, so it never sleeps and has no
+    wake-ups.
+    """
     job = spawned(cpu_per_s=0.01, state="R", mark="of the same parent", torch_loaded=True)
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
@@ -391,7 +392,7 @@ def test_the_way_to_the_store_is_in_the_evidence():
     )
 
 
-# -- not wrong yet
+# -- no fault yet
 
 
 def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
@@ -404,8 +405,8 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
 
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
-    """Between the first look that finds a wait and the second that agrees, nobody shall read that
-    none waits.
+    """Between the look that first finds a wait and the next one that confirms it, the text must not
+    say that no rank waits.
     """
     job = FakeJob(4)
     job.trains(10)

@@ -1,4 +1,4 @@
-"""A process in state T takes part in nothing."""
+"""A process in state T makes no progress at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_after_sigcont_it_clears():
 
 
 def test_a_stopped_rank_is_never_called_frozen_or_absent():
-    """It is silent and behind, too; those are what being stopped looks like."""
+    """It is also silent and behind, but both are consequences of being stopped."""
     job = stopped()
     job.passes(60)
 
@@ -75,7 +75,7 @@ def test_all_ranks_stopped_are_one_finding_without_victims():
 
 
 def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
-    """A checkpointing scheduler froze the step and forgot it: kill -CONT does nothing there."""
+    """A checkpointing scheduler froze the step and forgot it: kill -CONT has no effect then."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[1].stands_at("train_step")
@@ -106,7 +106,7 @@ def test_a_rank_held_by_a_debugger_is_distinguished_from_sigstop():
 
 
 def test_the_time_in_the_freezer_counts_from_the_freeze():
-    """It slept in the same state S long before."""
+    """It has slept in the same state S since long before."""
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:

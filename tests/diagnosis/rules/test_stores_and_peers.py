@@ -12,7 +12,7 @@ from tests.jobs import BASE, SECOND, FakeJob
 
 
 def dials(**more):
-    """Rank 1 has the store, and asks for rank 0 at an address that rank 0's other network has."""
+    """Rank 1 has the store, and tries to reach rank 0 at the address of rank 0's other network."""
     job = meets(2)
     job.ranks[0].told["environment"] |= {"GLOO_SOCKET_IFNAME": "docker0"}
     all_enter(job, 0, listens=("172.17.0.1:41234", "0.0.0.0:29500"))
@@ -49,7 +49,7 @@ def test_whoever_has_no_store_yet_does_not_know_its_peers():
 
 
 def test_ranks_that_gave_up_on_each_other_say_at_which_address():
-    """The host's own name leads to 127.0.1.1: each rank tells the others to come there."""
+    """The host's own name resolves to 127.0.1.1, and each rank gives that address to the others."""
     job = meets(2)
     all_enter(job, 0, 1)
     job.passes(2)
@@ -121,7 +121,9 @@ def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
     [{"bytes": 0}, {"bytes": None, "modified_unix_ns": None}, {"modified_unix_ns": BASE + SECOND}],
 )
 def test_a_file_that_is_empty_or_of_this_job_is_not_stale(more):
-    """Made by mkstemp a day ago; not there yet; written by rank 1 a moment ago."""
+    """The file was made by mkstemp a day ago, or does not exist yet, or rank 1 wrote it a moment
+    ago.
+    """
     job = meets(2, **file_store(**more))
     enter(job, 0, 1)
     job.passes(7)
@@ -186,12 +188,12 @@ def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
     assert job.ever() == []
 
 
-# -- all have come
+# -- all ranks have joined
 
 
 def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
-    """After a restart by torchrun the store had an address of the attempt before: both connected to
-    nobody, for half an hour.
+    """After a restart by torchrun the store had an address of the previous attempt. Both ranks
+    tried to connect to it for half an hour.
     """
     job = meets(2)
     all_enter(job, 0, 1)

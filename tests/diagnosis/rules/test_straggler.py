@@ -1,5 +1,5 @@
-"""One rank comes last at most steps: it is named, with its cost and its cause; healthy differences
-are not.
+"""One rank is late at most steps: it is named with its cost and its cause. Healthy differences are
+not findings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
 
 
 def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_strong_share():
-    """A busy neighbour for ten seconds."""
+    """Another program is busy for ten seconds."""
     job = job_with(share=0.18)
     job.trains(12)
     answers(job, slow=(1,), cost_ms=17.0)
@@ -243,7 +243,9 @@ def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_th
 
 
 def test_a_rank_that_lacks_a_cpu_like_all_others_is_slow_because_of_other_programs():
-    """Its samples differ by less than the wait, as they do where the scheduler decides."""
+    """Its samples differ by less than the wait, as is usual where the scheduler causes the
+    differences.
+    """
     job = job_with(share=0.5)
     crowded_by_others(job, cores=0.8, spots=(60, 42))
 
@@ -303,7 +305,7 @@ def test_a_viewer_that_joins_later_reads_the_same(slow):
 
 
 def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
-    """A pipeline: the first stage is the last to finish its step, by design."""
+    """A pipeline: by design the first stage is the last to finish its step."""
     job = job_with()
     for rank in job.ranks:
         rank.standings["0"].offset = 40
@@ -318,8 +320,8 @@ def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
     ("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])]
 )
 def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
-    """Uneven inputs under Join: the rank with the most batches comes last into every collective, by
-    design.
+    """Uneven inputs under Join: by design the rank with the most batches is the last in every
+    collective.
     """
     job = job_with()
     job.trains(12)
@@ -335,8 +337,8 @@ def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(join
 
 
 def test_ranks_that_are_late_in_turn_are_not_named_each_in_its_turn():
-    """Data from generators of uneven speed: whose queue is empty is the last one for ten seconds,
-    then it is another's.
+    """Data from generators of uneven speed: the rank with the empty queue is late for ten seconds,
+    then another one.
     """
     job = job_with()
     for turn, slow in enumerate((1, 2, 0, 3)):

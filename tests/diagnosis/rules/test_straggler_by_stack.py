@@ -1,4 +1,4 @@
-"""A straggler among ranks that are read from outside: a warning that says how it is known."""
+"""A straggler among ranks that are read from outside: a warning that states its evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITS = OutsideLook(
 
 
 def job_of(*looks):
-    """A job that moves, of which these looks are known."""
+    """A job that makes progress, with these looks at its stacks."""
     job = FakeJob(len(looks))
     job.trains(6)
     for number, look in enumerate(looks):

@@ -1,4 +1,4 @@
-"""Everybody has joined, nobody is elsewhere, and nothing comes back."""
+"""All ranks have joined, no rank is elsewhere, and the collective does not complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def stuck():
 
 
 def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
-    """A switch dropped packets of one flow: four ranks in the same all_reduce, for half an hour."""
+    """A switch dropped the packets of one flow: four ranks were in the same all_reduce for half an
+    hour.
+    """
     job = stuck()
     job.passes(8)
 
@@ -29,7 +31,7 @@ def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
 
 
 def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_joined():
-    """Rank 2 took another root: the true root and rank 2 stay inside, rank 1 has what it wants."""
+    """Rank 2 used another root. The true root and rank 2 stay inside, and rank 1 has its result."""
     job = FakeJob(3)
     job.trains(10)
     for number in (0, 2):
@@ -112,8 +114,9 @@ def test_members_in_different_collectives_are_not_stuck_in_one():
 
 
 def test_without_a_recorder_different_operations_are_not_taken_for_the_network():
-    """torch 2.4 has no recorder for gloo: a rank in a barrier and the others in an all_reduce of
-    the same number look like one collective."""
+    """torch 2.4 has no recorder for gloo. A rank in a barrier and the others in an all_reduce with
+    the same number look like one collective.
+    """
     job = stuck()
     job.ranks[2].place = place("evaluate", line=61, callee="barrier", waits_on="collective")
     for rank in job.ranks:

@@ -1,5 +1,5 @@
-"""Two threads of a rank on one group: what both have open at one time counts, not that there are
-several threads.
+"""Two threads of a rank use one group. Only collectives that are open at the same time count, not
+the number of threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 
 def by(rank, *threads, group="0"):
-    """What it has open, thread by thread: (id, name) or None."""
+    """The collective that each thread has open: (id, name) or None."""
     condition = rank.standings[group]
     for at, thread in enumerate(threads):
         found = {"thread_id": thread[0], "thread": thread[1]} if thread is not None else {}
@@ -24,7 +24,7 @@ def by(rank, *threads, group="0"):
 
 
 def both_wait(*threads, world_size=2):
-    """Each rank has two collectives open, which these threads have called."""
+    """Each rank has two open collectives, which these threads have called."""
     job = FakeJob(world_size)
     job.trains(10)
     for rank in job.ranks:
@@ -40,7 +40,7 @@ def kinds(job):
 
 
 def test_two_threads_with_open_collectives_of_one_group_are_named():
-    """A logger's thread gathered metrics on the default group: both main threads sat in the same
+    """A logger's thread gathered metrics on the default group. Both main threads were in the same
     all_gather.
     """
     job = both_wait((7, "MainThread"), (8, "metrics"))
@@ -72,7 +72,7 @@ def test_what_it_leads_to_is_explained_by_it_and_not_by_the_network():
 
 
 def test_a_mismatch_has_it_in_its_evidence():
-    """Rank 0's logger was first, on rank 1 the step was."""
+    """On rank 0 the logger was first, on rank 1 the step was."""
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].waits_in("all_gather", ((4,),))
@@ -132,7 +132,7 @@ def test_a_group_for_each_thread_is_how_it_should_be():
 
 
 def test_threads_that_take_turns_are_not_both_open():
-    """The checkpoint's thread gathers while the main thread waits for it."""
+    """The checkpoint's thread gathers while the main thread waits for that thread."""
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:
@@ -144,7 +144,7 @@ def test_threads_that_take_turns_are_not_both_open():
     assert KIND not in kinds(job)
 
 
-# -- by a dump, where the recorder does not tell threads
+# -- by a dump, where the recorder does not know threads
 
 
 def thread(function, name="metrics", main=False, file=C10D):
