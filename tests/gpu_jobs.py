@@ -1,4 +1,4 @@
-"""A made-up job on GPUs: its cards, who else is on them, and how they change."""
+"""A made-up job on GPUs: its GPUs, which other processes use them, and how they change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 def card(index, *ranks, **more):
-    """One card with these ranks on it."""
+    """One GPU with these ranks on it."""
     given = {
         "util_ratio": 0.9,
         "used_bytes": 40 * GIB,
@@ -37,12 +37,12 @@ def stranger(pid=3310, used=31 * GIB, **more):
 
 
 def holding(one, *processes, **more):
-    """The card with these processes besides its ranks'."""
+    """The GPU with these processes in addition to those of its ranks."""
     return msgspec.structs.replace(one, processes=(*one.processes, *processes), **more)
 
 
 class GpuJob(FakeJob):
-    """A job on one host with GPUs, one a rank where nothing else is said."""
+    """A job on one host with GPUs, one per rank unless given otherwise."""
 
     def __init__(self, *cards, world_size=4):
         super().__init__(world_size)

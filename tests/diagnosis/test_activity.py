@@ -1,4 +1,4 @@
-"""What a rank is doing, in a word and a phrase, and where it is instead."""
+"""What a rank is doing, as a word and a phrase, and where it is instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PARTS = {
 
 
 def facts_of(state, **given):
-    """The facts of rank 1, with each field in its part."""
+    """The facts of rank 1. Each field goes to the part that has it."""
     parts = {
         part: kind(
             **{FIELDS.get(one, one): given.pop(one) for one in names.split() if one in given}
@@ -68,7 +68,7 @@ FIELDS = {"process": "report", "loader": "report"}
 
 
 def frozen(**more):
-    """Its agent is silent; last heard at 200."""
+    """Its agent is silent. The last report came at 200."""
     return rank(state=State.SILENT, heard_unix_ns=200, **more)
 
 
@@ -276,8 +276,8 @@ def test_the_work_of_its_children_is_not_called_its_own():
 
 
 def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
-    """A thread that works sleeps now and then; of a file that it reads for seconds that is no
-    chance.
+    """A thread that works sleeps now and then. But if it reads one file at each look for seconds,
+    that is no coincidence.
     """
     assert doing(rank(working=True, process=process(syscall="futex")), POLICY) is None
     assert (
@@ -290,7 +290,7 @@ def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
 
 
 def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
-    """GIL held in C: what the agent saw last was another line."""
+    """C code holds the GIL. The agent's last report had another line."""
     asleep = process(syscall="clock_nanosleep")
 
     assert where(frozen(stacks=dump()), POLICY) == "in C called from sim.py:31 step"
@@ -309,8 +309,8 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
 
 
 def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
-    """It wakes every 5 ms to ask for it; a thread that sleeps in C with the GIL held does not
-    wake.
+    """The agent's thread wakes every 5 ms to request the GIL. A thread that sleeps in C with the
+    GIL held does not wake.
     """
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
@@ -438,7 +438,7 @@ def test_the_process_line_has_state_call_and_file():
     )
 
 
-# -- whatever comes in
+# -- any input
 
 TEXTS = st.sampled_from(
     [
@@ -538,7 +538,7 @@ def test_the_place_in_a_sentence_is_the_users_line_with_the_frameworks_call(more
 
 
 def test_a_dump_of_a_method_belongs_to_the_place_of_that_method():
-    """A dump has `MyCallback.take`, a place has `take`."""
+    """A dump has the function `MyCallback.take`, a report has `take`."""
     frame = StackFrame("MyCallback.take", "/home/ada/train.py", 53, True)
     stacks = Stacks("r1", 1, 4801, 200, "agent", (ThreadStack((frame,), main=True),))
 

@@ -1,4 +1,4 @@
-"""What a user can type is what the advice says."""
+"""Advice contains commands that a user can type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a program that calls by torch.distributed.rpc and has no process group."""
+"""The verdict on a program that uses torch.distributed.rpc and has no process group."""
 
 from __future__ import annotations
 

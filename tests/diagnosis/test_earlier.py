@@ -6,7 +6,7 @@ from tests.jobs import trained
 
 
 def hangs(seconds=60):
-    """Rank 2 sleeps, the others wait for it for so long."""
+    """Rank 2 sleeps, and the others wait for it for this long."""
     job = trained()
     job.ranks[2].stands_at("main", "train.py", 40)
     job.others_wait(2)
@@ -30,7 +30,7 @@ def test_a_rank_that_is_stopped_in_a_hang_comes_after_the_rank_that_caused_it():
 
 
 def test_who_comes_later_sees_both_too():
-    """`ddtop diagnose` watches for two seconds, long after both have happened."""
+    """`ddtop diagnose` looks for two seconds, long after both faults."""
     job = hangs()
     job.ranks[0].is_stopped()
     job.passes(20)

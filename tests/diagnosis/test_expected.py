@@ -1,4 +1,6 @@
-"""`with ddtop.expected(...)`: silent until then, a warning after, and no excuse for a fault."""
+"""`with ddtop.expected(...)`: no finding until the announced time, a warning after it, and no
+excuse for a fault.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,7 @@ def test_all_ranks_in_a_region_make_no_finding_until_it_lasts_too_long():
 
 
 def test_a_silent_agent_leaves_the_region_as_it_was_said_last():
-    """Code of the export holds the GIL: the process works, and its agent cannot report."""
+    """Code of the export holds the GIL, so the process works and its agent cannot report."""
     job = exporting(60)
     job.ranks[0].freezes(cores=1.0)
     job.passes(10)

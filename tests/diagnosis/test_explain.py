@@ -20,7 +20,7 @@ LINES_MAX, COLUMNS = 40, 80
 
 @pytest.mark.parametrize("kind", PAGES)
 def test_a_page_fits_on_a_screen(kind):
-    """A terminal of 80 columns; nobody scrolls while a job hangs."""
+    """A terminal has 80 columns, and people do not scroll while a job hangs."""
     lines = explain_text(explain(kind, POLICY), COLUMNS).splitlines()
 
     assert len(lines) <= LINES_MAX
@@ -29,7 +29,7 @@ def test_a_page_fits_on_a_screen(kind):
 
 @pytest.mark.parametrize("kind", PAGES)
 def test_limits_stand_in_a_page_by_the_name_of_their_threshold_only(kind):
-    """A number that is typed into the text would stay when the policy changes."""
+    """A number that is typed into the text would not follow the policy."""
     page = PAGES[kind]
     for text in (page.meaning, *page.found):
         bare = "".join(before for before, *_ in Formatter().parse(text))
@@ -102,6 +102,6 @@ def test_a_word_that_is_no_kind_leads_to_the_nearest_one(word, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in PAGES if PAGES[kind].before])
 def test_code_before_and_after_is_python(kind):
-    """What people copy has to compile; a `continue` stands in their loop."""
+    """People copy the examples, so they must compile. A `continue` needs a loop around it."""
     for code in (PAGES[kind].before, PAGES[kind].after):
         compile("while True:\n" + "\n".join(f"    {line}" for line in code), kind, "exec")

@@ -1,6 +1,4 @@
-"""Jobs in which long waits are usual: what they are used to is no hang, and what takes much longer
-is.
-"""
+"""Jobs in which long waits are usual: a usual wait is no hang, and a much longer one is."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from tests.jobs import FakeJob
 
 
 def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
-    """It saves 20 s every epoch: three times the longest wait that ended well is its own
-    measure.
+    """The job saves for 20 s every epoch. Its own limit is three times the longest wait that ended
+    well.
     """
     job = used_to(20.0)
     job.ranks[0].works_at("save_checkpoint")
@@ -31,8 +29,8 @@ def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
     ],
 )
 def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, kinds):
-    """Rank 0 waits 9 s for rollouts of an engine in another process, in each round: each round was
-    told as a hang.
+    """In each round rank 0 waits 9 s for rollouts of an engine in another process. Each round was
+    reported as a hang.
     """
     job = used_to(9.0)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
@@ -46,7 +44,7 @@ def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, ki
 
 
 def test_what_has_happened_once_is_no_habit():
-    """Everyone waited 28 s at the start, or for a network that was away."""
+    """All ranks waited 28 s at the start, or for a network that was down."""
     job = used_to(28.0, times=1)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
     job.others_wait(0)
@@ -78,7 +76,7 @@ def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other
 
 
 def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_between():
-    """Every 500 steps rank 0 validates for 8 s. The waits are remembered for 100 steps, so each
+    """Every 500 steps rank 0 validates for 8 s. Waits are remembered for 100 steps, so each
     validation was a warning.
     """
     job = FakeJob(3)
@@ -125,7 +123,9 @@ def test_long_pauses_do_not_make_an_endless_loop_usual():
     ids=["crowded", "idle", "crowded for long"],
 )
 def test_a_rank_that_is_ready_to_run_and_gets_no_cpu_is_not_stuck(delay_ratio, seconds, severity):
-    """Beside forty other processes rank 0 got 1 % of a core and was told to make no progress."""
+    """Beside forty other processes rank 0 got 1 % of a core, and was reported as making no
+    progress.
+    """
     job = FakeJob(3)
     job.trains(30)
     job.ranks[0].stands_at("collect_statistics")

@@ -1,4 +1,4 @@
-"""Findings over time: what stands, since when, and that two viewers read the same."""
+"""Findings over time: which stand, since when, and that two viewers show the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_finding_appears_after_two_agreeing_snapshots():
 
 
 def test_looks_closer_together_than_half_a_second_are_one():
-    """A viewer that draws at 10 Hz does not have more evidence than one that draws at 2 Hz."""
+    """A viewer that draws at 10 Hz has no more evidence than one that draws at 2 Hz."""
     assert judged(hang(), [19.0, 19.1, 19.2, 19.4, 19.5]) == [[], [], [], [], [CULPRIT]]
 
 
@@ -46,8 +46,8 @@ def test_what_was_seen_once_and_not_again_never_stood():
 
 @pytest.mark.parametrize("joined_s", [0.0, 12.0, 16.0, 18.5, 19.0])
 def test_viewers_that_join_at_any_second_read_the_same(joined_s):
-    """Two people on the phone, one attached for an hour, one for a second: both must see the same
-    culprit.
+    """Two people are on the phone. One has been attached for an hour, the other for a second. Both
+    must see the same culprit.
     """
     job = hang()
 

@@ -1,4 +1,4 @@
-"""A finding that a person has muted is found, and not told, for as long as they said."""
+"""A muted finding is still found, and is not shown for the chosen time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def finding(kind=Kind.STRAGGLER, *ranks):
         (Mute("straggler", "3-5", LATE), finding(Kind.STRAGGLER, 4), True),
         (Mute("straggler", "3-5", LATE), finding(Kind.STRAGGLER, 4, 6), False),
         (Mute("", "3", LATE), finding(Kind.INPUT_BOUND, 3), True),
-        # Nobody is blamed: that is no finding of rank 3.
+        # The finding blames no rank, so it is not one of rank 3.
         (Mute("", "3", LATE), finding(Kind.INPUT_BOUND), False),
         (Mute("", "nonsense", LATE), finding(Kind.INPUT_BOUND, 3), False),
         (Mute("", "", LATE), finding(Kind.INPUT_BOUND, 3), False),

@@ -1,4 +1,4 @@
-"""Every rule judges by the policy that it is given, and by no other number."""
+"""Every rule judges by the policy that is passed in, and by no other number."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_the_policy_says_when_a_finding_is_critical(scenario, changes, severitie
 
 
 def test_no_module_of_the_diagnosis_knows_the_policy_of_the_commands():
-    """A program that embeds ddtop, or a test, may judge by other limits."""
+    """A program that embeds ddtop, or a test, may judge by other thresholds."""
     found = [
         path.name
         for path in ROOM.rglob("*.py")

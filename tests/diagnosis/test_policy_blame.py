@@ -1,4 +1,6 @@
-"""Who is blamed for a wait, an error of the backend or a quiet job is judged by the policy."""
+"""The policy decides which rank is blamed for a wait, an error of the backend or a job without
+progress.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def a_store_before_the_job(seconds):
 
 
 def out_of_batches(seconds):
-    """Rank 2's loader was exhausted so long before its last progress; the others' are not."""
+    """Rank 2's loader was exhausted this long before its last progress; the others' are not."""
     job = trained()
     for rank in job.ranks:
         rank.loader = Loader(0, batches=90)
@@ -60,7 +62,9 @@ def out_of_batches(seconds):
 
 
 def on_its_way_out(seconds):
-    """The others wait for rank 3. Its interpreter exits, and its last report was so long ago."""
+    """The others wait for rank 3. Its interpreter is ending, and its last report was this long
+    ago.
+    """
     job = trained()
     job.ranks[3].stands_at("upload", line=99)
     job.others_wait(3)
@@ -71,7 +75,7 @@ def on_its_way_out(seconds):
 
 
 def found(job, **changes):
-    """The findings of this moment by this policy."""
+    """The findings of this moment under this policy."""
     job.policy = replace(POLICY, **changes)
     return [(one.kind.value, one.ranks) for one in diagnose(job.snapshot(), job.policy)]
 
@@ -135,7 +139,7 @@ def test_the_policy_says_from_when_a_rank_computes_at_the_same_line():
 
 
 def one_line_after_another(first_s, then_s):
-    """All ranks use a core, at one line for so long and then at the next."""
+    """Each rank uses a core. It is at one line for this long and then at the next."""
     job = trained(2)
     for line, seconds in ((10, first_s), (11, then_s)):
         for rank in job.ranks:

@@ -1,4 +1,4 @@
-"""The cause of a straggler follows the policy that is given."""
+"""The cause of a straggler follows the policy that is passed in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ from tests.policy_cases import Case, each
 
 
 def read(job):
-    """All ranks say when they put in their collectives: rank 1 is late for 60 % of each step."""
+    """All ranks report when they enqueued their collectives: rank 1 is late for 60 % of each
+    step.
+    """
     answers(job)
     job.trains(2)
     return job
@@ -53,7 +55,7 @@ def loading():
 
 
 def counted(**per_s):
-    """These counters of rank 1 grow so fast."""
+    """These counters of rank 1 grow at these rates."""
     job = job_with()
     passes = counting(job, 1, **per_s)
     passes(12)
@@ -67,12 +69,12 @@ def collecting():
 
 
 def holding_the_gil():
-    """In 40 % of the samples."""
+    """The function is in 40 % of the samples."""
     return counted(held_samples=4)
 
 
 def at(samples, name="rotate"):
-    """Rank 1 is in this function in so many of 100 samples."""
+    """In this many of 100 samples rank 1 is in this function."""
     job = job_with()
     job.ranks[1].says = {"spots": (Spot(name, AUG, 88, samples),), "spots_samples": 100}
     return job
@@ -85,7 +87,7 @@ def in_a_function(samples):
 
 
 def under_pressure(slow, others, job=None):
-    """Counters of the relay grow so fast on rank 1, and so fast on the others."""
+    """Counters of the relay grow at one rate on rank 1, and at another on the others."""
     job = job or job_with()
     pressed(job, 24, slow, others)
     return read(job)
@@ -102,7 +104,9 @@ def without_a_cpu():
 
 
 def in_a_function_on_a_busy_host():
-    """It waits a third of the time more for a CPU, and is half of the time more in a function."""
+    """Rank 1 waits for a CPU for a third of the time more than the others, and is in a function for
+    half of the time more.
+    """
     return under_pressure({"run_delay_ns": 0.4 * SECOND}, {"run_delay_ns": 0.02 * SECOND}, at(55))
 
 
@@ -123,7 +127,7 @@ def hot():
 
 
 def computing():
-    """The GPUs of the others wait, busy for 97 % of the time."""
+    """The GPUs of the others wait, and are busy for 97 % of the time."""
     return late_job(one_computes(1, others=WAITS | {"util_ratio": 0.97}))
 
 
@@ -133,7 +137,7 @@ def facts(make):
 
 
 def cause(make, share_ratio=None):
-    """The cause that is named for rank 1; `share_ratio`: where it costs that share of a step."""
+    """The cause that is named for rank 1. `share_ratio`: the share of a step that it costs."""
 
     def says(policy: Policy):
         snapshot = facts(make)

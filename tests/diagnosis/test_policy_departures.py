@@ -1,4 +1,4 @@
-"""Who went first, and whether somebody cancelled the job, is judged by the policy."""
+"""The policy decides which rank ended first, and whether the job was cancelled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG_S = 3600.0
 
 
 def all_raise(*apart_s):
-    """The same exception at the same line, on each rank so much later."""
+    """The same exception at the same line, later by this time on each next rank."""
     job = trained()
     for rank, later_s in zip(job.ranks, apart_s, strict=True):
         rank.raises("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", ago_s=-later_s)
@@ -42,7 +42,7 @@ def all_get_ctrl_c(*apart_s):
 
 
 def one_gets_sigterm(seconds):
-    """It is not known yet whether the others get it too."""
+    """It is not known yet whether the others get the exception too."""
     job = trained()
     job.ranks[0].ends(signal=15)
     job.passes(seconds)
@@ -58,7 +58,9 @@ def one_gets_ctrl_c(seconds):
 
 
 def outside(wait_s=0.05):
-    """A job that was started without ddtop, all ranks in all_reduce for so long at each look."""
+    """A job that was started without ddtop. At each look all ranks have been in all_reduce for this
+    long.
+    """
     job = FakeJob(3, run=RUN)
     for rank in job.ranks:
         job.greet(rank)
@@ -71,7 +73,7 @@ def outside(wait_s=0.05):
 
 
 def without_agents(*later_s, wait_s=0.05, seconds=4.0):
-    """The first ranks leave with exit code 1, each so much later."""
+    """The first ranks leave with exit code 1, each later by this time."""
     job = outside(wait_s)
     for rank, later in zip(job.ranks, later_s, strict=False):
         rank.ends(1, later_s=later, exiting=False)
@@ -91,7 +93,7 @@ def a_signal_after_the_errors():
 
 
 def found(job, **changes):
-    """The findings at the end by this policy."""
+    """The findings at the end under this policy."""
     job.policy = replace(POLICY, **changes)
     return job.kinds()
 

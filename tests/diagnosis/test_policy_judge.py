@@ -1,4 +1,4 @@
-"""When a finding appears, stays, disappears and comes again: as the policy says."""
+"""The policy decides when a finding appears, stays, disappears and returns."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SLOW = [("warning", "input-bound", (0, 1, 2, 3))]
 
 
 def looks_of_a_hang(policy):
-    """What three looks say, half a second apart."""
+    """The findings of three looks, half a second apart."""
     return judged(hang(), [19.0, 19.5, 20.0], Judge(policy))
 
 
 def needs(policy):
-    """How many looks it is said to need, and whether it may change after two."""
+    """How many looks the text says are needed, and whether the finding may change after two."""
     judge = Judge(policy)
     judged(hang(), [19.0, 19.5], judge)
     return judge.snapshots_needed, judge.wavers
 
 
 def seen_once_then_missed_once(policy):
-    """What is shown at the next look that finds it."""
+    """The findings that are shown at the next look that has them."""
     return judged(hang(), [19.0, 19.5, 12.0, 20.0], Judge(policy))[-1]
 
 
@@ -51,7 +51,7 @@ def slow_until_lately(slow_s=15, fast_s=20):
 
 
 def slow_in_two_epochs(policy):
-    """What is shown after three looks at each of them, and one in between."""
+    """The findings that are shown after three looks at each condition, and one look in between."""
     job, judge = loading(), Judge(policy)
     for share, seconds, looks in ((0.7, 13, 3), (0.0, 10, 1), (0.7, 13, 3)):
         for rank in job.ranks:
@@ -64,7 +64,7 @@ def slow_in_two_epochs(policy):
 
 
 def severity_of_the_second_time(lasts_s):
-    """The first time it stood for 20 s."""
+    """The finding stood for 20 s the first time."""
     (finding,) = slow_until_lately(15, 0).verdict().findings
 
     def says(policy):

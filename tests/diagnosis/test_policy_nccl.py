@@ -1,4 +1,4 @@
-"""What NCCL's RAS service says counts by the policy that is given."""
+"""The policy decides whether an answer of NCCL's RAS service counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.policy_cases import Case, each, kinds
 
 
 def answered(*states, counts=None):
-    """The service has answered 20 seconds ago."""
+    """The service answered 20 seconds ago."""
     job = nccl_job()
     job.trains(2)
     job.say(CommStatus(service(*states, counts=counts)))
@@ -26,7 +26,7 @@ def gone(policy):
 
 
 def all_are_frozen():
-    """The service has answered four seconds ago: the same as ten seconds before."""
+    """The service answered four seconds ago, with the same answer as ten seconds before."""
     return frozen_job(0, 1, 2, 3)
 
 

@@ -1,4 +1,4 @@
-"""A job without progress: the policy decides how long is usual, and which ranks are idle."""
+"""A job without progress: the policy decides which pause is usual, and which ranks are idle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compiles():
 
 
 def master_polls(source=None, usual_wait_ms=None):
-    """Rank 0 looks for a request again and again; the others wait for its orders."""
+    """Rank 0 polls for a request, and the others wait for its orders."""
     job = trained(3)
     for rank in job.ranks:
         if source is None:

@@ -1,4 +1,4 @@
-"""What is said of CPUs, memory, descriptors and disks follows the policy that is given."""
+"""Findings about CPUs, memory, descriptors and disks follow the policy that is passed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CROWDED, SHORT = ["cpu-oversubscribed"], ["memory-pressure"]
 
 
 def crowded(ranks=4, cores=0.9, run_delay_ns=0.55, **load):
-    """Ranks that use so many cores each, and counters of the host that grow so fast."""
+    """Each rank uses this many cores, and counters of the host grow at these rates."""
     job = FakeJob(ranks)
     job.host_says = {"load": HostLoad(runnable=9, steal_ratio=0.1)}
     for rank in job.ranks:
@@ -43,7 +43,7 @@ def held_by_a_quota_beside_others():
 
 
 def limited(**load):
-    """A job of which one rank is near a limit of its own."""
+    """A job in which one rank is near a limit of its own."""
 
     def make():
         job = FakeJob(2)

@@ -1,5 +1,6 @@
-"""A job that trains slower than before: the policy decides from when that is said, and which cause
-is named."""
+"""A job that trains slower than before: the policy decides when that is a finding, and which cause
+is named.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def waits_for_data(more_ms):
 
 
 def waits_in_collectives(*more):
-    """By so much each rank's share of its time in collectives has grown."""
+    """Each rank's share of its time in collectives has grown by this much."""
     return job_of(*(Pace(speed(6.0, wait_ratio=0.1 + one), speed(10.0)) for one in more))
 
 
@@ -41,7 +42,7 @@ def lacks_cpus(delay_ratio):
 
 
 def cause_in(scenario, *given):
-    """The ranks that the finding names, and what its sentence says of the cause."""
+    """The ranks that the finding names, and its sentence about the cause."""
 
     def says(policy):
         job = scenario(*given)

@@ -1,5 +1,5 @@
-"""What is said of a job that trains follows the policy that is given: its loader, its collectives,
-its data, its exceptions and its GPUs.
+"""Findings about a job that trains follow the policy that is passed in: its loader, its
+collectives, its data, its exceptions and its GPUs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def full_and_fragmented():
 
 
 def hot_and_slower():
-    """A GPU is held down by heat, and steps take 150 ms since. They took 100 ms before."""
+    """A GPU is throttled by heat, and steps have taken 150 ms since. They took 100 ms before."""
     job = GpuJob()
     job.trains(5)
     for rank in job.ranks:
@@ -68,7 +68,7 @@ def hot_and_slower():
 
 
 def capped():
-    """A GPU at its power cap is slower than others that draw nine tenths of its power."""
+    """A GPU at its power cap is slower than the others, which draw nine tenths of its power."""
     job = GpuJob()
     for number in range(4):
         job.change(number, power_watts=540.0)

@@ -1,4 +1,4 @@
-"""How long others may wait for a rank: another limit in the policy is another verdict."""
+"""How long others may wait for a rank: another threshold in the policy gives another verdict."""
 
 from __future__ import annotations
 

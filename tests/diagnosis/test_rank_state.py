@@ -1,4 +1,4 @@
-"""The state of a rank on the screen, in filters, on the map, in JSON: one function decides it."""
+"""One function decides the state of a rank on the screen, in filters, on the map and in JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sim.watching import Watcher, simulated
 
 
 def looked_at(job):
-    """What a viewer shows that looked every half second for three seconds."""
+    """The state that a viewer shows after looks every half second for three seconds."""
     model, judge = job.model(), Judge(job.policy)
     for back in range(6, -1, -1):
         found = judge.look(model.snapshot(unix_ns(job.now - back / 2)))
@@ -91,8 +91,9 @@ def test_a_finding_that_names_all_ranks_because_it_can_blame_none_makes_no_culpr
 
 
 def test_a_rank_that_others_wait_for_is_no_culprit_before_a_finding_says_so():
-    """Ranks may wait for a rank that waits for orders: then the job is idle, and nobody is to
-    blame."""
+    """Ranks may wait for a rank that waits for requests. Then the job is idle, and no rank is to
+    blame.
+    """
     job = trained()
     job.ranks[2].works_at("validate", "eval.py", 31)
     job.others_wait(2)

@@ -8,7 +8,7 @@ SLOW, FAST = 0.7, 0.0
 
 
 def epoch(job, slow_s, ranks=(0, 1, 2, 3)):
-    """Data comes slowly for so long, and then at once for a minute and a half."""
+    """Data comes slowly for this long, and then at once for a minute and a half."""
     for rank in job.ranks:
         rank.loader_share = SLOW if rank.number in ranks else FAST
     job.trains(slow_s)
@@ -18,13 +18,13 @@ def epoch(job, slow_s, ranks=(0, 1, 2, 3)):
 
 
 def said(job, from_s):
-    """Severities of what a viewer that came at the start saw from then on."""
+    """The severities that a viewer showed that joined at the start."""
     verdicts = job.verdicts()[int(2 * from_s) :]
     return [one.severity for verdict in verdicts for one in verdict.findings]
 
 
 def test_a_loader_that_is_slow_at_the_start_of_each_epoch_is_one_warning():
-    """The first epoch fills a cache. It was a warning 227 times in 96 hours of jobs."""
+    """The first epoch fills a cache. This was a warning 227 times in 96 hours of jobs."""
     job = loading()
     epoch(job, 20)
     before_s = job.now

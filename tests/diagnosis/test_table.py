@@ -45,7 +45,7 @@ def test_the_reference_of_findings_has_one_section_for_each_kind():
 
 
 def named_in(path):
-    """The members of Kind that stand in the code of a rule."""
+    """The members of Kind in the code of a rule."""
     for node in ast.walk(ast.parse(path.read_text())):
         if (
             isinstance(node, ast.Attribute)
@@ -103,7 +103,7 @@ def test_each_rule_has_the_same_signature(row):
 
 
 def test_a_kind_is_its_value_in_text_json_and_comparisons():
-    """Scripts, recordings and old viewers know the values."""
+    """Scripts, recordings and old viewers use the values."""
     kind = Kind.RANK_STOPPED
 
     assert kind == "rank-stopped"

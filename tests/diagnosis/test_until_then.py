@@ -1,4 +1,4 @@
-"""A job that hung and was then ended: both are told, the hang first."""
+"""A job that hung and was then ended: both are reported, the hang first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANG = ("critical", "not-in-collective", (2,))
 
 
 def hung(seconds: float = 10.0) -> FakeJob:
-    """Rank 2 stands elsewhere, the others wait for it."""
+    """Rank 2 is stuck elsewhere, and the others wait for it."""
     job = trained()
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
@@ -27,7 +27,7 @@ def hung(seconds: float = 10.0) -> FakeJob:
 
 
 def launcher_ends_the_others(job: FakeJob, first: int) -> FakeJob:
-    """As torchrun does within a second after a rank has gone."""
+    """torchrun ends the others within a second after a rank has ended."""
     for rank in job.ranks:
         if rank.number != first:
             rank.ends(signal=15, later_s=0.3 + 0.01 * rank.number)
@@ -43,7 +43,7 @@ def killed_after_a_hang(first: int = 2) -> FakeJob:
 
 @pytest.mark.parametrize("first", [2, 0])
 def test_a_kill_does_not_hide_the_hang_that_stood_until_then(first):
-    """Whoever looks in the morning must read why somebody killed the job."""
+    """The user must read in the morning why the job was killed."""
     hang, kill = killed_after_a_hang(first).verdict().findings
 
     assert brief(hang) == HANG
@@ -117,7 +117,7 @@ def test_a_hang_that_was_over_before_the_kill_is_not_reported():
 
 
 def test_an_exception_of_the_very_rank_tells_enough():
-    """It came back from where it was and raised: its line is the cause."""
+    """The rank returned from there and raised, so that line is the cause."""
     job = hung()
     job.ranks[2].raises("TimeoutError", "no answer from the label server")
     job.ranks[2].ends(1, later_s=0.2)

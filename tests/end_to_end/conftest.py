@@ -1,4 +1,6 @@
-"""Real jobs, each in a world of its own; whatever a test does, nothing of it is left behind."""
+"""Real jobs, each in a world of its own. Whatever a test does, nothing of the job is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ PAGES = (Path("/dev/shm"), Path("/tmp"))
 
 
 class World:
-    """Starts programs, watches them from outside, ends them. Every process in it carries the
-    world's folder in its environment: by that they are found, also the relay, which is nobody's
-    child."""
+    """Starts programs, watches them from outside, ends them. Every process in it has the world's
+    folder in its environment. The world finds its processes by that, also the relay, which has no
+    parent here.
+    """
 
     def __init__(self, home: Home, folder: Path) -> None:
         self.home, self.folder = home, folder
@@ -53,7 +56,7 @@ class World:
     def start(
         self, name: str, *words: str, ddtop: bool = True, **variables: object
     ) -> subprocess.Popen[bytes]:
-        """One program of the folder `programs`, its output in files of its name."""
+        """Starts one program of the folder `programs`. Its output goes to files of its name."""
         return self.start_command(
             [sys.executable, str(PROGRAMS / f"{name}.py"), *words], ddtop, **variables
         )
@@ -96,7 +99,7 @@ class World:
         return process
 
     def output(self, process: subprocess.Popen[bytes]) -> tuple[str, str]:
-        """What it has written so far: stdout, stderr."""
+        """Its output so far: stdout, stderr."""
         number = self._started.index(process)
         return (self.folder / f"out{number}").read_text(), (
             self.folder / f"err{number}"
@@ -109,7 +112,7 @@ class World:
         except subprocess.TimeoutExpired:
             pytest.fail(f"still running after {within_s} s; it wrote: {self.output(process)}")
 
-    # -- what ddtop says
+    # -- what ddtop shows
 
     def ddtop(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A `ddtop` command."""
@@ -123,12 +126,12 @@ class World:
         )
 
     def job(self) -> str:
-        """The name of the one job there is."""
+        """The name of the only job."""
         (entry,) = self.until(registry.read_entries, START_S, "a job file")
         return str(entry.job)
 
     def diagnose(self, seconds: float = 1.1) -> dict[str, Any]:
-        """`ddtop diagnose --json` of the one job there is."""
+        """`ddtop diagnose --json` of the only job."""
         done = self.ddtop("diagnose", self.job(), "--json", "--for", str(seconds))
         if done.returncode not in (0, 1):
             return {
@@ -149,7 +152,7 @@ class World:
         return json.loads(done.stdout)["ranks"] if done.returncode == 0 else []
 
     def finding(self, kind: str, within_s: float = 30.0) -> dict[str, Any]:
-        """The finding of that kind, as soon as it stands."""
+        """The finding of that kind, as soon as it is shown."""
 
         def found() -> dict[str, Any] | None:
             return next((one for one in self.diagnose()["findings"] if one["kind"] == kind), None)
@@ -168,7 +171,7 @@ class World:
         return self.until(found, START_S, "a moving job")
 
     def until(self, question: Callable[[], Any], within_s: float, what: str) -> Any:
-        """The first true answer; asked again and again until the deadline."""
+        """The first true answer. Asks again and again until the deadline."""
         end = time.monotonic() + within_s
         while not (answer := question()):
             if time.monotonic() > end:
@@ -177,7 +180,7 @@ class World:
         return answer
 
     def story(self) -> str:
-        """What to read when a test failed."""
+        """Text for a person after a failed test."""
         texts = [
             f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}"
             for path in self.folder.glob("[oe][ur][tr]*")

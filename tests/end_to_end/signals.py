@@ -30,7 +30,7 @@ _PID = re.compile(r"(ready|ForkProcess-|SpawnProcess-|pid=) ?\d+")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What somebody who started the program sees of it; pids are left out."""
+    """What the user who started the program sees of it, without pids."""
 
     code: int
     out: str
@@ -38,7 +38,9 @@ class Outcome:
 
 
 class NoAgentError(Exception):
-    """The program was started with ddtop, and no agent came: the comparison would tell nothing."""
+    """The program was started with ddtop, and no agent started, so the comparison would prove
+    nothing.
+    """
 
 
 def cases() -> Iterator[tuple[str, str, str]]:
@@ -98,7 +100,7 @@ def outcome(
 
 
 def _wait_for_agent(pid: int, folder: Path) -> None:
-    """Until the agent's thread runs and its relay knows the process."""
+    """Wait until the agent's thread runs and its relay knows the process."""
     end = time.monotonic() + AGENT_S
     while time.monotonic() < end:
         if len(os.listdir(f"/proc/{pid}/task")) > 1 and list((folder / "state").glob("*.json")):
@@ -108,7 +110,9 @@ def _wait_for_agent(pid: int, folder: Path) -> None:
 
 
 def _wait_for_sleep(pid: int) -> None:
-    """Until it has gone to sleep some times: a traceback has the line where the signal came."""
+    """Wait until the process has gone to sleep some times, because a traceback has the line that
+    the signal interrupted.
+    """
 
     def slept() -> int:
         lines = (
@@ -124,7 +128,7 @@ def _wait_for_sleep(pid: int) -> None:
 
 
 def main() -> int:
-    """The table; 1 if one case differs."""
+    """Print the table. Returns 1 if one case differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pythons", nargs="*", default=[sys.executable])
     parser.add_argument("--behaviour", choices=BEHAVIOURS)

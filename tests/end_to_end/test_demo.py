@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 def left_by(world, pid):
-    """What the demo of this pid has left in files."""
+    """The files that the demo of this pid has left."""
     return [
         found
         for folder in (world.folder, "/dev/shm")
@@ -34,7 +34,9 @@ def left_by(world, pid):
     ],
 )
 def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
-    """Two under torchrun, of which one goes on, one of plain processes beside a stranger."""
+    """Two demos run under torchrun, and one of them makes progress with its fault. The third has
+    plain processes beside a foreign process.
+    """
     done = world.ddtop("demo", "--fault", fault, "--ranks", str(ranks))
 
     assert done.returncode == 1, done.stderr
@@ -48,7 +50,7 @@ def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
     assert f"critical: {fault}: " in report.stdout
     verdict = report.stdout.partition("## Ranks")[0]
     if fault != "master-unreachable":
-        # The demo ends it as a time limit would: what was wrong is told all the same.
+        # The demo ends it as a time limit would. The fault is reported all the same.
         assert "Until then: " in verdict
         assert said in verdict
 
@@ -79,6 +81,6 @@ def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
     code = world.done(demo)
 
     assert code != 0
-    # A relay that a rank was just starting finds out by itself that nobody will come.
+    # A relay that a rank was just starting notices by itself that no rank will connect.
     world.until(lambda: world.processes() == set(), 30.0, "end of all processes")
     assert left_by(world, demo.pid) == []

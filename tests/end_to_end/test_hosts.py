@@ -1,4 +1,4 @@
-"""One job on three hosts, looked at from a fourth: a namespace each, joined by a wire
+"""One job on three hosts, watched from a fourth host. Each host is a namespace, joined by a wire
 (`tests.netns`).
 """
 
@@ -47,7 +47,7 @@ def net(tmp_path):
 
 @pytest.fixture
 def apart(tmp_path):
-    """Hosts that share no folder."""
+    """Hosts without a shared folder."""
     made = netns.Net(tmp_path / "net", shared=False)
     try:
         yield made
@@ -56,7 +56,7 @@ def apart(tmp_path):
 
 
 def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth(net):
-    """The same commands as on one host; nothing was configured."""
+    """The same commands as on one host, without any configuration."""
     orders = net.folder / "orders"
     net.torchrun("together", str(orders), "all")
     view = net["login"]
@@ -95,7 +95,7 @@ def test_three_hosts_are_one_job_and_the_rank_that_stands_is_named_from_a_fourth
     "DDTOP_TEST_LONG" not in os.environ, reason="takes 40 s: DDTOP_TEST_LONG=1 runs it"
 )
 def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(net):
-    """torchrun's agents agree on a new round, but only the one whose worker died counts it as a
+    """torchrun's agents agree on a new round, but only the agent whose worker died counts it as a
     restart.
     """
     for name in netns.NODES[:-1]:
@@ -110,7 +110,7 @@ def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(ne
             "again",
         ]
         program = [str(netns.PROGRAMS / "together.py"), str(net.folder / "orders"), "host"]
-        # Each round a store of its own: in a shared one gloo finds the addresses of the round
+        # Each round has a store of its own. In a shared store gloo finds the addresses of the round
         # before.
         net[name].start_command(
             [*netns.TORCHRUN, *where, "--nproc-per-node", "2", "--max-restarts", "2", *program],
@@ -143,7 +143,8 @@ def test_a_worker_that_dies_on_one_host_restarts_them_all_and_history_is_kept(ne
 
 def test_without_a_shared_folder_the_hub_is_found_by_the_masters_name_and_a_cut_is_named(apart):
     """Containers: the key is in the environment, the port follows from the job's name. While a host
-    is cut off, nobody else is blamed for what waits; TCP then goes on where it was."""
+    is cut off, no other rank is blamed for the waits. TCP then resumes.
+    """
     orders = apart.folder / "orders"
     apart.torchrun("together", str(orders), "all", DDTOP_KEY=KEY)
     hub = apart["node0"]
@@ -171,7 +172,9 @@ def test_without_a_shared_folder_the_hub_is_found_by_the_masters_name_and_a_cut_
 
 
 def test_where_a_stranger_has_the_port_the_hub_takes_the_next(apart):
-    """Somebody's service on the very port: it accepts everybody and says what nobody asked for."""
+    """Another service uses the very port: it accepts every connection and sends data that was not
+    requested.
+    """
     first, second, third, *_ = derived_ports(JOB, 29500)
     stranger = apart["node0"].start_command(
         [sys.executable, "-S", "-c", STRANGER, str(first), str(second)], ddtop=False

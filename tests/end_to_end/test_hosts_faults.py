@@ -1,6 +1,4 @@
-"""What a network does to a job of three hosts, and what ddtop says and does then. The ranks need
-nothing of each other: they go on, always.
-"""
+"""How network faults affect a job of three hosts, and what ddtop reports and does then."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ NODES = netns.NODES[:-1]
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-    """Two ranks on each of three hosts; every test leaves them well."""
+    """Two ranks on each of three hosts. Every test leaves the hosts healthy."""
     net = netns.Net(tmp_path_factory.mktemp("hosts") / "net")
     try:
         net.plain("apart")
@@ -32,7 +30,7 @@ def walk(tmp_path_factory):
 
 @pytest.fixture
 def net(walk):
-    """The hosts, well before and after; no rank was restarted, and none stood still."""
+    """The hosts are healthy before and after; no rank was restarted, and none stopped."""
     pids = ranks(walk)
     before = steps(walk)
     yield walk
@@ -45,7 +43,7 @@ def net(walk):
 
 
 def ranks(net):
-    """(host, pid) of all that report."""
+    """(host, pid) of each reporting rank."""
     return [(row["host"], row["pid"]) for row in net["login"].status()]
 
 
@@ -61,12 +59,12 @@ def well(net, within_s=40):
 
 
 def steps(net):
-    """How many steps each rank has made, in tens: the dots that it wrote itself."""
+    """How many steps each rank has made, in tens: the dots in its output."""
     return [len(net[name].output(process)[0]) for name in NODES for process in net[name].launched()]
 
 
 def go_on(net):
-    """All ranks go on, whatever ddtop is doing."""
+    """All ranks go on, whatever state ddtop is in."""
     before = steps(net)
     net["login"].until(
         lambda: all(now > then + 1 for now, then in zip(steps(net), before, strict=True)),
@@ -94,8 +92,8 @@ def test_a_host_that_is_cut_off_is_lost_with_its_ranks_and_then_resumes(net):
 
 
 def test_one_way_is_enough_to_lose_a_host(net):
-    """A firewall's rule, a broken fibre: of one host nothing comes, of the other only what needs
-    no receipt.
+    """A firewall's rule, a broken fibre: nothing arrives from one host, and from the other only
+    what needs no acknowledgement.
     """
     net.cable("node1", blocked="from")
     net.cable("node2", blocked="to")
@@ -112,7 +110,7 @@ def lost(net):
 
 
 def test_the_hubs_cable_is_pulled_and_each_host_can_still_be_looked_at(net):
-    """The relay of a host answers for its own ranks, and says that it is only those."""
+    """A host's own relay answers for its own ranks, and says that these are not all."""
     net["node0"].link("down")
 
     def alone():
@@ -125,7 +123,7 @@ def test_the_hubs_cable_is_pulled_and_each_host_can_still_be_looked_at(net):
 
 
 def test_a_hubs_relay_that_is_killed_is_followed_by_another_that_knows_all(net):
-    """Who was attached stays attached."""
+    """A viewer that was attached stays attached."""
     relay = net["node0"].relay()
     watch = watching(net)
     pid = net["login"].status()[5]["pid"]
@@ -146,7 +144,7 @@ def test_a_hubs_relay_that_is_killed_is_followed_by_another_that_knows_all(net):
 
 
 def watching(net):
-    """Somebody who is attached for long."""
+    """A viewer that stays attached for long."""
     found = net["login"].start_command(
         [sys.executable, "-m", "ddtop", "watch", net["login"].job()], ddtop=False
     )
@@ -165,11 +163,13 @@ def test_a_leafs_relay_that_is_killed_is_followed_by_another(net):
 
 
 def test_loss_and_latency_alone_are_no_finding(net):
-    """5 % of all frames, and 200 ms to and fro: slower, not silent."""
+    """5 % of all frames are lost, and there are 200 ms of delay in each direction: the host is
+    slower, not silent.
+    """
     for name in NODES:
         net.cable(name, loss_ratio=0.05, delay_to_ms=100, delay_from_ms=100)
 
-    # The connections that stand feel it at once; a new one needs several of those rounds.
+    # Existing connections notice it at once; a new one needs several of those round trips.
     for _ in range(2):
         now = net["login"].diagnose(4.0)
         assert (now["reporting"], now["findings"]) == (6, [])
@@ -195,8 +195,8 @@ def test_stacks_of_all_hosts_come_through_the_hub(net):
 
 
 def test_a_name_that_leads_nowhere_costs_a_host_until_it_is_right(tmp_path):
-    """A stale entry of a name server, on one host: its ranks go on, its relay says what it lacks
-    and asks again by itself.
+    """One host gets a stale address from a name server. Its ranks go on, and its relay reports what
+    is missing and asks again by itself.
     """
     net = netns.Net(tmp_path / "net", shared=False)
     for host in net.hosts.values():
@@ -207,7 +207,7 @@ def test_a_name_that_leads_nowhere_costs_a_host_until_it_is_right(tmp_path):
         net.plain("apart")
         hub.until(lambda: hub.diagnose()["reporting"] == 4, 90, "two hosts of three")
         go_on(net)
-        # It has ports to ask before it can say that none of them answers.
+        # The relay has to try several ports before it can report that none of them answers.
         said = astray.until(
             lambda: "hub not reached" in (text := astray.ddtop("diagnose").stdout) and text,
             60,

@@ -1,5 +1,5 @@
-"""mpirun over two hosts: its daemon gets to the other one by a launch agent that is `ip netns
-exec`, as ssh would.
+"""mpirun over two hosts: a launch agent starts its daemon on the other host by `ip netns exec`, as
+ssh would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def test_the_rank_of_another_host_that_misses_a_collective_is_named(tmp_path):
     net = netns.Net(tmp_path / "net", ("node0", "node1", "login"))
     view = net["login"]
     try:
-        # Both hosts are this machine: what killed ranks leave is removed with the net.
+        # Both hosts are this machine. What killed ranks leave is removed together with the network.
         left = net["node0"].environment["TMPDIR"]
         environment = ANY_HOST | {
             "PRTE_MCA_plm_ssh_agent": net.agent,

@@ -1,4 +1,4 @@
-"""Real training jobs with real faults, asked from outside with the commands that people type."""
+"""Real training jobs with real faults, examined from outside with the commands that people type."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def plain(world, *words, ranks=2):
 
 
 def test_a_healthy_torchrun_job_is_ok_is_stopped_goes_on_and_is_killed(world):
-    """One job's life: nothing to say; Ctrl-Z on one rank; fg; then somebody's kill -9, and
-    torchrun's SIGTERM to the rest.
+    """One job's life: no finding; Ctrl-Z on one rank; fg; then kill -9 on a rank, and torchrun's
+    SIGTERM to the rest.
     """
     launcher = world.torchrun("train", "none")
     healthy = world.moving(10)
@@ -55,7 +55,7 @@ def test_a_healthy_torchrun_job_is_ok_is_stopped_goes_on_and_is_killed(world):
 
 
 def test_a_rank_that_misses_a_collective_is_named_with_its_place(world):
-    """The one thing that ddtop is for."""
+    """This is the main purpose of ddtop."""
     world.torchrun("train", "stands")
 
     finding = world.finding("not-in-collective", 60)
@@ -127,8 +127,8 @@ def test_another_operation_on_one_rank_is_a_mismatch(world):
 
 
 def test_another_size_on_one_rank_is_a_mismatch_though_one_side_has_passed(world):
-    """gloo lets the smaller tensor pass: that rank is seen one collective later, and the frames
-    alone mislead.
+    """gloo accepts the smaller tensor, so that rank is one collective ahead. The frames alone
+    mislead.
     """
     plain(world, "differs")
 
@@ -140,14 +140,14 @@ def test_another_size_on_one_rank_is_a_mismatch_though_one_side_has_passed(world
 
 
 def test_c_code_that_holds_the_gil_is_reported_from_outside(world):
-    """The agent is silent, the process lives: only the relay can say so."""
+    """The agent is silent and the process lives. Only the relay can report it."""
     plain(world, "freezes")
 
     finding = world.finding("interpreter-frozen", 60)
 
     assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
     assert "train.py" in finding["summary"]
-    # The relay has looked by itself meanwhile, and the sleep goes on.
+    # The relay has looked by itself meanwhile, and has not ended the sleep.
     (pid,) = [one["pid"] for one in world.status() if one["rank"] == 1]
     assert "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
 
@@ -165,7 +165,9 @@ def test_ctrl_c_is_a_cancelled_job_and_nobody_is_blamed(world):
 
 
 def test_ranks_of_mp_spawn_are_seen(world):
-    """No RANK anywhere: who calls init_process_group is a rank, whoever its parent is."""
+    """No process has RANK. A process that calls init_process_group is a rank, whatever its parent
+    is.
+    """
     process = world.start("spawned", str(world.folder / "store"), "none")
 
     def both():
@@ -196,8 +198,8 @@ def test_an_exception_in_mp_spawn_is_named_though_no_hook_sees_it(world):
 
 
 def test_after_a_job_that_ended_well_nothing_is_left(world):
-    """Pages in /dev/shm, sockets, locks and a relay that lives for ever were what made people
-    uninstall the last tool.
+    """People uninstalled other tools because these left pages in /dev/shm, sockets, locks and a
+    relay that lives for ever.
     """
     launcher = world.torchrun("train", "none", "60", DDTOP_LINGER_S=4)
     world.relay()
@@ -214,7 +216,7 @@ def test_after_a_job_that_ended_well_nothing_is_left(world):
 
 
 def test_torch_compile_has_the_same_graphs_with_and_without_ddtop(world):
-    """A hook that breaks the graph costs more than the whole tool is worth."""
+    """A hook that breaks the graph would cost more than the tool is worth."""
     without = world.start("compiled", ddtop=False)
     assert world.done(without, 120) == 0
     watched = world.start(

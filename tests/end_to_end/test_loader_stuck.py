@@ -51,7 +51,7 @@ def test_a_worker_in_a_lock_that_was_held_at_fork_is_named_with_its_stack(world)
 
 
 def test_a_persistent_worker_that_is_stopped_between_two_epochs_is_named(world):
-    """The epoch begins with a word to all workers, before any batch is asked for."""
+    """Each epoch begins with a message to all workers, before any batch is requested."""
     world.torchrun("epochs", "fork", "stopped")
     pids = world.until(
         lambda: (path := world.folder / "workers").exists() and path.read_text().split(),
@@ -73,7 +73,7 @@ def test_a_persistent_worker_that_is_stopped_between_two_epochs_is_named(world):
 
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 def test_a_worker_that_was_not_forked_is_named_with_the_datasets_line(world):
-    """It has no signal of ours: its memory is read, and it goes on as it was."""
+    """The worker has no signal handler of ours. Its memory is read, and it goes on unchanged."""
     os.mkfifo(world.folder / "pipe")
     world.torchrun("epochs", "spawn", "reads")
     world.moving()
@@ -87,13 +87,13 @@ def test_a_worker_that_was_not_forked_is_named_with_the_datasets_line(world):
 
 
 def test_a_rank_whose_last_status_lags_and_whose_worker_blocks_is_named(world):
-    """Gradient accumulation and several buckets, as in most trainers: the status said that this
-    rank waits in an all_reduce.
+    """Gradient accumulation and several buckets, as in most trainers. The status showed this rank
+    as waiting in an all_reduce.
     """
     pipe = world.folder / "pipe"
     os.mkfifo(pipe)
     world.torchrun("accumulates", str(pipe))
-    # It takes some steps until the status is as it has to be.
+    # It takes some steps until the status is in that state.
     world.until(pipe.with_suffix(".now").exists, 90, "a status that lags")
 
     stuck = world.finding("loader-stuck")

@@ -1,5 +1,5 @@
-"""Real ranks under mpirun, a program that knows nothing of ddtop: what it waits in, and whose fault
-that is.
+"""Real ranks under mpirun, in a program without any knowledge of ddtop: what they wait in, and
+which rank is at fault.
 
 Whoever waits in MPI uses a core for that: two ranks at a time, and the program ends by itself.
 """
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun
 
 def start(world, what):
     """The program under mpirun, as a person starts it."""
-    # Ranks that are killed leave their shared memory to whoever cleans up: the test's folder, not
-    # the machine's.
+    # Killed ranks leave their shared memory behind. It must be in the test's folder, not in the
+    # machine's.
     environment = ANY_HOST | {"OMPI_MCA_btl_sm_backing_directory": world.folder}
     # The launcher has sockets of its own, whose paths have a limit.
     environment["TMPDIR"] = world.home.runtime

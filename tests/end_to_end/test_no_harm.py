@@ -1,5 +1,5 @@
-"""A watched program behaves as it does unwatched: its handlers, hooks, children, output and exit
-are its own.
+"""A watched program behaves as it does unwatched: ddtop does not change its handlers, hooks,
+children, output and exit.
 
 These ranks are ranks by their environment and need no torch.
 """
@@ -80,7 +80,7 @@ def test_the_programs_own_handlers_get_their_signals(world):
 
 
 def test_os_wait_sees_no_child_of_ours(world):
-    """A launcher script that waits for "any child" took our relay for its worker."""
+    """A launcher script that waits for "any child" mistook our relay for its worker."""
     watched, _ = outcome(world, "waits")
 
     assert watched[1].splitlines() == ["waited True 3", "no other child"]
@@ -94,7 +94,7 @@ def test_a_fork_in_a_rank_is_not_the_rank(world):
 
 
 def test_every_signal_that_a_program_blocks_stays_pending(world):
-    """SIGTERM went to our thread, which did not block it: exit 143 in place of "saving
+    """SIGTERM was delivered to our thread, which did not block it: exit code 143 instead of "saving
     checkpoint".
     """
     process = world.start("polite", "blocks", **RANK)
@@ -107,8 +107,8 @@ def test_every_signal_that_a_program_blocks_stays_pending(world):
 
 
 def test_threading_does_not_know_our_thread_however_long_it_has_worked(world):
-    """Programs join all that `threading.enumerate()` names. A call of logging in our thread
-    would list it as Dummy-1.
+    """Programs join all threads of `threading.enumerate()`. A call of logging in our thread would
+    list that thread as Dummy-1.
     """
     process = world.start("polite", "lists", **RANK)
     world.until(world.status, 20, "status")
@@ -121,8 +121,8 @@ def test_threading_does_not_know_our_thread_however_long_it_has_worked(world):
 
 
 def test_where_no_thread_can_be_made_the_program_goes_on_and_ends_as_ever(world):
-    """`ulimit -u`, or pids.max: "cannot join thread before it is started" stood at the end of
-    the program.
+    """With `ulimit -u`, or pids.max, the program's output ended with "cannot join thread before it
+    is started".
     """
     script = world.folder / "early.py"
     script.write_text(NO_MORE_THREADS)
@@ -137,7 +137,7 @@ def test_where_no_thread_can_be_made_the_program_goes_on_and_ends_as_ever(world)
 
 
 def test_a_relay_that_an_agents_thread_starts_can_be_ended(world):
-    """That thread has all signals blocked, and a mask survives exec."""
+    """The agent's thread has all signals blocked, and a signal mask survives exec."""
     process = world.start("polite", "stays", **RANK)
     first = world.relay()
     world.until(world.status, 20, "status")
@@ -177,8 +177,9 @@ def test_only_rank_0_says_it(world):
 
 
 def test_the_exit_is_not_delayed(world):
-    """Half a second a process is half an hour a month for somebody who runs small scripts. A wait
-    of ours would be in each run, that of a loaded machine is not: the shortest count."""
+    """Half a second per process is half an hour a month for a user of small scripts. A wait of ours
+    would be in every run, a wait for a loaded machine is not, so the shortest run counts.
+    """
     took: dict[bool, list[float]] = {True: [], False: []}
     while len(took[True]) < 8 and (not took[True] or min(took[True]) - min(took[False]) >= 0.7):
         for watched in (True, False):
@@ -190,7 +191,7 @@ def test_the_exit_is_not_delayed(world):
 
 
 def test_a_full_or_unusable_state_folder_does_not_stop_the_program(world):
-    """A quota was reached: the job must train, and say once why nobody can look."""
+    """A quota was reached. The job must train, and report once why it cannot be watched."""
     blocked = world.folder / "file"
     blocked.write_text("")
     process = world.start("polite", "quiet", RANK=0, WORLD_SIZE=1, DDTOP_RUNTIME=blocked / "below")
@@ -204,7 +205,7 @@ def test_a_full_or_unusable_state_folder_does_not_stop_the_program(world):
 
 
 def test_a_rank_outlives_its_relay_and_gets_another(world):
-    """The out-of-memory killer took the relay first."""
+    """The OOM killer ended the relay first."""
     process = world.start("polite", "stays", **RANK)
     first = world.relay()
     assert process.pid in [row["pid"] for row in world.until(world.status, 20, "status")]
@@ -224,8 +225,8 @@ def test_a_rank_outlives_its_relay_and_gets_another(world):
 
 
 def test_a_key_that_was_rotated_opens_nothing_and_the_job_goes_on(world):
-    """Somebody has read the key: whoever has the old one is refused within seconds, and no job
-    has to be started again.
+    """The key was stolen. A holder of the old key is refused within seconds, and no job has to be
+    restarted.
     """
     process = world.start("polite", "stays", **RANK)
     first = world.relay()
@@ -273,7 +274,9 @@ def test_the_relay_is_nobodys_child_and_holds_nothing_of_the_job(world):
 
 
 def test_a_program_that_is_pid_1_and_waits_for_all_its_children_goes_on(world):
-    """In a container the kernel gives it our relay: `while True: os.wait()` never ended."""
+    """In a container the kernel makes our relay a child of the program: `while True: os.wait()`
+    never ended.
+    """
     script, began = world.folder / "first.py", time.time()
     script.write_text(WAITS_FOR_ALL)
     process = world.start_command(
@@ -286,8 +289,8 @@ def test_a_program_that_is_pid_1_and_waits_for_all_its_children_goes_on(world):
 
     *lines, namespace = out.splitlines()
     assert (code, lines) == (0, ["pid 1", "a relay is a child", "none is left"])
-    # The relay ended with it: the page would stay in a /dev/shm that the host shares. The kernel
-    # gives the number of a namespace again.
+    # The relay ended together with the namespace. Its page would stay in a /dev/shm that the host
+    # shares, and the kernel reuses a namespace's number.
     pages = Path("/dev/shm").glob(f"ddtop-pages-*-{namespace}/1-*.page")
     assert [page for page in pages if page.stat().st_mtime >= began] == []
 
@@ -308,8 +311,8 @@ def test_a_killed_rank_leaves_no_page(world):
 
 
 def test_a_relay_that_was_told_to_end_leaves_a_last_state(world):
-    """The scheduler ends the step: SIGTERM to everybody, then the post-mortem from the login
-    node.
+    """The scheduler ends the step with SIGTERM for all processes. Then a user examines the job from
+    the login node.
     """
     process = world.start("polite", "stays", **RANK)
     world.until(world.status, 20, "status")
@@ -321,6 +324,6 @@ def test_a_relay_that_was_told_to_end_leaves_a_last_state(world):
     world.until(lambda: not world.processes(), 10, "end")
     done = world.ddtop("diagnose", world.job(), "--json")
     after = json.loads(done.stdout)
-    # Nobody saw how the rank ended where the relay was gone first: then it is not called ok.
+    # If the relay ended first, no relay saw how the rank ended. Then the job is not called ok.
     assert (after["health"], done.returncode) in (("ok", 0), ("critical", 1), ("unknown", 4))
     assert after["world_size"] == 1

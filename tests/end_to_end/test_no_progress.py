@@ -1,5 +1,5 @@
-"""A real job that stands as a whole: the limits are shortened, so that nobody has to wait for
-them.
+"""A real job in which no rank makes progress. The limits are shortened, so that the test is
+short.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def limit(monkeypatch):
 
 
 def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
-    """As torch.utils.cpp_extension leaves it behind when a build is killed; with the file away
-    the job continues to its end.
+    """torch.utils.cpp_extension leaves the lock file behind when a build is killed. Without the
+    file the job continues to its end.
     """
     lock = world.folder / "lock"
     lock.touch()

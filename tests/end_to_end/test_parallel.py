@@ -37,7 +37,9 @@ def test_a_hang_in_a_pipeline_is_told_by_dimension_stage_and_microbatch(world):
 
 
 def test_a_hang_in_an_rpc_is_reported_as_seen_and_blames_nobody(world):
-    """Whom a call waits for is not known: a call may be the whole training of the other side."""
+    """It is not known which rank a call waits for: a call may be the whole training of the other
+    side.
+    """
     world.torchrun("rpc", ranks=2)
 
     def waits():

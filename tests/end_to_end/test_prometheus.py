@@ -53,7 +53,7 @@ def free_port():
 
 
 class Prometheus:
-    """A server of its own, with the example's config."""
+    """A Prometheus server with the example's config."""
 
     def __init__(self, world, folder, exporter_port):
         self.port = free_port()
@@ -61,7 +61,8 @@ class Prometheus:
         assert "127.0.0.1:9477" in text
         config = folder / "prometheus.yml"
         text = text.replace("127.0.0.1:9477", f"127.0.0.1:{exporter_port}")
-        # At five seconds, as it is there, it fired 10.6 s after the fault; this test must be short.
+        # At the example's interval of five seconds it fired 10.6 s after the fault. This test must
+        # be short.
         config.write_text(text.replace("interval: 5s", "interval: 1s"))
         shutil.copy(CONTRIB / "alerts.yml", folder)
         self.process = world.start_command(
@@ -75,7 +76,7 @@ class Prometheus:
         )
 
     def ask(self, path):
-        """What its API answers; nothing while it starts."""
+        """The answer of its API; None while it starts."""
         try:
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{self.port}/api/v1/{path}", timeout=5

@@ -14,12 +14,13 @@ from tests.end_to_end import signals
 
 pytestmark = pytest.mark.usefixtures("hook_is_installed")
 CASES = [
-    # A preemption handler that polls: a thread of ours that blocked nothing had the process ended.
+    # A preemption handler that polls. The process ended when a thread of ours did not block the
+    # signal.
     ("plain", "blocked", "SIGTERM"),
     ("plain", "blocked", "SIGUSR1"),
     ("plain", "handled", "SIGINT"),
     ("fork", "default", "SIGHUP"),
-    # The child prints a traceback, in which a wrapper of ours was a line.
+    # The child prints a traceback, which contained a line of our wrapper.
     ("spawn", "default", "SIGINT"),
     ("forkserver", "blocked", "SIGUSR2"),
     ("subprocess", "default", "SIGKILL"),

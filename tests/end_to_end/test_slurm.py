@@ -1,4 +1,4 @@
-"""A job of a real Slurm is called by its id, from outside the job."""
+"""A job of a real Slurm has its Slurm id as a name outside the job."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_job_that_is_requeued_is_a_new_attempt_and_scancel_is_read_as_such(clu
     cluster.until(
         lambda: cluster.says("squeue", "-h", "-o", "%T") == "PENDING", "job that waits again"
     )
-    # Slurm lets two minutes pass before a job that was requeued.
+    # Slurm waits two minutes before it starts a requeued job again.
     cluster.says("scontrol", "update", f"JobId={job}", "StartTime=now")
     world.until(lambda: before.isdisjoint(pids() or before), 90, "four ranks of the next attempt")
     again = world.ddtop("report", f"{job}.0", "--no-source", "-o", "-").stdout

@@ -20,8 +20,9 @@ if why := netns.unable():
 
 
 def test_a_job_that_is_not_left_in_peace_loses_nothing_and_leaves_nothing():
-    """Relays are killed, the hub's cable is cut, the disk is full and the clock is set back: the
-    losses are the same to the last bit, every viewer ends as it should, and nothing is left.
+    """Relays are killed, the hub's cable is cut, the disk is full and the clock is set back. Still
+    the losses are the same to the last bit, every viewer ends as it should, and nothing is left
+    behind.
     """
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "tests.soak", "--minutes", MINUTES, "--kill-every", "30"]

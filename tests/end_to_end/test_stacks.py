@@ -14,7 +14,7 @@ from ddtop.relay.processes.pyspy import find
 
 
 def start(world, case, ranks=2):
-    """The ranks of one job, rank 1 standing as it should."""
+    """The ranks of one job. Rank 1 is stuck in the requested way."""
     started = [
         world.start("standing", case, RANK=rank, WORLD_SIZE=ranks, DDTOP_SIGNAL="on")
         for rank in range(ranks)
@@ -35,7 +35,7 @@ def stacks(world, *words):
 
 
 def main_of(found, rank):
-    """The class in which that rank's main thread is."""
+    """The class that contains that rank's main thread."""
     (one,) = [
         one
         for one in found["groups"]
@@ -91,7 +91,7 @@ def test_a_stopped_rank_is_read_by_py_spy_or_listed_with_the_reason_and_stays_st
 
 
 def test_a_rank_in_interpreter_exit_gets_no_signal(world):
-    """Its handlers are being taken down; the signal that comes after that kills it."""
+    """Its handlers are being removed. A signal that comes after that kills the process."""
     started = start(world, "leaves")
     world.until(lambda: world.status()[1]["state"] in ("silent", "exited"), 20, "a silent rank")
 

@@ -20,8 +20,8 @@ AT_MOST_S = 200.0
 
 @pytest.mark.torch
 def test_fourteen_hangs_of_many_kinds_of_training_are_named_with_their_rank():
-    """After a sixth of all backwards with several buckets, torch's status says that a rank which
-    sleeps waits.
+    """After a sixth of all backwards with several buckets, torch's status shows a sleeping rank as
+    waiting.
     """
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "tests.benchmarks.stands", "--mixed", "--count", str(STANDS)]

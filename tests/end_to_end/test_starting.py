@@ -1,4 +1,6 @@
-"""Real processes that do not meet: torch itself would be silent for half an hour."""
+"""Real processes that do not find each other. Torch itself would report nothing for half an
+hour.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def listener():
-    """Somebody who holds a port and answers nothing."""
+    """A program that listens on a port and answers nothing."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen()
@@ -38,22 +40,23 @@ def shells(world, *ranks, size=2, port=None, words=()):
 
 
 def test_a_rank_that_was_never_started_and_then_comes(world):
-    """WORLD_SIZE=3 and two shells; then somebody looks into the third."""
+    """WORLD_SIZE=3 and two shells. Later the user looks into the third shell."""
     port = free_port()
     shells(world, 0, 1, size=3, port=port)
 
     finding = world.finding("rank-missing", 60)
 
-    # What started the others lives, and may start the third: as it does in the end.
+    # The launcher of the others lives, and may still start the third rank, which it does in the
+    # end.
     assert (finding["severity"], finding["ranks"], finding["victims"]) == ("warning", [2], [0, 1])
     assert f"(store 127.0.0.1:{port})" in finding["summary"]
     shells(world, 2, size=3, port=port)
-    # Beside it may still stand, for a second, that the last one was late: it was.
+    # A finding that the last rank was late may still be there for a second: it was late.
     world.until(lambda: not world.moving(ranks=3)["findings"], 20, "silence once all have come")
 
 
 def test_a_rank_that_waits_for_something_else_before_it_comes(world):
-    """mp.spawn: nobody but the relay sees a child that has no number yet."""
+    """mp.spawn: only the relay sees a child that has no rank number yet."""
     pipe = world.folder / "licence"
     os.mkfifo(pipe)
     world.start("meeting", str(pipe), str(world.folder / "store"))
@@ -67,7 +70,7 @@ def test_a_rank_that_waits_for_something_else_before_it_comes(world):
 
 
 def test_a_rank_that_another_rank_started_is_still_importing(world):
-    """Beside it runs a server of the same parent, which was blamed before."""
+    """A server of the same parent runs beside it. That server was blamed before."""
     file = world.folder / "imports"
     server = world.start_command(
         [sys.executable, "-m", "http.server", str(free_port()), "--bind", "127.0.0.1"]
@@ -97,8 +100,8 @@ def test_a_stranger_on_the_port_is_named_with_its_pid(world, listener):
 
 
 def test_a_port_of_its_own_and_a_number_that_is_taken(world):
-    """Rank 1 with a port of its own is odd; once more rank 1, with the right port, and there are
-    two of them.
+    """First rank 1 has a wrong port, and is the odd one. Then rank 1 is started again with the
+    right port, and there are two of them.
     """
     port = free_port()
     shells(world, 0, size=2, port=port)

@@ -1,5 +1,5 @@
-"""Real ranks that are elsewhere in real ways: each sentence says where, and what would let it go
-on lets it go on.
+"""Real ranks that are elsewhere in real ways. Each sentence names the place, and what would release
+the rank does release it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def elsewhere(world):
-    """Three ranks; (the world, what lets one go on: its named pipe)."""
+    """Three ranks. Returns (the world, a function that releases a rank by its named pipe)."""
     for name in ("spawn", "pipe", "lock", "input"):
         os.mkfifo(world.folder / name)
     held = []
@@ -68,8 +68,8 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
         f"rank 1 has been reading the pipe {world.folder}/pipe in in_pipe (elsewhere.py:"
         in pipe["summary"]
     )
-    # Rank 2 saves a checkpoint all the while: that is work, and shorter than three times what the
-    # job is used to.
+    # Rank 2 saves a checkpoint all the while. That is work, and shorter than three times the usual
+    # wait of the job.
     world.until(
         lambda: world.status()[2]["place"]["waits_on"] == "checkpoint-save", 20, "a rank that saves"
     )

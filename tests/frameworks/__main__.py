@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--sentences", action="store_true", help="print what ddtop has said")
     parser.add_argument("--bits", action="store_true", help="compare results with and without")
     chosen = parser.parse_args()
-    # A `timeout` around this must not leave the programs behind.
+    # A `timeout` around this command must not leave the programs running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     faults = tuple(chosen.faults.split(","))
     columns = ("result",) if chosen.bits else ("healthy: ddtop says", "steps", *faults)

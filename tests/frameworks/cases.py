@@ -24,7 +24,8 @@ collectives of both ranks is right.
 
 @dataclass(frozen=True)
 class Case:
-    """One program. `needs`: its package. `source`: who must count its steps; None: nobody does.
+    """One program. `needs`: its package. `source`: the source that must count its steps; None:
+    there is none.
 
     `launch`: the command before the program, "torchrun" for torchrun; empty: it starts its ranks
     itself.
@@ -38,7 +39,7 @@ class Case:
     variables: dict[str, str] = field(default_factory=dict)
 
     def command(self) -> list[str]:
-        """How it is started."""
+        """The command that starts it."""
         launch: tuple[str, ...] = self.launch
         if launch == ("torchrun",):
             launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
@@ -81,7 +82,7 @@ CASES = (
     Case(
         *("Ray Train", "ray_train.py", "ray", "ray-train"),
         launch=(),
-        # Else equal lines of two workers are printed once, with a remark behind the first.
+        # Otherwise Ray prints equal lines of two workers once, with a remark behind the first.
         variables={"RAY_DEDUP_LOGS": "0"},
     ),
     _loop("FSDP2", "fsdp2", "torch", None),

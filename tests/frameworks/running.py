@@ -1,4 +1,4 @@
-"""A program of a framework under ddtop: started, asked about, judged and ended."""
+"""A program of a framework under ddtop: it is started, watched, judged and ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Run:
             "DDTOP_RUNTIME": str(runtime),
             "DDTOP_STATE": str(state),
             "DDTOP_JOB": self.job,
-            # Programs that are killed leave what they have there.
+            # Killed programs leave their temporary files behind.
             "TMPDIR": str(temporary),
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
@@ -91,7 +91,7 @@ class Run:
             )
 
         def read() -> list[dict[str, Any]]:
-            # 2: it was called wrongly. A job that ends ends it too.
+            # Exit code 2 means that it was called wrongly. When the job ends, `watch` ends too.
             assert watch.poll() not in (2, 3), "ddtop watch does not run"
             return [json.loads(one) for one in events.read_bytes().split(b"\n")[:-1]]
 
@@ -102,7 +102,7 @@ class Run:
             watch.wait()
 
     def trains(self) -> bool:
-        """All ranks have made some steps."""
+        """Wait until all ranks have made some steps."""
         return all((self.folder / f"trains-{rank}").exists() for rank in (0, 1))
 
     def fault_unix_s(self) -> float | None:
@@ -185,14 +185,14 @@ def healthy(case: Case, seconds: float, fault: str) -> tuple[tuple[str, str], tu
 
 
 def _line(said: dict[str, Any]) -> str:
-    """A finding, or an event that is none, as one line."""
+    """A finding, or an event without one, as one line."""
     if "kind" not in said:
         return f"{said['event']}: {said['text']}"
     return f"{said['severity']} {said['kind']}: {said['summary']}"[:400]
 
 
 def faulty(case: Case, fault: str) -> tuple[str, str]:
-    """(what names the fault and how long after it began; its sentence)."""
+    """(the finding that names the fault and how long after the fault it came; its sentence)."""
     with running(case, FAULT=fault) as run, run.watched() as events:
         return _named(run, events, fault)
 

@@ -1,1 +1,1 @@
-"""What only a machine with an NVIDIA GPU can tell: `python -m tests.gpu.check` there."""
+"""Checks that need a machine with an NVIDIA GPU: run `python -m tests.gpu.check` there."""

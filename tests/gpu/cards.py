@@ -1,4 +1,4 @@
-"""The parts about cards: what ddtop reads beside what nvidia-smi says, what that costs, and
+"""The parts about GPUs: ddtop's values compared with nvidia-smi's, what reading them costs, and
 `ddtop gpus`.
 """
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def machine() -> None:
-    """What the numbers were measured on."""
+    """The machine and versions of the measurements."""
     import torch
 
     nvml = Nvml(library())
@@ -46,7 +46,7 @@ def machine() -> None:
     claim("the hook runs in a Python that is started with DDTOP=1", hooked(), sys.executable)
 
 
-# Field of Gpu -> (of nvidia-smi, by how much of it they may differ, or by how much at all)
+# Field of Gpu -> (field of nvidia-smi, allowed relative difference, allowed absolute difference)
 _FIELDS: dict[str, tuple[str, float, float]] = {
     "uuid": ("uuid", 0, 0),
     "name": ("name", 0, 0),

@@ -16,7 +16,7 @@ what matters; everything that was said is in `--log FILE`, or in $OUT/gpu-check.
 driver it ends with 3.
 """
 
-# Of the standard library only: nothing else may be there yet.
+# Only the standard library: no other package may be installed yet.
 from __future__ import annotations
 
 import argparse
@@ -83,7 +83,7 @@ def hooked() -> bool:
     """Whether a Python that is started like this one runs ddtop's start-up line."""
     code = "import sys, ddtop; print('ddtop.agent.hook' in sys.modules, ddtop.__file__)"
     environment = {**os.environ, "DDTOP": "1"}
-    # From elsewhere: here `import ddtop` finds the repository in any case.
+    # Run elsewhere, because in this folder `import ddtop` always finds the repository.
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
@@ -122,7 +122,8 @@ def prepare(wheels: Path | None, folder: Path) -> Path:
 def _install(absent: list[str], wheels: Path | None, site: Path) -> None:
     if wheels is not None:
         for wheel in sorted(wheels.glob("*.whl")):
-            # What a wheel is: its packages, to be laid down where they are looked for.
+            # A wheel contains packages that are unpacked into the folder where Python looks for
+            # them.
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(site)
         return
@@ -150,7 +151,7 @@ def run(name: str, seconds: float, log: IO[str]) -> list[str]:
             part.wait(seconds)
         except subprocess.TimeoutExpired:
             late = True
-        # The part ends its jobs; what is left of them, or of it, goes with its group.
+        # The part ends its jobs. Its process group ends the rest, also what is left of the part.
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(part.pid, number)
@@ -167,7 +168,7 @@ def run(name: str, seconds: float, log: IO[str]) -> list[str]:
 
 
 def shown(lines: list[str], room: int) -> list[str]:
-    """What fits: claims first, then the rest, in the order in which it was said; each line cut
+    """The lines that fit: claims first, then the rest, in the order of the output. Each line is cut
     to a width.
     """
     lines = [line if len(line) <= LINE else line[: LINE - 4] + " ..." for line in lines]
@@ -200,7 +201,7 @@ def inside(name: str) -> int:
 
 
 def main() -> int:
-    """Run all parts, or those named on the command line; 1 where a claim failed."""
+    """Run all parts, or those that the command line names. Returns 1 if a claim failed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpu.check", description=__doc__.partition("\n")[0]
     )

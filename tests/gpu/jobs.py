@@ -17,8 +17,8 @@ from tests.gpu.stage import GIB, claim, job, program, say, see, skip, smi_cards,
 
 
 def untouched() -> None:
-    """Watched ranks that never use a card: the agent does not bring CUDA up, opens no device,
-    and takes no memory there.
+    """Watched ranks that never use a GPU: the agent does not initialise CUDA, opens no device, and
+    takes no GPU memory.
     """
     before = smi_cards(["memory.used"])[0].get("memory.used")
     with job("gpu-untouched", 2, "untouched.py", 12) as one:
@@ -132,8 +132,8 @@ def _ras(pid: int | None) -> None:
 
 
 def waits() -> None:
-    """A collective of NCCL that stands (behind a kernel that spins): one rank can show no more
-    of it on one card.
+    """A collective of NCCL that waits behind a kernel that spins. On one GPU a single rank can show
+    no more than that.
     """
     with job("gpu-waits", 1, "waits.py", 22) as one:
         if not one.until_says("STANDS", 45):
@@ -152,7 +152,7 @@ def waits() -> None:
 
 
 def busy() -> None:
-    """A second process fills the card: gpu-busy with its pid."""
+    """A second process fills the GPU: gpu-busy with its pid."""
     total = (Nvml(library()).sample()[0].total_bytes or 0) / GIB
     with program("hold.py", total * 0.5) as (pid, line):
         say("holder", pid, line)
@@ -188,7 +188,7 @@ def memory() -> None:
 
 
 def shared() -> None:
-    """Two ranks on one card with gloo: gpu-shared; then one of them is stopped."""
+    """Two ranks on one GPU with gloo: gpu-shared; then one of them is stopped."""
     with job("gpu-shared", 2, "train.py", "gloo", 80, "0", 0) as one:
         found, seconds = one.until(("gpu-shared",), 40)
         claim(
@@ -215,7 +215,7 @@ def shared() -> None:
 
 
 def twice() -> None:
-    """Two ranks on one card with NCCL: refused, and named."""
+    """Two ranks on one GPU with NCCL: refused, and named."""
     with job("gpu-twice", 2, "train.py", "nccl", 20, "0", 0) as one:
         text = one.output(40)
         time.sleep(1)
@@ -235,7 +235,9 @@ def twice() -> None:
 
 
 def steps() -> None:
-    """The step with the agent and without, in turn: ABBA, as many pairs as there is time for."""
+    """The step with the agent and without, in the order ABBA: as many pairs as there is time
+    for.
+    """
     ends = time.monotonic() + 250
     with job("gpu-steps", 1, "steps.py", 0, 0, watched=False) as one:
         words = one.output(60).split()

@@ -9,8 +9,8 @@ from tests.gpu.stage import claim, say, see
 
 
 def counts() -> None:
-    """What each backend of a group counts, what NCCL's recorder keeps of calls that are made
-    together, and what waiting for a card costs.
+    """What each backend of a group counts, what NCCL's recorder keeps of coalesced calls, and what
+    waiting for a GPU costs.
     """
     import torch
     import torch.distributed as dist
@@ -62,7 +62,7 @@ def counts() -> None:
 
 
 def _together(group: Any, torch: Any, card: Any) -> None:
-    """Two parts of one collective, then a send to itself with its receive."""
+    """Two coalesced parts of one collective, then a send to the rank itself with its receive."""
     device = torch.device("cuda")
     group._start_coalescing(device)
     group.allreduce([card])
@@ -76,7 +76,7 @@ def _together(group: Any, torch: Any, card: Any) -> None:
 
 
 def _settled(recorder: Any, torch: Any) -> Any:
-    """The status once NCCL's watchdog has looked at everything."""
+    """The status after NCCL's watchdog has checked all work."""
     torch.cuda.synchronize()
     end, status, before = time.monotonic() + 5, recorder.status(), None
     while status != before and time.monotonic() < end:

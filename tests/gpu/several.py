@@ -1,6 +1,6 @@
-"""The parts that need several ranks under NCCL; on a machine with one card they share it.
+"""The parts that need several ranks under NCCL; on a machine with one GPU they share it.
 
-NCCL 2.30.3 and later take several ranks on one card when `NCCL_MULTI_RANK_GPU_ENABLE=1` is set.
+NCCL 2.30.3 and later accept several ranks on one GPU when `NCCL_MULTI_RANK_GPU_ENABLE=1` is set.
 Where torch brings an older one, `DDTOP_CHECK_NCCL` names the `libnccl.so.2` that the jobs load
 instead (`pip download nvidia-nccl-cu13`). `DDTOP_CHECK_CASES` names the faults, or the healthy
 programs, that are run.
@@ -53,14 +53,14 @@ _PORT = 28100
 
 
 def _environment(number: int) -> dict[str, str]:
-    # Each job its own status service.
+    # Each job has its own status service.
     found = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_RAS_ADDR": f"localhost:{_PORT + number}"}
     library = os.environ.get(LIBRARY)
     return {**found, **({"LD_PRELOAD": library} if library else {})}
 
 
 def _taken() -> bool:
-    """Whether a job of two ranks trains at all; says why not."""
+    """Whether a job of two ranks trains at all. Prints the reason if not."""
     if LIBRARY in os.environ and not Path(os.environ[LIBRARY]).is_file():
         claim(f"{LIBRARY} names a file", False, os.environ[LIBRARY])
         return False
@@ -78,7 +78,7 @@ def _wanted(*names: str) -> list[str]:
 
 
 def several() -> None:
-    """Faults under NCCL with three or four ranks: who is named, how, and how soon."""
+    """Faults under NCCL with three or four ranks: which rank is named, how, and how soon."""
     if not _taken():
         return
     wanted = _wanted(*(one.name for one in FAULTS))
@@ -131,8 +131,8 @@ def _fault(number: int, case: Case) -> list[str]:
 def _named(
     one: Job, case: Case, began: float
 ) -> tuple[dict[str, Any] | None, dict[str, float], float]:
-    """The first finding of the kinds of this case, all that were seen besides with the seconds
-    since the fault, and the seconds of the first.
+    """The first finding of the kinds of this case, all other findings with the seconds since the
+    fault, and the seconds of the first.
     """
     seen: dict[str, float] = {}
     best: dict[str, Any] | None = None
@@ -156,7 +156,7 @@ def _memory(one: Job) -> dict[int, int | None]:
 
 
 def quiet() -> None:
-    """Healthy trainings of several ranks under NCCL: nothing is said."""
+    """Healthy trainings of several ranks under NCCL: there is no finding."""
     if not _taken():
         return
     for name in _wanted("healthy", "evaluates", "replays"):
@@ -181,7 +181,7 @@ def quiet() -> None:
 
 
 def ended() -> None:
-    """NCCL's watchdog ends the ranks that waited: the one that had not come is named, live and
+    """NCCL's watchdog ends the ranks that waited. The rank that had not joined is named, live and
     from the recording.
     """
     if not _taken():

@@ -1,4 +1,4 @@
-"""What the parts of the check share: words for what was seen, nvidia-smi, and watched jobs."""
+"""What the parts of the check share: the lines of the report, nvidia-smi, and watched jobs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ GIB = 1 << 30
 
 
 def claim(what: str, holds: bool, seen: object = "") -> None:
-    """A sentence of the bar, and what was seen of it."""
+    """A claim, and the observed value."""
     print(f"{'PASS' if holds else 'FAIL'} {what}: {seen}", flush=True)
 
 
 def see(what: str, seen: object = "") -> None:
-    """For a reader to judge."""
+    """An observation that a reader has to judge."""
     print(f"SEEN {what}: {seen}", flush=True)
 
 
 def skip(what: str, why: object) -> None:
-    """What this machine cannot show."""
+    """A check that this machine cannot make."""
     print(f"SKIP {what}: {why}", flush=True)
 
 
 def say(*words: object) -> None:
-    """Besides."""
+    """Additional information."""
     print("    ", *words, flush=True)
 
 
 def smi(*words: str) -> str:
-    """What nvidia-smi prints; empty where it refuses."""
+    """The output of nvidia-smi; empty if it refuses."""
     done = subprocess.run(
         ["nvidia-smi", *words], capture_output=True, text=True, check=False, timeout=30
     )
@@ -48,7 +48,7 @@ def smi(*words: str) -> str:
 
 
 def smi_cards(fields: list[str]) -> list[dict[str, str]]:
-    """These fields of all cards by name; a field that this nvidia-smi does not know is left out."""
+    """These fields of all GPUs by name. A field that this nvidia-smi does not know is left out."""
     found: list[dict[str, str]] = []
     text = smi(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
     for group in [fields] if text else [[field] for field in fields]:
@@ -67,7 +67,7 @@ def smi_cards(fields: list[str]) -> list[dict[str, str]]:
 
 
 def smi_processes() -> dict[int, int | None]:
-    """MiB by pid, of all cards; pids as the driver counts them."""
+    """MiB by pid, of all GPUs; pids as the driver counts them."""
     text = smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
     lines = [
         [word.strip() for word in line.split(",")] for line in text.splitlines() if "," in line
@@ -77,7 +77,7 @@ def smi_processes() -> dict[int, int | None]:
 
 @contextlib.contextmanager
 def program(name: str, *words: object) -> Iterator[tuple[int, str]]:
-    """A program that is not watched and runs until its stdin ends: (its pid, its first line)."""
+    """An unwatched program that runs until its stdin closes: (its pid, its first line)."""
     command = [sys.executable, str(PROGRAMS / name), *map(str, words)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -133,7 +133,7 @@ class Job:
             text=True,
         )
         self._lines: list[str] = []
-        # A pipe that nobody reads would hold up the job.
+        # A pipe without a reader would block the job.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -143,7 +143,7 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """Of torchrun."""
+        """The pid of torchrun."""
         return self._process.pid
 
     def ddtop(self, *words: str, seconds: float = 40) -> Any:
@@ -163,11 +163,11 @@ class Job:
         )  # fmt: skip
 
     def ranks(self) -> list[dict[str, Any]]:
-        """What `status` has of each."""
+        """The ranks in the JSON of `status`."""
         return list(self.ddtop("status", self.name).get("ranks", []))
 
     def until_says(self, word: str, seconds: float) -> str:
-        """The line of its output with this word; empty where it does not come."""
+        """The line of its output with this word; empty if none comes."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = next((line for line in list(self._lines) if word in line), None)
@@ -179,15 +179,15 @@ class Job:
         return ""
 
     def lines_with(self, word: str) -> list[str]:
-        """What it printed so far, of it the lines with this word."""
+        """The lines of its output so far that contain this word."""
         return [line.strip() for line in list(self._lines) if word in line]
 
     def findings(self) -> list[dict[str, Any]]:
-        """What `diagnose` finds now."""
+        """The findings of `diagnose` now."""
         return list(self.ddtop("diagnose", self.name, "--for", "1").get("findings", []))
 
     def until(self, kinds: tuple[str, ...], seconds: float) -> tuple[dict[str, Any] | None, float]:
-        """The first finding of these kinds, as soon as it is there, and after how many seconds."""
+        """The first finding of these kinds, as soon as it appears, and after how many seconds."""
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             for finding in self.findings():
@@ -197,14 +197,14 @@ class Job:
         return None, seconds
 
     def output(self, seconds: float) -> str:
-        """All that it printed, when it has ended."""
+        """All of its output, when it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
             self._reader.join(5)
         return "".join(self._lines)
 
     def close(self) -> None:
-        """End it, and what it wrote."""
+        """End it, keep its recording if that is wanted, and remove its folder."""
         if self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -227,7 +227,7 @@ def job(
     watched: bool = True,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Job]:
-    """A job for a while."""
+    """A job that runs while the block does."""
     one = Job(name, ranks, script, *words, watched=watched, environment=environment)
     try:
         yield one
@@ -236,7 +236,7 @@ def job(
 
 
 def told(finding: dict[str, Any] | None) -> str:
-    """Kind, ranks and summary of a finding, short."""
+    """Kind, ranks and summary of a finding, in short."""
     if finding is None:
         return "nothing"
     return (

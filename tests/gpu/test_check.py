@@ -1,5 +1,5 @@
-"""The check for machines with a GPU, as far as one without can try it: it starts bare, says what
-it has seen, and fits a screen.
+"""The check for machines with a GPU, as far as a machine without one can test it: it starts without
+any package, prints what it has seen, and its lines fit a screen.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """accumulates.py PIPE: gradient accumulation over DDP with several buckets, persistent DataLoader
 workers, as trainers set it up.
 
-A worker of rank 1 opens PIPE, a named pipe that nobody writes to, once torch's recorder says on
-rank 1 that something is open although all of it has come back. That is so after a sixth of all
-backwards.
+A worker of rank 1 opens PIPE, a named pipe that nobody writes to, once torch's recorder shows an
+open collective on rank 1 although all have completed. This happens after a sixth of all backwards.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ACCUMULATED, WIDTH, SETTLED_S = 2, 384, 0.02
 
 
 class Tokens(Dataset):
-    """Rows that are made up, until the pipe is to be read."""
+    """Rows of made-up data, until the pipe has to be read."""
 
     def __init__(self, rank: int, pipe: Path) -> None:
         self.rank, self.pipe = rank, pipe
@@ -41,7 +40,7 @@ class Tokens(Dataset):
 
 
 def lags() -> bool:
-    """The recorder says that something of the default group is open."""
+    """Whether the recorder shows an open collective of the default group."""
     time.sleep(SETTLED_S)
     status = json.loads(_dump_fr_trace_json(False, False))["pg_status"]["0"]
     return status["last_enqueued_collective"] != status["last_completed_collective"]
@@ -52,8 +51,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     data = Tokens(rank, Path(sys.argv[1]))
-    # At most one batch is ready when the worker stops: it is not followed by an all_reduce, so the
-    # status stays as it is.
+    # At most one batch is ready when the worker stops. No all_reduce follows it, so the status
+    # stays as it is.
     loader = DataLoader(
         data, batch_size=4, num_workers=1, persistent_workers=True, prefetch_factor=1
     )

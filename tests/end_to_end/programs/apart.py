@@ -1,5 +1,5 @@
-"""Ranks that need nothing of each other: a step, a sleep, a dot every ten steps. No torch: a
-rank by its environment.
+"""Ranks that do not communicate: a step, a sleep, a dot every ten steps. No torch: the environment
+makes the process a rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ddtop
 
 
 def main() -> None:
-    """Until somebody ends us; each step counts."""
+    """Run until ended by a signal; each step counts."""
     for number in range(10**9):
         time.sleep(0.02)
         ddtop.step()

@@ -1,5 +1,5 @@
-"""A compiled optimizer step and all_reduce: prints how many graphs torch made of them, and why
-it broke.
+"""A compiled optimizer step and all_reduce: prints how many graphs torch made of them, and why it
+broke a graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A loop of all_reduce in which ranks 1 and 2 go elsewhere from time to time, each until it is let
-go on.
+"""A loop of all_reduce in which ranks 1 and 2 wait elsewhere from time to time, each until it is
+released.
 
-The folder of the first argument has the named pipes through which they are let go.
+The folder of the first argument has the named pipes that release them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BETWEEN = 20
 
 
 def in_child() -> None:
-    """Until the child is ended."""
+    """Wait until the child is ended."""
     subprocess.Popen(["sleep", "3600"]).wait()
 
 
 def in_spawn() -> None:
-    """Until the child has its standard input: vfork keeps the parent in state D for so long."""
+    """Wait until the child has its standard input. vfork keeps the parent in state D until then."""
     library = ctypes.CDLL(None)
     actions, pid = ctypes.create_string_buffer(1024), ctypes.c_int()
     library.posix_spawn_file_actions_init(actions)
@@ -41,13 +41,13 @@ def in_spawn() -> None:
 
 
 def in_pipe() -> None:
-    """Until somebody writes."""
+    """Wait until the pipe is written to."""
     descriptor = os.open(HERE / "pipe", os.O_RDWR)
     os.read(descriptor, 1)
 
 
 def in_lock() -> None:
-    """Until another thread, which reads a named pipe, lets go of it."""
+    """Wait until another thread, which reads a named pipe, releases the lock."""
     lock = threading.Lock()
     lock.acquire()
 
@@ -62,13 +62,13 @@ def in_lock() -> None:
 
 
 def in_input() -> None:
-    """Until a line comes."""
+    """Wait until a line comes."""
     os.dup2(os.open(HERE / "input", os.O_RDWR), 0)
     input("go on? ")
 
 
 def in_save() -> None:
-    """A big checkpoint, again and again, until the named file is there."""
+    """Write a big checkpoint, again and again, until the named file exists."""
     numbers = torch.ones(4_000_000)
     while not (HERE / "saved").exists():
         torch.save(numbers, HERE / "checkpoint.pt")

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Rows(Dataset):
-    """Rows that are there at once."""
+    """Rows that are ready at once."""
 
     def __init__(self, reads: bool) -> None:
         self.reads = reads

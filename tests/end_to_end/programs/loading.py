@@ -19,7 +19,7 @@ LOCK = threading.Lock()
 
 
 class Rows(Dataset):
-    """Rows that are there at once, as long as nobody takes the lock."""
+    """Rows that are ready at once, as long as the lock is free."""
 
     def __len__(self) -> int:
         return 1_000_000

@@ -1,4 +1,4 @@
-"""Ranks that meet, and one that first waits for a word in a named pipe: `meeting.py PIPE`, or
+"""Ranks that meet, and one that first waits for a line in a named pipe: `meeting.py PIPE`, or
 `meeting.py PIPE STORE` by mp.spawn.
 """
 
@@ -17,12 +17,12 @@ import ddtop
 
 
 def ask_for_licence(pipe: str) -> None:
-    """Somebody must say that it may begin."""
+    """Wait for permission to begin."""
     Path(pipe).read_bytes()
 
 
 def work(rank: int, size: int, pipe: str, store: str | None) -> None:
-    """One rank; the last one asks first."""
+    """One rank. The last one waits for permission first."""
     torch.set_num_threads(1)
     if pipe and rank == size - 1:
         ask_for_licence(pipe)

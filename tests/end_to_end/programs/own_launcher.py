@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 if os.environ.get("LOCAL_RANK") == "1":
-    # A slow file server: it reads a little, and waits for most of the time.
+    # A slow file server: the import reads a little, and waits for most of the time.
     while not Path(sys.argv[1]).exists():
         time.sleep(0.5)
 

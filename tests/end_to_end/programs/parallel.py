@@ -19,7 +19,7 @@ WIDTH = 16
 
 
 def fetch_labels(step):
-    """Where the rank that breaks stays."""
+    """Where the faulty rank stays."""
     if dist.get_rank() == BREAKS and step >= AT:
         time.sleep(600)
 
@@ -33,7 +33,7 @@ class Block(nn.Module):
         self.step = 0
 
     def forward(self, x):
-        """Both layers; inside a pipeline this is where a rank breaks."""
+        """Both layers. Inside a pipeline the faulty rank stays here."""
         time.sleep(self.pause)
         if SHAPE in ("pipeline", "uneven"):
             self.step += 1
@@ -60,7 +60,7 @@ def sharded(mesh, fsdp):
 
 
 def train(model, average=None):
-    """Steps with an optimizer until somebody ends the program."""
+    """Steps with an optimizer until the program is ended."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for step in range(100_000):
         fetch_labels(step)
@@ -113,7 +113,7 @@ def train_pipeline(mesh, uneven):
 
 
 def train_moe(mesh):
-    """Tokens go to their experts: each rank sends another number of them."""
+    """Tokens go to their experts: each rank sends a different number of tokens."""
     ep, dp = mesh.get_group("ep"), mesh.get_group("dp")
     size, me = dist.get_world_size(ep), dist.get_rank(ep)
     for step in range(100_000):

@@ -1,5 +1,5 @@
-"""A program with hooks and handlers of its own: it writes down what it finds and whether its own
-still work.
+"""A program with hooks and handlers of its own: it prints which hooks it finds, and
+whether its own still work.
 
 It is a rank because of its environment, and needs no torch.
 """
@@ -28,12 +28,12 @@ def handlers() -> None:
 
 
 def terminated() -> None:
-    """Nobody handles SIGTERM: it must end the program as it always did."""
+    """The program has no handler for SIGTERM, so the signal must end it as always."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def waits() -> None:
-    """`os.wait()` sees the program's own child and no other."""
+    """`os.wait()` returns the program's own child and no other."""
     child = os.fork()
     if child == 0:
         os._exit(3)
@@ -47,8 +47,8 @@ def waits() -> None:
 
 
 def forks() -> None:
-    """A fork in a watched rank: the child is not the rank, ends at once and leaves the parent's
-    agent at work.
+    """A fork in a watched rank: the child is not the rank, ends at once, and does not affect the
+    parent's agent.
     """
     for _ in range(20):
         child = os.fork()
@@ -59,8 +59,8 @@ def forks() -> None:
 
 
 def blocks() -> None:
-    """It blocks each signal and looks for it with sigpending, as handlers of preemption do; none
-    may end it elsewhere.
+    """It blocks each signal and checks for it with sigpending, as preemption handlers do. No signal
+    may reach another thread and end the program.
     """
     for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}):
         signal.pthread_sigmask(signal.SIG_BLOCK, {number})
@@ -71,7 +71,7 @@ def blocks() -> None:
 
 
 def joins() -> None:
-    """It waits for every thread that there is."""
+    """It waits for every existing thread."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.join()
@@ -79,7 +79,7 @@ def joins() -> None:
 
 
 def lists() -> None:
-    """It names its threads when it is asked to, and ends."""
+    """It ends at SIGUSR1 and prints the names of its threads."""
     signal.signal(
         signal.SIGUSR1, lambda *_: sys.exit(str([thread.name for thread in threading.enumerate()]))
     )
@@ -103,7 +103,7 @@ def raises() -> None:
 
 
 def raises_in_thread() -> None:
-    """An exception in a thread ends the thread only."""
+    """An exception in a thread ends only the thread."""
     thread = threading.Thread(target=lambda: 1 / 0)
     thread.start()
     thread.join()
@@ -111,26 +111,26 @@ def raises_in_thread() -> None:
 
 
 def exits() -> None:
-    """How long the interpreter takes to leave."""
+    """How long the interpreter takes to exit."""
     began = time.monotonic()
     atexit.register(lambda: print(f"{(time.monotonic() - began):.3f}"))
 
 
 def quiet() -> None:
-    """Says one word on each stream."""
+    """Writes one word to each stream."""
     print("out")
     print("err", file=sys.stderr)
 
 
 def reads() -> None:
-    """A call that was interrupted by nobody."""
+    """A system call that no signal interrupted."""
     read_end, write_end = os.pipe()
     threading.Timer(1.5, lambda: os.write(write_end, b"x")).start()
     print(os.read(read_end, 1))
 
 
 def stays() -> None:
-    """Lives until it is ended."""
+    """Runs until it is ended."""
     print("up", flush=True)
     while True:
         time.sleep(1)

@@ -8,12 +8,12 @@ from torch.distributed import rpc
 
 
 def add(a, b):
-    """A call that is answered."""
+    """A call that gets an answer."""
     return a + b
 
 
 def annotate(sample):
-    """A call that is not."""
+    """A call that gets none."""
     time.sleep(600)
     return sample
 

@@ -1,7 +1,8 @@
-"""A program that gets a signal: METHOD starts the process that gets it, BEHAVIOUR is what that does
-with it.
+"""A program that gets a signal. METHOD is how the receiving process is started, BEHAVIOUR is what
+it does with the signal.
 
-It begins when a line comes in on stdin, and says "ready" and its pid when the signal may come.
+It begins when it reads a line on stdin, and prints "ready" and its pid when it is ready for the
+signal.
 """
 
 import multiprocessing

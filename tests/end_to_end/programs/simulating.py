@@ -1,5 +1,5 @@
-"""Two ranks of mpi4py that knows nothing of ddtop; ends by itself, because ranks that wait in
-MPI use a core each.
+"""Two ranks of mpi4py without any knowledge of ddtop. The program ends by itself, because ranks
+that wait in MPI use a core each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def step(world: MPI.Intracomm) -> None:
 
 
 def take_wrong_tag(world: MPI.Intracomm) -> None:
-    """Rank 1 waits for a tag that nobody sends."""
+    """Rank 1 waits for a tag that is never sent."""
     if world.rank == 0:
         world.send("halo", dest=1, tag=7)
     else:
@@ -48,7 +48,7 @@ def raise_alone(world: MPI.Intracomm) -> None:
 
 
 def main() -> None:
-    """Good steps, then what was asked for."""
+    """Make good steps, then the requested fault."""
     signal.alarm(LIFE_S)
     world = MPI.COMM_WORLD
     for _ in range(STEPS_BEFORE):

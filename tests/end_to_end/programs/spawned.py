@@ -1,5 +1,5 @@
-"""mp.spawn: the ranks have no RANK in their environment, only the arguments of
-init_process_group tell.
+"""mp.spawn: the ranks have no RANK in their environment. Only the arguments of init_process_group
+have it.
 """
 
 from __future__ import annotations

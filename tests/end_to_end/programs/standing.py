@@ -1,5 +1,5 @@
-"""Ranks without torch: rank 1 stands in the way that is named, all others wait in a loop. Says
-`ready` when it is there.
+"""Ranks without torch: rank 1 gets stuck in the named way, and all others wait in a loop. Prints
+`ready` when it is stuck.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def ready() -> None:
 def gil() -> None:
     into, _ = os.pipe()
     ready()
-    # A read is taken up again after a signal; libc's sleep() would end early.
+    # The kernel restarts a read after a signal; libc's sleep() would end early.
     ctypes.PyDLL(None).read(into, ctypes.create_string_buffer(1), 1)
 
 
@@ -42,7 +42,7 @@ def sleeps() -> None:
 
 
 class Blocks:
-    """Stands in its destructor, when the interpreter takes the modules down."""
+    """Gets stuck in its destructor, when the interpreter removes the modules."""
 
     def __del__(self, read=os.read, pipe=os.pipe, write=os.write) -> None:
         write(1, b"ready\n")
@@ -61,8 +61,8 @@ def lingers() -> None:
 
 
 def handles() -> None:
-    """Handlers of its own, and faulthandler on a signal of its own: each writes one line for
-    each signal it gets.
+    """Handlers of its own, and faulthandler on a signal of its own. Each writes one line for each
+    signal that it gets.
     """
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))
@@ -73,8 +73,8 @@ def handles() -> None:
 
 
 if os.environ["RANK"] == "1":
-    # Not before everybody has been seen: what freezes in its first moments has not yet said who it
-    # is.
+    # All ranks must have been seen first: a process that freezes at once has not yet reported its
+    # rank.
     while not Path("go").exists():
         time.sleep(0.02)
     globals()[CASE]()

@@ -1,5 +1,5 @@
-"""All ranks sum the same numbers, step after step; those whose numbers stand in the file of our
-first argument stand still instead.
+"""All ranks sum the same numbers, step after step. The ranks that the file of the first argument
+lists stop instead.
 
 The sum goes through all hosts where the second argument is "all", else only through the ranks of
 this host. With a third argument they finish together after so many seconds.
@@ -19,12 +19,12 @@ LOOK_EVERY = 10
 
 
 def wait_for_licence() -> None:
-    """Comes never."""
+    """Sleep for ever."""
     os.read(os.pipe()[0], 1)
 
 
 def is_over(end: float) -> bool:
-    """Whether rank 0 finds that it is: the same answer on all."""
+    """Rank 0 decides, and all ranks get the same answer."""
     over = torch.tensor([float(dist.get_rank() == 0 and time.monotonic() > end)])
     dist.all_reduce(over)
     return bool(over)

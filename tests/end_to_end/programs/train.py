@@ -15,7 +15,7 @@ FAULT_STEP = 20
 
 
 def wait_for_licence() -> None:
-    """Comes never."""
+    """Sleep for ever."""
     os.read(os.pipe()[0], 1)
 
 
@@ -35,7 +35,7 @@ def misbehave(fault: str, numbers: torch.Tensor) -> None:
     elif fault == "broadcasts":
         dist.broadcast(numbers, 0)
     elif fault == "freezes":
-        # Any signal would end it: a look that sends one ends the fault.
+        # Any signal would end the sleep, so a look that sends one ends the fault.
         ctypes.PyDLL(None).sleep(3600)
 
 
@@ -50,8 +50,8 @@ def main(fault: str, steps: int) -> None:
         time.sleep(0.02)
         weights.grad = torch.ones(1000)
         if step == FAULT_STEP and fault == "differs":
-            # Large enough that gloo's smaller side passes; small tensors of different size make it
-            # abort.
+            # The tensor is so large that gloo accepts the smaller side; small tensors of different
+            # size make it abort.
             dist.all_reduce(torch.ones(4_000_000 * (1 + rank)))
         elif step == FAULT_STEP and rank == 1 and fault != "none":
             misbehave(fault, weights.grad)

@@ -1,6 +1,6 @@
 """A training whose ranks Slurm numbers. Rank 1 sleeps after a few steps, and the others wait.
 
-With a second word all ranks train.
+With a second argument all ranks train.
 """
 
 from __future__ import annotations

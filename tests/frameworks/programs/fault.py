@@ -1,4 +1,4 @@
-"""What rank 1 does wrong: `FAULT` is empty, or one of the faults of `at` and `in_worker`.
+"""The fault of rank 1: `FAULT` is empty, or one of the faults of `at` and `in_worker`.
 
 `at()` is called from a hook or callback of the user's in every step, so that the stack has the
 framework's frames around it. A fault begins `FAULT_AFTER_S` after the first step, or, if that is
@@ -29,8 +29,8 @@ _state = {"steps": 0, "began": 0.0}
 def at(rank: int) -> None:
     """One step of the user's own; the fault of the rank that has one.
 
-    `sleep`: it stays here. `raise`: it fails here. `skip`: it leaves out a collective that the
-    others make. `worker`: its DataLoader worker delivers nothing any more.
+    `sleep`: it sleeps here. `raise`: it raises here. `skip`: it leaves out a collective that the
+    others call. `worker`: its DataLoader worker delivers no more batches.
     """
     time.sleep(STEP_S)
     _state["steps"] += 1

@@ -1,4 +1,4 @@
-"""Holds so many GiB of card 0, with the word `burn` computes too, until its stdin ends."""
+"""Holds this many GiB of GPU 0 until its stdin closes. With the word `burn` it computes too."""
 
 from __future__ import annotations
 

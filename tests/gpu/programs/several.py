@@ -1,7 +1,7 @@
-"""A training of several ranks under NCCL that all use one card, and one fault, by its name.
+"""A training of several ranks under NCCL that all use one GPU, and one fault, by its name.
 
-Prints TRAINS after ten steps and FAULT when a rank is about to do its fault. Needs an NCCL that
-takes several ranks on one card (2.30.3 or later, `NCCL_MULTI_RANK_GPU_ENABLE=1`).
+Prints TRAINS after ten steps and FAULT when a rank is about to start its fault. Needs an NCCL that
+accepts several ranks on one GPU (2.30.3 or later, `NCCL_MULTI_RANK_GPU_ENABLE=1`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAULT_STEP = 20
 
 
 def say(word: str) -> None:
-    """One line that the one who started this job waits for."""
+    """One line that the program which started this job waits for."""
     print(f"{word} {time.time():.3f}", flush=True)
 
 
@@ -36,26 +36,26 @@ def fetch_metrics() -> None:
 
 
 def tokenize_for_ever() -> NoReturn:
-    """Python that computes and does not come back."""
+    """Python code that computes and does not return."""
     say("FAULT")
     while True:
         sum(range(1000))
 
 
 def hit_by(number: int) -> None:
-    """A signal to this process."""
+    """Sends a signal to this process."""
     say("FAULT")
     os.kill(os.getpid(), number)
 
 
 def leave() -> None:
-    """The end of this process, without a word to its group."""
+    """Ends this process without leaving its group."""
     say("FAULT")
     os._exit(0)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
-    """Rows; one of them never comes on rank 1."""
+    """Rows of data. One of them never comes on rank 1."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -71,7 +71,7 @@ class Rows(torch.utils.data.Dataset[Any]):
 
 
 class Training:
-    """DDP on one card."""
+    """DDP on one GPU."""
 
     def __init__(self, layers: int = 4, width: int = 256, bucket_mb: float = 25) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -82,7 +82,7 @@ class Training:
         self.steps = 0
 
     def step(self, data: torch.Tensor | None = None) -> float:
-        """One step; the loss comes back from the card, which waits for it."""
+        """One step. Reading the loss waits for the GPU."""
         self.optimizer.zero_grad()
         loss = self.model(self.data if data is None else data).square().mean()
         loss.backward()
@@ -205,7 +205,7 @@ def loader() -> None:
 
 
 def card() -> None:
-    """Rank 1's card computes for long before its part of the all_reduce."""
+    """Rank 1's GPU computes for long before its part of the all_reduce."""
     with_fault(occupy_card)
 
 
@@ -299,7 +299,7 @@ def subgroup() -> None:
 
 
 def raw() -> None:
-    """What torch says of its groups while the main thread waits for the card."""
+    """What torch reports of its groups while the main thread waits for the GPU."""
     time.sleep(12)
     native: Any = torch._C._distributed_c10d
     status = json.loads(native._dump_nccl_trace_json(False, True))
@@ -316,12 +316,12 @@ def raw() -> None:
 
 
 def times_out() -> None:
-    """NCCL's watchdog ends those who wait for rank 1."""
+    """NCCL's watchdog ends the ranks that wait for rank 1."""
     with_fault(fetch_metrics)
 
 
 def evaluates() -> None:
-    """Rank 0 evaluates for three seconds on its card while the others wait, again and again:
+    """Rank 0 evaluates for three seconds on its GPU while the others wait, again and again:
     healthy.
     """
     training = Training()
@@ -348,7 +348,7 @@ def main() -> None:
     torch.cuda.set_device(0)
     timeout = timedelta(seconds=25 if name == "times_out" else 600)
     dist.init_process_group("nccl", timeout=timeout)
-    # A job that is ended by its launcher must not wait for NCCL.
+    # A job that its launcher ends must not wait for NCCL.
     threading.Timer(300, lambda: os._exit(9)).start()
     globals()[name]()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Steps of about 5 ms on one card. Arguments: seconds, passes a step (0: says how many make 5
+"""Steps of about 5 ms on one GPU. Arguments: seconds, passes per step (0: prints how many take 5
 ms, and ends).
 """
 
@@ -18,7 +18,7 @@ def main() -> None:
     seconds, passes = float(sys.argv[1]), int(sys.argv[2])
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
-    # Many small kernels: whatever holds the interpreter up is at once in the step.
+    # There are many small kernels, so that any delay of the interpreter shows in the step at once.
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     data, loss_sum = torch.randn(512, 1024, device="cuda"), torch.zeros(1, device="cuda")

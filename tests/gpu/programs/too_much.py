@@ -1,4 +1,4 @@
-"""Asks for more memory than the card has."""
+"""Allocates more memory than the GPU has."""
 
 from __future__ import annotations
 

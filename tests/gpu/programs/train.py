@@ -1,5 +1,5 @@
-"""A small training on a GPU. Arguments: backend, seconds, card of each rank ("local" or a
-number), GiB to hold besides.
+"""A small training on a GPU. Arguments: backend, seconds, GPU of each rank ("local" or a number),
+GiB to hold besides.
 """
 
 from __future__ import annotations

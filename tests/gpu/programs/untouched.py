@@ -1,5 +1,5 @@
-"""Trains on the CPU for so many seconds, and says at its end whether anybody has brought CUDA up
-in it.
+"""Trains on the CPU for this many seconds, and prints at its end whether CUDA was initialised in
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank whose all_reduce of NCCL stands behind a kernel that spins for so many seconds, after
+"""One rank whose all_reduce of NCCL waits behind a kernel that spins for this many seconds, after
 healthy steps.
 """
 
