@@ -31,6 +31,10 @@ GAP_BYTES = 4
 """Unchanged cells of up to so many bytes are written again if the pen allows it: jumping over them
 costs as much."""
 
+FEW_CELLS = 1000
+"""Up to so many changed cells are written in the shorter of two orders. More are whole lines, which
+are written line by line."""
+
 RIGHT_HALF = ""
 """The content of the second cell of a wide character."""
 
@@ -100,14 +104,27 @@ class Differ:
                 known = self._lines[y]
                 fresh[y] = _Line(known.characters[:], known.pens[:])
             self._put(fresh[y], x, min(end, size.width), segments, self._pens)
-        writer = _Writer(self._pens)
+        changes: list[_Change] = []
+        single = True
         for y, line in sorted(fresh.items()):
             known = self._lines[y]
             if RIGHT_HALF in known.characters:
                 self._replace_broken_halves(line)
             if line.characters != known.characters or line.pens != known.pens:
-                writer.write(y, line, _changed(known, line))
+                changes.append((y, line, _changed(known, line)))
                 self._lines[y] = line
+                single = single and RIGHT_HALF not in known.characters
+                single = single and RIGHT_HALF not in line.characters
+        by_line = self._written(changes, self._pens)
+        if not single or not 1 < sum(len(columns) for _, _, columns in changes) <= FEW_CELLS:
+            return by_line
+        # An age that grows in each row of a table: from row to row the pen stays the same.
+        return min(by_line, self._written(_by_pen(changes), self._pens), key=len)
+
+    def _written(self, changes: Iterable[_Change], pens: Pens) -> str:
+        writer = _Writer(pens)
+        for y, line, columns in changes:
+            writer.write(y, line, columns)
         return writer.done()
 
     def _put(self, line: _Line, x: int, end: int, segments: Iterable[Segment], pens: Pens) -> None:
@@ -153,6 +170,26 @@ class Differ:
 
     def _cells(self, character: str | None) -> int:
         return self._widths[character[0]] if character else 0
+
+
+_Change = tuple[int, _Line, Sequence[int]]
+"""A line's number, the line, and the columns of it to write."""
+
+
+def _by_pen(changes: Iterable[_Change]) -> list[_Change]:
+    """The same cells in another order: all of one pen together, and of these all of one column."""
+    order: dict[Pen | None, int] = {}
+    runs: list[tuple[int, int, int, _Line, list[int]]] = []
+    for y, line, columns in changes:
+        before, run = -2, [0]
+        for x in columns:
+            if x != before + 1 or line.pens[x] is not line.pens[before]:
+                run = []
+                runs.append((order.setdefault(line.pens[x], len(order)), x, y, line, run))
+            run.append(x)
+            before = x
+    runs.sort(key=lambda one: one[:3])
+    return [(y, line, run) for _, _, y, line, run in runs]
 
 
 def _changed(known: _Line, line: _Line) -> list[int]:
@@ -216,15 +253,16 @@ class _Writer:
         straight = f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H"
         if self._x is None:
             return straight
-        if y == self._y:
-            return self._rewritten_cells(line, self._x, x) or _steps(x - self._x, "C")
-        columns = x - self._x
+        columns, lines = x - self._x, y - self._y
+        if lines == 0 and columns > 0:
+            return self._rewritten_cells(line, self._x, x) or _steps(columns, "C")
         across = (
             _steps(columns, "C")
             if columns > 0
             else min("\b" * -columns, _steps(-columns, "D"), key=len)
         )
-        return min(straight, _steps(y - self._y, "B") + across, key=len)
+        down = _steps(lines, "B") if lines >= 0 else _steps(-lines, "A")
+        return min(straight, down + across, key=len)
 
     def _rewritten_cells(self, line: _Line, at: int, x: int) -> str | None:
         """The unchanged cells in between, if writing them again costs no more than a jump."""

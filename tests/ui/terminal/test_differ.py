@@ -198,6 +198,52 @@ def test_only_the_digit_of_an_age_is_sent():
     assert sent == "\x1b[1;19H\x1b[1;38;2;215;175;95;48;2;18;18;18m2\x1b[B\b2\x1b[0m"
 
 
+def _ages(wait_s, heard):
+    """A row of a table in which two numbers of different pens grow."""
+    made = [Segment("31 blocked "), Segment(f"{wait_s:2}s", STYLES[4])]
+    made += [Segment("        "), Segment(heard, STYLES[2])]
+    return Strip(made).adjust_cell_length(SIZE.width, STYLES[0])
+
+
+def test_ages_in_each_row_of_a_table_are_written_column_by_column():
+    pair = Pair()
+    pair.show(layout(*[_ages(31, ".4")] * SIZE.height))
+    update = layout(*[_ages(32, ".9")] * SIZE.height)
+
+    sent = pair.differ.encode(update, pair.console)
+
+    first, second = pair.differ._pens.of(STYLES[4]), pair.differ._pens.of(STYLES[2])
+    changes = [pair.differ._pens.change(*pens) for pens in ((PLAIN, first), (first, second))]
+    assert sent == (
+        f"\x1b[1;13H{changes[0]}2\x1b[B\b2\x1b[B\b2\x1b[B\b2"
+        f"\x1b[1;24H{changes[1]}9\x1b[2;24H9\x1b[3;24H9\x1b[4;24H9"
+        f"{pair.differ._pens.change(second, PLAIN)}"
+    )
+
+
+class ByPen(Differ):
+    """Writes the cells of each update by pen, however long that gets."""
+
+    def _written(self, changes, pens):
+        return super()._written(room._by_pen(changes), pens)
+
+
+narrow = st.tuples(*[st.text("ab1 ■…éABCDEFGHI", max_size=12)] * len(WIDGETS))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(*[narrow] * SIZE.height), min_size=1, max_size=6))
+def test_cells_that_are_written_by_pen_give_the_same_picture(script):
+    pair = Pair()
+    pair.differ = ByPen()
+    for wanted in script:
+        strips = [
+            [strip(parts, end - x, STYLES) for parts, (x, end) in zip(one, WIDGETS, strict=True)]
+            for one in wanted
+        ]
+        pair.show(whole(strips))
+
+
 def test_over_a_short_gap_is_written_over_a_long_one_is_jumped():
     pair = Pair()
     pair.show(layout(line("a----a--------a")))
