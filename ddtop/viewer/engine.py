@@ -39,11 +39,9 @@ LOOK_SHARE = 0.15
 10,000."""
 LOOK_SHARE_MOST = 0.5
 """The share if a look takes longer than that, as at 100,000 ranks."""
-SLOW_LOOK_S, LOOK_SHARE_SLOW = 1.0, 1.0
-"""If a look takes this long, this share applies to the two or three looks until a finding appears
-or clears: they follow each other at once."""
 WAVERS_S = STEP_NS / 1e9
-"""Something was found but is not shown yet: the second look comes as soon as it counts."""
+"""Something was found but is not shown yet: the second look comes as soon as it counts, whatever
+its cost. These are the two or three looks until a finding appears or clears."""
 BEHIND_S = 1.0
 """A look waits this long until the queued frames are applied: otherwise ranks would seem silent."""
 MANY_PER_S, NAP_S = 400.0, 0.03
@@ -311,7 +309,10 @@ class Engine:
             recall=recall,
             untaped=tape.too_many,
         )
-        self.seen = NewestLook(follower, look)
+        before, self.seen = self.seen, NewestLook(follower, look)
+        if before is None or before.follower is not follower or _differ(before.look, look):
+            # The screens would show it up to half a second later.
+            self._on_news(())
         self._free_old_looks(snapshot)
         # Stacks are passed on after the look that includes them, so that a dump that is reported as
         # complete is complete on the screen.
@@ -368,6 +369,12 @@ class Engine:
         self._on_news(())
 
 
+def _differ(before: Look, look: Look) -> bool:
+    """Whether the verdict names other findings than before."""
+    names = [[one.identity for one in found.verdict.findings] for found in (before, look)]
+    return before.verdict.health != look.verdict.health or names[0] != names[1]
+
+
 def period_of_looks_s(cost_s: float, wavers: bool) -> float:
     """Seconds from one look to the next, where a look takes `cost_s` of CPU.
 
@@ -375,8 +382,7 @@ def period_of_looks_s(cost_s: float, wavers: bool) -> float:
     """
     most_s = max(LOOK_MOST_S, cost_s / LOOK_SHARE_MOST)
     period_s = min(max(cost_s / LOOK_SHARE, LOOK_LEAST_S), most_s)
-    share = LOOK_SHARE_SLOW if cost_s >= SLOW_LOOK_S else LOOK_SHARE_MOST
-    return min(period_s, max(WAVERS_S, cost_s / share)) if wavers else period_s
+    return min(period_s, max(WAVERS_S, cost_s)) if wavers else period_s
 
 
 def due_for_stuck_s(due: float, began: float, cost_s: float, wanted: float) -> float:
@@ -387,7 +393,7 @@ def due_for_stuck_s(due: float, began: float, cost_s: float, wanted: float) -> f
     """
     if due + cost_s <= wanted:
         return due
-    return max(wanted, began + cost_s / LOOK_SHARE_SLOW)
+    return max(wanted, began + cost_s)
 
 
 def _resident_bytes() -> int:

@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,32 @@ def test_a_look_is_handed_over_as_soon_as_the_relay_has_told_its_past(waiting):
     assert seen.look.snapshot.iteration == job.ranks[0].iteration
     assert seen.look.span is not None
     assert seen.look.untaped is None
+
+
+def test_the_first_look_and_each_change_of_the_verdict_are_told_at_once(monkeypatch):
+    """The screens would ask half a second later."""
+    told, found = [], Waiting()
+    monkeypatch.setattr(found.engine, "_on_news", lambda _: told.append(found.engine.seen))
+    job = FakeJob(2)
+    job.trains(3)
+    for data in as_of_now(job):
+        found.engine.put(found.follower, data)
+    found.says(Reply("live"))
+    found.engine._take_in()
+    told.clear()
+
+    found.engine._look()
+    first = found.engine.seen
+    found.engine._look()
+    assert told == [first]
+
+    snapshot, verdict = first.look.snapshot, first.look.verdict
+    worse = (snapshot, replace(verdict, health="critical"))
+    monkeypatch.setattr(found.follower, "look", lambda _: worse)
+    found.engine._look()
+    found.engine._look()
+
+    assert [one.look.verdict.health for one in told] == ["ok", "critical"]
 
 
 def test_the_facts_of_older_looks_are_freed_once_the_screens_show_a_newer_one(waiting, monkeypatch):
