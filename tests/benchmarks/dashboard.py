@@ -8,6 +8,7 @@ did: the highlighted row is the next one.
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import os
 import pty
@@ -27,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import ddtop
 from tests.benchmarks.procfs import memory_mib
 from tests.benchmarks.stage import Stage, StageError
 from tests.benchmarks.table import Row, limited
@@ -132,10 +134,14 @@ class Screen:
         self._read_at = 0.0
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        environment = stage.environment(False, TERM="xterm-256color")
+        # An installed ddtop has its bytecode, a checkout may not.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        compileall.compile_dir(Path(ddtop.__file__).parent, quiet=1)
         self._began = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ddtop", "attach", job],
-            env=stage.environment(False, TERM="xterm-256color"),
+            env=environment,
             stdin=slave,
             stdout=slave,
             stderr=slave,

@@ -1,8 +1,9 @@
 """Plays the relay of a simulated job in real time: `python -m tests.benchmarks.sim_relay RANKS
 healthy|hang [gpus]`.
 
-A real link and a real entry in the state folder, so that a view attaches to it as to any job. Every
-rank reports once a second. Prints "ready" when a view can attach, and goes on until it is ended.
+A real link, a real history and a real entry in the state folder, so that a view attaches to it as
+to any job. Every rank reports once a second, whether somebody looks or not. Prints "ready" when a
+view can attach, and goes on until it is ended.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 
 from ddtop import registry
 from ddtop.link.relay_side import VIEW, RelayLink
+from ddtop.relay.history import LATEST_HUB_MAX, FrameHistory
 from ddtop.sim.incidents import NOT_IN_COLLECTIVE, WHOLE, Incident, Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
 from ddtop.wire import frames
@@ -35,6 +38,8 @@ class SimRelay:
         self._link = RelayLink(
             registry.socket_path(self.job.name, RUN), registry.secret(), "127.0.0.1"
         )
+        self._history = FrameHistory()
+        self._history.latest_max = LATEST_HUB_MAX
         self._viewers: list[bytes] = []
         self._ranks = ranks
         self._entered = 0.0
@@ -42,26 +47,38 @@ class SimRelay:
     def serve(self) -> None:
         """Run for ever."""
         done = time.time_ns() // SLOT_NS * SLOT_NS
-        self._write_entry()
-        print("ready", flush=True)
+        # Made before anybody joins: a relay has its history, and a viewer does not wait for it.
+        self._keep(self.job.joining(done))
+        ready = False
         while True:
+            if not ready and time.time_ns() < done + SECOND_NS:
+                self._write_entry()
+                print("ready", flush=True)
+                ready = True
             self._answer((done + SLOT_NS - time.time_ns()) / SECOND_NS)
             if time.time_ns() >= done + SLOT_NS:
-                for frame in self.job.frames(done, done + SLOT_NS) if self._viewers else ():
+                for frame in self._keep(self.job.frames(done, done + SLOT_NS)):
                     self._link.broadcast(self._viewers, frame)
                 done += SLOT_NS
-            if time.monotonic() - self._entered > ENTRY_S:
+            if ready and time.monotonic() - self._entered > ENTRY_S:
                 self._write_entry()
+
+    def _keep(self, found: Iterable[bytes]) -> list[bytes]:
+        """These frames, which are history from now on."""
+        made = list(found)
+        for frame in made:
+            self._history.keep(frames.open_envelope(frame), frame)
+        return made
 
     def _answer(self, seconds: float) -> None:
         for kind, _ in self._link.wait(max(seconds, 0.0)):
             for peer, data, _ in self._link.receive(kind):
                 record = frames.open_record(frames.open_envelope(data))
                 if kind == VIEW and isinstance(record, Command) and record.name == "join":
-                    self._welcome(peer)
+                    self._welcome(peer, record.history_s)
 
-    def _welcome(self, peer: bytes) -> None:
-        history = list(self.job.joining(time.time_ns() // SLOT_NS * SLOT_NS))
+    def _welcome(self, peer: bytes, history_s: float) -> None:
+        history = self._history.since(time.time_ns() - int(history_s * SECOND_NS))
         self._link.send(VIEW, peer, _sealed(Reply("joined", count=len(history), instance="sim")))
         for frame in history:
             self._link.send(VIEW, peer, frame)
