@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.policy import POLICY, Policy
 from tests.jobs import FakeJob, brief
 
@@ -56,5 +57,28 @@ def stands_from_the_start(scenario: Callable[..., FakeJob], *given: object) -> S
         job = scenario(*given)
         job.policy = policy
         return job.kinds()
+
+    return says
+
+
+def kinds(scenario: Callable[[], FakeJob]) -> Says:
+    """The kinds of what is found in the last snapshot alone."""
+
+    def says(policy: Policy) -> object:
+        job = scenario()
+        job.policy = policy
+        return [one.kind for one in diagnose(job.snapshot(), policy)]
+
+    return says
+
+
+def text(scenario: Callable[[], FakeJob], words: str) -> Says:
+    """Whether the only finding in the last snapshot says these words anywhere."""
+
+    def says(policy: Policy) -> object:
+        job = scenario()
+        job.policy = policy
+        (found,) = diagnose(job.snapshot(), policy)
+        return any(words in one for one in (found.summary, *found.evidence, found.advice))
 
     return says

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+import pytest
+
 from ddtop.diagnosis.straggler_cause import (
     CPU,
     GC,
@@ -33,7 +35,7 @@ from tests.diagnosis.rules.straggler import (
 )
 from tests.jobs import SECOND
 from tests.nccl_jobs import COMPUTES, HOT, WAITS, one_computes
-from tests.policy_cases import Case, each
+from tests.second_policy import Case
 
 
 def read(job):
@@ -196,6 +198,6 @@ CASES = [
 ]
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_what_makes_a_rank_slow(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.wire.records import CommStatus
 from tests.diagnosis.rules.nccl import frozen_job, nccl_job, service
-from tests.policy_cases import Case, each, kinds
+from tests.second_policy import Case, kinds
 
 
 def answered(*states, counts=None):
@@ -39,6 +41,6 @@ CASES = [
 ]
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_which_answer_of_nccl_counts(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)

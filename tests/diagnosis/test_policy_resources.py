@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.wire.load import Disk, HostLoad, Limit, ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
 from tests.jobs import FakeJob
-from tests.policy_cases import Case, each, kinds, text
+from tests.second_policy import Case, kinds, text
 
 GIB = 1 << 30
 CROWDED, SHORT = ["cpu-oversubscribed"], ["memory-pressure"]
@@ -92,6 +94,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_what_is_nearly_used_up(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)

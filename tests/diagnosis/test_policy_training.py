@@ -4,6 +4,8 @@ collectives, its data, its exceptions and its GPUs.
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.wire.loader import Loader
 from ddtop.wire.samples import SYMMETRIC
 from tests.diagnosis.rules.crowded import loaded
@@ -12,7 +14,7 @@ from tests.diagnosis.rules.gpus import memory, refuses
 from tests.diagnosis.rules.misuse import PLAIN, communicating, fed
 from tests.gpu_jobs import GIB, GpuJob, card
 from tests.jobs import FakeJob
-from tests.policy_cases import Case, each, kinds, text
+from tests.second_policy import Case, kinds, text
 
 
 def one_slow_worker():
@@ -106,6 +108,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_what_costs_a_job_its_time(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.model.state.gpu_memory import Load
 from ddtop.policy import Policy
 from ddtop.wire.gpu import Gpu, GpuWatch
 from tests.gpu_jobs import GpuJob
 from tests.jobs import SECOND
-from tests.policy_cases import Case, each
+from tests.second_policy import Case
 
 START = 1_700_000_000 * SECOND
 KNOWN, UNKNOWN = (1.0, 600.0), (None, None)
@@ -87,6 +89,6 @@ CASES = [
 ]  # fmt: skip
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_what_a_gpu_does(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)

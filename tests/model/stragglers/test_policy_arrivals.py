@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddtop.policy import Policy
 from tests.arriving import answers, but, entered, looked_at
-from tests.policy_cases import Case, each
+from tests.second_policy import Case
 
 
 def late_at(steps, extra, base=50.0):
@@ -69,6 +71,6 @@ CASES = [
 ]
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_who_is_late_in_the_steps_of_one_read(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+import pytest
+
 from ddtop.policy import Policy
 from ddtop.wire.gpu import GpuWatch
 from ddtop.wire.load import ProcessLoad
@@ -12,7 +14,7 @@ from tests.diagnosis.rules.misuse import communicating
 from tests.diagnosis.rules.straggler import answers, job_with
 from tests.jobs import SECOND, WORLD, FakeJob
 from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob
-from tests.policy_cases import Case, each
+from tests.second_policy import Case
 
 
 def one_read(share=0.6, seconds=2):
@@ -213,6 +215,6 @@ CASES = [
 ]
 
 
-@each(CASES)
+@pytest.mark.parametrize("case", CASES, ids=Case.name)
 def test_the_policy_says_who_is_a_straggler(case):
-    assert case.said() == (case.ours, case.theirs)
+    assert case.said_by_both() == (case.ours, case.theirs)
