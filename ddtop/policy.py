@@ -141,7 +141,7 @@ class Policy:
     step_old_factor: float = 3.0
     """... of its own steps, and so many of them without progress. Steps vary by a factor of two."""
     window_s: float = 10.0
-    """Ratios (waiting, loader, activities) are measured over this time."""
+    """Ratios (waiting, loader, activities) are measured over this time, at most a minute."""
     window_min_s: float = 2.0
     """A shorter time has too few samples (4 a second) for a ratio."""
     no_progress_s: float = 20.0

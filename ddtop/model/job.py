@@ -212,8 +212,9 @@ class Job(JobMemory):
                 memory.others[hello.pid] = hello
                 memory.others_from[hello.pid] = envelope.sender
             return
+        keep_s = max(self.policy.window_s, self.policy.cpu_window_s)
         new = self.place(
-            hello.rank, RankMemory(hello, envelope.unix_ns, envelope.sender, generation)
+            hello.rank, RankMemory(hello, envelope.unix_ns, envelope.sender, generation, keep_s)
         )
         if memory is not None and same and memory.exit is not None:
             new.others_gone = memory.others_gone | {memory.hello.pid: memory.exit}
@@ -291,7 +292,7 @@ class Job(JobMemory):
         self._note_time(envelope)
         hosts.note_report(self, envelope.sender, envelope.unix_ns, host)
         self.hosts[envelope.sender] = (envelope.unix_ns, host)
-        self.candidates.apply(envelope.sender, envelope.unix_ns, host)
+        self.candidates.apply(envelope.sender, envelope.unix_ns, host, self.policy)
         routes = {route.pid: route for route in host.rendezvous}
         here: dict[int, RankMemory] = {}
         for process in host.processes:
@@ -318,7 +319,7 @@ class Job(JobMemory):
         memory.cpu.add(at, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0)
         if (load := process.load) is not None:
             if memory.load is None:
-                memory.load = Series(self.policy.oversubscribed_window_s)
+                memory.load = Series(max(self.policy.oversubscribed_window_s, memory.keep_s))
             # The sum of a process and its living children falls when one of these ends.
             if before is not None and None not in (before.cpu_ns, process.cpu_ns):
                 memory.cpu_used_ns += max((process.cpu_ns or 0) - (before.cpu_ns or 0), 0)

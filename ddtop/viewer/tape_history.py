@@ -29,7 +29,7 @@ class Past(SeriesHistory):
         return known
 
     def _read(self, rank: int) -> Memory:
-        made, waits = empty(), Series()
+        made, waits = empty(), Series(self._tape.policy.window_s)
         state: RankState | None = None
         rss_bytes: int | None = None
         due_unix_ns = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ddtop.model.state.facts import Candidate
 from ddtop.model.state.series import Series
@@ -22,7 +22,8 @@ class CandidateMemory:
     host: str
     process: ProcessState
     first_unix_ns: int
-    cpu: Series = field(default_factory=Series)
+    #: (cpu ns, I/O bytes, context switches) of the process.
+    cpu: Series
     candidacy: Candidacy | None = None
 
 
@@ -42,8 +43,9 @@ class Candidates:
         }
         return made
 
-    def apply(self, sender: str, unix_ns: int, host: HostState) -> None:
+    def apply(self, sender: str, unix_ns: int, host: HostState, policy: Policy) -> None:
         """Take in the report of a relay."""
+        keep_s = max(policy.cpu_window_s, policy.candidate_asleep_s)
         here = {process.pid for process in host.candidates}
         for key in [key for key in self._found if key[0] == sender and key[1] not in here]:
             del self._found[key]
@@ -54,7 +56,7 @@ class Candidates:
                 if len(self._found) >= CANDIDATES_MAX:
                     continue
                 known = self._found[sender, process.pid] = CandidateMemory(
-                    host.host, process, unix_ns
+                    host.host, process, unix_ns, Series(keep_s)
                 )
             known.process, known.candidacy = process, why.get(process.pid)
             known.cpu.add(

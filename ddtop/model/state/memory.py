@@ -19,7 +19,7 @@ from ddtop.model.state.candidates import Candidates
 from ddtop.model.state.facts import Axis, Coordinates
 from ddtop.model.state.gpu_facts import Own
 from ddtop.model.state.gpu_memory import JobGpus
-from ddtop.model.state.series import Series
+from ddtop.model.state.series import KEEP_S, Series
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.gpu import RasAnswer
@@ -66,6 +66,8 @@ class RankMemory:
     sender: str
     #: The life of the job that the process belongs to (`JobMemory.generation`).
     generation: int = 0
+    #: The longest window over which its counters are measured, seconds.
+    keep_s: float = KEEP_S
 
     # Reported by the agent in the rank:
     state: RankState | None = None
@@ -75,9 +77,9 @@ class RankMemory:
     #: When the phase of `state` was first reported.
     phase_since_unix_ns: int = 0
     #: Counters of `ratios.counters`.
-    counters: Series = field(default_factory=Series)
+    counters: Series = field(init=False)
     #: (waited ns, batches, iteration) of the DataLoader.
-    loader: Series = field(default_factory=Series)
+    loader: Series = field(init=False)
     owing: loader_progress.Owing | None = None
     #: Share of the time spent waiting over twenty seconds, as the envelope says it.
     wait_long_ratio: float | None = None
@@ -98,7 +100,7 @@ class RankMemory:
     #: Since when it has been in the same uninterruptible sleep; None: it is in none.
     stalled_since_unix_ns: int | None = None
     #: (cpu ns, I/O bytes, context switches) of the process.
-    cpu: Series = field(default_factory=Series)
+    cpu: Series = field(init=False)
     #: What the host does to the process; None while the relay does not measure it.
     load: Series | None = None
     #: CPU time of the process and its children since the first look; it never falls.
@@ -115,6 +117,10 @@ class RankMemory:
     others_from: dict[int, str] = field(default_factory=dict)
     others_gone: dict[int, Exit] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.counters, self.loader = Series(self.keep_s), Series(self.keep_s)
+        self.cpu = Series(self.keep_s)
+
     def copy(self) -> RankMemory:
         """The same facts, independent of these. Only frozen records are shared."""
         made = object.__new__(RankMemory)
@@ -130,7 +136,7 @@ class RankMemory:
     def successor(self, pid: int) -> RankMemory:
         """What is known of another process that claims this rank, as if it were the rank."""
         hello, at, sender = self.others[pid], self.other_pids[pid], self.others_from[pid]
-        found = RankMemory(hello, at, sender, self.generation)
+        found = RankMemory(hello, at, sender, self.generation, self.keep_s)
         found.other_pids = {one: at for one, at in self.other_pids.items() if one != pid}
         found.others = {one: hello for one, hello in self.others.items() if one != pid}
         found.others_from = {one: frm for one, frm in self.others_from.items() if one != pid}

@@ -14,7 +14,7 @@ POINTS = 128
 """More than a minute at 2 Hz. A sender that reports more than 12 times a second has shorter
 windows."""
 KEEP_S = 10.0
-"""The longest window that states and rules use (`Policy.window_s`), unless another is given."""
+"""The longest window that states and rules use by default (`Policy.window_s`)."""
 
 
 class Series:
