@@ -72,7 +72,8 @@ class PySpy:
     poll until then, then `kill`. Not for several threads.
 
     `arguments`: also fill in `call` (see `call_of`), for which py-spy reads all variables.
-    `asleep`: whether the main thread slept when its frames were read.
+    `asleep`: whether the main thread slept when its frames were read. `tids`: the kernel's id of
+    each thread by Python's id, where py-spy knows it.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class PySpy:
         self.note: str | None = None
         self.call: str | None = None
         self.asleep: bool | None = None
+        self.tids: dict[int, int] = {}
         self._argument_lists = _argument_lists(pid, native, nonblocking)
         if arguments:
             self._argument_lists.insert(0, ("--locals", *self._argument_lists[0]))
@@ -160,6 +162,7 @@ class PySpy:
             self._result, self.note = found, self._less(way)
             self.call = call_of(output, self.pid) if "--locals" in way else None
             self.asleep = asleep_in(output, self.pid)
+            self.tids = tids_in(output)
             return
         if self._first_error is None:
             self._first_error = found
@@ -280,6 +283,16 @@ def asleep_in(output: bytes, pid: int) -> bool | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return not main.active if main is not None and main.active is not None else None
+
+
+def tids_in(output: bytes) -> dict[int, int]:
+    """The kernel's id of each thread by Python's id."""
+    try:
+        found = msgspec.json.decode(output, type=list[_Thread])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    known = ((one.thread_id, one.os_thread_id) for one in found)
+    return {thread: tid for thread, tid in known if thread is not None and tid is not None}
 
 
 def call_of(output: bytes, pid: int) -> str | None:

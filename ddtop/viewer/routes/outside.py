@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import msgspec
 
@@ -25,7 +24,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.stragglers import by_stack
-from ddtop.procfs import parent_of, switches
+from ddtop.procfs import parent_of
 from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.viewer.routes import outside_loader
@@ -34,7 +33,8 @@ from ddtop.viewer.routes.outside_frames import read
 from ddtop.viewer.routes.outside_host import Surface
 from ddtop.viewer.routes.outside_jobs import Departed, OutsideJob, Target, exit_of
 from ddtop.viewer.routes.outside_loader import Workers
-from ddtop.viewer.routes.outside_rank import Surroundings, Track, moment_of
+from ddtop.viewer.routes.outside_rank import Surroundings, Track, moment_of, switches_of
+from ddtop.viewer.routes.outside_training_thread import marked, training_thread
 from ddtop.viewer.source import Dump, Look
 from ddtop.viewer.thresholds import chosen
 from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
@@ -70,7 +70,7 @@ JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 @dataclass
 class _Watched:
-    """One rank. `placed_mono_s`: when its stack was last read."""
+    """One rank. `placed_mono_s`: when its stack was last read. `tid`: of the thread that trains."""
 
     target: Target
     process: sample.Watched
@@ -81,6 +81,7 @@ class _Watched:
     first_mono_s: float = 0.0
     tried_mono_s: float = -PLACE_S
     refused: str | None = None
+    tid: int | None = None
     exits_order: int | None = None
 
     @property
@@ -92,7 +93,7 @@ class _Watched:
 @dataclass(frozen=True)
 class _Running:
     """A running py-spy. `request` None: it samples the place. `worker`: the worker that it reads.
-    `switches`: of the thread, at the start."""
+    `switches`: of the thread `tid` (None: the main thread), at the start."""
 
     spy: PySpy
     target: Target
@@ -102,6 +103,7 @@ class _Running:
     deadline_s: float
     worker: int | None = None
     switches: int | None = None
+    tid: int | None = None
 
 
 class OutsideSource:
@@ -421,12 +423,13 @@ class OutsideSource:
         self, target: Target, request: str | None, now_s: float, worker: int | None = None
     ) -> None:
         pid = target.pid if worker is None else worker
-        count = switches(_status_of(pid))
-        looks = request is None
+        watched = self._ranks.get(target.rank) if worker is None else None
+        tid = watched.tid if watched is not None else None
+        looks, count = request is None, switches_of(pid, tid)
         spy = PySpy(pid, nonblocking=looks, arguments=looks and worker is None and self._locals)
         deadline_s = PLACE_DEADLINE_S if request is None else DEADLINE_S
         self._running.append(
-            _Running(spy, target, target.rank, request, now_s, deadline_s, worker, count)
+            _Running(spy, target, target.rank, request, now_s, deadline_s, worker, count, tid)
         )
 
     def _due(self, now_s: float) -> _Watched | None:
@@ -484,23 +487,26 @@ class OutsideSource:
         threads: tuple[ThreadStack, ...],
         now_s: float,
     ) -> None:
-        """Note where its main thread is."""
-        now = moment_of(watched.target.pid, time.time_ns())
-        main = next((thread for thread in threads if thread.main), None)
-        if now is None or main is None:
+        """Note where its training is."""
+        if (judged := training_thread(threads, running.spy.tids)) is None:
             return
+        trains, watched.tid = judged
+        now = moment_of(watched.target.pid, time.time_ns(), watched.tid)
+        if now is None:
+            return
+        before = running.switches if watched.tid == running.tid else None
         # In one sleep since the look began it slept then, too, whatever py-spy says.
-        same = now.switches is not None and now.switches == running.switches
-        asleep = running.spy.asleep if not same else None
-        reading = read(watched.around.thread(main.frames, now, asleep))
-        watched.track.take(main.frames, reading, running.switches, now)
+        same = now.switches is not None and now.switches == before
+        asleep = running.spy.asleep if not same and watched.tid is None else None
+        reading = read(watched.around.thread(trains.frames, now, asleep))
+        watched.track.take(trains.frames, reading, before, now)
         watched.placed_mono_s = now_s
         watched.first_mono_s = watched.first_mono_s or now_s
         if reading.place is not None and reading.place.waits_on == "DataLoader":
             found = watched.workers.find(watched.target.pid)
             self._asked_workers.extend((watched.target, pid) for pid in found)
-        taken = time.time_ns()
-        stacks = Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, threads)
+        taken, shown = time.time_ns(), marked(threads, trains)
+        stacks = Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, shown)
         self.take_stacks(stacks, watched.target)
         self._suspect()
 
@@ -580,10 +586,6 @@ class OutsideSource:
 
 OF_LOOKS = "outside-looks"
 """The request name of stacks that nobody asked for."""
-
-
-def _status_of(pid: int) -> Path:
-    return Path(f"/proc/{pid}/task/{pid}/status")
 
 
 def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:

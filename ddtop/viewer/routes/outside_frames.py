@@ -166,10 +166,15 @@ _BOTTOM = frozenset({"<module>", "_run_module_as_main"})
 """The outermost frame of a program that runs. After it only `atexit` and the like are left."""
 
 
+def _runs_program(outermost: StackFrame) -> bool:
+    name = outermost.function.rpartition(".")[2]
+    return name in _BOTTOM or (name == "_bootstrap" and outermost.file.endswith("/threading.py"))
+
+
 def _phase(kind: str | None, frames: Sequence[StackFrame]) -> str:
     if kind == INIT:
         return "joining"
-    if not frames or frames[-1].function.rpartition(".")[2] not in _BOTTOM:
+    if not frames or not _runs_program(frames[-1]):
         return "leaving"
     for frame in frames:
         name = frame.function.rpartition(".")[2]

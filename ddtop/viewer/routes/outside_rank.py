@@ -44,19 +44,25 @@ class Moment:
     works: int | None = None
 
 
-def moment_of(pid: int, unix_ns: int) -> Moment | None:
-    """The main thread now; None where the process is gone."""
-    fields = stat_fields(f"{pid}/task/{pid}")
+def moment_of(pid: int, unix_ns: int, tid: int | None = None) -> Moment | None:
+    """The thread `tid` now, or the main thread; None where it is gone."""
+    task = f"{pid}/task/{tid or pid}"
+    fields = stat_fields(task)
     if fields is None:
         return None
     return Moment(
         unix_ns,
         fields[0],
-        wchan(f"{pid}/task/{pid}"),
-        switches(Path(f"/proc/{pid}/task/{pid}/status")),
-        asleep_since_unix_ns(pid),
+        wchan(task),
+        switches_of(pid, tid),
+        asleep_since_unix_ns(pid, tid),
         _works(pid),
     )
+
+
+def switches_of(pid: int, tid: int | None = None) -> int | None:
+    """Voluntary context switches of the thread `tid`, or of the main thread."""
+    return switches(Path(f"/proc/{pid}/task/{tid or pid}/status"))
 
 
 def _works(pid: int) -> int | None:
