@@ -58,11 +58,21 @@ def rule(context: Context) -> list[Finding]:
         return [_cancelled(snapshot, bad)]
     found, certain = _first_to_go(snapshot, policy)
     if not certain:
+        if all(rank.gone for rank in present) and not any(_is_known_to_fail(rank) for rank in bad):
+            # A job that has ended, perhaps as it should.
+            return []
         # Peers of a rank that has gone fail within moments: then it is known who else has.
         last = max(went_unix_ns(rank) for rank in snapshot.ranks if rank.gone)
         young = snapshot.time_unix_ns - last < policy.together_s * 1e9
         return [] if young and snapshot.ended is None else [_unclear(snapshot, found)]
     return _after(snapshot, policy, found, bad)
+
+
+def _is_known_to_fail(rank: RankFacts) -> bool:
+    """Whether somebody has seen its exit code or its exception."""
+    one = rank.process.exit
+    seen = one is not None and (one.code is not None or one.signal is not None)
+    return seen or fatal_exception(rank)
 
 
 def _first_to_go(snapshot: Snapshot, policy: Policy) -> tuple[tuple[RankFacts, ...], bool]:

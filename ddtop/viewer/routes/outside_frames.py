@@ -19,7 +19,7 @@ from ddtop.wire.records import Place
 from ddtop.wire.stacks import StackFrame
 
 _C10D = "torch/distributed/distributed_c10d.py"
-_DDP = "torch/nn/parallel/distributed.py"
+_DDP = ("torch/nn/parallel/distributed.py", "torch/distributed/utils.py")
 _OPERATORS = "torch/_ops.py"
 _DDP_SYNC = frozenset({
     "_sync_buffers", "_sync_module_states", "_sync_params_and_buffers",

@@ -170,3 +170,21 @@ def test_a_rank_at_the_end_of_its_program_may_have_raised():
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "left-early", (1,))
     assert "done or after an exception" in finding.summary
     assert "exception" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(None, []), (1, [("warning", "left-early", (0,))])], ids=["unknown", "1"]
+)
+def test_a_job_that_ends_while_it_is_looked_at_failed_only_if_somebody_saw_it(code, expected):
+    """Its launcher has reaped three ranks, the exit code of the fourth is 0."""
+    job = looked_at(4)
+    computes(job, 1)
+
+    go(
+        job,
+        *((rank, 0.1 * rank, None, None) for rank in (2, 3)),
+        (1, 0.1, code, None),
+        (0, 1.0, 0, None),
+    )
+
+    assert said(job) == expected

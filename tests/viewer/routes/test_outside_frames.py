@@ -12,6 +12,9 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 C10D = f"{SITE}/torch/distributed/distributed_c10d.py"
 LOGGER = StackFrame("_exception_logger.wrapper", f"{SITE}/torch/distributed/c10d_logger.py", 83)
 DDP = StackFrame("_sync_buffers", f"{SITE}/torch/nn/parallel/distributed.py", 9)
+VERIFIES = StackFrame(
+    "_verify_param_shape_across_processes", f"{SITE}/torch/distributed/utils.py", 288
+)
 STEP = StackFrame("step", "/home/ada/train.py", 40)
 MAIN = StackFrame("<module>", "/home/ada/train.py", 77)
 
@@ -32,6 +35,7 @@ def c10d(function):
         ((c10d("_object_to_tensor"), c10d("all_gather_object")), COLLECTIVE, "all_gather_object"),
         ((c10d("_new_process_group_helper"), c10d("init_process_group")), INIT, None),
         ((DDP,), COLLECTIVE, None),
+        ((VERIFIES,), COLLECTIVE, None),
         ((StackFrame("Event.wait", "/usr/lib/python3.11/threading.py", 5),), None, None),
         ((), None, None),
     ],
