@@ -1,5 +1,5 @@
-"""Another host, as far as ddtop can tell: its own state folder behind an ssh. A real sshd on
-loopback, or a stand-in for ssh.
+"""A double of another host: a separate state folder behind ssh. A real sshd on loopback, or a
+stand-in for ssh.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _ENDS_WITH_US = (
 
 
 class There:
-    """That host. `environment`: for a ddtop on this one, which finds its own state folder empty."""
+    """The environment of that host. `environment`: for a ddtop on this host, which finds its own
+    state folder empty.
+    """
 
     def __init__(self, folder: Path, state: Path, runtime: Path) -> None:
         self.folder = folder
@@ -64,7 +66,9 @@ class There:
         self.environment = {"DDTOP_STATE": str(folder / "here"), "DDTOP_REMOTE": self.says()}
 
     def says(self, before: str = "") -> str:
-        """What starts ddtop there; `before`: lines of shell that a login would run first."""
+        """The command that starts ddtop there. `before`: lines of shell that a login would run
+        first.
+        """
         script = self.folder / f"ddtop{len(list(self.folder.glob('ddtop*')))}"
         script.write_text(
             f"#!/bin/sh\n{before}\necho $$ >> {self.folder}/bridges\n"
@@ -82,23 +86,23 @@ class There:
         return [int(word) for word in path.read_text().split()] if path.exists() else []
 
     def down(self) -> None:
-        """Who connects from now on is refused."""
+        """Refuse new connections from now on."""
         self._down.touch()
 
     def up(self) -> None:
-        """Back again."""
+        """Accept connections again."""
         self._down.unlink()
 
     def cut(self, ssh: psutil.Process) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         ssh.kill()
 
     def close(self) -> None:
-        """End what was started."""
+        """End all started processes."""
 
 
 class StandIn(There):
-    """Commands for that host run here at once."""
+    """Commands for that host run on this host at once."""
 
     def __init__(self, folder: Path, state: Path, runtime: Path) -> None:
         super().__init__(folder, state, runtime)
@@ -108,14 +112,14 @@ class StandIn(There):
         self.environment["DDTOP_SSH"] = str(program)
 
     def cut(self, ssh: psutil.Process) -> None:
-        # Its shell is not between the two: the bridge has the same pipes.
+        # No shell is between the two, so the bridge has the same pipes.
         psutil.Process(self.bridges[-1]).kill()
-        with contextlib.suppress(psutil.NoSuchProcess):  # It may have seen that by itself.
+        with contextlib.suppress(psutil.NoSuchProcess):  # It may have noticed that by itself.
             super().cut(ssh)
 
 
 class Sshd(There):
-    """With keys and configuration of its own, as this user."""
+    """An sshd with its own keys and configuration, run as this user."""
 
     def __init__(self, folder: Path, state: Path, runtime: Path) -> None:
         super().__init__(folder, state, runtime)
@@ -166,14 +170,14 @@ class Sshd(There):
 
 
 def host(kind: str, folder: Path, state: Path, runtime: Path) -> There:
-    """That host; skips the test where there is no sshd."""
+    """That host. Skips the test if there is no sshd."""
     folder.mkdir()
     if kind == FAKE:
         return StandIn(folder, state, runtime)
     if SSHD is None or shutil.which("ssh") is None:
         pytest.skip("no sshd here: apt-get install openssh-server")
     if os.getuid() == 0:
-        # Where its service has never run nobody has made this folder, and as root it will not start
-        # without.
+        # This folder is missing if the service has never run, and without it sshd does not start as
+        # root.
         os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
     return Sshd(folder, state, runtime)

@@ -1,5 +1,5 @@
-"""A job whose records are made by hand, on a clock of its own, so that a scenario reads like the
-incident it tells.
+"""A job whose records are made by hand, on a clock of its own, so that a test reads like the
+incident that it describes.
 
     job = FakeJob(4)
     job.trains(10)
@@ -8,8 +8,8 @@ incident it tells.
     job.passes(8)
     assert job.kinds() == [("critical", "not-in-collective", (2,))]
 
-Ranks report twice a second and the relay once, as in life; the records are sealed and opened again
-on their way.
+Ranks report twice a second and the relay once, as in a real job; the records are sealed and opened
+again on their way.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FakeJob:
         self.passes(seconds)
 
     def passes(self, seconds: float) -> None:
-        """Time passes; ranks do what they were told last."""
+        """Time passes. Each rank goes on with its last instruction."""
         assert not 0 < seconds < TICK_S, "less than a tick: nothing would happen"
         until = self.now + seconds
         while self.now + TICK_S <= until + 1e-9:
@@ -101,7 +101,7 @@ class FakeJob:
                 self.look_at_hosts()
 
     def others_wait(self, *culprits: int, **more: Any) -> None:
-        """All ranks but these put in their next collective and wait."""
+        """All ranks but these enqueue their next collective and wait."""
         for rank in self.ranks:
             if rank.number not in culprits and not rank.gone:
                 rank.waits_in(**more)
@@ -114,7 +114,7 @@ class FakeJob:
             self.say(Groups(tuple(self.groups.values())), self.ranks[number])
 
     def restarts(self) -> None:
-        """The launcher starts all ranks again, as the next attempt."""
+        """The launcher restarts all ranks as the next attempt."""
         self.attempt += 1
         self.ranks = [
             FakeRank(self, number, rank.pid + 100) for number, rank in enumerate(self.ranks)
@@ -122,7 +122,7 @@ class FakeJob:
         for rank in self.ranks:
             self.greet(rank)
 
-    # -- who says what
+    # -- which process reports what
 
     def host_of(self, rank: FakeRank) -> str:
         return f"node{rank.number * self.hosts // self.world_size}"
@@ -173,10 +173,10 @@ class FakeJob:
         self.frames.append(data)
         self.records.append((envelope, frames.open_record(envelope)))
 
-    # -- what comes of it
+    # -- the results
 
     def model(self) -> Job:
-        """All records so far, taken in in the order of their time."""
+        """Apply all records so far, in the order of their time."""
         job = Job(self.name, self.policy)
         for envelope, record in self.in_order():
             job.apply(envelope, record)
@@ -186,11 +186,13 @@ class FakeJob:
         return sorted(self.records, key=lambda item: item[0].unix_ns)
 
     def snapshot(self) -> Snapshot:
-        """What is true now."""
+        """The snapshot of this moment."""
         return self.model().snapshot(unix_ns(self.now))
 
     def verdicts(self, joined_s: float = 0.0, every_s: float = TICK_S) -> list[Verdict]:
-        """What a viewer saw that came at `joined_s` and looked every half second until now."""
+        """The verdict of a viewer that joined at `joined_s` and looked every half second until
+        now.
+        """
         job, judge, found = Job(self.name, self.policy), Judge(self.policy), []
         waiting = self.in_order()
         moment = joined_s
@@ -202,20 +204,20 @@ class FakeJob:
         return found
 
     def verdict(self) -> Verdict:
-        """What stands now."""
+        """The findings of this moment."""
         return self.verdicts()[-1]
 
     def finding(self) -> Finding:
-        """The one finding that stands now."""
+        """The only finding of this moment."""
         (finding,) = self.verdict().findings
         return finding
 
     def kinds(self) -> list[Kind]:
-        """(severity, kind, ranks) of what stands now."""
+        """(severity, kind, ranks) of the findings of this moment."""
         return [brief(finding) for finding in self.verdict().findings]
 
     def ever(self) -> list[Kind]:
-        """(severity, kind, ranks) of everything that stood at any time, in order of appearance."""
+        """(severity, kind, ranks) of the findings of any time, in order of appearance."""
         return list(
             dict.fromkeys(
                 brief(finding) for verdict in self.verdicts() for finding in verdict.findings
@@ -231,10 +233,10 @@ def trained(world_size: int = 4) -> FakeJob:
 
 
 def brief(finding: Finding) -> Kind:
-    """A finding in three words."""
+    """Severity, kind and ranks of a finding."""
     return (finding.severity, finding.kind, finding.ranks)
 
 
 def without_times(finding: Finding) -> Finding:
-    """The finding as it compares between viewers that look at different moments."""
+    """A form of the finding that is equal for viewers that look at different moments."""
     return replace(finding, summary="", evidence=(), advice="")

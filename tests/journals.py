@@ -1,4 +1,4 @@
-"""A whole journal in memory, for tests; the program holds one frame at a time."""
+"""A whole journal in memory, for tests; ddtop itself holds one frame at a time."""
 
 from __future__ import annotations
 

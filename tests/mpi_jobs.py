@@ -1,5 +1,5 @@
-"""A job under MPI whose records are made by hand: every rank's calls as its agent or, from the
-page, its relay tells them.
+"""A job under MPI whose records are made by hand: every rank's calls, reported by its agent or,
+from the state page, by its relay.
 
 job = MpiJob(3)
 job.passes(10)
@@ -38,7 +38,7 @@ class MpiJob(FakeJob):
         self.ranks[number].mpi = MpiState(unix_ns(self.now), (), (comm,), **more)
 
     def inside(self, number: int, call: MpiCall, by_relay: bool = False, **more: Any) -> None:
-        """This rank is in a call, spinning; `by_relay`: it holds the GIL, so its agent is
+        """This rank is in a call, spinning. `by_relay`: the call holds the GIL, so the agent is
         silent.
         """
         rank, seq = self.ranks[number], call.seq or 0

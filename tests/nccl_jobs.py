@@ -1,4 +1,4 @@
-"""A made-up job on NCCL, a card a rank: what each card shows from second to second."""
+"""A made-up job on NCCL with one GPU per rank: what each GPU shows from second to second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARM_S = 70
 
 
 class NcclJob(GpuJob):
-    """Eight ranks that train on NCCL, a card each; they synchronise at each step, so no host is
+    """Eight ranks that train on NCCL, each with a GPU. They synchronize at each step, so no host is
     late.
     """
 
@@ -41,7 +41,7 @@ class NcclJob(GpuJob):
             self.greet(self.ranks[number])
 
     def runs(self, seconds, does):
-        """`does(second, rank)`: what its card shows then."""
+        """`does(second, rank)`: what its GPU shows then."""
         for second in range(seconds):
             for number in range(self.world_size):
                 self.change(number, **does(second, number))
@@ -51,7 +51,7 @@ class NcclJob(GpuJob):
         self.runs(seconds, lambda second, rank: COMPUTES)
 
     def stood(self):
-        """(severity, kind, ranks) of everything that stood at any time."""
+        """(severity, kind, ranks) of the findings of any time."""
         return list(
             dict.fromkeys(
                 brief(one) for verdict in self.verdicts(every_s=1.0) for one in verdict.findings

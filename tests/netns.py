@@ -1,14 +1,15 @@
 """Hosts of a cluster on this machine: a network namespace and a host name each, joined by the wire
 of `tests.bad_wire`.
 
-For ddtop each is a host of its own (its identity includes the network namespace); pids, /proc and
-/dev/shm are the machine's, so a test ends and stops processes by their pid as anywhere. The hosts
-reach each other by the names in the hosts file that `ip netns exec` puts in place, and nothing else
-of the machine. Needs root and the right to make namespaces; `unable()` says what is missing.
+To ddtop each namespace is a separate host (its identity includes the network namespace); pids,
+/proc and /dev/shm are the machine's, so a test ends and stops processes by their pid as anywhere.
+The hosts reach each other by the names in the hosts file that `ip netns exec` puts in place, and
+nothing else of the machine. Needs root and the right to make namespaces; `unable()` says what is
+missing.
 
-Whatever becomes of a test, nothing stays: the wire's process ends what lives in the namespaces and
-removes them as soon as the test's process is gone, and the next start looks for those whose maker
-is dead.
+However a test ends, nothing is left behind: as soon as the test's process is gone, the wire's
+process ends all processes in the namespaces and removes the namespaces. The next start removes
+namespaces whose creator is dead.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _ip(*words: str) -> None:
 
 @functools.cache
 def unable() -> str | None:
-    """Why no hosts can be made here, None if they can."""
+    """Why no hosts can be made here; None if they can."""
     if os.getuid() != 0:
         return "not root: network namespaces cannot be made"
     missing = [name for name in ("ip", "unshare", "hostname") if shutil.which(name) is None]
@@ -83,13 +84,15 @@ def unable() -> str | None:
 
 
 def _prefix() -> str:
-    """Names whom the namespaces belong to: this process, not a later one with its pid."""
+    """Identifies the process that the namespaces belong to: this one, not a later one with its
+    pid.
+    """
     return f"{PREFIX}{os.getpid()}.{registry.start_ticks(os.getpid())}-"
 
 
 def sweep(prefix: str, but: int = 0) -> None:
-    """End what lives in the namespaces whose names begin so, by pid and `but` one, and remove
-    them.
+    """End all processes in the namespaces whose names begin like this, except `but`, by pid. Then
+    remove the namespaces.
     """
     found = [path.name for path in SPACES.glob(f"{prefix}*")]
     end = time.monotonic() + END_S
@@ -113,7 +116,7 @@ def sweep(prefix: str, but: int = 0) -> None:
 
 
 def sweep_abandoned() -> None:
-    """Remove the namespaces whose maker is dead."""
+    """Remove the namespaces whose creator is dead."""
     for path in [path for place in (SPACES, FILES, RUNTIMES) for path in place.glob(f"{PREFIX}*")]:
         pid, _, ticks = path.name.removeprefix(PREFIX).partition("-")[0].partition(".")
         if not pid.isdigit() or str(registry.start_ticks(int(pid))) != ticks:
@@ -125,7 +128,9 @@ def _output(*words: str) -> str:
 
 
 class Host(World):
-    """One of them. What it starts runs there, with that host's name, address and folders."""
+    """One of the hosts. A command that is started on it runs there, with that host's name, address
+    and folders.
+    """
 
     def __init__(self, name: str, number: int, prefix: str, home: Home, folder: Path) -> None:
         folder.mkdir()
@@ -160,7 +165,7 @@ class Host(World):
         )
 
     def says(self, *words: str, **variables: str) -> dict[str, Any] | None:
-        """What a command says with --json; None where it found no job or did not reach it."""
+        """What a command prints with --json; None if it found no job or could not reach it."""
         done = self.ddtop(*words, "--json", **variables)
         if done.returncode not in (0, 1):
             return None
@@ -168,7 +173,7 @@ class Host(World):
         return found
 
     def launched(self) -> list[subprocess.Popen[bytes]]:
-        """What was started here, in order."""
+        """The processes that were started here, in order."""
         return list(self._started)
 
     def link(self, how: str) -> None:
@@ -184,13 +189,13 @@ class Host(World):
         return sorted(found, key=lambda entry: -entry.started_unix_ns)
 
     def job(self) -> str:
-        """The name of the one job there is, once all its relays agree in it."""
+        """The name of the only job, once all its relays agree on it."""
         names = self.until(lambda: {entry.job for entry in self.entries()}, 90, "a job file")
         assert len(names) == 1, f"several jobs: {names}"
         return str(names.pop())
 
     def relay(self) -> int:
-        """The pid of the one relay that runs here."""
+        """The pid of the only relay that runs here."""
         (pid,) = self.until(self._relays, 90, f"relay on {self.name}")
         return int(pid)
 
@@ -214,8 +219,8 @@ _made = itertools.count()
 
 
 class Net:
-    """Some hosts and their wire, in `folder`. `shared`: one state folder, as on a shared home; else
-    one a host and no way between them.
+    """Some hosts and their wire, in `folder`. `shared`: one state folder, as on a shared home;
+    otherwise one for each host.
 
     Raises:
         subprocess.CalledProcessError: a namespace or link cannot be made.
@@ -292,8 +297,8 @@ class Net:
         return self.hosts[name]
 
     def cable(self, name: str, **settings: Any) -> tuple[int, int]:
-        """Lay another cable to a host, a good one without settings (`bad_wire.Cable`); frames
-        carried and lost so far.
+        """Replace the cable to a host; without settings it is a good one (`bad_wire.Cable`).
+        Returns the frames carried and lost so far.
         """
         self._says.write(json.dumps([name, settings]) + "\n")
         self._says.flush()
@@ -301,8 +306,8 @@ class Net:
         return carried, lost
 
     def resolve(self, at: str, **lies: str) -> None:
-        """Give that host a hosts file, at once also for what runs there: right but for these
-        names and addresses.
+        """Give that host a hosts file, also for running processes: right except for these names and
+        addresses.
         """
         names = {name: host.address for name, host in self.hosts.items()} | lies
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]
@@ -338,7 +343,9 @@ class Net:
     def plain(
         self, program: str, nodes: Sequence[str] = NODES[:-1], ranks: int = 2, **how: object
     ) -> None:
-        """The same, one shell a rank and no launcher: `ranks` a node, numbered through."""
+        """The same without a launcher, from one shell per rank: `ranks` per node, numbered across
+        the nodes.
+        """
         shared = {
             "WORLD_SIZE": len(nodes) * ranks,
             "LOCAL_WORLD_SIZE": ranks,
@@ -350,7 +357,7 @@ class Net:
             self[nodes[number // ranks]].start(program, **shared, **numbers, **how)
 
     def close(self) -> None:
-        """The same way as when the test is killed: the wire loses us."""
+        """End everything as if the test were killed: the wire's process loses its parent."""
         for host in self.hosts.values():
             host.pids()
         try:
@@ -365,7 +372,7 @@ class Net:
 
 
 def main() -> None:
-    """`python -m tests.netns`: a job on three hosts to play with, until Ctrl-C."""
+    """`python -m tests.netns`: a job on three hosts to experiment with, until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="ddnet-") as folder:
         net = Net(Path(folder) / "net")
         try:

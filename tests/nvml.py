@@ -1,4 +1,4 @@
-"""A double of pynvml: cards whose numbers a test sets, and which fail as NVML does, with NVML's own
+"""A double of pynvml: GPUs whose numbers a test sets, and which fail as NVML does, with NVML's own
 codes.
 
 nv = FakeNvml(FakeCard(used=60 * GIB, processes={4711: 60 * GIB}))
@@ -22,7 +22,7 @@ NOT_SUPPORTED, FUNCTION_NOT_FOUND, TIMEOUT, IS_LOST, NO_DRIVER = 3, 13, 10, 15, 
 
 
 class NVMLError(Exception):
-    """As pynvml's: an error with the driver's code."""
+    """Like pynvml's error: it has the driver's code."""
 
     def __init__(self, value: int) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class NVMLError(Exception):
 
 @dataclass
 class FakeCard:
-    """One card; the defaults are those of an H100 at work."""
+    """One GPU. The defaults are those of an H100 at work."""
 
     uuid: str = "GPU-11111111-2222-3333-4444-555555555555"
     name: str = "NVIDIA H100 80GB HBM3"
@@ -65,12 +65,14 @@ class FakeCard:
 
     @property
     def _as_parameter_(self) -> int:
-        """A card is its own handle, and C knows that by its address."""
+        """A GPU is its own handle, and the C library identifies it by its address."""
         return id(self)
 
 
 class FakeNvml:
-    """The module. `calls` counts them by name; `standing`: while it is set no call comes back."""
+    """The module. `calls` counts its calls by name. `standing`: while it is set, no call
+    returns.
+    """
 
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_NVLINK_MAX_LINKS, nvmlMemory_v2 = 1, 18, 0x02000028
@@ -104,7 +106,7 @@ class FakeNvml:
             raise NVMLError(NO_DRIVER)
 
     def _nvmlShutdown(self) -> None:
-        """Counted only."""
+        """Does nothing but count."""
 
     def _nvmlSystemGetDriverVersion(self) -> bytes:
         return b"580.65.06"
@@ -210,10 +212,10 @@ class FakeNvml:
         events.cards.append(card)
 
     def _nvmlEventSetFree(self, events: Any) -> None:
-        """Counted only."""
+        """Does nothing but count."""
 
     def _nvmlEventSetWait(self, events: Any, timeout_ms: int) -> Any:
-        # After the last one the session ends: a listener that goes round in a double would eat a
+        # After the last one the session ends. Otherwise a listener in a loop would use a whole
         # core.
         if not self.xids:
             raise NVMLError(1)
@@ -224,8 +226,8 @@ class FakeNvml:
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """What `condition` gives, as soon as it gives something: the driver is asked in threads that
-    tell nobody.
+    """The result of `condition`, as soon as there is one. The driver is called in threads that
+    signal nothing.
     """
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -1,8 +1,8 @@
 """A double of libnvidia-ml.so.1 below the real pynvml: C functions over the structs of nvml.h, so
 that the true bindings run.
 
-The structs stand here as the header has them, not as pynvml does: where the two differ, a test
-shows what would be read.
+The structs are written as in the header, not as in pynvml: where the two differ, a test shows what
+would be read.
 
     library = Library(FakeCard(used=60 * GIB))
     with loaded(library) as nv:
@@ -84,7 +84,7 @@ class Temperature(ctypes.Structure):
 
 _NUMBER, _LARGE = POINTER(c_uint), POINTER(c_ulonglong)
 
-# Calls of one card that tell one number: how C has them behind the handle, and what they tell.
+# Calls that return one number of one GPU: their C signature after the handle, and the value.
 _TELLS: dict[str, tuple[tuple[Any, ...], Callable[..., int]]] = {
     "nvmlDeviceGetPowerUsage": ((_NUMBER,), lambda card: card.power_mw),
     "nvmlDeviceGetEnforcedPowerLimit": ((_NUMBER,), lambda card: card.cap_mw),
@@ -113,7 +113,7 @@ _TELLS: dict[str, tuple[tuple[Any, ...], Callable[..., int]]] = {
 
 
 class FailingError(Exception):
-    """A call that answers with this code instead of a success."""
+    """A call that returns this error code."""
 
 
 class Library:
@@ -181,7 +181,7 @@ class Library:
         return tell
 
     def card(self, handle: int, name: str) -> FakeCard:
-        """The card of a handle, if this call of it is answered."""
+        """The GPU of a handle, if this call on it succeeds."""
         card = self._handles[handle]
         for key in (name, "*"):
             if key in card.raises:
@@ -189,7 +189,7 @@ class Library:
         return card
 
     def handle(self, card: FakeCard) -> int:
-        """As the driver makes them: an address that means nothing to others."""
+        """Handles like the driver's: an address without meaning for others."""
         known = next((n for n, one in self._handles.items() if one is card), None)
         number = (
             known if known is not None else 0x7F00_0000_0000 + 0x1000 * (1 + len(self._handles))
@@ -213,7 +213,7 @@ _LIST = (c_void_p, _NUMBER, c_void_p)
 
 
 class _Calls:
-    """The functions that are more than one number; `NAME_types` is how C declares them."""
+    """The functions that return more than one number. `NAME_types` is how C declares them."""
 
     nvmlInitWithFlags_types = (c_uint,)
     nvmlShutdown_types = ()
@@ -366,7 +366,7 @@ for _kind, _held in (
 
 @contextlib.contextmanager
 def loaded(library: Library) -> Iterator[Any]:
-    """The real pynvml with this library loaded; whatever it had before stands again afterwards."""
+    """The real pynvml with this library loaded. Afterwards its own library is restored."""
     pynvml = importlib.import_module("pynvml")
     holder = sys.modules.get("pynvml.nvml", pynvml)
     before = holder.nvmlLib, dict(holder._nvmlGetFunctionPointer_cache)

@@ -1,5 +1,5 @@
-"""Secrets of many kinds, and innocent strings that look a little like them; made from a seed, so
-that no scanner finds a real one here.
+"""Secrets of many kinds, and innocent strings that look a little like them. A seed makes them, so
+no scanner finds a real secret here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ EACH = 8
 
 
 def _of(dice: random.Random, alphabet: str, size: int) -> str:
-    """So many characters, among them a small letter, a capital and a digit where the alphabet
-    has all three.
+    """This many characters, among them a small letter, a capital and a digit if the alphabet has
+    all three.
     """
     while True:
         found = "".join(dice.choices(alphabet, k=size))
@@ -41,7 +41,7 @@ def _jwt(dice: random.Random) -> tuple[str, str]:
 
 
 def _shape(prefix: str, alphabet: str, size: int) -> Callable[[random.Random], tuple[str, str]]:
-    """The secret alone, as an argument or within a sentence: its shape is all that tells."""
+    """The secret alone, as an argument or within a sentence: only its shape shows what it is."""
 
     def made(dice: random.Random) -> tuple[str, str]:
         core = _of(dice, alphabet, size)
@@ -129,7 +129,9 @@ def secrets() -> list[tuple[str, str, str]]:
 
 
 def innocent() -> list[str]:
-    """What looks like a secret and is none, and what a person needs to understand a job."""
+    """Text that looks like a secret and is none, and text that a person needs to understand a
+    job.
+    """
     dice = random.Random(14)
     found = [_of(dice, HEX, 40) for _ in range(20)]
     found += [_of(dice, HEX, 8) for _ in range(10)]

@@ -1,5 +1,5 @@
-"""One rank of a job whose records are made by hand: what it does, and what it and its relay say
-of it.
+"""One rank of a job whose records are made by hand: what it does, and what it and its relay
+report.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def unix_ns(seconds: float) -> int:
 
 
 def place(function: str, file: str = "/home/ada/train.py", line: int = 10, **more: Any) -> Place:
-    """A place in user code."""
+    """A line of user code."""
     return Place(function, file, line, **more)
 
 
@@ -106,7 +106,7 @@ class FakeRank:
     def stands_at(
         self, function: str, file: str = "/home/ada/train.py", line: int = 40, **more: Any
     ) -> None:
-        """It sleeps in user code, without CPU or I/O."""
+        """It is stuck in user code, asleep, without CPU or I/O."""
         self._is_at(function, file, line, more)
         self.cores, self.letter = 0.004, "S"
 
@@ -130,7 +130,7 @@ class FakeRank:
         timeout_ms: int | None = 1_800_000,
         computing: bool = False,
     ) -> None:
-        """It puts in its next collective, which does not come back; `computing`: asynchronously."""
+        """It enqueues its next collective, which does not complete. `computing`: asynchronously."""
         self.trains = False
         standing = self.standings.setdefault(group, Standing())
         standing.enqueued += 1
@@ -164,7 +164,7 @@ class FakeRank:
         dtype: str = "Float",
         group: str = WORLD,
     ) -> None:
-        """It puts in its next collective and comes out of it."""
+        """It enqueues its next collective, which completes."""
         standing = self.standings[group]
         standing.enqueued += 1
         standing.completed = standing.enqueued
@@ -176,7 +176,7 @@ class FakeRank:
         self.progress = self.job.now
 
     def comes_back(self) -> None:
-        """All that it waits in completes; it trains on."""
+        """All collectives that it waits in complete, and it trains on."""
         for standing in self.standings.values():
             standing.completed, standing.pending_since = standing.enqueued, None
             standing.open.clear()
@@ -203,8 +203,8 @@ class FakeRank:
         io_per_s: float = 0.0,
         wakes_per_s: float = 0.0,
     ) -> None:
-        """Its main thread is in the DataLoader, and one worker must deliver it; `cores` and what
-        follows are that worker's.
+        """Its main thread is in the DataLoader, and one worker must deliver the batch. `cores` and
+        the following parameters are that worker's.
         """
         self.stands_at("main", line=53, activity="loader", waits_on="DataLoader")
         self.worker = {
@@ -247,25 +247,25 @@ class FakeRank:
         self.comes_back()
 
     def freezes(self, cores: float = 0.0) -> None:
-        """C code holds its interpreter: the agent is silent, the process is there."""
+        """C code holds its GIL: the agent is silent, the process lives."""
         self.trains, self.reports, self.cores, self.letter = False, False, cores, "S"
 
     def is_in_init(self) -> None:
-        """In init_process_group."""
+        """It is in init_process_group."""
         self.phase, self.cores, self.letter = "joining", 0.004, "S"
         self.calls = [OpenCall("init_process_group", unix_ns(self.job.now))]
         self.told["init_unix_ns"] = unix_ns(self.job.now)
         self.job.say(self.hello(), self)
 
     def leaves(self) -> None:
-        """Its loop is over; it stands at the exit."""
+        """Its loop is over, and it is in its exit handlers."""
         self.stands_at("main", line=99, waits_on="exit")
         self.phase = "leaving"
 
     def raises(
         self, kind: str, text: str = "", ago_s: float = 0.0, thread: str = "main", line: int = 40
     ) -> None:
-        """Nothing catches its exception."""
+        """It raises an exception that is not caught."""
         self.trains = False
         self.exception = LastException(
             kind,
@@ -278,7 +278,7 @@ class FakeRank:
     def ends(
         self, code: int | None = 0, signal: int | None = None, later_s: float = 0.0, **more: Any
     ) -> None:
-        """Its process ends; the relay tells how."""
+        """Its process ends, and the relay reports how."""
         self.gone, self.trains, self.reports = True, False, False
         order = sum(1 for _, record in self.job.records if isinstance(record, Exit))
         given = {
@@ -292,7 +292,7 @@ class FakeRank:
         )
         self.job.say(record, self, self.job.now + later_s)
 
-    # -- what is said of it
+    # -- what is reported of it
 
     def hello(self) -> Hello:
         job = self.job
@@ -368,7 +368,7 @@ class FakeRank:
         self._worker_lives(seconds)
 
     def _worker_lives(self, seconds: float) -> None:
-        """What its agent reads of the worker, a second after the wait has begun."""
+        """What its agent reads of the worker, a second after the beginning of the wait."""
         loader = self.loader
         if loader is None or loader.waiting_since_unix_ns is None or not self.worker:
             return

@@ -1,4 +1,4 @@
-"""What the torch of these tests records."""
+"""What the installed torch records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def records_gloo() -> bool:
-    """Whether its flight recorder has gloo's collectives, as from torch 2.7 on."""
+    """Whether its flight recorder has gloo's collectives, which it has from torch 2.7 on."""
     try:
         from torch._C import _distributed_c10d as native
     except ImportError:

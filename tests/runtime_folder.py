@@ -1,4 +1,4 @@
-"""A short folder for sockets, which is gone at the end although a relay may still be ending."""
+"""A short folder for sockets. It is removed at the end even if a relay is still ending."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The same picture everywhere: one time zone, colours allowed, no terminal of the caller's
-choosing.
-"""
+"""The same screen everywhere: one time zone, colours allowed, and a fixed terminal type."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The clock on the screen is the viewer's own: here it is UTC."""
+    """The clock on the screen shows the viewer's local time; here that is UTC."""
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")

@@ -1,10 +1,10 @@
-"""What is said with our policy, and with a second one in which one threshold is another.
+"""The verdict under our policy, and under a second one in which one threshold differs.
 
     @pytest.mark.parametrize("case", CASES, ids=Case.name)
     def test_the_policy_says_when_a_wait_is_critical(case):
         assert case.said_by_both() == (case.ours, case.theirs)
 
-A case fails if the code ignores the field, or compares with the wrong side of it.
+A case fails if the code ignores the field, or compares in the wrong direction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Says = Callable[[Policy], object]
 
 @dataclass(frozen=True)
 class Case:
-    """`about`: what is said. `field`: the threshold that is `other` in the second policy."""
+    """`about`: what is judged. `field`: the threshold that is `other` in the second policy."""
 
     about: str
     field: str
@@ -31,16 +31,16 @@ class Case:
     theirs: object
 
     def name(self) -> str:
-        """As pytest lists it."""
+        """The name that pytest lists."""
         return f"{self.about}, {self.field}"
 
     def said_by_both(self) -> tuple[object, object]:
-        """What is said with our policy, and what with the second."""
+        """The results under our policy, and under the second."""
         return self.says(POLICY), self.says(replace(POLICY, **{self.field: self.other}))
 
 
 def stands(scenario: Callable[..., FakeJob], *given: object, **more: object) -> Says:
-    """(severity, kind, ranks) of what a viewer sees that came 1.5 s before the end."""
+    """(severity, kind, ranks) for a viewer that joined 1.5 s before the end."""
 
     def says(policy: Policy) -> object:
         job = scenario(*given, **more)
@@ -51,7 +51,7 @@ def stands(scenario: Callable[..., FakeJob], *given: object, **more: object) -> 
 
 
 def stands_from_the_start(scenario: Callable[..., FakeJob], *given: object) -> Says:
-    """(severity, kind, ranks) of what a viewer sees that was there all the time."""
+    """(severity, kind, ranks) for a viewer that was there all the time."""
 
     def says(policy: Policy) -> object:
         job = scenario(*given)

@@ -1,5 +1,5 @@
-"""A file system that never answers, as a file server that hangs: a FUSE mount whose server reads no
-request.
+"""A file system that never answers, like a file server that hangs: a FUSE mount whose server reads
+no requests.
 
 A call on a path in it waits until the mount is ended, and is killable, as one on a hard NFS mount
 is. Needs root and /dev/fuse.
@@ -22,8 +22,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def hangs(path: Path) -> Iterator[None]:
-    """Every call on this folder, or on what is in it, waits; when left, those calls fail and the
-    folder is as before.
+    """Every call on this folder, or on a path in it, waits. At the end of the block those calls
+    fail and the folder is as before.
     """
     descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={descriptor},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
@@ -34,7 +34,7 @@ def hangs(path: Path) -> Iterator[None]:
         yield
     finally:
         _libc.umount2(os.fsencode(path), MNT_DETACH)
-        # This is what ends the calls that wait.
+        # This ends the calls that wait.
         os.close(descriptor)
 
 

@@ -60,7 +60,7 @@ def unable() -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now."""
+    """Ports on which no process listens now."""
     taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in taken]
     for one in taken:
@@ -136,7 +136,7 @@ class Cluster:
         return "\n".join(path.read_text()[-500:] for path in self.folder.glob("*.log"))
 
     def running(self) -> str | None:
-        """The id of the one job that runs."""
+        """The id of the only job that runs."""
         return self.says("squeue", "-h", "-t", "RUNNING", "-o", "%A") or None
 
     def close(self) -> None:

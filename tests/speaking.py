@@ -1,5 +1,5 @@
-"""Connections to a relay that other processes made: the kernel says who made one, whoever sends
-over it later.
+"""Connections to a relay that other processes made: the kernel records which process made a
+connection, whichever process sends over it later.
 
 A test plays many ranks. Each has a process of its own, which connects, hands the connection over
 and goes on.
@@ -35,9 +35,7 @@ threading.Thread(target=_hand_over, args=(sys.argv[1], int(sys.argv[2])), daemon
 
 
 class BorrowedLink(RankLink):
-    """A rank's link over connections that another process makes for it, as often as it needs
-    one.
-    """
+    """A rank's link over connections that another process makes for it, as many as it needs."""
 
     def __init__(self, path: Path, asks: socket.socket) -> None:
         self._asks = asks
@@ -83,7 +81,7 @@ def process_with_link(
 
 
 def say(link: RankLink, frame: bytes) -> None:
-    """Send a frame, as an agent's loop does: it goes on until the frame has left."""
+    """Send a frame as an agent's loop does: retry until the frame has left."""
     link.send(frame)
     end = time.monotonic() + DEADLINE_S
     while link.has_more() and time.monotonic() < end:
@@ -91,7 +89,7 @@ def say(link: RankLink, frame: bytes) -> None:
 
 
 def raw(path: Path) -> socket.socket:
-    """A connection of this process, without a word said."""
+    """A connection of this process that sends nothing."""
     end = time.monotonic() + DEADLINE_S
     while True:
         found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

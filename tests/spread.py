@@ -23,8 +23,8 @@ from tests.jobs import SECOND, FakeJob, FakeRank, Frame, unix_ns
 
 
 class SpreadJob(FakeJob):
-    """`node0` has the hub. `attempts`: what each host's launcher counts; `silent`: hosts of
-    which nothing comes through.
+    """`node0` has the hub. `attempts`: the restart count of each host's launcher. `silent`: hosts
+    whose records do not arrive.
     """
 
     def __init__(self, world_size: int = 4, hosts: int = 2) -> None:
@@ -36,15 +36,15 @@ class SpreadJob(FakeJob):
         super().__init__(world_size, hosts)
 
     def goes_silent(self, *hosts: str) -> None:
-        """Nothing more comes through of them."""
+        """Records of these hosts no longer arrive."""
         self.silent |= set(hosts)
 
     def comes_back(self, *hosts: str) -> None:
-        """They are heard again."""
+        """Records of these hosts arrive again."""
         self.silent -= set(hosts)
 
     def ranks_on(self, host: str) -> list[FakeRank]:
-        """Its ranks that live."""
+        """The living ranks of the host."""
         return [rank for rank in self.ranks if self.host_of(rank) == host and not rank.gone]
 
     def host_of(self, rank: FakeRank) -> str:
@@ -86,8 +86,8 @@ class SpreadJob(FakeJob):
         counts: Iterable[str],
         later_s: float = 0.1,
     ) -> None:
-        """All processes have ended; these hosts start these ranks, in this order. `counts`:
-        whose launchers count a restart.
+        """All processes have ended. These hosts start these ranks, in this order. `counts`: the
+        hosts whose launchers count a restart.
         """
         for rank in self.ranks:
             if not rank.gone:
@@ -101,7 +101,7 @@ class SpreadJob(FakeJob):
         counts: Iterable[str],
         later_s: float = 0.1,
     ) -> None:
-        """The same, whatever has become of those before."""
+        """The same, whatever happened to the previous ranks."""
         for host in counts:
             self.attempts[host] = self.attempts.get(host, 0) + 1
         pids = max(rank.pid for rank in self.ranks) + 100
@@ -127,7 +127,7 @@ def _with(record: AnyRecord, **changes: object) -> AnyRecord:
 
 
 def skewed(records: Iterable[Frame], offsets_s: Mapping[str, float]) -> list[Frame]:
-    """The same records by clocks that the hub's is so far ahead of, as their relays have
+    """The same records with clocks that are behind the hub's by this much, as their relays have
     measured.
     """
     found = []

@@ -17,7 +17,9 @@ FOLDER = Path(__file__).parent
 
 
 class Table:
-    """Collects the outcome of each test; a parametrised one is one row. As pytest calls it."""
+    """Collects the outcome of each test. A parametrised test is one row. pytest calls its
+    methods.
+    """
 
     def __init__(self) -> None:
         self.subjects: dict[str, str] = {}
@@ -31,7 +33,7 @@ class Table:
             self.rows.setdefault(_row(item.nodeid), [])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Set-up and end count, too: at the end of an attack the relay must live."""
+        """Set-up and teardown count too: the relay must be alive at the end of an attack."""
         if report.failed:
             outcome = BROKEN
         elif report.skipped:
@@ -48,7 +50,7 @@ class Table:
         self.rows.setdefault(_row(report.nodeid), []).append((outcome, why))
 
     def outcome(self, key: tuple[str, str]) -> str:
-        """In a word or two: `held`, `held (7 ways)`."""
+        """The outcome in a word or two: `held`, `held (7 ways)`."""
         found = self.rows[key]
         words = [word for word, _ in found]
         if BROKEN in words:

@@ -46,7 +46,7 @@ VALID, LAST = of_job()
 
 
 def bears(found):
-    """Take these in and look at them in every way; all that is drawn is printable."""
+    """Take in these records and look at them in every way. All text that is drawn is printable."""
     job, judge, timeline = Job("train", POLICY), Judge(POLICY), Timeline()
     for at, (envelope, record) in enumerate(found):
         job.apply(envelope, record)
@@ -76,10 +76,10 @@ def bears(found):
 
 
 def sealed(record, rank, pid, sender, unix_ns):
-    """Through the wire, as life does; None if it could not have come that way."""
+    """Send it through the wire, as in a real job. None if it could not have come that way."""
     if isinstance(record, Hello):
-        # A world of 131,072 is allowed, and takes seconds to draw: not here. A larger one is
-        # refused.
+        # A world of 131,072 is allowed, but drawing it takes seconds, so it is not tried here. A
+        # larger one is refused.
         small = {
             name: value % 64
             for name in ("rank", "world_size")

@@ -1,5 +1,5 @@
-"""The scene of the attacks: one for all of a file, which makes each of them begin where the
-others have left the relay.
+"""The scene of the attacks. One scene serves a whole file, and each attack starts with the relay as
+it was before the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.runtime_folder import runtime_folder
 
 @pytest.fixture(scope="module")
 def relay_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A relay with a rank and a viewer; at the end it must still live, and end well."""
+    """A relay with a rank and a viewer. At the end the relay must still live, and exit well."""
     with runtime_folder() as runtime, pytest.MonkeyPatch.context() as patch:
         patch.delenv("DDTOP_KEY", raising=False)
         patch.setenv("DDTOP_STATE", str(tmp_path_factory.mktemp("state")))
@@ -26,6 +26,6 @@ def relay_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scen
 
 @pytest.fixture
 def scene(relay_of_the_file: Scene) -> Iterator[Scene]:
-    """It, when the attack before is over."""
+    """The scene, after the previous attack is over."""
     yield relay_of_the_file
     relay_of_the_file.over()

@@ -1,5 +1,5 @@
-"""A stand-in for ssh whose bridge is hostile: it greets, lists one job, and when that is opened
-says as much as it can. `flood.py KIND`.
+"""A stand-in for ssh whose bridge is hostile: it greets, lists one job, and sends as much as it can
+when that job is opened. `flood.py KIND`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ KINDS = {one.__name__: one for one in (noise, reports, ranks, hosts, stacks, exi
 
 
 def flood(kind: str) -> Iterator[bytes]:
-    """Messages without end, a batch of different ones again and again where making them takes
-    longer than reading them.
+    """Messages without end. Where making a message takes longer than reading it, a batch of
+    different ones is repeated.
     """
     if kind == "answers":
         yield from itertools.repeat(bridge.pack(bridge.Refused(LARGE * 15)))

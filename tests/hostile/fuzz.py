@@ -1,8 +1,8 @@
-"""`python -m tests.hostile.fuzz [--minutes M] [TARGET ...]`: random and bent input, by hand, for as
-long as one likes.
+"""`python -m tests.hostile.fuzz [--minutes M] [TARGET ...]`: random and damaged input, run by hand,
+for as long as you like.
 
-Targets: hello, pages, orders, bridge, journal, model. Each gets its turn again and again; reported
-are exceptions that a reader does not promise, with the smallest input that hypothesis finds, and by
+Targets: hello, pages, orders, bridge, journal, model. The targets take turns. The report has the
+exceptions that a reader does not promise, each with the smallest input that hypothesis finds, and
 how much the resident memory of this process grew after a target's first turns.
 """
 
@@ -50,7 +50,7 @@ BENDS = st.lists(
 
 
 def sealed(record: msgspec.Struct) -> bytes | None:
-    """A frame of it; None where its values cannot be one."""
+    """A frame of the record; None if its values do not fit a frame."""
     try:
         return frames.seal(record, sender="h", unix_ns=1, mono_ns=1, rank=0, pid=1)
     except (frames.WireError, UnicodeEncodeError, OverflowError, ValueError):
@@ -58,7 +58,7 @@ def sealed(record: msgspec.Struct) -> bytes | None:
 
 
 def hello(data: st.DataObject) -> None:
-    """Records of all kinds, and frames of them that were bent on the way."""
+    """Records of all kinds, and frames of them that were damaged in transit."""
     made = sealed(data.draw(ANY[data.draw(st.sampled_from(TYPES))]))
     raw = bent(made or data.draw(st.binary(max_size=2000)), data.draw(BENDS))
     with contextlib.suppress(frames.WireError):
@@ -88,7 +88,7 @@ def given_orders(data: st.DataObject) -> None:
 
 
 def bridged(data: st.DataObject) -> None:
-    """Both ends of a bridge, byte by byte and in heaps; and job files that come over it."""
+    """Both ends of a bridge, byte by byte and in large pieces; and job files that come over it."""
     message = data.draw(
         st.one_of(
             *(
@@ -112,7 +112,7 @@ def bridged(data: st.DataObject) -> None:
 
 
 def journals(data: st.DataObject) -> None:
-    """Files that begin as a journal does, and others."""
+    """Files that begin like a journal, and others."""
     kept = [
         one
         for one in (sealed(data.draw(ANY[data.draw(st.sampled_from(TYPES))])) for _ in range(2))
@@ -133,7 +133,7 @@ def journals(data: st.DataObject) -> None:
 
 
 def model(data: st.DataObject) -> None:
-    """Well-formed records without sense, between those of a job, in model, rules and views."""
+    """Well-formed records without sense between those of a job, through model, rules and views."""
     found = list(VALID)
     at = data.draw(st.integers(0, len(found) - 1))
     near = found[at][0]
@@ -153,7 +153,7 @@ TARGETS: dict[str, tuple[Callable[[st.DataObject], None], int]] = {
 
 
 def turn(name: str, number: int) -> None:
-    """One turn of a target, with examples that no turn before had."""
+    """One turn of a target, with examples that no earlier turn had."""
     what, examples = TARGETS[name]
     phases = (Phase.generate, Phase.shrink)
     bounded = settings(
@@ -168,7 +168,7 @@ def turn(name: str, number: int) -> None:
 
 
 def main() -> int:
-    """0 where nothing was found."""
+    """Returns 0 if no error was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.fuzz")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))

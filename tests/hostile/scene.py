@@ -1,4 +1,4 @@
-"""A relay as it runs in life, in a process of its own, with one honest rank and one honest
+"""A relay as it runs in a real job, in a process of its own, with one honest rank and one honest
 viewer beside the attackers.
 """
 
@@ -31,24 +31,24 @@ GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b
 
 
 class Neighbour:
-    """A connection of this process to the unix socket; it waits where the relay does not read."""
+    """A connection of this process to the unix socket. It blocks while the relay does not read."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self._number = 0
 
     def packet(self, data: bytes) -> None:
-        """These bytes as one packet."""
+        """Send these bytes as one packet."""
         self.socket.sendall(data)
 
     def send(self, frame: bytes) -> None:
-        """A frame, in pieces if need be."""
+        """Send a frame, in pieces if needed."""
         self._number += 1
         for packet in packets_of(frame, self._number):
             self.packet(packet)
 
     def is_closed(self) -> bool:
-        """Whether the relay has closed it, by the time limit of a test."""
+        """Whether the relay has closed it within the time limit of a test."""
         self.socket.settimeout(DEADLINE_S)
         try:
             while self.socket.recv(1 << 16):
@@ -85,7 +85,7 @@ class Scene:
             raise
 
     def hello(self, pid: int, rank: int = 0) -> Hello:
-        """What an honest agent of that process would say."""
+        """What the agent of an honest process would send."""
         return Hello(
             "train",
             "r1",
@@ -115,21 +115,21 @@ class Scene:
         return self._links[-1]
 
     def another_viewer(self, secret: bytes | None = None, controller: bool = False) -> ViewerLink:
-        """A viewer with this secret, that of the user if None."""
+        """A viewer with this secret, or with the user's own if None."""
         self._links.append(
             ViewerLink("127.0.0.1", self.port, secret or registry.secret(), controller)
         )
         return self._links[-1]
 
     def joined(self, controller: bool = False) -> ViewerLink:
-        """A viewer that has been let in and has got its history."""
+        """A viewer that has been accepted and has got its history."""
         viewer = self.another_viewer(controller=controller)
         self.order(viewer, Command("join"))
         self.hears(lambda record: isinstance(record, Reply) and record.name == "live", viewer)
         return viewer
 
     def say(self, record: AnyRecord, rank: int = 0) -> None:
-        """The honest rank says it."""
+        """The honest rank sends it."""
         say(self.rank, self.seal(record, self.pid, rank))
 
     def seal(
@@ -142,14 +142,14 @@ class Scene:
         )
 
     def order(self, viewer: ViewerLink, command: AnyRecord) -> None:
-        """A viewer asks for something."""
+        """A viewer sends a request."""
         viewer.send(frames.seal(command, sender="viewer", unix_ns=0, mono_ns=0))
 
     def hears(
         self, wanted: Callable[[AnyRecord], bool], viewer: ViewerLink | None = None
     ) -> AnyRecord:
-        """The first such record that a viewer gets. Like any it says that it is there meanwhile,
-        and joins again where it was forgotten.
+        """The first record of that kind that a viewer gets. Like any viewer, it sends pings
+        meanwhile, and joins again if the relay has dropped it.
         """
         link, end = viewer or self.viewer, time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
@@ -164,7 +164,7 @@ class Scene:
         raise AssertionError("never heard it")
 
     def reply(self, viewer: ViewerLink, command: Command) -> Reply:
-        """What comes of an order."""
+        """The result of an order."""
         self.order(viewer, command)
         answer = self.hears(
             lambda record: isinstance(record, Reply) and record.name == command.name, viewer
@@ -173,14 +173,14 @@ class Scene:
         return answer
 
     def host(self, wanted: Callable[[HostState], bool]) -> HostState:
-        """The first report of the relay that is so."""
+        """The first report of the relay for which the condition holds."""
         self.order(self.viewer, Command("ping"))
         found = self.hears(lambda record: isinstance(record, HostState) and wanted(record))
         assert isinstance(found, HostState)
         return found
 
     def serves(self) -> None:
-        """What the rank says now reaches the viewer, and a new viewer is let in."""
+        """A report of the rank still reaches the viewer, and a new viewer is accepted."""
         number = next(self._numbers)
         self.say(RankState("running", iteration=number))
         self.order(self.viewer, Command("ping"))
@@ -199,7 +199,7 @@ class Scene:
         return found
 
     def dealer(self, **options: object) -> zmq.Socket[bytes]:
-        """A ZeroMQ socket of anybody's, connected to the port, that has said `join`."""
+        """A ZeroMQ socket of a stranger, connected to the port, that has sent `join`."""
         found = self._context.socket(zmq.DEALER)
         self._dealers.append(found)
         found.setsockopt(zmq.LINGER, 0)
@@ -210,7 +210,7 @@ class Scene:
         return found
 
     def on_the_unix_socket(self, greets: bool = True) -> Neighbour:
-        """Another process of this user, this one, which talks to the socket of the ranks."""
+        """This process as another process of the user, connected to the socket of the ranks."""
         self._sockets.append(Neighbour(raw(self._path)))
         if greets:
             self._sockets[-1].packet(greeting("0"))
@@ -218,7 +218,7 @@ class Scene:
 
     @property
     def refused(self) -> int:
-        """How many the relay has refused by its next report."""
+        """How many connections the relay has refused by its next report."""
         return self.host(lambda _: True).refused
 
     def over(self) -> None:
@@ -234,7 +234,7 @@ class Scene:
         del self._links[2:]
 
     def close(self) -> None:
-        """End all; the relay must still have lived."""
+        """End all processes. The relay must have lived until then."""
         lived = self._relay.poll() is None
         self._end()
         assert lived

@@ -1,5 +1,5 @@
-"""Whatever an agent or a relay could say, well formed but senseless: model, rules and every view
-bear it.
+"""Well-formed records without sense, as any agent or relay could send them: model, rules and every
+view must accept them.
 
 Longer by hand: DDTOP_TEST_FUZZ=20000.
 """
@@ -52,7 +52,7 @@ def test_any_records_between_those_of_a_job_are_borne(data):
 @BOUNDED
 @given(st.data())
 def test_records_of_a_job_with_other_values_in_their_fields_are_borne(data):
-    """Half right is worse than senseless: it gets further."""
+    """A record that is half right is worse than one without sense, because it gets further."""
     found = list(VALID)
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(found) - 1))
@@ -81,7 +81,7 @@ def test_hostile_names_in_a_job_are_never_drawn_as_they_came(data):
 
 
 def spoilt(record, data):
-    """The record with other texts in it, now and then."""
+    """The record with some of its texts replaced."""
     if not isinstance(record, (Hello, ProcessState)) and data.draw(st.integers(0, 20)):
         return record
     texts = {

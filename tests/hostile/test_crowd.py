@@ -1,5 +1,5 @@
-"""A thousand connections that say nothing, or too much: the relay's memory is bounded, and who
-belongs there is served.
+"""A thousand connections that send nothing, or too much: the relay's memory is bounded, and its own
+ranks and viewers are served.
 
 Ten thousand by hand: DDTOP_TEST_CROWD=10000.
 """
@@ -20,7 +20,7 @@ CROWD = int(os.environ.get("DDTOP_TEST_CROWD", "1000"))
 
 @pytest.fixture(autouse=True)
 def descriptors():
-    """As many as this process may have."""
+    """As many as this process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < CROWD + 200:
         pytest.skip(f"a process may have {hard} descriptors here, {CROWD + 200} are needed")
@@ -30,7 +30,9 @@ def descriptors():
 
 
 def connecting(port):
-    """Somebody who asks to connect, and waits for nothing; TCP asks again where nobody answers."""
+    """A client that requests a connection and does not wait. TCP repeats the request if no answer
+    comes.
+    """
     found = socket.socket()
     found.setblocking(False)
     found.connect_ex(("127.0.0.1", port))
@@ -38,7 +40,7 @@ def connecting(port):
 
 
 def test_a_crowd_that_says_nothing_keeps_nobody_out(scene):
-    """A scanner that leaves its connections open: each is closed after five seconds and counted."""
+    """A scanner leaves its connections open. Each is closed after five seconds and counted."""
     before, size = scene.refused, scene.process.memory_info().rss
     held = [connecting(scene.port) for _ in range(CROWD)]
     scene.serves()
@@ -61,8 +63,8 @@ def test_a_crowd_that_comes_and_goes_is_counted(scene):
 
 
 def test_a_crowd_that_sends_all_that_a_handshake_could_hold_does_not_fill_the_memory(scene):
-    """Who has not shown a key gets a buffer as large as the largest order, not as the largest
-    frame: 1 MiB a connection before.
+    """A connection that has not shown a key gets a buffer of the largest order's size, not of the
+    largest frame's. Before, it was 1 MiB per connection.
     """
     before, size = scene.refused, scene.process.memory_info().rss
     command = GREETING + b"\x06" + (1 << 20).to_bytes(8, "big") + b"\x05HELLO" + b"x" * (1 << 19)
@@ -75,8 +77,8 @@ def test_a_crowd_that_sends_all_that_a_handshake_could_hold_does_not_fill_the_me
 
 
 def test_where_descriptors_run_out_the_relay_lives_on(scene):
-    """It cannot even open /proc/stat then; and libzmq would spin on the one that it cannot
-    accept.
+    """Without a free descriptor it cannot even open /proc/stat, and libzmq would spin on the
+    connection that it cannot accept.
     """
     before = scene.refused
     _, hard = resource.prlimit(scene.process.pid, resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""The far side of --ssh: whatever it says is shown as text, and holds a bounded part of this
+"""The remote side of --ssh: all that it sends is shown as text, and takes a bounded part of this
 host's memory.
 """
 
@@ -35,7 +35,7 @@ what grows without bound has grown by hundreds of MiB then.
 
 @pytest.fixture
 def far(home, tmp_path, monkeypatch):
-    """`far(script)`: the ssh of the following commands is this shell script."""
+    """`far(script)`: the following commands use this shell script as ssh."""
 
     def make(script):
         program = tmp_path / "ssh"
@@ -48,7 +48,9 @@ def far(home, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", ["status", "diagnose", "stacks"])
 def test_escape_sequences_in_the_output_of_a_command_on_another_host_are_text_here(far, command):
-    """A ddtop there that has been replaced could retitle, recolour and type on this terminal."""
+    """A replaced ddtop on the other host could otherwise change the title and colours of this
+    terminal, and type on it.
+    """
     far(
         "printf 'one \\033]0;owned\\007\\033[2J\\r\\302\\2331m\\342\\200\\256b\\n\\033[31m' ;"
         " printf 'err\\033]52;c;aGk=\\007\\n' >&2; exit 1"
@@ -77,7 +79,7 @@ def test_characters_that_come_in_two_reads_are_whole_and_lines_stay_lines():
 
 
 def test_json_comes_through_as_it_is(far):
-    """The near miss: what a program reads must not change."""
+    """The counterpart: output for programs must not change."""
     line = '{"schema":"ddtop.diagnose/1","health":"ok","text":"\\\\u001b[2J"}'
     far(f"printf '%s\\n' '{line}'")
     words = [sys.executable, "-m", "ddtop", "diagnose", "--json", "--ssh", "there"]
@@ -90,7 +92,7 @@ def test_json_comes_through_as_it_is(far):
 
 @pytest.mark.parametrize("kind", ["everything", "ranks", "stacks", "answers"])
 def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
-    """Once it was a gibibyte after ten seconds."""
+    """Once it took a gibibyte after ten seconds."""
     far(f"exec {sys.executable} -m tests.hostile.flood {kind}")
     pid, screen = pty.fork()
     if pid == 0:
@@ -158,7 +160,7 @@ HONEST = [Hello("train", "r1", 0, 0, 0, 4, "h", 1000, 1), Reply("live")]
 
 
 def test_a_world_that_would_not_fit_is_not_looked_at():
-    """131,072 ranks are a claim of one record; the look at them would be half a gigabyte."""
+    """One record may claim 131,072 ranks. A look at them would take half a gigabyte."""
     resident = psutil.Process().memory_info().rss
     claim = Hello("train", "r1", 0, 0, 0, 1 << 17, "h", 1000, 1)
 
@@ -175,7 +177,7 @@ def test_an_honest_job_is_looked_at_and_nothing_is_said_to_be_full():
 
 
 def test_every_kind_of_flood_is_one_that_a_viewer_can_read():
-    """A flood that is refused unread would show nothing."""
+    """If the flood were refused unread, the test would show nothing."""
     follower = Engine("train").follower()
     read = [name for name, make in KINDS.items() if follower.take(make(1)) is not None]
 

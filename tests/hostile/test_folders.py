@@ -1,5 +1,5 @@
-"""What others can leave in the folders, or make of them: refused with a reason, never followed,
-and nothing waits for it.
+"""What other users can leave in the folders, or make of the folders: it is refused with a reason,
+never followed, and no part of ddtop waits for it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FOLDERS = [("DDTOP_STATE", registry.state_dir), ("DDTOP_RUNTIME", registry.runti
 
 @pytest.fixture(params=FOLDERS, ids=["state", "runtime"])
 def place(request, monkeypatch, tmp_path):
-    """(path, what makes a folder of it)."""
+    """(path, what makes a folder unsafe there)."""
     monkeypatch.setenv(request.param[0], str(tmp_path / "place"))
     return tmp_path / "place", request.param[1]
 
 
 def planted(path, kind):
-    """Something that is no file of ours, at that path."""
+    """A thing at that path that is not a file of ddtop."""
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
@@ -70,7 +70,9 @@ def test_a_folder_that_another_user_made_first_is_refused(place):
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o703, 0o1700])
 def test_a_folder_that_is_everybodys_is_refused_and_left_as_it_is(place, mode):
-    """DDTOP_STATE=/tmp as root: to close it would end every program on the host."""
+    """DDTOP_STATE=/tmp as root: if root restricted that folder, every program on the host would
+    fail.
+    """
     path, made = place
     path.mkdir()
     path.chmod(mode)
@@ -82,8 +84,8 @@ def test_a_folder_that_is_everybodys_is_refused_and_left_as_it_is(place, mode):
 
 @pytest.mark.parametrize("mode", [0o775, 0o2770, 0o770, 0o2775, 0o755, 0o750, 0o711])
 def test_a_folder_that_others_can_enter_keeps_its_mode_and_gets_a_private_one_inside(place, mode):
-    """A team's scratch space as DDTOP_STATE: closed, it was closed to the team. A folder that is
-    there is never changed.
+    """A team uses its scratch space as DDTOP_STATE. Restricting the folder locked the team out, so
+    an existing folder is never changed.
     """
     path, made = place
     path.mkdir()
@@ -97,7 +99,7 @@ def test_a_folder_that_others_can_enter_keeps_its_mode_and_gets_a_private_one_in
 
 @ROOT
 def test_a_folder_of_a_colleague_inside_a_teams_folder_is_refused(place):
-    """He may make one with our name there; what is in it would be his."""
+    """Another user may create a folder with our name there, and would own its content."""
     path, made = place
     path.mkdir()
     path.chmod(0o2775)
@@ -108,14 +110,12 @@ def test_a_folder_of_a_colleague_inside_a_teams_folder_is_refused(place):
         made()
 
 
-# -- the usual runtime folder, in /tmp where everybody may write
+# -- the usual runtime folder, in /tmp, which is writable for all users
 
 
 @pytest.fixture
 def usual(home, monkeypatch):
-    """The path of the usual runtime folder, of a user who has no such folder yet; it is removed
-    again.
-    """
+    """The path of the usual runtime folder of a user who has none yet. It is removed again."""
     real, wanted = folders.Path, f"/tmp/ddtop-{41_000_000 + os.getpid()}"
     monkeypatch.delenv("DDTOP_RUNTIME")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -209,7 +209,7 @@ def test_a_runtime_folder_that_was_swept_from_tmp_is_made_anew(usual):
 
 
 def test_a_runtime_folder_that_nobody_was_before_us_at_is_the_usual_one(usual):
-    """The near miss: nothing is told."""
+    """The counterpart: there is no message."""
     assert folders.runtime_place() == (usual, None)
     assert stat.S_IMODE(usual.stat().st_mode) == 0o700
 
@@ -218,7 +218,7 @@ def test_a_runtime_folder_that_nobody_was_before_us_at_is_the_usual_one(usual):
 
 
 def test_the_folders_above_are_made_private_too(place, monkeypatch, tmp_path):
-    """In many containers the umask is 0: ~/.local would be everybody's."""
+    """In many containers the umask is 0, so ~/.local would be writable for all users."""
     _, made = place
     for name in ("DDTOP_STATE", "DDTOP_RUNTIME"):
         monkeypatch.setenv(name, str(tmp_path / "a" / "b" / "c"))
@@ -244,7 +244,9 @@ def test_a_symlink_in_its_place_is_refused(place, target):
 
 @pytest.mark.parametrize("value", ["state", "./state", "../x", "~nosuchuser/state"])
 def test_a_folder_that_is_another_one_elsewhere_is_refused(monkeypatch, value):
-    """The relay runs in another working folder than the job, so it would be another one there."""
+    """The relay's working folder differs from the job's, so the path would be another folder
+    there.
+    """
     monkeypatch.setenv("DDTOP_STATE", value)
 
     with pytest.raises(RegistryError, match="set DDTOP_STATE to a folder"):
@@ -287,7 +289,7 @@ def test_a_key_that_others_may_have_read_is_refused(home, mode):
 
 @pytest.mark.parametrize("given", ["x", "hunter2", "f" * 15])
 def test_a_short_key_is_refused_with_the_next_step(home, monkeypatch, given):
-    """Who records one handshake can try secrets at home."""
+    """An attacker who records one handshake can try secrets offline."""
     monkeypatch.setenv("DDTOP_KEY", given)
 
     with pytest.raises(RegistryError, match="openssl rand -hex 32") as refused:
@@ -296,7 +298,7 @@ def test_a_short_key_is_refused_with_the_next_step(home, monkeypatch, given):
 
 
 def test_a_key_of_any_bytes_is_taken(home, monkeypatch):
-    """An environment is bytes; one that is no UTF-8 ended the agent."""
+    """The environment is bytes. A value that is not UTF-8 ended the agent."""
     monkeypatch.setitem(os.environ, "DDTOP_KEY", os.fsdecode(b"\xff\xfe" * 10))
 
     assert registry.secret() == b"\xff\xfe" * 10
@@ -316,7 +318,7 @@ def test_a_job_file_that_is_no_file_of_ours_is_passed_over(home, kind):
 
 @ROOT
 def test_a_job_file_that_somebody_else_left_is_passed_over(home):
-    """It would lead a viewer to a relay of his."""
+    """The file would lead a viewer to another user's relay."""
     registry.write_entry(entry())
     path = registry.entry_path(entry())
     os.chown(path, OTHER, OTHER)
@@ -377,7 +379,7 @@ def test_a_journal_is_never_written_into_what_is_no_file_of_ours(home, kind):
 
 @pytest.mark.parametrize("kind", KINDS_OF_ROOT)
 def test_a_roster_that_is_no_file_of_ours_is_not_read(home, kind):
-    """Whom a relay watches would be for somebody else to say."""
+    """Otherwise another user would decide which processes a relay watches."""
     path = registry.roster_path("train", "r1")
     planted(path, kind)
 
@@ -398,8 +400,8 @@ def test_a_journal_of_a_colleague_can_be_replayed_all_the_same(tmp_path):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ROOT if kind != "folder"])
 def test_files_are_replaced_not_followed(home, kind):
-    """What is written whole is renamed into its place: nothing is written through what stands
-    there.
+    """Files that are written as a whole are renamed into place, so a link at that path is never
+    written through.
     """
     path = registry.roster_path("train", "r1")
     planted(path, kind)
@@ -413,7 +415,7 @@ def test_files_are_replaced_not_followed(home, kind):
 
 @pytest.fixture
 def page_place(monkeypatch, tmp_path):
-    """A state page's folder of its own: /dev/shm is everybody's."""
+    """A separate folder for state pages, because all users can write to /dev/shm."""
     import ddtop.agent.state_page as page_module
 
     monkeypatch.setattr(
@@ -425,7 +427,7 @@ def page_place(monkeypatch, tmp_path):
 
 
 def test_a_page_that_is_there_already_is_not_used(page_place):
-    """Whoever has it open could make it shorter, and the rank would end by SIGBUS."""
+    """A process that has the page open could truncate it, and the rank would end by SIGBUS."""
     page_place.mkdir(mode=0o700)
     planted_page = page_place / "1-2.page"
     planted_page.write_bytes(b"x" * layout.PAGE_BYTES)

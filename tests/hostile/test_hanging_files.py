@@ -1,4 +1,4 @@
-"""File servers that hang: nothing that the relay or a view does waits for them, and both say so."""
+"""File servers that hang: neither the relay nor a view waits for them, and both report it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = NEEDS_FUSE
 
 @pytest.fixture
 def relay(home):
-    """A relay of its own: it lives to the end of an attack, and ends when it is told to, also
+    """A relay of its own. It lives to the end of an attack, and exits when it is told to, also
     while its folders hang.
     """
     scene = Scene()
@@ -30,7 +30,7 @@ def relay(home):
 def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(
     relay, home, tmp_path
 ):
-    """Both once stopped the relay's loop, and with it every verdict."""
+    """Both once stopped the relay's loop, and every verdict with it."""
     data = tmp_path / "data"
     data.mkdir()
     hello = msgspec.structs.replace(relay.hello(relay.pid), environment={"TMPDIR": str(data)})
@@ -58,7 +58,7 @@ def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(
 
 
 def test_commands_on_a_state_folder_that_hangs_end_with_its_name(home):
-    """Nothing but SIGKILL would end them."""
+    """Otherwise only SIGKILL would end them."""
     registry.state_dir()
     words = [("status",), ("jobs",), ("diagnose", "train", "--json"), ("replay", "train")]
     with hangs(home.state):

@@ -1,5 +1,5 @@
-"""Another process of this user talks to the socket of the ranks: allowed, and still nothing that
-it says may hurt.
+"""Another process of this user connects to the socket of the ranks. That is allowed, and still none
+of its records may do harm.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_what_is_no_frame_is_counted_and_dropped(scene):
     ids=lambda record: type(record).__name__,
 )
 def test_what_only_a_relay_may_say_is_not_taken_from_a_rank(scene, record):
-    """Else a rank could tell of the ends of others."""
+    """Otherwise a rank could report the ends of other ranks."""
     before = scene.host(lambda _: True).garbled
     neighbour = scene.on_the_unix_socket()
     neighbour.send(scene.seal(record, os.getpid()))
@@ -114,7 +114,9 @@ def test_pieces_that_make_no_frame_are_counted(scene, pieces):
 
 
 def test_half_frames_of_all_connections_together_are_bounded(scene):
-    """Each of ten processes begins a frame of a mebibyte again and again, and never ends one."""
+    """Each of ten processes begins a frame of a mebibyte again and again, and never completes
+    one.
+    """
     size = scene.process.memory_info().rss
     before = scene.host(lambda _: True).garbled
     path = str(registry.socket_path("train", "r1"))
@@ -142,11 +144,11 @@ for number in range(101):
 
 
 def test_one_process_gets_a_few_connections_and_no_more(scene):
-    """It may have had one closed under it; a thousand would leave none for the ranks."""
+    """It may have had one connection closed. A thousand would leave no descriptor for the ranks."""
     refused = scene.refused
     held = [scene.on_the_unix_socket(greets=False) for _ in range(50)]
     for one in held:
-        # The relay may close one before it has said a word.
+        # The relay may close a connection before it has sent anything.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             one.packet(greeting("0"))
     closed = [one for one in held[10:] if one.is_closed()]
@@ -170,14 +172,12 @@ def test_who_greets_in_another_version_is_told_ours_and_refused(scene):
 
 
 def test_a_frame_about_another_process_is_refused_and_counted(scene):
-    """What a rank says of itself, another one must not say for it: neither its state nor its
-    Hello.
-    """
+    """Another rank must not report for a rank: neither its state nor its Hello."""
     refused = scene.refused
     neighbour = scene.on_the_unix_socket()
     neighbour.send(scene.seal(RankState("running", iteration=666), scene.pid))
     neighbour.send(scene.seal(scene.hello(scene.pid), scene.pid))
-    # The envelope is of this process, the Hello in it of the rank.
+    # The envelope is of this process, the Hello in it is of the rank.
     neighbour.send(scene.seal(scene.hello(scene.pid), os.getpid()))
     found = []
     scene.hears(
@@ -203,7 +203,9 @@ def test_a_hello_with_a_signal_that_there_is_not_is_refused_and_counted(scene, n
 
 
 def test_a_forked_child_that_speaks_over_its_parents_connection_speaks_for_its_parent(scene):
-    """The credentials stay those of who connected: a child has to make a connection of its own."""
+    """The credentials are always those of the process that connected. A child has to make a
+    connection of its own.
+    """
     refused = scene.refused
     neighbour = scene.on_the_unix_socket()
     child = os.fork()
@@ -214,7 +216,7 @@ def test_a_forked_child_that_speaks_over_its_parents_connection_speaks_for_its_p
         os._exit(0)
     os.waitpid(child, 0)
     scene.host(lambda state: state.refused == refused + 1)
-    # The parent's connection is as it was.
+    # The parent's connection is unaffected.
     neighbour.send(scene.seal(RankState("running", iteration=4711), os.getpid()))
     scene.hears(lambda record: isinstance(record, RankState) and record.iteration == 4711)
 
@@ -222,7 +224,7 @@ def test_a_forked_child_that_speaks_over_its_parents_connection_speaks_for_its_p
 
 
 def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scene):
-    """A process speaks for itself only: what it says of thousands of others is counted."""
+    """A process may report only for itself. Its reports about thousands of others are counted."""
     size = scene.process.memory_info().rss
     before = scene.refused
     neighbour = scene.on_the_unix_socket()
@@ -245,10 +247,10 @@ def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scen
 
 
 def test_a_hello_for_a_process_that_is_none_of_its_own_makes_the_relay_watch_nobody(scene):
-    """Its start time has to be that of the process: a recycled pid is not taken for the rank that
-    had it before.
+    """The start time must be that of the process, so that a recycled pid is not taken for the rank
+    that had it before.
 
-    A pid that is larger than the kernel takes ended the relay once.
+    A pid above the kernel's limit ended the relay once.
     """
     neighbour = scene.on_the_unix_socket()
     for pid in (-1, 0, 1, 2, 1 << 31, 1 << 62, os.getpid()):
@@ -283,7 +285,7 @@ def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, 
 
 
 def test_connections_that_say_nothing_do_not_stop_new_ranks(scene):
-    """Two hundred of one process, and some that say what is no greeting."""
+    """Two hundred of one process, and some that are not greetings."""
     held = [scene.on_the_unix_socket(greets=False) for _ in range(200)]
     for one, data in zip(
         held, (os.urandom(3000), b"GET / HTTP/1.1\r\n\r\n", b"ddtop-link", b"\0"), strict=False

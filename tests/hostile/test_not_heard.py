@@ -1,5 +1,5 @@
-"""Relays that are stopped or gone while their job lives: health is unknown, with an exit code of
-its own, and no command says "ok" or "ended".
+"""Relays that are stopped or gone while their job lives: health is unknown, with its own exit code,
+and no command prints "ok" or "ended".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def relay(home):
         scene.say(RankState("running", iteration=iteration))
     scene.host(lambda state: bool(state.processes))
     yield scene
-    # Also one that is stopped.
+    # A stopped one has to be ended too.
     scene._relay.kill()
     scene._end()
 
@@ -51,7 +51,7 @@ def commands(*wanted):
 
 
 def written(relay):
-    """The job file names the rank by now, and the journal has been written."""
+    """By now the job file names the rank, and the journal has been written."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         entry = registry.read_entries()[0]
@@ -63,8 +63,8 @@ def written(relay):
 
 @pytest.mark.parametrize("heard", ["just now", "an hour ago"])
 def test_a_stopped_relay_makes_health_unknown_in_every_command(relay, heard):
-    """Its process is there, the kernel takes connections for it, and nothing answers; its job
-    file grows old meanwhile.
+    """Its process exists, the kernel accepts connections for it, and no answer comes. Its job file
+    grows old meanwhile.
     """
     entry = written(relay)
     relay.process.send_signal(signal.SIGSTOP)
@@ -120,7 +120,7 @@ def test_a_relay_that_was_killed_makes_health_unknown_while_a_rank_lives(relay):
 
 
 def test_a_relay_that_was_told_to_end_does_not_end_a_job_whose_rank_lives(relay):
-    """It writes down that the job has ended, as far as it is concerned."""
+    """It writes that the job has ended, as far as it knows."""
     written(relay)
     relay.process.terminate()
     relay.process.wait()
@@ -134,8 +134,8 @@ def test_a_relay_that_was_told_to_end_does_not_end_a_job_whose_rank_lives(relay)
 
 
 def test_when_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(relay):
-    """A scheduler ends a step so: the journal's last moment was fine, and how it ended is not
-    known.
+    """A scheduler ends a step like this. The journal's last moment was healthy, and how the job
+    ended is not known.
     """
     written(relay)
     relay.process.kill()
@@ -152,7 +152,7 @@ def test_when_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(
 
 
 def test_a_relay_that_stops_while_a_view_watches_is_reported_at_the_end_of_the_look(relay):
-    """Two seconds of silence are nothing; what was true before them is not true now."""
+    """Two seconds of silence prove nothing; what was true before them is not true now."""
     entry = written(relay)
     follower, link = feed.join(entry)
     try:

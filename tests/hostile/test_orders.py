@@ -1,5 +1,5 @@
-"""What viewers may ask for: nobody but a controller has a signal sent, and only to ranks of this
-job and user.
+"""What viewers may request: only a controller may have a signal sent, and only to ranks of this job
+and user.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_signal_that_there_is_not_is_refused(scene):
 
 
 def test_a_viewer_that_may_only_look_cannot_send_one_whatever_it_says(scene):
-    """Its role is that of its key."""
+    """Its role follows from its key."""
     viewer = scene.joined()
     for claim in ((), ("controller",)):
         assert (
@@ -76,7 +76,7 @@ def test_a_viewer_that_may_only_look_cannot_send_one_whatever_it_says(scene):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_a_process_of_another_user_that_is_said_to_be_a_rank_gets_no_signal(scene):
-    """The relay of root may signal everybody: so it takes only what a process says of itself."""
+    """A relay of root may signal every process, so it believes a process only about itself."""
     child = subprocess.Popen(["/bin/sleep", "600"], user=65534, group=65534, extra_groups=[])
     try:
         scene.on_the_unix_socket().send(scene.seal(scene.hello(child.pid, 1), child.pid, 1))
@@ -93,7 +93,7 @@ def test_a_process_of_another_user_that_is_said_to_be_a_rank_gets_no_signal(scen
 
 
 def test_a_pid_that_has_been_given_to_another_process_gets_no_signal(scene):
-    """The Hello is of the process that had it before."""
+    """The Hello is of the process that had the pid before."""
     child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
     try:
         hello = scene.hello(child.pid, 1)
@@ -111,7 +111,7 @@ def test_a_pid_that_has_been_given_to_another_process_gets_no_signal(scene):
 
 
 def test_an_order_that_there_is_not_changes_nothing(scene):
-    """It is answered or counted, never followed."""
+    """The request is answered or counted, never followed."""
     before = scene.host(lambda _: True).garbled
     viewer = scene.joined()
     names = ("", "exec", "dump", "alive", "arrivals", "\x1b]0;x\x07", "x" * 50_000)
@@ -130,7 +130,7 @@ def test_an_order_that_there_is_not_changes_nothing(scene):
 
 
 def test_a_flood_of_requests_for_stacks_is_answered_and_bounded(scene):
-    """Two hundred at once: the rank is asked, and nobody waits longer for what it says."""
+    """Two hundred requests at once: the rank is asked, and nothing waits longer for its reports."""
     size = scene.process.memory_info().rss
     viewer = scene.joined()
     for number in range(200):
@@ -145,7 +145,7 @@ def test_a_flood_of_requests_for_stacks_is_answered_and_bounded(scene):
 
 
 def test_a_flood_of_requests_asks_the_rank_once_in_two_seconds(scene):
-    """A thousand requests a second took a job from 72 steps a second to 10."""
+    """A thousand requests per second slowed a job from 72 steps a second to 10."""
     viewer, began, number, orders = scene.joined(), time.monotonic(), 0, 0
     while (seconds := time.monotonic() - began) < 3.0:
         number += 1
@@ -177,7 +177,7 @@ def test_native_stacks_are_taken_once_in_half_a_minute(scene):
 
 
 def test_each_order_is_told_to_all_with_who_gave_it(scene):
-    """Who had a rank signalled at night can be read in the morning."""
+    """The next morning it can be read who signalled a rank at night."""
     controller = scene.joined(controller=True)
     scene.order(
         controller,

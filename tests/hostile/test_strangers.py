@@ -1,5 +1,5 @@
-"""Who connects to the TCP port without this user's key: refused, counted, and told to the
-viewers that belong there.
+"""A client that connects to the TCP port without this user's key is refused, counted, and reported
+to the user's own viewers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.hostile.scene import DEADLINE_S, GREETING
 
 NOISE = random.Random(8).randbytes(5000)
 HELLO_HEAD = b"\x04\xc8\x05HELLO"
-SAID = {  # what strangers say
+SAID = {  # the bytes that strangers send
     "http": b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n",
     "tls": bytes.fromhex("16030100c8010000c40303") + NOISE[:200],
     "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -41,7 +41,7 @@ SAID = {  # what strangers say
 
 
 def test_whoever_does_not_speak_curve_is_refused_and_counted(scene):
-    """One after the other, and all at once."""
+    """The attacks one after the other, and all at once."""
     before = scene.refused
     for said in SAID.values():
         scene.stranger(said).close()
@@ -79,7 +79,7 @@ def test_zeromq_without_the_users_key_is_refused_and_counted(scene, options):
 
 
 def stranger_with(scene, **keys):
-    """A client that knows the relay's public key (it is no secret: every viewer has it)."""
+    """A client that knows the relay's public key, which is no secret: every viewer has it."""
     server = derive(registry.secret(), SERVER).public
     return scene.dealer(curve_serverkey=server, **keys)
 
@@ -96,8 +96,8 @@ def test_who_knows_the_relays_public_key_and_has_a_key_of_his_own_is_refused(sce
 
 @pytest.mark.parametrize("role", [VIEWER, CONTROLLER, SERVER])
 def test_who_claims_a_public_key_of_ours_without_its_secret_is_refused(scene, role):
-    """Public keys travel where a viewer connects; the handshake proves that one has the other
-    half.
+    """Public keys are sent when a viewer connects. The handshake proves that the client has the
+    private half.
     """
     before = scene.refused
     _, private = zmq.curve_keypair()
@@ -111,7 +111,7 @@ def test_who_claims_a_public_key_of_ours_without_its_secret_is_refused(scene, ro
 
 
 class Recorder:
-    """Somebody in the middle, who keeps what goes to the relay."""
+    """A man in the middle, who keeps what is sent to the relay."""
 
     def __init__(self, port):
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -149,8 +149,8 @@ class Recorder:
 
 @pytest.mark.parametrize("cut", [None, 64 + 202, 400])
 def test_a_handshake_that_was_overheard_opens_nothing_when_it_is_played_again(scene, cut):
-    """The keys of a session are made for it: what was sealed for the old ones is noise to the
-    new.
+    """Each session has new keys, so a message that was sealed for an old session cannot be opened
+    in a new one.
     """
     before = scene.host(lambda _: True)
     recorder, port = Recorder(scene.port), scene.port
@@ -170,7 +170,7 @@ def test_a_handshake_that_was_overheard_opens_nothing_when_it_is_played_again(sc
 
 
 def test_a_viewer_of_another_user_is_refused(scene):
-    """He finds the port in /proc/net/tcp, and has a ddtop and a key of his own."""
+    """The stranger finds the port in /proc/net/tcp, and has a ddtop and a key of his own."""
     before = scene.refused
     viewer = scene.another_viewer(b"0123456789abcdef", controller=True)
     scene.order(viewer, Command("join"))

@@ -1,5 +1,5 @@
-"""Names and reasons from elsewhere never reach the terminal as they came: they could move its
-cursor, or type.
+"""Names and reasons from elsewhere never reach the terminal unescaped: they could move its cursor,
+or type.
 """
 
 from __future__ import annotations

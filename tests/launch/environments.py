@@ -1,4 +1,4 @@
-"""The variables of launchers and schedulers, word for word as they set them in a rank.
+"""The variables of launchers and schedulers, exactly as they set them in a rank.
 
 Source: `env | sort` in a rank, and the manuals that the modules of `ddtop.launch` name.
 """

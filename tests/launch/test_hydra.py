@@ -1,4 +1,4 @@
-"""Hydra's proxies tell which mpiexec started them."""
+"""Hydra's proxies show which mpiexec started them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ UPSTREAM = ["--upstream-host", "node0", "--upstream-port", "34921", "--tree-widt
     ],
 )
 def test_the_port_of_mpiexec_names_the_start(words, start):
-    """Proxies of Intel MPI below the first level of its tree call another proxy, not mpiexec."""
+    """Below the first level of its tree, proxies of Intel MPI are started by another proxy, not by
+    mpiexec.
+    """
     above = [["sh", "-c", "true"], ["hydra_pmi_proxy", *words]]
 
     assert launch.find_start(HYDRA, lambda: iter(above)) == start

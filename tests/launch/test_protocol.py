@@ -1,4 +1,4 @@
-"""Rules for every launcher of the table, also for one that is added."""
+"""Rules for every launcher of the table, also for a new one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_no_two_launchers_have_one_name():
 
 @EACH
 def test_what_a_launcher_reads_of_a_rank_leaves_the_rank(launcher):
-    """The relay and the viewer decide from the same variables, and see only what was sent."""
+    """The relay and the viewer use the same variables as the rank, but see only those that were
+    sent.
+    """
     read = (*launcher.local_sizes, *launcher.nodes_of_job, *filter(None, [launcher.job_mark]))
     sent = re.compile("|".join(f"({one.sent})" for one in launchers() if one.sent))
 
@@ -52,7 +54,7 @@ def test_a_launcher_says_nothing_in_an_empty_environment(launcher):
 
 @EACH
 def test_no_value_is_too_strange_for_a_launcher(launcher):
-    """Anybody may export anything."""
+    """Any program may export any variable."""
     for value in ("", "\0", "-1", "9" * 30, "é,[", "[" * 9, "tcp://", ":", "@", "a-@1"):
         environ = dict.fromkeys(NAMES, value)
         launcher.numbers(environ)
@@ -68,7 +70,7 @@ def test_no_value_is_too_strange_for_a_launcher(launcher):
 
 
 def test_an_attribute_that_the_protocol_does_not_know_is_a_mistake():
-    """`local_rank` for `local_ranks` would be read by nobody."""
+    """A misspelt `local_rank` instead of `local_ranks` would never be read."""
     known = {name for name in dir(Launcher) if not name.startswith("_")}
     unknown = {
         f"{one.name}.{name}"

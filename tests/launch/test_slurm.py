@@ -1,4 +1,4 @@
-"""When the tasks of a step of srun are the ranks."""
+"""When the tasks of an srun step are the ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_task_is_a_rank_where_nothing_else_numbered_it_or_a_script_copied_it(e
     ],
 )
 def test_a_job_that_was_requeued_counts_its_lives_where_its_tasks_are_the_ranks(environ, restarts):
-    """Below a launcher each life is a run of its own, which begins at attempt 0."""
+    """Below a launcher each life is a separate run, which begins with attempt 0."""
     assert launch.restarts(environ) == restarts
 
 

@@ -1,4 +1,4 @@
-"""What the table of launchers answers where several of them have set variables."""
+"""The answers of the launcher table when several launchers have set variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.launch.environments import (
 
 
 def nobody():
-    """No process above says anything."""
+    """No parent process gives any information."""
     return iter(())
 
 
@@ -81,7 +81,9 @@ def test_rank_world_and_local_rank_are_those_that_the_innermost_launcher_gave(en
     "environ", [SBATCH, INTERACTIVE, PBS, LSF, POD], ids=["sbatch", "salloc", "PBS", "LSF", "pod"]
 )
 def test_a_batch_script_itself_is_no_rank(environ):
-    """`python prep.py` before the launcher: the scheduler's variables alone make nobody a rank."""
+    """`python prep.py` runs before the launcher: the scheduler's variables alone make no process a
+    rank.
+    """
     assert launch.numbers(environ) == (None, None, None)
     assert launch.numbers(environ | {"SLURM_STEP_NUM_TASKS": ""}, any_task=True) == (
         None,
@@ -116,7 +118,7 @@ def test_jsruns_numbers_are_no_ranks_until_mpi_is_entered():
     ],
 )
 def test_each_number_can_be_asked_for_alone(environ, expected):
-    """`--pid` shows a process of which only one number is known."""
+    """`--pid` shows a process of which only one of the two numbers is known."""
     found = (launch.rank(environ), launch.world_size(environ), launch.local_rank(environ))
 
     assert found == expected
@@ -127,7 +129,7 @@ def test_a_task_of_srun_is_no_rank_for_who_asks_for_launched_ranks_only():
     assert launch.rank(SBATCH, any_task=False) is None
 
 
-# -- the sizes that say whether there are other hosts
+# -- the sizes that show whether there are other hosts
 
 
 @pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, HYDRA, PALS, JSRUN])

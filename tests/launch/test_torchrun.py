@@ -1,4 +1,4 @@
-"""What torchrun says: its run id, its restarts, and where its nodes meet."""
+"""What torchrun's variables mean: its run id, its restarts, and where its nodes meet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.launch.environments import DEEPSPEED, TORCHRUN
     ],
 )
 def test_only_a_run_id_that_a_person_chose_names_the_job(value, chosen):
-    """torchrun --standalone makes a UUID up: nobody types that into `ddtop attach`."""
+    """torchrun --standalone makes up a UUID, which no person types into `ddtop attach`."""
     assert launch.chosen_name({"TORCHELASTIC_RUN_ID": value}) == chosen
 
 
@@ -63,7 +63,7 @@ def test_only_ranks_of_torchruns_agent_are_elastic():
     ],
 )
 def test_where_the_nodes_meet_is_read_from_torchruns_own_command_line(words, environ, expected):
-    """Below it may be a shell script: the nearest launcher above the rank counts."""
+    """A shell script may be below it: the nearest launcher above the rank counts."""
     torchrun = ["/env/bin/python", "/env/bin/torchrun", *words, "train.py", "--nnodes", "99"]
     above = [
         ["sh", "run.sh"],

@@ -1,4 +1,4 @@
-"""How a viewer takes frames off its socket: many at a time, without pauses where more is there."""
+"""How a viewer takes frames off its socket: many at a time, without pauses while more are ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.link.secrets import DEADLINE_S
 
 
 class Sockets:
-    """What libzmq has ready: so many frames each time that more come."""
+    """A double of libzmq's queue: this many frames become ready each time."""
 
     def __init__(self, *comes: int) -> None:
         self._comes, self._ready = list(comes), 0
@@ -43,7 +43,7 @@ def pauses(monkeypatch):
 
 
 def received(*comes):
-    """How many frames come out of a link that has been flooded before."""
+    """How many frames a link that has been flooded gives at once."""
     link = object.__new__(AsyncViewerLink)
     link._socket = link._now = Sockets(*comes)
     link._counted, link._counted_from, link._per_s = 0, float("inf"), 10 * FLOOD_PER_S
@@ -63,7 +63,7 @@ def received(*comes):
 
 def test_a_past_that_is_there_is_read_without_pauses(pauses):
     assert received(10 * HEAP_FRAMES) == 10 * HEAP_FRAMES
-    # Nothing is left after the tenth heap, and the link has not seen that yet.
+    # Nothing is left after the tenth batch, and the link has not noticed that yet.
     assert set(pauses) == {0}
 
 

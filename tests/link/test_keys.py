@@ -1,4 +1,4 @@
-"""Three key pairs out of one secret."""
+"""Three key pairs are derived from one secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_same_secret_gives_the_same_keys_on_every_host():
 
 
 def test_each_role_and_each_secret_has_keys_of_its_own():
-    """Who has the viewer's key must not be able to act as the relay."""
+    """A holder of the viewer's key must not be able to act as the relay."""
     keys = {derive(secret, role).secret for secret in (b"a", b"b") for role in ROLES}
 
     assert len(keys) == 6

@@ -1,5 +1,5 @@
-"""The sockets: the right key is served, all else is refused and counted, and nobody can hold the
-relay up.
+"""The sockets: a client with the right key is served, all others are refused and counted, and no
+client can block the relay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def relay(home):
 
 
 def heard(relay, kind, wanted=1, give_up_s=DEADLINE_S, stop=lambda: False):
-    """What came in: at least so many frames, or what there was when `stop` held or the time was
+    """The frames that arrived: at least this many, or those until `stop` held or the time was
     over.
     """
     frames, end = [], time.monotonic() + give_up_s
@@ -81,7 +81,9 @@ async def test_the_dashboards_viewer_is_served_too(relay):
 def test_who_only_asks_whether_we_are_let_in_is_reported_and_is_no_stranger(
     relay, secret, admitted
 ):
-    """Commands from other hosts ask so first: each of them was counted as a refused connection."""
+    """Commands from other hosts first check the port this way. Each of them was counted as a
+    refused connection.
+    """
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(admits, "127.0.0.1", relay.port, secret, DEADLINE_S)
         heard(relay, VIEW, stop=asked.done)
@@ -117,9 +119,9 @@ def test_a_viewer_with_another_key_is_refused_and_counted(relay):
 
 
 def test_a_stranger_who_knows_the_servers_public_key_is_refused_by_zap_and_counted(relay):
-    """A CURVE server without a ZAP handler lets any client key in.
+    """Without a ZAP handler, a CURVE server accepts any client key.
 
-    That is the hole that the handler closes.
+    The handler closes that hole.
     """
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
@@ -200,7 +202,7 @@ sys.stdin.read()
 
 
 def test_a_viewer_that_does_not_read_is_full_and_not_gone(home, monkeypatch):
-    """Somebody pressed Ctrl-Z: its connection stands, and nothing takes from it."""
+    """A viewer was stopped with Ctrl-Z: its connection stays open, and nothing reads from it."""
     monkeypatch.setattr("ddtop.link.relay_side.VIEWER_QUEUE_FRAMES", 1)
     relay = RelayLink(home.runtime / "full.sock", SECRET, "127.0.0.1")
     words = [sys.executable, "-c", ASKS_AND_WAITS, str(relay.port)]
@@ -224,7 +226,9 @@ FLOOD = 120_000
 
 @pytest.fixture
 def flood():
-    """A relay's socket that sends so many frames to whoever asks, as fast as they go."""
+    """A relay's socket that sends this many frames to every client that asks, as fast as
+    possible.
+    """
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     keys = derive(SECRET, SERVER)
@@ -263,7 +267,7 @@ def test_a_viewer_that_is_busy_while_much_comes_gets_it_in_order_and_lives(flood
 
 
 def test_a_dashboard_that_does_not_take_frames_keeps_so_many_and_counts_the_others(flood):
-    """A bridge whose ssh is slow: what comes meanwhile must not pile up without end."""
+    """A bridge whose ssh is slow. Frames that arrive meanwhile must not pile up without a bound."""
     port, sent = flood
 
     async def feed():

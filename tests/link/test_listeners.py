@@ -1,5 +1,5 @@
-"""The listeners of a relay: shut while too many strangers stand in them, and the port stays ours
-meanwhile.
+"""The listeners of a relay: they are closed while too many strangers wait in them, and meanwhile
+the port stays reserved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEADLINE_S = 10.0
 
 @pytest.fixture
 def made(monkeypatch):
-    """Listeners of a ROUTER, with an eighth of a second for a handshake."""
+    """Listeners of a ROUTER that allow an eighth of a second for a handshake."""
     monkeypatch.setattr(listeners, "HANDSHAKE_S", 0.125)
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
@@ -31,7 +31,7 @@ def made(monkeypatch):
 
 
 def until(made, holds):
-    """Look until it holds."""
+    """Poll until the condition holds."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         made.look()
@@ -42,7 +42,7 @@ def until(made, holds):
 
 
 def connecting(port):
-    """Somebody who asks to connect, and waits for nothing."""
+    """A client that requests a connection and does not wait."""
     found = socket.socket()
     found.setblocking(False)
     found.connect_ex(("127.0.0.1", port))
@@ -50,7 +50,7 @@ def connecting(port):
 
 
 def test_a_listener_is_closed_while_too_many_strangers_connect(made):
-    """Who asks meanwhile is not answered; TCP asks again by itself."""
+    """A client that connects meanwhile gets no answer; TCP tries again by itself."""
     port = made.open("127.0.0.1", 0, strangers_max=4, bytes_max=1000)
     held = [connecting(port) for _ in range(4)]
     try:
@@ -88,7 +88,7 @@ def test_who_has_shaken_hands_stays_connected_while_the_listener_is_closed(made)
 
 
 def test_nobody_else_gets_the_port_while_the_listener_is_closed(made):
-    """Else another user of the host could put a relay of his own in its place."""
+    """Otherwise another user of the host could put a relay of his own in its place."""
     port = made.open("127.0.0.1", 0, strangers_max=1, bytes_max=1000)
     with connecting(port):
         assert until(made, lambda: not made.is_open(port))
@@ -97,7 +97,7 @@ def test_nobody_else_gets_the_port_while_the_listener_is_closed(made):
 
 
 def test_a_crowd_at_one_listener_does_not_close_the_other(made):
-    """Viewers on the hub's own host come in while its public port is attacked."""
+    """Viewers on the hub's own host are accepted while its public port is attacked."""
     public = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)
     own = made.open("127.0.0.1", 0, strangers_max=2, bytes_max=1000)
     with contextlib.ExitStack() as held:
@@ -115,10 +115,10 @@ def test_a_port_that_is_taken_is_an_os_error(made):
 
 
 def own_address():
-    """An address of this host that is not loopback; None where there is none."""
+    """An address of this host that is not loopback; None if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
-            # Nothing is sent: the kernel only chooses the address that it would come from.
+            # Nothing is sent: the kernel only chooses the source address.
             asking.connect(("192.0.2.1", 9))
             address = asking.getsockname()[0]
         except OSError:

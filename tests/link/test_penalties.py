@@ -1,6 +1,6 @@
-"""Who fails to shake hands again and again is kept out by address.
+"""A client that fails to shake hands again and again is blocked by its address.
 
-Where there is no address to go by, the listener is shut for moments.
+Where no address is known, the listener is closed for moments.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_on_loopback_the_listener_is_closed_for_moments(source):
 
 
 def verdict(program, header):
-    """What a machine that runs the filter on this network header returns."""
+    """The result of a machine that runs the filter on this network header."""
     at, value = 0, 0
     while True:
         code, yes, no, k = struct.unpack_from("HBBI", program, 8 * at)

@@ -1,6 +1,6 @@
 """The unix socket between a rank and its relay.
 
-Nothing blocks, nothing grows, and no file of the program's is touched.
+No call blocks, no queue grows without a bound, and no file of the program is touched.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def rank(path):
 
 
 def until(what, *moved):
-    """What this gives, as soon as it gives something; `moved` are called meanwhile."""
+    """The result of this call, as soon as there is one. `moved` are called meanwhile."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         if found := what():
@@ -67,7 +67,7 @@ def until(what, *moved):
 
 
 def heard(listener, rank, wanted=1):
-    """The frames that the relay's end got, at least so many."""
+    """The frames that arrive at the relay's end: at least this many."""
     frames = []
 
     def look():
@@ -98,7 +98,7 @@ def test_rank_and_relay_hear_each_other(listener, rank):
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 300_000, FRAME_BYTES_MAX])
 def test_a_frame_of_any_size_arrives_as_it_was(listener, rank, size):
-    """The largest is five times as long as what the kernel takes at once."""
+    """The largest frame is five times as long as what the kernel accepts at once."""
     frame = os.urandom(size)
     rank.send(frame)
     rank.send(b"after it")
@@ -135,11 +135,13 @@ def test_a_wake_from_another_thread_ends_the_wait(listener, rank):
     assert time.monotonic() - began < DEADLINE_S / 2
 
 
-# -- nobody reads
+# -- the relay does not read
 
 
 def test_without_a_relay_a_rank_drops_the_oldest_and_counts_and_never_blocks(rank):
-    """The relay was killed, or never came: a step must not get slower by a microsecond for it."""
+    """The relay was killed, or never started. A step must not get slower by a microsecond for
+    that.
+    """
     sent = [rank.send(b"%d" % number) for number in range(100)]
 
     assert sum(sent) == QUEUE_FRAMES
@@ -159,7 +161,7 @@ def test_what_waited_for_the_relay_is_the_newest(rank, path):
 
 
 def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(listener, rank):
-    """It is stopped: its kernel buffer takes some frames, the queue eight more."""
+    """The relay is stopped: its kernel buffer takes some frames, the queue eight more."""
     connection(listener, rank)
     began = time.monotonic()
     sent = sum(rank.send(b"%05d" % number + bytes(10_000)) for number in range(1000))
@@ -169,7 +171,7 @@ def test_a_relay_that_reads_nothing_costs_a_rank_no_time_and_no_memory(listener,
     assert took_s < 2.0
     assert rank.drops == 1000 - sent
     assert 8 < sent < 60
-    # The newest are among those that came at last, in order.
+    # The newest are among the frames that arrived in the end, in order.
     assert kept == sorted(kept)
     assert kept[-QUEUE_FRAMES:] == list(range(1000 - QUEUE_FRAMES, 1000))
 
@@ -264,7 +266,7 @@ def test_a_relay_of_another_version_gives_a_clear_error_and_is_left_alone(path, 
 
 
 def test_a_relay_that_speaks_zeromq_gives_a_clear_error(path):
-    """Its socket is another one, of another type: a newer agent beside an older relay."""
+    """The other socket has another path and another type: a newer agent beside an older relay."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as older:
         older.bind(str(path.with_suffix(".sock")))
         older.listen()
@@ -287,7 +289,7 @@ def test_an_agent_that_speaks_zeromq_is_named_by_the_relay(listener, path):
 
 
 def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
-    """A socket that was left behind by an older relay is no relay."""
+    """A socket that an older relay left behind is no relay."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
         gone.bind(str(path.with_suffix(".sock")))
     link = RankLink(path)
@@ -296,7 +298,7 @@ def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
     assert link.complaint is None
 
 
-# -- descriptors that the program takes
+# -- descriptors that the program closes
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "socket"])
@@ -316,7 +318,7 @@ def test_a_descriptor_that_became_the_programs_is_never_written_to(listener, ran
         elif kind == "pipe":
             opened.extend(os.pipe())
         else:
-            # Of the very type of ours: send would not refuse it.
+            # It is of the same type as ours, so send would not refuse it.
             pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.extend(one.detach() for one in pair)
     try:
@@ -375,7 +377,7 @@ def test_a_program_that_closes_all_it_can_see_costs_a_reconnection_and_nothing_e
 
 
 def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(listener, rank):
-    """The child's copies are closed, the parent's connection is not shut down."""
+    """The child's copies are closed, and the parent's connection is not shut down."""
     name = connection(listener, rank)
     child = os.fork()
     if child == 0:
@@ -389,7 +391,7 @@ def test_a_forked_child_that_leaves_closes_nothing_of_its_parents(listener, rank
 
 
 def test_without_a_descriptor_left_it_only_drops(path, listener):
-    """`ulimit -n` is short: libzmq ended the training there."""
+    """`ulimit -n` is low. libzmq ended the training in that case."""
     code = (
         "import resource, sys, pathlib, os\n"
         "from ddtop.link.rank_side import RankLink\n"
@@ -440,7 +442,7 @@ def test_who_does_not_greet_is_let_go(listener, path, monkeypatch):
 
 
 def test_one_connection_that_floods_is_read_in_turn_with_the_others(listener, path):
-    """Sixty-four packets each, at most: nobody waits for a flood to end."""
+    """At most sixty-four packets each, so that no peer waits for a flood to end."""
     with raw(path) as flood, raw(path) as other:
         for one in (flood, other):
             one.sendall(greeting("0"))

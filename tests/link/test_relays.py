@@ -1,4 +1,4 @@
-"""Between relays: batches in one message, only between holders of a relay's key."""
+"""Between relays: batches in one message, and only among holders of a relay's key."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def until(wanted, *relays):
 
 
 def send(ends, place, parts, *relays):
-    """As soon as they are connected."""
+    """Waits until they are connected."""
     end = time.monotonic() + DEADLINE_S
     while not ends.send(place, parts) and time.monotonic() < end:
         turn(*relays)
@@ -95,7 +95,7 @@ def test_a_viewers_batch_is_one_empty_frame(hub):
 
 
 def test_a_leaf_with_another_key_sends_nothing(hub, home):
-    """Nothing waits for a place where nobody has the key, so nothing grows."""
+    """Nothing is queued for a place where no holder of the key answers, so nothing grows."""
     port, _ = hub.bind_public([free_port()])
     stranger = RelayLink(home.runtime / "stranger.sock", b"another users secret", "127.0.0.1")
     try:
@@ -176,7 +176,7 @@ def test_a_viewer_reaches_a_hub_at_an_address_of_version_6(hub):
 
 
 async def test_a_viewer_takes_a_message_of_several_frames_apart(hub):
-    """What a leaf has sent as one message goes on as one."""
+    """What a leaf has sent as one message is forwarded as one."""
     plain, screen = (
         ViewerLink("127.0.0.1", hub.port, SECRET),
         AsyncViewerLink("127.0.0.1", hub.port, SECRET),

@@ -1,4 +1,4 @@
-"""Who may do what is told by the key that a viewer comes with."""
+"""The key of a viewer decides what it may do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def relay(home):
 
 
 def first_with_role(relay):
-    """(frame, role) of the first that comes from a viewer."""
+    """(frame, role) of the first frame that comes from a viewer."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         for kind, _ in relay.wait(0.05):

@@ -1,4 +1,4 @@
-"""A program's pipes as a bridge: what comes, what does not, and that nothing stays behind."""
+"""A program's pipes as a bridge: what arrives, what does not, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ while data := sys.stdin.buffer.raw.read(65536):
 
 @pytest.fixture
 def started():
-    """Starts programs; ends them."""
+    """Starts programs, and ends them after the test."""
     pipes = []
 
     def start(code, **more):
@@ -56,7 +56,7 @@ async def test_a_question_is_answered_and_frames_come_beside_it(started):
 
 
 def test_a_pipe_that_one_loop_opened_is_used_by_another(started):
-    """The first connection is made before the screen, with its own loop, is there."""
+    """The first connection is made before the screen and its event loop exist."""
     found = started(a_bridge("say(bridge.pack(message))"))
     asyncio.run(found.greeted(20))
 
@@ -130,7 +130,7 @@ def test_what_nobody_takes_is_bounded(started):
 
 
 async def test_a_program_that_never_stops_talking_holds_up_nobody(started):
-    """A hostile host's stderr: as fast as it is read there is more."""
+    """A hostile host's stderr has more data as fast as it is read."""
     found = started("import os\nwhile True: os.write(2, b'word\\n' * 10000)")
 
     with pytest.raises(PipeError, match="no answer came"):

@@ -1,4 +1,4 @@
-"""A limited wait gives its result, ends on time, and never drops a cancellation."""
+"""A limited wait returns its result, ends on time, and never swallows a cancellation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_what_takes_longer_is_cancelled_and_reported(seconds):
 
 
 async def test_once_the_time_is_over_nothing_more_is_taken():
-    """A reader whose program never stops talking has to end on time all the same."""
+    """Even the reader of a program that never stops writing has to end on time."""
     came = asyncio.Event()
     came.set()
 
@@ -57,7 +57,7 @@ async def test_once_the_time_is_over_nothing_more_is_taken():
 
 @pytest.mark.parametrize("turns", TURNS)
 async def test_a_cancellation_beside_the_result_is_not_dropped(turns):
-    """asyncio.wait_for of Python 3.10 and 3.11 drops it."""
+    """asyncio.wait_for of Python 3.10 and 3.11 swallows it."""
     came = asyncio.Event()
 
     async def wait_for_ever():

@@ -1,1 +1,1 @@
-"""The versions of torch, Textual, pyzmq and msgspec that ddtop works with, tried one by one."""
+"""Tries the versions of torch, Textual, pyzmq and msgspec that ddtop works with, one by one."""

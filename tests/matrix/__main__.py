@@ -2,7 +2,7 @@
 
 Makes one virtual environment after the other, runs the tests and eight end-to-end verdicts there,
 prints a table, and removes each environment when it is done. It is run by hand: it downloads
-gigabytes and takes most of an hour. An interrupted run goes on behind the last row that has a
+gigabytes and takes most of an hour. An interrupted run continues after the last row that has a
 result in the folder.
 """
 

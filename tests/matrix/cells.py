@@ -1,4 +1,4 @@
-"""Which versions are tried, and what is run with each of them."""
+"""Which versions are tried, and what runs with each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One environment: it is made, its parts are run, and it is removed."""
+"""One environment: it is made, its parts run in it, and it is removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = ("torch", "textual", "pyzmq", "msgspec")
 
 @dataclass
 class Result:
-    """What one environment showed; `trouble` says why it was not tried to the end.
+    """What one environment showed; `trouble`: why the run did not complete.
 
     `tests`: pytest's numbers (passed, failed, errors, skipped). `verdicts`: a dict a case.
     """
@@ -54,13 +54,13 @@ class Result:
         )
 
     def save(self, folder: Path) -> None:
-        """Write it, so that a run that is interrupted goes on behind it."""
+        """Write the result, so that an interrupted run continues after it."""
         path = folder / f"{self.name}.json"
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Result | None:
-        """The result of a former run, None if there is none."""
+        """The result of an earlier run, None if there is none."""
         try:
             return cls(**json.loads((folder / f"{name}.json").read_text()))
         except (OSError, ValueError, TypeError):
@@ -68,7 +68,7 @@ class Result:
 
 
 class PartError(Exception):
-    """A part did not come to its end; the text has its last words."""
+    """A part did not complete. The text has the end of its output."""
 
 
 def run(cell: Cell, folder: Path, python: str, keep: bool) -> Result:
@@ -197,7 +197,7 @@ def _call(
     try:
         output, _ = process.communicate(timeout=seconds)
     except BaseException as error:
-        # Interrupted as by Ctrl+C, it ends what it has started.
+        # It is interrupted as by Ctrl+C, so it ends its own processes.
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(INTERRUPTED_S)

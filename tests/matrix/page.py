@@ -1,4 +1,4 @@
-"""The table that is printed, and the page of the documents that is made of it."""
+"""The table that is printed, and the documentation page with it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _verdicts(result: Result) -> str:
 
 
 def shown(results: Sequence[Result]) -> str:
-    """For a terminal; what failed stands below its row."""
+    """For a terminal; failures are listed below their row."""
     lines = [HEAD, *rows(results)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     text = []
@@ -87,6 +87,6 @@ def shown(results: Sequence[Result]) -> str:
 
 
 def page(results: Sequence[Result]) -> str:
-    """The page of the documents."""
+    """The documentation page."""
     lines = [HEAD, tuple("---" for _ in HEAD), *rows(results)]
     return _TEXT.format(table="\n".join(f"| {' | '.join(line)} |" for line in lines))

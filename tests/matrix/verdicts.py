@@ -17,7 +17,7 @@ def main(names: list[str]) -> None:
     for name in [name for name in os.environ if name.startswith("DDTOP")]:
         del os.environ[name]
     for name in names:
-        # The limits are those of a machine that does something else too.
+        # The limits allow for other load on the machine.
         outcome = run(all_cases()[name], Ddtop(), Options(patience=2.0))
         said = {
             "case": name,

@@ -1,4 +1,4 @@
-"""`Job.copy`: two models that know the same and change independently."""
+"""`Job.copy`: two models that have the same content and change independently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.jobs import SECOND, FakeJob
 
 
 def hung_start():
-    """One process has no rank yet and computes. The others wait for it in init_process_group."""
+    """One process has no rank number yet and computes. The others wait for it in
+    init_process_group.
+    """
     job = FakeJob(3)
     for second in range(8):
         job.candidates = (ProcessState(None, 4999, "R", None, second * SECOND),)
@@ -44,7 +46,7 @@ def job_of(records):
 
 
 def mutable_parts(value, path="job"):
-    """Everything below `value` that can change after it was made, with its path."""
+    """Every part of `value` that can change after it was made, with its path."""
     if isinstance(value, (msgspec.Struct, str, bytes, int, float, type(None))):
         return
     if is_dataclass(value) and value.__dataclass_params__.frozen:
@@ -97,7 +99,7 @@ def test_records_that_one_model_takes_in_do_not_change_the_other(which, place):
 
 
 def test_a_look_back_during_a_hung_start_leaves_the_live_facts_alone():
-    """The candidate computed. After a journey in time its CPU share was unknown."""
+    """The candidate computed. After a look back in time its CPU share was unknown."""
     records = JOBS["hung start"]
     job, now = job_of(records), records[-1][0].unix_ns
     live = job.snapshot(now).candidates

@@ -1,5 +1,6 @@
-"""`Job.apply`: any order of the ranks' records gives the same snapshot, and absurd ones are
-refused."""
+"""`Job.apply`: any order of the ranks' records gives the same snapshot, and absurd records are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def applied(records, name="train-47"):
 
 
 def busy_job():
-    """A job in which something of every kind has happened."""
+    """A job in which events of every kind have happened."""
     job = FakeJob(4, hosts=2)
     job.trains(4)
     job.ranks[1].raises("ValueError", "bad")
@@ -44,8 +45,9 @@ SENDERS = sorted({(envelope.sender, envelope.rank) for envelope, _ in BUSY.recor
 @settings(max_examples=60)
 @given(st.data())
 def test_any_order_of_the_ranks_gives_the_same_snapshot(data):
-    """Eight relays forward at their own pace: only the records of one sender are in order, Hello
-    first."""
+    """Eight relays forward at their own pace. Only the records of one sender are in order, Hello
+    first.
+    """
     seed = data.draw(st.integers(0, 2**32))
     chooser = random.Random(seed)
     queues = [
@@ -92,7 +94,7 @@ def test_records_in_any_order_raise_nothing(chooser):
 
 
 def test_the_same_records_twice_change_nothing():
-    """A viewer that joins gets history that overlaps what it gets live."""
+    """A viewer that joins gets history that overlaps with live records."""
     once, twice = applied(BUSY.in_order()), applied(BUSY.in_order() + BUSY.in_order())
 
     assert twice.snapshot(unix_ns(BUSY.now)) == once.snapshot(unix_ns(BUSY.now))
@@ -189,7 +191,7 @@ def test_each_state_has_its_word():
 
 
 def test_the_cpu_time_of_the_agent_is_subtracted():
-    """A rank that sleeps does not work because our thread looks at it."""
+    """A sleeping rank does not count as working because our thread looks at it."""
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.stands_at("fetch")
@@ -278,7 +280,9 @@ def test_a_second_claimant_that_is_gone_is_forgotten():
 
 
 def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_variables():
-    """A launcher's wrapper has RANK=1 in its environment. The program it starts is the rank."""
+    """A launcher's wrapper has RANK=1 in its environment. The program that it starts is the
+    rank.
+    """
     job = FakeJob(2)
     job.ranks[1].pid, job.ranks[1].claim = 7777, "init"
     job.greet(job.ranks[1])
@@ -290,7 +294,7 @@ def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_va
 
 
 def test_a_rank_whose_process_ended_may_come_again():
-    """A plain rank that was started again by hand after its crash."""
+    """A rank without a launcher that was started again by hand after its crash."""
     job = FakeJob(2)
     job.trains(1)
     job.ranks[1].ends(1)
@@ -369,7 +373,7 @@ def test_an_older_look_at_a_host_changes_nothing():
 
 @pytest.mark.parametrize(("wakes_per_s", "since_s"), [(0.0, 1.0), (40.0, 5.0)])
 def test_two_looks_at_different_sleeps_are_no_long_sleep(wakes_per_s, since_s):
-    """Most looks at a training find it asleep: what counts is whether it has woken in between."""
+    """Most looks at a training find it asleep. Wake-ups between the looks are what counts."""
     job = FakeJob(1)
     job.ranks[0].letter, job.ranks[0].wakes_per_s = "S", wakes_per_s
     job.passes(5)

@@ -1,4 +1,4 @@
-"""The numbers of a snapshot: speed, shares, what moves."""
+"""The numbers of a snapshot: speed, ratios, and what makes progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def test_moving_and_iteration_are_those_of_the_job():
 
 
 def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
-    """Its last report was half a second old, so a rank in step seemed 13 iterations ahead."""
+    """Its last report was half a second old, so a rank that was in step seemed 13 iterations
+    ahead.
+    """
     job = FakeJob(2)
     job.trains(10)
     reported = job.snapshot().ranks[0].progress.iteration
@@ -32,7 +34,7 @@ def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
 
 
 def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
-    """Its agent waits for the GIL, and its page is read all the same."""
+    """Its agent waits for the GIL, and its page is still read."""
     job = FakeJob(2)
     job.trains(10)
     reported = job.snapshot().ranks[0].progress.iteration
@@ -83,7 +85,7 @@ def test_a_state_without_groups_has_no_collective():
 
 
 def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
-    """The first found the port taken by the second, and died. The job has not ended with it."""
+    """The second process held the port, so the first one died. The job has not ended with it."""
     job = FakeJob(2)
     rank = job.ranks[0]
     rank.pid = 7777
@@ -100,8 +102,9 @@ def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
 
 
 def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
-    """RANK is in the wrapper's environment, and the training is its child: how the child ended
-    counts."""
+    """RANK is in the wrapper's environment, and the training is its child. The child's exit
+    counts.
+    """
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.pid, rank.claim = 7777, "init"

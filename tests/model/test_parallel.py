@@ -1,4 +1,4 @@
-"""Coordinates of ranks, and the dimensions that make the grid."""
+"""Coordinates of ranks, and the dimensions that form the grid."""
 
 from __future__ import annotations
 

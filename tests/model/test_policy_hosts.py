@@ -1,4 +1,4 @@
-"""Hosts, their clocks and the lives of a job: as the policy says."""
+"""Hosts, their clocks and the lives of a job follow the policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seen(job, policy):
 
 
 def cut(seconds, waits_after_s=None):
-    """Nothing comes through of node1; the ranks train on, some seconds or all the time."""
+    """No record of node1 arrives. The ranks train on, for some seconds or all the time."""
     job = SpreadJob(4, 2)
     job.trains(4)
     job.goes_silent("node1")
@@ -50,7 +50,7 @@ def lost_while_the_hub_is_silent(policy):
 
 
 def completes(waits_after_s):
-    """Whether collectives with its ranks completed long after it was last heard."""
+    """Whether collectives with its ranks completed long after the host was last heard."""
 
     def says(policy):
         return node1(cut(14, waits_after_s), policy).completing_unix_ns is not None
@@ -67,7 +67,7 @@ def unheard_when_its_host_is_back(policy):
 
 
 def host_of_a_rank_that_two_claim(policy):
-    """Another process on node0 says that it is rank 3 while node1 is silent."""
+    """Another process on node0 reports that it is rank 3 while node1 is silent."""
     job = cut(5)
     job.host_of_rank[3], job.ranks[3].pid = "node0", 9999
     job.greet(job.ranks[3])
@@ -76,8 +76,9 @@ def host_of_a_rank_that_two_claim(policy):
 
 
 def told_late_s(policy):
-    """How far the last report of a rank is off, whose host's clock is 30 ms behind the hub's, and
-    how far the first one of the job."""
+    """How far the last report of a rank is off if its host's clock is 30 ms behind the hub's, and
+    how far the first one of the job is.
+    """
     job = SpreadJob(4, 2)
     job.trains(4)
     model = Job(job.name, policy)
@@ -122,7 +123,7 @@ def balanced_together(policy):
 
 
 def process_of_an_earlier_life(policy):
-    """Pids that claim rank 3: a process of the life before says hello once more."""
+    """Pids that claim rank 3: a process of the previous life sends Hello once more."""
     job = SpreadJob(4, 2)
     job.trains(4)
     old = job.ranks[3]

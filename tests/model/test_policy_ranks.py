@@ -1,4 +1,4 @@
-"""What is true of a rank: its work, its silence, its steps and its ratios, as the policy says."""
+"""The facts of a rank follow the policy: its work, its silence, its steps and its ratios."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seen(job, policy):
 
 
 def working(cores, before=1.0):
-    """Whether a rank works that has used so many cores for three seconds."""
+    """Whether a rank counts as working that has used this many cores for three seconds."""
 
     def says(policy):
         job = FakeJob(1)
@@ -34,8 +34,9 @@ def working(cores, before=1.0):
 
 
 def works_beside_its_agent(policy):
-    """Whether a rank works whose process uses 6 % of a core: its agent until three seconds ago, and
-    its own code since."""
+    """Whether a rank counts as working whose process uses 6 % of a core: its agent until three
+    seconds ago, and its own code since.
+    """
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.cores = 0.06
@@ -46,7 +47,9 @@ def works_beside_its_agent(policy):
 
 
 def child_works(policy):
-    """Whether a process that is no rank yet works: it has done nothing for the last 3 s."""
+    """Whether a process without a rank number counts as working: it has done nothing for the last 3
+    s.
+    """
     job = FakeJob(2, absent=[1])
     for second in range(8):
         cpu_ns = min(second, 4) * SECOND
@@ -56,7 +59,7 @@ def child_works(policy):
 
 
 def child_woke(policy):
-    """Whether it is said to have woken up: it has not for the last 3 s."""
+    """Whether it counts as woken up: it has not woken for the last 3 s."""
     job = FakeJob(2, absent=[1])
     for second in range(8):
         job.candidates = (ProcessState(None, 4999, "S", cpu_ns=0, switches=min(second, 4)),)
@@ -65,7 +68,7 @@ def child_woke(policy):
 
 
 def lacks_cpu(policy):
-    """Whether a rank lacks a CPU that others have had for half of the last 3 s."""
+    """Whether a rank lacks a CPU: others have had it for half of the last 3 s."""
     job = trained(1)
     job.ranks[0].stands_at("collect")
     for second in range(8):
@@ -88,8 +91,9 @@ def condition_of_a_rank_with_progress(policy):
 
 
 def due_without_looks(looks_s):
-    """Whether the wait for a rank is too long, whose relay has looked for so long of eight
-    seconds, and always found it asleep."""
+    """Whether the wait for a rank is too long. Its relay has looked for this long of eight seconds,
+    and always found it asleep.
+    """
 
     def says(policy):
         job = trained()
@@ -106,7 +110,7 @@ def due_without_looks(looks_s):
 
 
 def working_by_the_last_look(policy):
-    """Whether a rank works at which nobody has looked for ten seconds."""
+    """Whether a rank counts as working that no relay has looked at for ten seconds."""
     job = trained(1)
     job.look_at_hosts = lambda: None
     job.passes(10)
@@ -137,7 +141,7 @@ def transfers_by_the_last_look(policy):
 
 
 def unlooked(policy):
-    """Whether it is too early to say what a rank does, half a second after the first look."""
+    """Whether half a second after the first look is too early to report what a rank does."""
     job = FakeJob(1)
     job.trains(1.5)
     return seen(job, policy).ranks[0].agent.unlooked
@@ -167,7 +171,7 @@ def host_is_cut(seconds):
 
 
 def unheard(policy):
-    """Whether a rank is silent only because its host is."""
+    """Whether a rank is silent only because its host is silent."""
     return seen(host_is_cut(5), policy).ranks[2].agent.unheard
 
 
@@ -226,8 +230,9 @@ def ratios_after(seconds):
 
 
 def low_ratio_is_known(policy):
-    """Whether more is known of a rank that waits 30 % of its time for data than how long it waits:
-    whether it does so in each quarter of the window."""
+    """Whether a rank that waits 30 % of its time for data is known to do so in each quarter of the
+    window, or only in total.
+    """
     job = loading(0.3)
     job.trains(12)
     return seen(job, policy).ranks[0].loader.wait_low_ratio is not None

@@ -1,4 +1,4 @@
-"""What a rank is said to do, and how it ended, follows the policy that the model is given."""
+"""What a rank does, and how it ended, follows the policy that the model is given."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on_nccl(seconds):
 
 
 def in_one_line(seconds):
-    """Rank 2 sleeps, the main threads of the others have spun in `loss.item()` for so long."""
+    """Rank 2 sleeps. The main threads of the others have spun in `loss.item()` for this long."""
     job = trained()
     job.groups[WORLD] = msgspec.structs.replace(job.groups[WORLD], backend="nccl")
     job.ranks[2].stands_at("wait_for_licence", line=53)
@@ -47,7 +47,7 @@ def in_one_line(seconds):
 
 
 def aborted(after_s):
-    """Rank 0 waits with a timeout of a minute, and is ended by SIGABRT after so long."""
+    """Rank 0 waits with a timeout of a minute, and is ended by SIGABRT after this long."""
     job = NcclJob(world_size=4)
     job.trains(4)
     job.ranks[2].stands_at("wait_for_licence", line=53)
@@ -67,7 +67,7 @@ def in_a_barrier():
 
 
 def trains_after_an_exception(seconds):
-    """The thread that trained has raised, and a step was made so much later."""
+    """The thread that trained has raised, and a step was made this much later."""
     job = trained()
     rank = job.ranks[0]
     rank.raises("RuntimeError", "loss is NaN", thread="Trainer")

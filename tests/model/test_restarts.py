@@ -1,4 +1,4 @@
-"""Restarts of a job on several hosts, each of which counts for itself."""
+"""Restarts of a job on several hosts, where each host counts by itself."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def rows(job):
 
 
 def test_one_failed_worker_counts_on_its_own_host_only():
-    """torchrun's agent on the other host has only joined again: its TORCHELASTIC_RESTART_COUNT
-    stays 0."""
+    """torchrun's agent on the other host has only joined again, so its TORCHELASTIC_RESTART_COUNT
+    stays 0.
+    """
     job = trained()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)
@@ -96,7 +97,7 @@ def test_a_smaller_world_has_no_rows_for_ranks_that_left():
 
 
 def test_a_host_that_is_down_leaves_the_job_with_the_restart_without_it():
-    """Nobody reports how its ranks ended."""
+    """No relay reports how its ranks ended."""
     job = trained(6, 3)
     job.goes_silent("node2")
     for rank in job.ranks[:4]:
@@ -125,7 +126,7 @@ def test_a_viewer_that_comes_after_the_restart_sees_the_same_ranks():
 
 
 def test_a_process_of_the_life_before_does_not_become_the_rank_again():
-    """A partition has healed: processes of the last life of the job send Hello once more."""
+    """After a network partition, processes of the job's previous life send Hello once more."""
     job = trained(4, 2)
     old = job.ranks[3]
     hello = old.hello()

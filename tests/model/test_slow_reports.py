@@ -1,4 +1,4 @@
-"""In a very large world a rank reports every few seconds: between two reports it is not silent."""
+"""In a very large world a rank reports every few seconds, and is not silent between two reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ APART_NS = int((rank_period_s(100_000) - 1.0) * 1e9)
 
 
 def facts_after(seconds, apart_ns):
-    """Of a rank that moved until its last report, `seconds` ago."""
+    """The state of a rank that made progress until its last report, `seconds` ago."""
     job = FakeJob(1)
     memory = RankMemory(job.ranks[0].hello, unix_ns(0), "a")
     memory.state_unix_ns = unix_ns(10)

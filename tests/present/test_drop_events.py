@@ -1,5 +1,6 @@
-"""Refused connections and lost records are told as events, one while it goes on, and in the hosts
-view."""
+"""Refused connections and lost records are events, one as long as it goes on, and are shown in the
+hosts view.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SECOND = 1_000_000_000
 
 
 def watched(*looks):
-    """The time line after looks of (seconds, what the relay of node001 says)."""
+    """The time line after looks of (seconds, report of the relay of node001)."""
     timeline = Timeline()
     look(timeline, *looks)
     return timeline

@@ -1,5 +1,6 @@
-"""The time line of a job as the dashboard keeps it: rows, stories, and what was before the viewer
-looked."""
+"""The time line of a job as the dashboard keeps it: rows, stories, and the time before the viewer
+joined.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +99,7 @@ def test_the_story_of_a_finding_tells_how_it_went_and_what_it_means():
 
 
 def coming(seconds, ranks, started_s=0.0):
-    """A look at which these ranks are there; their processes began `started_s` after the first
-    look."""
+    """A look with these ranks. Their processes began `started_s` after the first look."""
     snapshot = at(builders.healthy(), seconds)
     began = NOW + int(started_s * SECOND)
     there = [

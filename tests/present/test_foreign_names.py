@@ -1,4 +1,4 @@
-"""Names that come from other machines: wide, combining, and made to write over the screen."""
+"""Names from other machines: wide, combining, and made to write over the screen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILE = "/home/ada/データ\x1b]0;owned\x07/train\r\n.py"
 
 
 def renamed():
-    """The hang, every rank on a host of another kind."""
+    """The hang. The host of each rank has a name of another kind."""
     snapshot, verdict = builders.hang()
     ranks = []
     for rank in snapshot.ranks:

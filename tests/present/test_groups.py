@@ -1,4 +1,4 @@
-"""Process groups: how far they are, who is behind, and which of them stand first."""
+"""Process groups: how far they are, which ranks are behind, and which groups come first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.ui.changed import replace
 
 
 def many(world_size=64, culprit=13):
-    """A hang in default_pg, and tensor-parallel groups of four in which nothing waits."""
+    """A hang in default_pg, and tensor-parallel groups of four without any wait."""
     snapshot, verdict = builders.hang(world_size, culprit)
     parts = [
         Group(str(at + 1), f"tp_{at}", tuple(range(at * 4, at * 4 + 4)), "nccl")
@@ -38,7 +38,7 @@ def row(snapshot, name, width=110):
 
 
 def mismatched():
-    """Ranks 4-7 are in a broadcast at the number at which the others reduce."""
+    """Ranks 4-7 are in a broadcast with the same number as the others' reduce."""
     snapshot, _ = builders.hang()
     ranks = []
     for rank in snapshot.ranks:

@@ -1,4 +1,4 @@
-"""What is said of a job's numbers: now against before, in few words."""
+"""The strip of a job's numbers: now against before, in few words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NOW column: one rank, one thing worth saying of it."""
+"""The NOW column: one rank, and the one fact that matters most about it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_line_of_a_function_that_is_never_left_is_as_old_as_the_last_progress(
 
 
 def test_a_wait_of_which_only_the_number_is_known_is_a_collective():
-    """Where the flight recorder is off the sequence numbers of the group are all there is."""
+    """With the flight recorder off, only the group's sequence numbers are available."""
     rank = replace(
         IN_COLLECTIVE, comm={"collective": None}, wait=Wait(1, "0", 99, NOW - 5 * SECOND, (0,))
     )

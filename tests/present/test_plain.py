@@ -1,4 +1,4 @@
-"""`ddtop status` and `ddtop diagnose` as they come out of a pipe."""
+"""`ddtop status` and `ddtop diagnose` as they print into a pipe."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_the_banner_keeps_to_its_lines_and_columns(picture, width, most, frozen)
     )
 
     assert all(line_width(line) <= width for line in lines)
-    # Header, contact and how the job ended are said whatever happens.
+    # Header, contact and how the job ended are always printed.
     assert len(lines) <= max(most, 5)
 
 
@@ -266,7 +266,7 @@ def test_a_diagnosis_of_a_healthy_job_is_one_sentence():
 
 
 def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
-    """`ok` of a relay that has not found its hub is not the job's."""
+    """A relay without its hub reports `ok` for its own ranks, not for the job."""
     snapshot = replace(
         builders.healthy(8), apart="this host only: hub not reached: looking for the hub"
     )

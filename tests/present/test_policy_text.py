@@ -1,5 +1,4 @@
-"""What is written depends on the policy: a clock that is not known well, and when a finding is
-shown."""
+"""The text follows the policy: a clock that is not known well, and when a finding is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ def error_of_a_clock(policy):
 
 
 def looks(policy):
-    """The sentence on when a finding is shown, as one line."""
+    """The sentence about when a finding is shown, as one line."""
     text = " ".join(kinds_text(PAGES.values(), 100, policy).split())
     return text[text.index("A finding is shown") :]
 

@@ -1,4 +1,4 @@
-"""What is off in an agent is said on the screen and in JSON."""
+"""A probe that is off is reported on the screen and in JSON."""
 
 from __future__ import annotations
 

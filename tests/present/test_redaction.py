@@ -1,4 +1,4 @@
-"""What must not stand in a ticket, in the shapes in which it comes."""
+"""Text that must not be in a ticket, in the forms in which it occurs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SECRET = "s3cr3tValue0123456789abcdef"
     ],
 )
 def test_a_secret_goes_whatever_its_shape(text):
-    """An exception's text and a line of source pass through no list of names."""
+    """No list of names filters an exception's text or a line of source."""
     shown = redacted(f"before {text} after")
 
     assert SECRET not in shown
@@ -90,7 +90,7 @@ def test_redacting_twice_changes_nothing_more(text):
     "unit", ["key", "token=", "a" * 61, "://", "--key ", "eyJ-.", "key: ", "-----BEGIN "]
 )
 def test_a_long_line_takes_no_long_time(unit):
-    """A stack may hold a line of a megabyte; no rule may take the square of its length."""
+    """A stack may contain a line of a megabyte. No rule may take quadratic time."""
     began = time.process_time()
     redacted(unit * (200_000 // len(unit)))
 

@@ -1,4 +1,4 @@
-"""The text of a report: complete, bounded, and without what must not be in it."""
+"""The text of a report: complete, bounded, and without secrets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_report_has_the_verdict_first_and_every_section():
 
 
 def test_what_differs_between_ranks_stands_before_what_they_share():
-    """One node with another NCCL_SOCKET_IFNAME is the whole answer, if anybody sees it."""
+    """One node with a different NCCL_SOCKET_IFNAME is the whole answer, if a person notices it."""
     found = material(FakeJob(4))
     snapshot = with_environment(found.snapshot, NCCL_SOCKET_IFNAME="eth7")
 
@@ -113,7 +113,7 @@ def test_without_stacks_or_journal_the_report_says_why():
 
 
 def test_what_ddtop_lost_is_reported():
-    """A report that hides its own gaps would be believed too much."""
+    """A report that hides its own gaps would be trusted too much."""
     found = material(hang(), garbled=3)
     host = HostState("node0", 4, dropped=7, refused=1, relay_pid=99, relay_rss_bytes=1 << 25)
     ranks = tuple(

@@ -1,4 +1,4 @@
-"""The JSON schemas: valid ones, and every document of the tests is valid against its own."""
+"""The JSON schemas are valid, and every document of the tests is valid against its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that shows where in time one is."""
+"""The line that shows the position in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job as series: few, whatever its size, and each as `metrics.FAMILIES` promises."""
+"""A job as time series: few, whatever its size, and each as `metrics.FAMILIES` defines it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def series(snapshot, verdict, **more):
 
 
 def joined(job, at_s):
-    """What a viewer sees that has just joined; playing a minute of 10,000 ranks takes longer."""
+    """The snapshot of a viewer that has just joined. Playing a minute of 10,000 ranks takes
+    longer.
+    """
     model, judge = Job(job.name, POLICY), Judge(POLICY)
     at = BEGAN + int(at_s * 1e9)
     for data in job.joining(at, 1.5):
@@ -101,7 +103,7 @@ def test_each_sample_is_of_a_family_and_has_its_labels_once(scenario):
 
 
 def test_names_follow_the_rules_of_prometheus():
-    """Base units, `_total` for what only grows, `_info` for what is always 1."""
+    """Base units, `_total` for counters, `_info` for series that are always 1."""
     for one in FAMILIES:
         assert re.fullmatch(r"ddtop_[a-z_]+", one.name)
         assert (one.kind == "counter") == one.name.endswith("_total"), one.name

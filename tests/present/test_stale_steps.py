@@ -1,4 +1,4 @@
-"""What a rank said of its speed while it made steps is not said of it afterwards."""
+"""The speed that a rank reported while it made steps is not shown afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.jobs import FakeJob, trained
 
 
 def resting(seconds):
-    """All ranks stand at the same line, and wait for nobody."""
+    """All ranks are stuck at the same line, and wait for no rank."""
     job = trained()
     for rank in job.ranks:
         rank.stands_at("validate", "eval.py", 31)

@@ -1,4 +1,4 @@
-"""Pieces of text and numbers, the way they stand in cells and sentences."""
+"""Pieces of text and numbers, as they appear in cells and sentences."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def test_a_number_and_its_unit_stay_on_one_line(width):
 
 @given(st.text())
 def test_a_cleaned_text_cannot_move_the_cursor(text):
-    """A host name with an escape sequence in it would otherwise write over the screen of whoever
-    looks."""
+    """Otherwise a host name with an escape sequence would write over the viewer's screen."""
     cleaned = clean(text)
 
     assert all(character.isprintable() for character in cleaned)

@@ -53,13 +53,13 @@ class Host:
             self.thread.start()
 
     def kill(self):
-        """kill -9, as far as a relay can be."""
+        """kill -9, as closely as possible for a relay."""
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
 
     def rank(self, number, **more):
-        """A rank starts here; it has said Hello."""
+        """A rank starts here and sends Hello."""
         path = registry.socket_path(self.world.job, self.run)
         child, self.links[number] = process_with_link(path, "sys.stdin.readline()")
         self.world.children.append(child)
@@ -136,7 +136,9 @@ class Host:
 
 
 class World:
-    """A job on several hosts. Its name is its own, and so are the ports that follow from it."""
+    """A job on several hosts. It has a name of its own, so the ports that follow from the name are
+    its own too.
+    """
 
     def __init__(self, size=3):
         self.job, self.size = f"train-{uuid.uuid4().hex[:8]}", size
@@ -163,9 +165,9 @@ def order(link, name, *arguments, history_s=0.0):
 
 
 def heard(link, wanted):
-    """All (envelope, record) that a viewer hears, up to the first that is wanted.
+    """All (envelope, record) that a viewer receives, up to the first wanted one.
 
-    It says that it is there meanwhile.
+    The viewer sends pings meanwhile.
     """
     found, end = [], time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
@@ -181,7 +183,7 @@ def heard(link, wanted):
 
 
 def gather(link, key, enough):
-    """Records by `key(envelope, record)` (None: passed over), until they are `enough`."""
+    """Records by `key(envelope, record)` (None: skipped), until they are `enough`."""
     found = {}
 
     def wanted(envelope, record):

@@ -1,4 +1,4 @@
-"""A relay in a thread, with ranks and viewers that talk to it."""
+"""A relay in a thread, with ranks and viewers that connect to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stage:
         self.links, self.children = [], []
 
     def rank(self, number=0, code="import sys; sys.stdin.readline()", **more):
-        """A process and its agent's link; it has said Hello, with `more` in it."""
+        """A process and its agent's link, which has sent Hello with the fields of `more`."""
         child, link = process_with_link(registry.socket_path("train", "r1"), code)
         self.children.append(child)
         pid = child.pid
@@ -54,7 +54,7 @@ class Stage:
         )
 
     def viewer(self, *commands, controller=False):
-        """A viewer's link that has said these commands."""
+        """A viewer's link that has sent these commands."""
         link = ViewerLink(
             "127.0.0.1", self.server._link.port, registry.secret(), controller=controller
         )
@@ -64,7 +64,7 @@ class Stage:
         return link
 
     def heard(self, link, wanted):
-        """All records that a viewer hears up to the first that is wanted."""
+        """All records that a viewer receives, up to the first wanted one."""
         found = []
         for data in link.receive(DEADLINE_S):
             found.append(frames.open_record(frames.open_envelope(data)))
@@ -94,7 +94,7 @@ def is_a(cls):
 
 
 def sees_ranks(record):
-    """The relay watches the rank's process by now."""
+    """Wait until the relay watches the rank's process."""
     return isinstance(record, HostState) and bool(record.processes)
 
 

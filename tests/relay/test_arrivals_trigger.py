@@ -14,7 +14,9 @@ PAUSES_S = POLICY.arrivals_pauses_s
 
 
 def asked(seconds, shares, trigger=None, begin=0.0):
-    """The moments at which it asks; `shares(second)`: the ranks' wait ratios, once a second."""
+    """The moments at which the relay requests arrivals. `shares(second)`: the ranks' wait ratios,
+    once a second.
+    """
     trigger, found = trigger or ArrivalsTrigger(POLICY), []
     for second in range(seconds):
         now = begin + second
@@ -42,7 +44,7 @@ def test_a_rank_alone_has_nobody_to_differ_from():
 
 
 def test_a_job_that_waits_half_of_the_time_is_asked_though_its_ranks_are_alike():
-    """Whether for each other or for the network only the arrivals tell."""
+    """Only the arrivals show whether the ranks wait for each other or for the network."""
     assert asked(30, lambda _: (0.62, 0.6, 0.61)) != []
 
 

@@ -1,4 +1,4 @@
-"""What viewers ask of a relay: stacks of its ranks, and signals to them."""
+"""What viewers request from a relay: stacks of its ranks, and signals to them."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_only_the_ranks_that_were_named_are_asked(stage):
 
 
 def test_a_rank_without_dump_signal_whose_agent_is_silent_is_answered_for_with_the_reason(stage):
-    """Its agent never answers: then the way over the signal, which this one has not, then py-spy,
-    if that is here.
+    """Its agent never answers. Then the relay tries the signal, which this process does not handle,
+    and then py-spy, if that is installed.
     """
     stage.rank(0, dump_off="switched off by DDTOP_SIGNAL")
     viewer = stage.viewer()
@@ -123,7 +123,7 @@ def test_a_controllers_signal_reaches_the_rank(stage):
 
 
 def test_a_viewer_that_is_no_controller_cannot_send_a_signal(stage):
-    """The role is that of its key; what the frame says of itself does not count."""
+    """The viewer's role is that of its key, whatever the frame claims."""
     _, pid = stage.rank()
     viewer = stage.viewer()
     stage.heard(viewer, sees_ranks)
@@ -147,7 +147,7 @@ def test_a_signal_to_a_foreign_pid_is_refused(stage, pid):
 
 
 def stuck(stage, link, pid, seconds):
-    """An agent that says for so long that something stands still."""
+    """An agent that reports a stuck collective for this long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         link.send(

@@ -1,4 +1,4 @@
-"""When a relay asks for stacks by itself."""
+"""When a relay requests stacks by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ddtop.relay.dump_trigger import KEYS_KEPT, DumpTrigger
 
 
 def stands(trigger, key, since, until, every=0.5):
-    """The keys that were due while agents said so from one moment to another."""
+    """The keys that were due while agents reported this from one moment to another."""
     found, now = [], since
     while now <= until:
         trigger.saw(key, now)
@@ -23,7 +23,7 @@ def test_what_stands_is_asked_for_once():
 
 
 def test_what_stands_only_shortly_is_not_asked_for():
-    """Each step of a slow job waits a second and a half in another collective."""
+    """Each step of a slow job waits a second and a half, each time in another collective."""
     trigger = DumpTrigger(POLICY, enabled=True)
     found = [
         stands(

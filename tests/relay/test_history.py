@@ -1,4 +1,4 @@
-"""What a relay remembers: bounded, whatever comes in."""
+"""What a relay remembers: it is bounded, whatever is received."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_a_viewer_that_joins_gets_the_history_it_asked_for():
 
 
 def test_it_gets_the_latest_of_every_rank_however_old():
-    """A rank that froze an hour ago said its last word an hour ago.
+    """A rank that froze an hour ago sent its last report an hour ago.
 
-    Without it the table would not have that row.
+    Without that report the table would not have its row.
     """
     kept = FrameHistory()
     kept.keep(*state(1, rank=3))
@@ -51,7 +51,7 @@ def test_it_gets_the_latest_of_every_rank_however_old():
 
 
 def test_hellos_and_exits_outlive_the_history():
-    """They are said once and hold for the whole run."""
+    """These records are sent once and hold for the whole run."""
     kept = FrameHistory(history_bytes=2000)
     kept.keep(*frame(Hello("j", "r", 0, 0, 0, 1, "h", 1, 1), at=1))
     kept.keep(*frame(Exit(0, 1, 1, None, False, 0, "pidfd"), at=2))
@@ -99,7 +99,7 @@ def test_invented_ranks_do_not_grow_it_and_are_counted(monkeypatch):
 
 
 def test_of_other_hosts_nothing_is_in_what_a_successor_gets():
-    """A relay that takes over hears of their ranks from their own relays."""
+    """A relay that takes over receives records of their ranks from their own relays."""
     kept = FrameHistory()
     kept.keep(*state(1, rank=0))
     kept.keep(*state(2, rank=1), own=False)

@@ -1,4 +1,4 @@
-"""The relay's black box: whatever the disk does, `put` returns at once, and what is lost is
+"""The relay's journal: whatever the disk does, `put` returns at once, and lost frames are
 counted.
 """
 
@@ -46,7 +46,7 @@ def quick(monkeypatch):
 
 
 class Gate:
-    """A disk that takes nothing until it is opened."""
+    """A disk that accepts nothing until it is opened."""
 
     def __init__(self, monkeypatch, call="pwrite"):
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -78,7 +78,7 @@ def test_what_was_put_is_there_when_the_box_is_closed(tmp_path):
 
 
 def test_what_was_put_is_on_disk_soon_without_a_close(tmp_path):
-    """The scheduler kills the relay with SIGKILL: nobody closes anything."""
+    """The scheduler kills the relay with SIGKILL, so the file is never closed."""
     path = tmp_path / "x.journal"
     box = box_on(path)
     box.put(b"first")
@@ -98,7 +98,7 @@ def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(
     box = box_on(path)
     box.put(b"first")
     assert gate.reached.wait(DEADLINE_S)
-    # While the gate is shut: a put that waits for the disk never returns.
+    # The gate is shut, so a put that waits for the disk would never return.
     for frame in numbered(1000):
         box.put(frame)
 
@@ -128,9 +128,9 @@ def test_the_queue_is_bounded_in_bytes_too(tmp_path, gate, monkeypatch):
 def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_before(
     tmp_path, monkeypatch
 ):
-    """A file server takes a while to promise that it holds a minute of frames.
+    """A file server takes a while to confirm a minute of frames.
 
-    The exit of the last rank comes meanwhile.
+    The exit record of the last rank comes meanwhile.
     """
     monkeypatch.setattr(journal_writer, "SYNC_S", 0.0)
     path = tmp_path / "x.journal"
@@ -149,7 +149,7 @@ def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_be
 
 
 def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
-    """The Hello of a rank that came while the disk was full would be missing for ever."""
+    """Otherwise the Hello of a rank that came while the disk was full would be missing for ever."""
     known = [b"hello of rank 0"]
     monkeypatch.setattr(journal_writer, "QUEUE_FRAMES", 1)
     whole, full = os.pwrite, threading.Event()

@@ -78,8 +78,8 @@ count()
 
 @pytest.mark.parametrize("gil", ["held", "let go"])
 def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_path):
-    """sleep, nanosleep, poll and select end at a signal whatever SA_RESTART says, epoll_wait also
-    where a debugger stops the process.
+    """sleep, nanosleep, poll and select end at a signal even with SA_RESTART. epoll_wait also ends
+    when a debugger stops the process.
     """
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
@@ -107,16 +107,16 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
 
 
 def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
-    """The same program, asked for by a person.
+    """The same program, with a look that a person requests.
 
-    What the test above counts is there to be counted.
+    It shows that the test above can count an interrupted call.
     """
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()
     try:
         one = ranks.start("count", words=("held", str(LONG_CALL_MS), str(over)))
-        # One signal may come between two calls; of several at least one meets a call.
+        # One signal may come between two calls; of several signals at least one meets a call.
         for number in range(4):
             ranks.dumps.ask(f"person {number}", [one])
             found = ranks.finish()[-1]

@@ -1,4 +1,4 @@
-"""The relay keeps what was muted for all viewers, also for those that come later."""
+"""The relay keeps mutes for all viewers, also for viewers that join later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def muted(stage, *arguments, controller=True):
 
 
 def orders(stage):
-    """The last order that a viewer gets that joins now, without any past."""
+    """The last order that a viewer gets that joins now, without any history."""
     link = stage.viewer(Command("join", history_s=0.0))
     return [one for one in stage.heard(link, is_reply("live")) if isinstance(one, Order)]
 

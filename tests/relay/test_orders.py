@@ -72,7 +72,7 @@ def test_a_signal_reaches_the_rank_that_was_meant(watched):
     ],
 )
 def test_an_order_that_does_not_fit_the_process_is_refused(watched, rank, pid, number):
-    """Another rank, another pid, no such signal: the person saw something else when deciding."""
+    """The rank, the pid or the signal is not the one that the person saw when deciding."""
     one, child = watched
 
     with pytest.raises(OrderError):
@@ -92,7 +92,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(watched):
 
 
 def test_a_process_that_has_not_said_hello_itself_is_not_signalled(watched):
-    """The relay before this one wrote it down; it may have been another one that said so."""
+    """The previous relay wrote it to its file, and another process may have sent it."""
     one, child = watched
 
     with pytest.raises(OrderError, match="has not itself reported"):
@@ -102,7 +102,9 @@ def test_a_process_that_has_not_said_hello_itself_is_not_signalled(watched):
 
 
 def test_pid_1_is_never_signalled(watched):
-    """A container ends with it. The descriptor is that of a child, so nothing is at stake here."""
+    """A signal to it would end a container. The descriptor is that of a child here, so nothing is
+    at risk.
+    """
     one, child = watched
     first = Hello("j", "r", 0, 3, 3, 4, "h", 1, registry.start_ticks(1) or 0)
 

@@ -1,4 +1,4 @@
-"""Who stands behind a connection: what the kernel wrote down when it was made."""
+"""Which process made a connection: the kernel's record from when it was made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_pid_0_is_shown_under_any_number_and_is_nobody_here():
 
 
 def test_a_process_of_another_pid_namespace_speaks_under_its_own_number():
-    """Its number there means another process here."""
+    """In this namespace its number belongs to another process."""
     code = "import sys; print(flush=True); sys.stdin.readline()"
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -53,7 +53,7 @@ def test_a_process_of_another_pid_namespace_speaks_under_its_own_number():
 
 
 def test_a_process_that_is_gone_again_is_ours_without_a_start_time():
-    """What it said on its way out is still read; it is watched no more."""
+    """Its last records are still read, but its process is watched no more."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 

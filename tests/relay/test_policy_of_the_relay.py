@@ -1,4 +1,4 @@
-"""What a relay reads of its host's ranks, and when, follows the policy that it is given."""
+"""What a relay reads of its host's ranks, and when, follows the policy that is passed in."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_policy_says_how_old_the_count_of_kills_is_that_a_look_keeps():
 
 
 def test_the_policy_says_how_far_back_the_kernels_log_is_read(monkeypatch):
-    """The log says that the OOM killer ended this very process, a minute ago."""
+    """The log shows that the OOM killer ended this very process, a minute ago."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         rank = sample.watch(hello(process.pid), 0)
@@ -117,8 +117,8 @@ def test_the_policy_says_how_long_a_rank_is_in_init_before_its_way_is_looked_at(
 def test_the_policy_says_how_long_workers_are_idle_before_they_are_read(
     monkeypatch, idle_s, after_s, read
 ):
-    """A worker has used no CPU since the dump began. The next one is as long idle by then, and is
-    read at once.
+    """A worker has used no CPU since the dump began. The next worker has been idle for as long by
+    then, and is read at once.
     """
     monkeypatch.setattr(collect, "_effort", lambda pid: (1, 1))
     own = os.getpid()

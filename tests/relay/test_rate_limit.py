@@ -1,4 +1,6 @@
-"""Ranks are asked for stacks once in two seconds; whoever asks meanwhile gets the same answers."""
+"""Ranks are asked for stacks at most once in two seconds. Requests in between get the same
+answers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def test_who_asks_soon_after_waits_and_all_share_one_turn():
 
 
 def test_other_ranks_need_not_wait():
-    """A near miss: two people who look at different ranks do not hold each other up."""
+    """The counterpart: two people who look at different ranks do not delay each other."""
     turns = Turns()
     turns.ask(asked(b"a", "q1", 0), 100.0)
     turns.take(100.0)
@@ -96,7 +98,7 @@ def test_native_stacks_are_taken_once_in_half_a_minute():
 
 
 def test_stacks_leave_most_of_the_recording_to_everything_else():
-    """A dump every two seconds for an hour, beside a job that says 6 KB a second."""
+    """A dump every two seconds for an hour, beside a job that sends 6 KB a second."""
     share, stacks, rest = JournalShare(64 << 20), 0, 0
     for _ in range(1800):
         stacks += 160_000 * share.admits(160_000, automatic=False)

@@ -127,8 +127,8 @@ def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage
 
 
 def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):
-    """One flipped bit in a text made it invalid UTF-8, and that was no decode error but another
-    one.
+    """One flipped bit in a text made it invalid UTF-8, which raised another exception than a decode
+    error.
     """
     link, pid = stage.rank()
     hello = frames.seal(
@@ -152,7 +152,7 @@ def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):
 
 
 def test_what_a_rank_must_not_say_is_not_forwarded(stage):
-    """A rank cannot tell of its neighbour's death."""
+    """A rank cannot report its neighbour's death."""
     link, _ = stage.rank()
     stage.says(link, Exit(1, 1, 0, None, False, 0, "pidfd"))
     stage.says(link, Reply("joined"))
@@ -222,7 +222,7 @@ def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
 def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch):
     """torchrun takes a second to end after its ranks have.
 
-    A relay with a shorter linger time is gone by then.
+    A relay with a shorter linger time would already be gone.
     """
     monkeypatch.setattr(viewers_module, "VIEWER_SILENT_S", 0.5)
     stage = Stage(home, launcher=os.getpid(), linger_s=0.1, policy=replace(POLICY, job_over_s=0.5))
@@ -245,9 +245,9 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
 
 
 def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_killed(home):
-    """SIGSTOP on a rank, SIGKILL on the relay.
+    """SIGSTOP on a rank, then SIGKILL on the relay.
 
-    The rank cannot say Hello again, and it is the one to look at.
+    The rank cannot send Hello again, and it is the culprit.
     """
     first = Stage(home)
     first.rank()
@@ -264,7 +264,7 @@ def test_a_relay_that_takes_over_knows_the_stopped_rank_of_the_one_that_was_kill
         os.waitid(os.P_PID, child.pid, os.WSTOPPED)
         second = Stage(home)
         try:
-            # The first thing that it tells is its predecessor's last look.
+            # Its first record is its predecessor's last look.
             stopped = lambda record: sees_ranks(record) and record.processes[0].state == "T"  # noqa: E731
             host = second.heard(second.viewer(), stopped)[-1]
         finally:

@@ -1,4 +1,4 @@
-"""What a relay writes down, and that what it could not write is said for as long as that is so."""
+"""What a relay writes to its files. A failed write is reported as long as it fails."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def write_entry(files):
 
 
 def test_a_roster_that_cannot_be_written_is_told_though_the_job_file_can(files):
-    """A relay that follows this one would not know whom to watch.
+    """A relay that follows this one would not know which ranks to watch.
 
-    The two lie in different folders.
+    The two files are in different folders.
     """
     files.roster.mkdir()
     files.write_roster()

@@ -1,4 +1,6 @@
-"""A relay that was killed is followed by another, which must know whom the first one watched."""
+"""A relay that was killed is followed by another, which must know which ranks the first one
+watched.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def stage(home):
 
 
 def test_a_rank_that_cannot_say_hello_again_is_watched_by_the_next_relay(stage):
-    """A stopped rank is the guilty one, and it is silent.
+    """A stopped rank is the culprit, and it is silent.
 
     Without the roster the verdict was "never seen".
     """

@@ -1,5 +1,5 @@
-"""Cards of simulated hosts: what their driver would tell at a moment, and what the real rules
-find in it.
+"""GPUs of simulated hosts: what their driver would report at a moment, and what the real rules find
+in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CULPRIT = 5
 
 
 def told(job: SimulatedJob, seconds: float) -> HostState:
-    """What the relay of the first host said last before that moment."""
+    """The last report of the first host's relay before that moment."""
     for data in job.frames(at(seconds - 1.0), at(seconds)):
         record = frames.open_record(frames.open_envelope(data))
         if isinstance(record, HostState):
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_gpu_is_named_and_its_rank(kind: str, world: int) -
 
 
 def test_who_only_waits_is_reported_from_who_makes_them_wait() -> None:
-    """Both are 100 % busy: the one draws what it can at its clock, the others spin."""
+    """Both are 100 % busy. One draws full power at its clock, the others spin."""
     watcher = Watcher(simulated(8, Incident("gpu-throttled", KNOWN_S, rank=CULPRIT)))
 
     before, _ = watcher.until(KNOWN_S)

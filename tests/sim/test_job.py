@@ -1,5 +1,5 @@
-"""What a simulated job says: frames that any reader takes, the same for the same time, with
-counters that only grow.
+"""The frames of a simulated job: any reader accepts them, they are the same for the same time, and
+their counters only grow.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def test_every_rank_reports_in_every_second_and_so_does_every_host(world: int) -
 
 
 def test_many_hellos_make_the_groups_known_once() -> None:
-    """65,536 ranks that list each other would be 13 GB: of large groups only the first member
-    tells.
+    """65,536 ranks that list each other would take 13 GB. In large groups only the first member
+    reports the members.
     """
     snapshot, _ = Watcher(simulated(2000)).until(1.0)
 
@@ -237,7 +237,7 @@ def test_every_kind_has_a_scenario() -> None:
 
 
 def test_while_nothing_moves_no_number_changes_but_the_counters() -> None:
-    """A picture of a hang must be still: what flickers draws the eye, and costs bytes on a slow
+    """The screen of a hang must not change: flicker draws the eye, and costs bytes on a slow
     line.
     """
     job = simulated(16, Incident("loader-stuck", 3.0, rank=5))

@@ -1,5 +1,5 @@
-"""The real rules come to the right verdict about every simulated incident: nothing in the
-records says which one it is.
+"""The real rules reach the right verdict about every simulated incident. The records do not contain
+the incident's name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_who_holds_everybody_up_is_named_and_all_others_are_its_victims(
 
 @pytest.mark.parametrize("kind", ["loader-stuck", "rank-stopped", "rank-killed", "host-lost"])
 def test_only_members_are_said_to_wait_in_a_group(kind: str) -> None:
-    """Most ranks wait for ranks that wait, in groups of their own."""
+    """Most ranks wait for ranks of their own groups, and those wait too."""
     watcher = Watcher(simulated(512, Incident(kind, 3.0, rank=13)))
 
     snapshot, verdict = watcher.until(40.0 if kind == "host-lost" else 12.0)
@@ -136,7 +136,7 @@ def test_the_tour_shows_a_hang_its_end_a_warning_and_a_death_and_begins_again() 
         calm,
         ("straggler",),
         calm,
-        # A finding about a loader stands on for 30 s: in the tour a rank is killed before that.
+        # A finding about a loader stays for 30 s. In the tour a rank is killed before that.
         ("input-bound",),
         ("rank-killed",),
         calm,

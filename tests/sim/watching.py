@@ -33,12 +33,12 @@ def simulated(
 
 
 def at(seconds: float) -> int:
-    """So long after its beginning, unix ns."""
+    """This long after its beginning, unix ns."""
     return BEGAN + round(seconds * SECOND)
 
 
 class Watcher:
-    """Looks at a job once a second, from a moment on."""
+    """Looks at a job once a second, starting at one moment."""
 
     def __init__(self, job: SimulatedJob, from_s: float = 0.0) -> None:
         self.job, self.now_s = job, from_s
@@ -51,7 +51,7 @@ class Watcher:
             self.model.apply(envelope, frames.open_record(envelope))
 
     def until(self, seconds: float) -> tuple[Snapshot, Verdict]:
-        """What it sees so long after the job's beginning."""
+        """The look at this time after the job's beginning."""
         found = None
         while self.now_s < seconds:
             before, self.now_s = self.now_s, min(self.now_s + 1.0, seconds)

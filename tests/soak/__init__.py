@@ -1,1 +1,1 @@
-"""A training that is not left in peace, and what it cost: `python -m tests.soak`."""
+"""A training that is disturbed in many ways, and what that cost: `python -m tests.soak`."""

@@ -1,5 +1,5 @@
-"""`python -m tests.soak --minutes 30`: a training of eight ranks on two hosts that is not left in
-peace, and what it cost.
+"""`python -m tests.soak --minutes 30`: a training of eight ranks on two hosts that is disturbed in
+many ways, and what that cost.
 
 Each minute a relay is killed. Viewers come, go, are killed and fall asleep, and every ten seconds
 somebody wants stacks. The hub's cable is cut, the disk of the state folder is full for a while, and

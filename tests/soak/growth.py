@@ -18,7 +18,7 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class Use:
-    """What a process had at a moment; memory is what it shares with nobody."""
+    """The resources of a process at a moment. Memory is what it shares with no other process."""
 
     at_s: float
     private_mib: float
@@ -34,7 +34,7 @@ class Life:
     uses: list[Use] = field(default_factory=list)
 
     def look(self, pid: int, now_s: float) -> None:
-        """Note what it has now, if it is still there."""
+        """Record its resources now, if it still exists."""
         with contextlib.suppress(OSError, KeyError):
             folder = Path(f"/proc/{pid}")
             self.uses.append(
@@ -47,8 +47,8 @@ class Life:
             )
 
     def settled(self) -> tuple[list[Use], list[Use]] | None:
-        """Looks of the second quarter and of the last, without the very last one, in which it may
-        be ending; None where it was not there long enough.
+        """The looks of the second quarter and of the last, without the very last look, when the
+        process may be ending. None if it did not run long enough.
         """
         if len(self.uses) < LOOKS_MIN:
             return None
@@ -58,8 +58,8 @@ class Life:
 
 
 def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> list[table.Row]:
-    """The most that one of these processes has grown after its first quarter: from peak to peak,
-    because an allocator gives a part back and takes it again.
+    """The largest growth of one of these processes after its first quarter. Peaks are compared,
+    because an allocator returns memory and takes it again.
     """
     mib, descriptors, threads, series = [], [], [], []
     for life in lives:
@@ -84,5 +84,5 @@ def rows(what: str, lives: list[Life], limit_mib: float, limit_count: int) -> li
 
 
 def _floor(uses: list[Use], name: str) -> int:
-    """The least of some looks: a viewer comes and goes, what leaks is there in each look."""
+    """The minimum over some looks: a viewer comes and goes, but a leak is in each look."""
     return min(getattr(use, name) for use in uses)

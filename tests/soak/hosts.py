@@ -22,7 +22,7 @@ STATE_MIB = 64
 
 
 class OneHost(World):
-    """This one, as a host of one job."""
+    """This host, as a host of one job."""
 
     name = "this host"
     inside: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class OneHost(World):
         return self.processes()
 
     def launched(self) -> list[subprocess.Popen[bytes]]:
-        """What was started here, in order."""
+        """The processes that were started here, in order."""
         return list(self._started)
 
 
@@ -41,7 +41,9 @@ AnyHost = Host | OneHost
 
 
 def clock_library(folder: Path) -> Path | None:
-    """A library that sets the clock of who preloads it, None where there is no C compiler."""
+    """A library that sets the clock of processes that preload it; None if there is no C
+    compiler.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -86,9 +88,9 @@ class Stage:
         return OneHost(home, folder / "world")
 
     def set_clock(self, host: AnyHost, seconds: int) -> None:
-        """The clock of that host is so much ahead of the right time from now on."""
+        """From now on, the clock of that host is ahead of the right time by this much."""
         path = self.clocks[host.name]
-        # In one write, into the same file: its readers have mapped it.
+        # In one write, into the same file, because its readers have mapped it.
         with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
             file.write(struct.pack("=q", seconds * 1_000_000_000))
 
@@ -117,7 +119,7 @@ class Stage:
 
 
 def words_of(pid: int) -> list[bytes]:
-    """The command line of a process, empty where it is gone."""
+    """The command line of a process; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -125,7 +127,7 @@ def words_of(pid: int) -> list[bytes]:
 
 
 def processes_of(host: AnyHost, word: bytes) -> list[int]:
-    """Processes of that host whose command line has this word."""
+    """Processes of that host whose command line contains this word."""
     return sorted(pid for pid in host.pids() if any(word in one for one in words_of(pid)))
 
 

@@ -46,7 +46,7 @@ class Soak:
         return time.monotonic() - self.began
 
     def run(self) -> list[table.Row]:
-        """All of it; the rows of the table."""
+        """Run everything. Returns the rows of the table."""
         self.stage.train(self.losses, self.seconds)
         self._until_it_trains()
         self.began = time.monotonic()
@@ -112,7 +112,7 @@ class Soak:
         )
 
     def _curve(self) -> table.Row:
-        """Whether the same training without ddtop, and in peace, has the same losses."""
+        """Whether the same training has the same losses without ddtop and without disturbances."""
         watched = self.losses.read_text().splitlines() if self.losses.exists() else []
         calm = self.stage.folder / "losses-without"
         for host in self.stage.hosts:
@@ -161,7 +161,7 @@ class Soak:
         ]
 
     def _left(self) -> list[table.Row]:
-        """What is still there when the relays' linger time is over."""
+        """What is left behind when the relays' linger time is over."""
         end = time.monotonic() + LINGER_S + 30
         hosts = self.stage.hosts
         while time.monotonic() < end and any(host.pids() for host in hosts):
@@ -193,7 +193,7 @@ class Soak:
 
 
 def _temporary(folder: str) -> list[Path]:
-    """Files in a folder for temporary ones, without those of torch."""
+    """Files in a folder for temporary files, without those of torch."""
     path = Path(folder)
     known = ("torchinductor", "torchelastic", "torch", "out", "err", "orders")
     return (

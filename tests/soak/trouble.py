@@ -21,14 +21,14 @@ CALM_S = 15.0
 
 @dataclass
 class Event:
-    """Something that happens at `at_s` seconds of the soak."""
+    """An event that happens `at_s` seconds after the beginning of the soak."""
 
     at_s: float
     act: Callable[[], None]
 
 
 class Trouble:
-    """A timetable, and what it has done so far."""
+    """A timetable of events, and what it has done so far."""
 
     def __init__(self, stage: Stage, seconds: float, kill_every_s: float) -> None:
         self._stage = stage
@@ -44,7 +44,7 @@ class Trouble:
             events.append(Event(at_s, self.kill_relay))
             at_s += kill_every_s
         if self._stage.net is not None:
-            # In the middle of the time between two killed relays, and once each five minutes.
+            # Between two killed relays, and once every five minutes.
             for begin in range(max(1, round(seconds / 300))):
                 at_s = (begin + 0.45) * seconds / max(1, round(seconds / 300))
                 events += [Event(at_s, self.cut), Event(at_s + CUT_S, self.join)]
@@ -62,12 +62,12 @@ class Trouble:
         return events
 
     def on_time(self, now_s: float) -> None:
-        """Let happen what is due."""
+        """Run the events that are due."""
         while self._events and now_s >= self._events[0].at_s:
             self._events.pop(0).act()
 
     def end(self) -> None:
-        """The training is over: put all right that is still to be."""
+        """The training is over: repair all that is still broken."""
         if self._stage.net is not None:
             self.join()
         if self._stage.disk is not None:
@@ -76,25 +76,25 @@ class Trouble:
             self.set_clock(host, 0)
 
     def kill_relay(self) -> None:
-        """One of each host in turn but the last; with one host it is that one."""
+        """The relay of each host in turn except the last; with one host it is that one."""
         victims = self._stage.hosts[:-1] or self._stage.hosts
         for pid in processes_of(victims[self.kills % len(victims)], b"ddtop.relay")[:1]:
             os.kill(pid, signal.SIGKILL)
             self.kills += 1
 
     def cut(self) -> None:
-        """Nothing comes from or to the host of the hub."""
+        """Cut the cable of the hub's host in both directions."""
         assert self._stage.net is not None
         self._stage.net.cable(self._stage.hosts[0].name, blocked="both")
         self.cuts += 1
 
     def join(self) -> None:
-        """The cable is good again."""
+        """Repair the cable."""
         assert self._stage.net is not None
         self._stage.net.cable(self._stage.hosts[0].name)
 
     def fill_disk(self) -> None:
-        """Not one byte is left on the disk of the state folder."""
+        """Fill the disk of the state folder to the last byte."""
         assert self._stage.disk is not None
         with contextlib.suppress(OSError), (self._stage.disk / "filler").open("wb") as file:
             while True:
@@ -103,11 +103,11 @@ class Trouble:
         self.times_full += 1
 
     def free_disk(self) -> None:
-        """There is room again."""
+        """Free the space again."""
         assert self._stage.disk is not None
         (self._stage.disk / "filler").unlink(missing_ok=True)
 
     def set_clock(self, host: AnyHost, seconds: int) -> None:
-        """The clock of a host jumps back, or is right again."""
+        """Set the clock of a host back, or right again."""
         self._stage.set_clock(host, seconds)
         self.times_back += seconds < 0

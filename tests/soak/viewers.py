@@ -1,5 +1,5 @@
-"""Viewers that come and go: dashboards, `watch`, `diagnose`, `status` and `stacks`. They leave
-politely, are killed, or stop reading for a while, and each must end as its documentation says.
+"""Viewers that come and go: dashboards, `watch`, `diagnose`, `status` and `stacks`. They are ended
+by a signal, are killed, or stop reading for a while, and each must exit as its documentation says.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ relay was killed a moment ago and is not heard.
 @dataclass
 class Viewer:
     """One process on a terminal of its own. `leave_s`: when it will be told to end; `drawn`: the
-    end of what it wrote.
+    end of its output.
     """
 
     words: list[str]
@@ -56,12 +56,12 @@ class Viewer:
 
     @property
     def what(self) -> str:
-        """To read."""
+        """What a viewer shows, to be read by a person."""
         told = "" if self.told is None else f" after {getattr(self.told, 'name', self.told)}"
         return f"{' '.join(self.words)} ({self.leave_s - self.came_s:.0f} s){told}"
 
     def wanted(self) -> tuple[int, ...]:
-        """Exit codes that are right. It may have ended by itself just before it was told to."""
+        """The accepted exit codes. It may have ended by itself just before it was told to."""
         known = BY_ITSELF[self.words[0]]
         if self.told is None or self.told == QUIT:
             return known
@@ -69,7 +69,7 @@ class Viewer:
         return (*known, 128 + self.told, -self.told)
 
     def problem(self) -> str | None:
-        """What is wrong with its end, None where nothing is."""
+        """The error in how it ended; None if there is none."""
         code = self.process.returncode
         if self.told == signal.SIGINT and self.while_python_started():
             return None
@@ -84,13 +84,13 @@ class Viewer:
         return b"KeyboardInterrupt" in self.drawn and b"/ddtop/" not in self.drawn
 
     def end_of_text(self) -> str:
-        """The last lines that it wrote."""
+        """The last lines of its output."""
         at = max(self.drawn.rfind(b"Traceback"), len(self.drawn) - 600)
         return bytes(self.drawn[at:]).decode(errors="replace")
 
 
 def open_viewer(host: AnyHost, words: list[str], now_s: float, stay_s: float) -> Viewer:
-    """A command on a terminal of its own, whose other end takes all that is drawn."""
+    """A command on a terminal of its own, whose other end reads all that is drawn."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [*host.inside, sys.executable, "-m", "ddtop", *words],
@@ -117,7 +117,7 @@ def open_viewer(host: AnyHost, words: list[str], now_s: float, stay_s: float) ->
 
 
 class Viewers:
-    """Who looks, and how long."""
+    """Which viewers run, and how long."""
 
     def __init__(self, hosts: list[AnyHost], seed: int) -> None:
         self._hosts, self._random = hosts, random.Random(seed)
@@ -132,7 +132,7 @@ class Viewers:
         """Of `stacks`: exit code -> how often."""
 
     def on_time(self, now_s: float) -> None:
-        """Some go, somebody comes, somebody falls asleep, and somebody wants stacks."""
+        """Some viewers end, one starts, one stops reading, and one requests stacks."""
         for viewer in [one for one in self._there if _is_over(one, now_s)]:
             self._there.remove(viewer)
             self._leave(viewer)
@@ -192,7 +192,7 @@ class Viewers:
         self.codes[code] = self.codes.get(code, 0) + 1
 
     def close(self) -> None:
-        """All leave; those that want stacks get theirs."""
+        """All viewers end; those that request stacks get theirs."""
         for viewer in self._there:
             self._leave(viewer)
         for viewer in self._stacks:
@@ -208,7 +208,7 @@ def _is_over(viewer: Viewer, now_s: float) -> bool:
 
 
 def stacks(pid: int) -> str:
-    """Where that process is, as far as py-spy can tell."""
+    """Where that process is, as far as py-spy can read it."""
     spy = Path(sys.executable).with_name("py-spy")
     command = [str(spy), "dump", "--nonblocking", "--pid", str(pid)]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What is remembered of GPUs from report to report, and the devices that are made of it."""
+"""What the model keeps of GPUs from report to report, and the devices that it makes of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = 1_700_000_000 * SECOND
 
 
 def reported(steps=None, calls=0, refused=0):
-    """The last report of the only rank on a GPU: how far it is."""
+    """The last report of the only rank on a GPU. It shows how far the rank is."""
     groups, cuda = (GroupProgress("0", calls, calls),), CudaState(0, retries=refused)
     return (RankState("running", iteration=steps, groups=groups, cuda=cuda),)
 
@@ -68,7 +68,7 @@ REPORTED = st.fixed_dictionaries(
 def test_devices_made_on_demand_are_those_that_each_report_would_have_made(
     reports,
 ):
-    """Devices that are made at the end only are those that were made after each step."""
+    """Devices that are made only at the end equal those that are made after each step."""
     lazy, eager, at = JobGpus(), JobGpus(), START
     for one in reports:
         at += one["step"] * SECOND
@@ -120,9 +120,9 @@ def test_a_copy_and_its_original_change_independently():
 
 
 def test_a_look_back_finds_the_gpus_as_they_were():
-    """It was held down by heat at first, and drew more power later.
+    """The GPU was throttled by heat at first, and drew more power later.
 
-    The copy from which the past begins must not know what came later.
+    The copy from which the past begins must not contain what came later.
     """
     job = GpuJob(world_size=2)
     job.change(1, throttle=("hw_thermal",))
@@ -152,7 +152,7 @@ def _until(job, second):
 def test_times_of_gpus_move_with_the_clock_of_their_host():
     """A leaf's clock turns out to be three seconds off.
 
-    The time since when its GPU is held down must not jump back with the next report.
+    The start of its GPU's throttling must not jump back with the next report.
     """
     job = GpuJob(world_size=2)
     job.change(1, throttle=("hw_thermal",))

@@ -162,7 +162,7 @@ def test_in_a_container_the_owner_of_gpu_memory_is_unknown():
 
 
 def test_old_numbers_of_the_driver_are_not_shown_as_current():
-    """It hangs: the GPU's name stays, its numbers do not."""
+    """The GPU's driver hangs: the GPU's name stays, its numbers do not."""
     gpu = Gpu(0, "GPU-a", 0.97, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0),))
     job = job_on(gpu)
     job.trains(3)

@@ -1,4 +1,4 @@
-"""What is remembered of GPUs, and whether they wait, follows the policy that is given."""
+"""What the model keeps of GPUs, and whether they wait, follows the policy that is passed in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_REPORT = None
 
 
 def load_of(policy: Policy, reports):
-    """What is remembered of a GPU with such a report in each second."""
+    """What the model keeps of a GPU with such a report in each second."""
     load = Load()
     for second, values in enumerate(reports):
         if values is not NO_REPORT:
@@ -39,7 +39,7 @@ def spans(reports):
 
 
 def repeated_mean(policy):
-    """The mean power of a GPU whose numbers the relay has repeated for 20 seconds, as old ones."""
+    """The mean power of a GPU whose old numbers the relay has repeated for 20 seconds."""
     job = GpuJob(world_size=1)
     job.policy = policy
     job.trains(25)
@@ -50,7 +50,7 @@ def repeated_mean(policy):
 
 
 def device(**changes):
-    """A GPU that drew 600 W at first, and has been like this for 25 seconds."""
+    """A GPU that drew 600 W at first, and has had these values for 25 seconds."""
 
     def found(policy: Policy):
         job = GpuJob(world_size=1)

@@ -26,7 +26,7 @@ OFFSETS = st.one_of(st.floats(0.06, 90_000), st.floats(-90_000, -0.06)).map(
 
 
 def busy_job():
-    """Something of every kind has happened on three hosts."""
+    """Events of every kind have happened on three hosts."""
     job = SpreadJob(6, hosts=3)
     job.trains(4)
     job.ranks[5].raises("ValueError", "bad")
@@ -42,7 +42,7 @@ BUSY = busy_job()
 
 
 def looked_at(records, until=BUSY.now):
-    """What a viewer saw that took in these records in this order and looked at the end."""
+    """The snapshot of a viewer that received these records in this order and looked at the end."""
     job, judge = Job("train-47", POLICY), Judge(POLICY)
     for envelope, record in records:
         job.apply(envelope, record)
@@ -53,7 +53,7 @@ def looked_at(records, until=BUSY.now):
 
 
 def without_clocks(snapshot):
-    """What the hosts report of their clocks may differ."""
+    """The hosts' reports of their clocks may differ."""
     hosts = tuple(msgspec.structs.replace(host, clock=None) for host in snapshot.hosts)
     return replace(snapshot, hosts=hosts, seen=())
 
@@ -64,9 +64,9 @@ PLAIN = looked_at(BUSY.in_order())
 @settings(max_examples=40)
 @given(OFFSETS, OFFSETS)
 def test_a_job_with_other_clocks_gives_the_same_snapshot_and_verdict(one, other):
-    """Offsets from a twentieth of a second to a day.
+    """Offsets range from a twentieth of a second to a day.
 
-    What came before the first report of a host's clock is moved when that report comes.
+    Records from before the first report of a host's clock are moved when that report comes.
     """
     snapshot, verdict = looked_at(skewed(BUSY.in_order(), {"node1": one, "node2": other}))
 

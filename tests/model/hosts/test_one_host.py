@@ -1,4 +1,4 @@
-"""Several launchers of one job on one host: a relay each, and one host."""
+"""Several launchers of one job on one host: each has a relay, and there is only one host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.spread import SpreadJob
 class Halves(SpreadJob):
     """Two launchers on `node0`.
 
-    The relay of the first is the hub, that of the other, `node0.b`, a leaf. While it is made it is
-    `node1`.
+    The first one's relay is the hub, the other one's, `node0.b`, is a leaf. While the job is being
+    built the leaf's host is `node1`.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def test_several_launchers_are_one_host_with_all_ranks():
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_stopped_rank_of_either_launcher_stays_stopped(number):
-    """The report of one relay removed what the other one had reported of its ranks."""
+    """The report of one relay removed what the other relay had reported of its ranks."""
     job = halves()
     job.ranks[number].is_stopped()
     job.others_wait(number)
@@ -65,8 +65,9 @@ def test_a_stopped_rank_of_either_launcher_stays_stopped(number):
 
 
 def test_each_launcher_counts_its_own_restarts():
-    """The second launcher has only joined again: its count stays behind, as in the records of its
-    ranks."""
+    """The second launcher has only joined again. Its restart count stays behind, as in its ranks'
+    records.
+    """
     job = halves()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)
@@ -91,7 +92,7 @@ def test_a_relay_that_is_gone_for_good_loses_its_own_ranks_only():
 
 
 def test_a_relay_that_has_ended_with_its_ranks_leaves_the_host_healthy():
-    """One launcher's ranks were done earlier and its relay has gone."""
+    """One launcher's ranks finished earlier, and its relay has ended."""
     job = halves()
     for number in (2, 3):
         job.ranks[number].ends(code=0)

@@ -1,4 +1,4 @@
-"""Stacks of many ranks as classes and a tree: what belongs together, what comes first."""
+"""Stacks of many ranks as classes and a tree: which belong together, and which come first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(rank, *threads, method="agent", pid=None, taken=1000, **more):
 
 
 def waiting(rank, line=521, **more):
-    """A rank in backward. It is seen at a different line of torch's loop each time."""
+    """A rank in backward. Each look finds it at a different line of torch's loop."""
     return answer(
         rank, thread(StackFrame("backward", f"{TORCH}/_tensor.py", line), STEP, LOOP), **more
     )
@@ -54,8 +54,9 @@ def test_the_rank_that_is_elsewhere_comes_first_and_is_odd():
 
 
 def test_lines_of_the_program_separate_ranks_and_lines_of_a_library_do_not():
-    """A waiting loop is seen at another of its lines each time; two branches of the training are
-    two places."""
+    """A waiting loop is at another of its lines at each look. Two branches of the training are two
+    places.
+    """
     other = answer(2, thread(BACKWARD, StackFrame("step", "/home/ada/train.py", 95), LOOP))
 
     assert ranks_of(merge([waiting(0, 521), waiting(1, 533), other])) == [(2,), (0, 1)]
@@ -142,8 +143,9 @@ def test_the_same_thread_of_two_ranks_is_the_same_whatever_its_number():
 
 
 def test_a_thread_without_a_name_is_one_of_those_at_the_same_place():
-    """Faulthandler reports no names: the helper thread of the rank that holds its GIL is the helper
-    thread."""
+    """Faulthandler reports no names. The helper thread of a rank whose GIL is held must still be
+    recognised as the helper thread.
+    """
     helper = thread(LOAD, main=False, name="Thread-1 (helper)")
     merged = merge(
         [

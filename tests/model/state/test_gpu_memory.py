@@ -1,4 +1,4 @@
-"""What is remembered of one GPU: running means, and spans that all GPUs share."""
+"""What the model keeps of one GPU: running means, and spans that all GPUs share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ START = 1_700_000_000 * SECOND
 
 
 def reported(steps=None, calls=0, refused=0):
-    """The last report of the only rank on a GPU: how far it is."""
+    """The last report of the only rank on a GPU. It shows how far the rank is."""
     groups, cuda = (GroupProgress("0", calls, calls),), CudaState(0, retries=refused)
     return (RankState("running", iteration=steps, groups=groups, cuda=cuda),)
 
 
 def loaded(*values, start=START, load=None):
-    """A GPU that reports these (util, watts) a second apart."""
+    """A GPU with these (util, watts) reports, a second apart."""
     load = load or Load()
     for second, (util, watts) in enumerate(values):
         gpu = Gpu(0, "GPU-0", util, power_watts=watts, sm_mhz=1500)

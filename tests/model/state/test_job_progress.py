@@ -1,4 +1,4 @@
-"""One progress for all ranks."""
+"""All ranks share one progress line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_job_that_makes_no_progress_has_no_time_left_and_no_rates(phase):
 def test_a_checkpoint_has_a_time_left_until_it_takes_longer_than_all_before(
     longest_s, lasts_s, eta_s
 ):
-    """No steps are made meanwhile. How long the first one takes, nobody knows."""
+    """No steps are made meanwhile. It is not known how long the first one takes."""
     began = 1000 * SECOND
     reported = TrainingProgress(
         "lightning",

@@ -1,4 +1,4 @@
-"""What is remembered of one rank, when the offset of its host's clock is corrected."""
+"""What the model keeps of one rank, when the offset of its host's clock is corrected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.jobs import SECOND, FakeJob
 
 
 def stopped_rank():
-    """A rank of which everything has been reported, with every time set."""
+    """A rank with a report of every kind and with every time set."""
     job = FakeJob(2)
     job.trains(3)
     job.ranks[1].is_stopped()
@@ -25,7 +25,7 @@ def stopped_rank():
 
 
 def times_of(memory):
-    """Each time of the memory by its name, those of its frozen records included."""
+    """Each time in the memory by its name, including those in its frozen records."""
     own = {one.name: getattr(memory, one.name) for one in fields(RankMemory)}
     found = {name: value for name, value in own.items() if name.endswith("_unix_ns")}
     for name, record in own.items():

@@ -37,7 +37,7 @@ def test_one_point_is_no_growth():
 
 
 def test_points_older_than_the_window_give_nothing():
-    """A rank that stopped reporting a minute ago does not wait 0 % of its time: it is unknown."""
+    """If a rank stopped reporting a minute ago, its wait share is unknown, not 0 %."""
     found = series((0, 0), (1, 10))
 
     assert found.grown(10.0, 11 * S) == (1.0, (10,))
@@ -83,7 +83,7 @@ def test_growth_is_never_negative_and_memory_is_bounded(points, window_s):
 
 
 def grown_of_all_points(points, window_s, now):
-    """The same result, from all points that were ever added."""
+    """The same result, computed from all points that were ever added."""
     if len(points) < 2 or now - points[-1][0] > window_s * 1e9:
         return None
     end, *_ = points[-1]
@@ -115,7 +115,7 @@ def test_points_that_are_forgotten_change_no_window(steps, window_s, later_ns):
 
 
 def test_a_counter_beyond_63_bits_is_refused():
-    """Foreign bytes may say 2**64 - 1. What comes after that is counted anew."""
+    """Foreign bytes may contain 2**64 - 1. Later values are counted anew."""
     found = series((0, 1), (1, 2), (2, 1 << 64), (3, 3), (4, 5))
 
     assert found.grown(10.0, 4 * S) == (1.0, (2,))

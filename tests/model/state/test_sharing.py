@@ -1,4 +1,4 @@
-"""Text that all ranks report is kept once, and what they have reported stays what it was."""
+"""Text that all ranks report is kept once, and each rank's report stays what it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddtop.wire.records import Hello
 
 
 def hello(rank):
-    """A Hello as it is read: all text in it is its own."""
+    """A Hello as it arrives: all its text is its own copy."""
     made = Hello(
         "train", "run 7", 0, rank, 0, 2, "node 0", 40 + rank, 5, script="train it.py",
         argv=("train it.py", "--lr"), environment={"RANK": str(rank), "MASTER_ADDR": "node 0"},

@@ -1,4 +1,6 @@
-"""Exact arrivals: a rank that is late in most steps is named with its cost, and nobody else is."""
+"""Exact arrivals: a rank that is late in most steps is named with its cost, and no other rank
+is.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def test_one_slow_step_makes_no_straggler():
 
 
 def test_rank_0_that_validates_every_fifty_steps_is_no_straggler():
-    """The others wait for it a third of the time, and that is what the program wants."""
+    """The others wait for it for a third of the time, as the program intends."""
     assert late(4, 500, but(noisy(6), 0, lambda number: 1000.0 if number % 50 == 0 else 0.0)) == ()
 
 
@@ -170,7 +172,7 @@ def test_waiting_for_each_other_is_separated_from_communication():
 
 @pytest.mark.parametrize(("per_step", "collectives"), [(300, 1800), (1900, 1900), (99, 1980)])
 def test_communication_is_found_in_steps_too_long_for_the_recorder(per_step, collectives):
-    """It keeps 2,000 collectives: six steps of 300, which were too few to say anything."""
+    """The recorder keeps 2,000 collectives: six steps of 300, which were too few for a verdict."""
     (one,) = looked_at(
         answers(entered(2, collectives, lambda *_: 0.05, transfer_ms=0.5), per_step=per_step)
     )[-1].balances
@@ -227,7 +229,7 @@ def test_stages_of_a_pipeline_wait_for_each_other_by_design():
 
 
 def of_two_hosts(times, errors_ms):
-    """What follows if the ranks are on two hosts with these clock errors; None: not measured."""
+    """The result if the ranks are on two hosts with these clock errors; None: not measured."""
     return looked_at(answers(times, hosts=("a", "a", "b", "b"), errors_ms=errors_ms))[-1]
 
 

@@ -1,4 +1,4 @@
-"""Which ranks are stragglers where only many looks at their stacks are known."""
+"""Which ranks are stragglers where only many looks at their stacks are available."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_nobody_is_late_where(looks):
 
 
 def test_after_two_looks_a_rank_is_a_suspect_only():
-    """It is looked at more often then, so that a verdict is there within seconds."""
+    """Then it is looked at more often, so that a verdict is ready within seconds."""
     few = changed(LATE, looks=2, looks_s=1.0, call_looks=0)
     looks = {0: changed(WAITS, looks=2, call_looks=2, wait_looks=2), 1: few}
 
@@ -102,6 +102,6 @@ def test_more_looks_decide_where_few_have_found_the_others_in_a_wait_seldom():
 
 
 def test_a_wait_for_a_gpu_may_be_a_wait_for_others():
-    """So who is in one is neither late nor one that waits for certain."""
+    """So a rank in such a call is neither late nor certain to wait."""
     assert late(WAITS, changed(LATE, call_looks=30, wait_looks=0)) is None
     assert late(changed(WAITS, wait_looks=0), LATE) is None

@@ -1,4 +1,4 @@
-"""Who is late by the arrivals follows the policy that is given."""
+"""The policy decides which ranks are late by the arrivals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.second_policy import Case
 
 
 def late_at(steps, extra, base=50.0):
-    """What is found where rank 1 of four takes `extra` ms longer to so many steps of `base` ms."""
+    """The result if rank 1 of four takes `extra` ms longer for this many steps of `base` ms."""
     times = entered(4, steps, but(lambda rank, number: base, 1, extra))
 
     def found(policy: Policy):

@@ -1,4 +1,4 @@
-"""What looks at stacks prove, of stragglers and of waits, is judged by the policy."""
+"""The policy decides what looks at stacks prove about stragglers and waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def changed(look, **fields):
 
 
 def late(looks, **changes):
-    """The ranks that are late for certain by this policy."""
+    """The ranks that are certainly late under this policy."""
     found = late_of(dict(enumerate(looks)), replace(POLICY, **changes))
     return found.ranks if found is not None else ()
 
@@ -142,7 +142,7 @@ RUNS = OutsideLook(None, None, NOW - SECOND // 10, False)
 
 
 def waited_for(*looks, **changes):
-    """For whom rank 0 waits by this policy; None if it does not wait."""
+    """The ranks that rank 0 waits for under this policy; None if it does not wait."""
     ranks = {
         number: RankFields(number, State.RUNNING, comm=CommFacts(outside=look))
         for number, look in enumerate(looks)

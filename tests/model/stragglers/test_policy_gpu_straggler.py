@@ -1,4 +1,4 @@
-"""Whose GPU is a straggler, and whose GPU waits, is judged by the policy of the model."""
+"""The policy of the model decides whose GPU is a straggler, and whose GPU waits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def held_by_heat(*at_their_peak):
 
 
 def stragglers(job, **changes):
-    """The ranks whose GPUs are stragglers by this policy."""
+    """The ranks whose GPUs are stragglers under this policy."""
     job.policy = replace(POLICY, **changes)
     return tuple(rank.rank for rank in job.snapshot().ranks if rank.gpu_late is not None)
 

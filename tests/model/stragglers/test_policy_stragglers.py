@@ -1,4 +1,4 @@
-"""Who is a straggler in a snapshot follows the policy that is given."""
+"""Which ranks are stragglers in a snapshot follows the policy that is passed in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.second_policy import Case
 
 
 def one_read(share=0.6, seconds=2):
-    """Rank 1 was late for 60 % of each step in one read, so many seconds ago."""
+    """Rank 1 was late for 60 % of each step in one read, this many seconds ago."""
     job = job_with(share=share)
     job.trains(12)
     answers(job)
@@ -66,7 +66,7 @@ def two_reads_of_much_on_crowded_cores():
 
 
 def reads_of(*slow, cost_ms=(60.0, 60.0, 60.0)):
-    """Each of these ranks was late in a read, 14 seconds apart, for so long in steps of 100 ms."""
+    """Each of these ranks was late in a read, 14 seconds apart, by this much in steps of 100 ms."""
     job = job_with()
     for number, (one, cost) in enumerate(zip(slow, cost_ms, strict=False)):
         for rank in job.ranks:
@@ -111,7 +111,7 @@ def little_cpu():
 
 
 def gpus_that_wait(seconds, computes=COMPUTES, **waits):
-    """The GPU of rank 5 computes for so long, and the others wait."""
+    """The GPU of rank 5 computes for this long, and the others wait."""
     job = NcclJob()
     job.warms_up()
     job.runs(seconds, lambda second, rank: computes if rank == 5 else WAITS | waits)
@@ -119,7 +119,7 @@ def gpus_that_wait(seconds, computes=COMPUTES, **waits):
 
 
 def gpus_of_which_nothing_new_is_known():
-    """The relay has repeated their numbers for 15 seconds, as old ones."""
+    """The relay has repeated their old numbers for 15 seconds."""
     job = gpus_that_wait(60)
     job.host_says["gpu_watch"] = GpuWatch(5000, "580")
     job.trains(15)
@@ -136,7 +136,7 @@ def a_gpu_that_heat_holds_since_half_a_minute():
 
 
 def seen(make, look):
-    """What a look finds in the last snapshot of that job."""
+    """The result of a look at the last snapshot of that job."""
 
     def says(policy: Policy):
         job = make()

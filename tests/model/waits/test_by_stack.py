@@ -1,4 +1,4 @@
-"""Who waits for whom where only the frames of the main threads are known."""
+"""Which rank waits for which, where only the frames of the main threads are known."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def test_no_thread_of_gloo_runs_a_recv_so_quiet_threads_say_nothing_then():
     ],
 )
 def test_a_rank_that_may_take_part_is_not_waited_for(look):
-    """It may belong to another group, whose collectives go on."""
+    """The call may belong to another group, whose collectives go on."""
     assert waits(WAITS, look, WAITS)[0].behind == ()
 
 
 def test_a_thread_that_spins_waits_only_where_all_others_sleep():
-    """In a healthy program of MPI each look finds it in the next call of the same kind."""
+    """In a healthy MPI program each look finds the rank in the next call of the same kind."""
     spins = msgspec.structs.replace(WAITS, asleep=False)
 
     assert waits(spins, SLEEPS)[0].behind == (1,)

@@ -1,5 +1,6 @@
-"""From the state page to groups, collectives and calls; and waits that one of several ranks can
-end."""
+"""From the state page to groups, collectives and calls; and waits that any one of several ranks can
+end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits for single ranks, and who is at the end of them."""
+"""Waits for single ranks, and which rank is at the end of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def call(name, peer, tag=0, since_s=10.0, thread=1):
 
 
 def ranks(*calls, **more):
-    """One rank each, in these calls (None: in none)."""
+    """One rank per entry, in these calls (None: in none)."""
     return {
         number: RankFacts(
             number,
@@ -63,7 +63,9 @@ def test_a_peer_that_is_elsewhere_is_the_end_of_the_chain():
 
 
 def test_a_chain_of_stages_ends_at_the_first():
-    """A pipeline of four whose first stage is stuck: the last waits for the third, and so on."""
+    """A pipeline of four whose first stage is stuck. The last waits for the third, the third for
+    the second, and so on.
+    """
     assert blamed(ranks(None, call("recv", 0), call("recv", 1), call("recv", 2))) == {0: (1, 2, 3)}
 
 

@@ -1,4 +1,6 @@
-"""Chains of waits by crowds, compared with the same question for each pair of ranks."""
+"""Wait chains computed for groups of ranks, compared with the same question for each pair of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def reachable(start, edges):
 
 
 def waiters_by_pairs(waits):
-    """{root: its waiters}: who can reach a rank that waits for nobody."""
+    """{root: its waiters}: the ranks from which a rank that waits for no other can be reached."""
     edges, held = edges_of(waits), {wait.rank for wait in waits}
     found = {}
     for rank in edges:
@@ -69,7 +71,7 @@ behinds = st.lists(ranks, max_size=5, unique=True).map(tuple)
 
 @st.composite
 def graphs(draw):
-    """Waits of which some share the very same tuple of ranks."""
+    """Waits in which some ranks share the very same tuple of ranks."""
     shared = draw(st.lists(behinds, min_size=1, max_size=4))
     some = st.one_of(st.sampled_from(shared), behinds)
     waits = draw(
@@ -131,7 +133,7 @@ def behind_by_pairs(everyone, group, rank, seq):
 
 @st.composite
 def worlds(draw):
-    """Ranks of one group at different places in it; some are gone, silent or missing."""
+    """Ranks of one group at different places in it. Some are gone, silent or missing."""
     hello = Hello("j", "r", 0, 0, 0, 6, "h", 1, 1)
     gone = Exit(0, 1, 0, None, False, 0, "pidfd")
     found = {}

@@ -1,4 +1,4 @@
-"""A job's last minutes in lines."""
+"""A job's last minutes as lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ui import builders
 
 
 def looks(job):
-    """What a viewer saw that looked twice a second."""
+    """The looks of a viewer that looked twice a second."""
     model, judge, waiting, at = Job(job.name, POLICY), Judge(POLICY), job.in_order(), 0.0
     while at <= job.now + 1e-9:
         while waiting and waiting[0][0].unix_ns <= unix_ns(at):
@@ -83,7 +83,7 @@ def test_nothing_happens_in_a_healthy_job_after_its_ranks_have_come():
 
 
 def looked(job):
-    """The time line of a viewer that saw it all."""
+    """The time line of a viewer that saw everything."""
     timeline = Timeline()
     for snapshot, verdict in looks(job):
         timeline.take(snapshot, verdict)
@@ -97,7 +97,7 @@ def story(job):
 
 
 def test_a_story_keeps_what_was_reported_when():
-    """For how long it had lasted fits the time at which that was said, and is not rewritten."""
+    """The stated duration is that of the time when the entry was written, and is not rewritten."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].stands_at("wait_for_licence", "train.py", 63)

@@ -1,5 +1,6 @@
-"""GPUs on the screen: columns of the table, cards below their hosts, the rank's page; nothing where
-there are none."""
+"""GPUs on the screen: columns of the table, GPUs below their hosts, the rank's page; nothing
+without GPUs.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_use_and_memory_of_the_gpu_stand_in_the_table():
 
 
 def test_eighty_columns_have_room_for_the_gpu_before_the_cpu():
-    """On a job of GPUs that is the number that people look for."""
+    """For a job on GPUs people look for this number."""
     keys = [column.key for column in rank_table(80, 8, 7).fields]
 
     assert {"gpu", "vram"} <= set(keys)

@@ -1,4 +1,4 @@
-"""How a GPU is marked follows the policy that is given."""
+"""How a GPU is marked follows the policy that is passed in."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ NOW = 1_700_000_000 * SECOND
 
 
 def entry(job: str, age_s: float = 60.0, **more: object) -> registry.JobEntry:
-    """A live job of 8 ranks; `sender` is another host's, so that only its heartbeat is asked."""
+    """A live job of 8 ranks. `sender` is another host's, so only the heartbeat is
+    checked.
+    """
     told: dict[str, object] = {
         "schema": registry.SCHEMA,
         "job": job,

@@ -1,4 +1,4 @@
-"""Hosts: what their relays report, and the worst of their ranks."""
+"""Hosts: the reports of their relays, and the worst of their ranks."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def seen(sender, host, **more):
 
 
 def spread(*hosts, names=("node000", "node001")):
-    """A job of 16 ranks on two hosts that a hub hears like this."""
+    """A job of 16 ranks on two hosts, from which a hub gets these reports."""
     snapshot = builders.healthy(16)
     ranks = tuple(
         replace(

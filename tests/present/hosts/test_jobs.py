@@ -1,5 +1,6 @@
-"""The rows of the list of jobs: what is said of each, in what order, and that nothing is wider than
-its terminal."""
+"""The rows of the list of jobs: the content of each, their order, and that no row is wider than its
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +58,9 @@ def test_a_run_on_several_hosts_is_one_row_with_all_its_ranks() -> None:
 
 
 def test_a_hub_and_its_leaves_are_one_row_with_the_hubs_count() -> None:
-    """The hub counts the ranks of all hosts; on a host whose file is not here there may be more of
-    them."""
+    """The hub counts the ranks of all hosts. A host whose file is not here may have more of
+    them.
+    """
     parts = [
         entry("big", run="x1", role="leaf", part_of="r1", host="node1", sender="1", reporting=8),
         entry(
@@ -180,7 +182,7 @@ def test_no_row_is_wider_than_its_terminal_whatever_jobs_and_hosts_are_called(
     table = columns(found, width)
     health = Health("critical", "rank-missing")
     lines = [table.titles(), *(row(one, table, health, NOW, glyphs) for one in found)]
-    # What never leaves: the name, how it is doing, and its ranks.
+    # Three parts are never left out: the name, the health, and the ranks.
     least = (
         10
         + 2

@@ -314,7 +314,7 @@ def test_what_a_rank_does_now_is_not_said_of_stacks_from_before_it_moved():
 
 
 def test_who_died_after_the_stacks_were_taken_is_not_at_fault_in_them():
-    """Somebody killed the hanging job: the stacks still show who hung."""
+    """A person killed the hanging job. The stacks still show which rank hung."""
     gone = replace(
         HANG.ranks[5],
         process={"exit": Exit(5, 4805, None, 9, None, 0, "pidfd"), "exit_unix_ns": NOW},
@@ -326,8 +326,9 @@ def test_who_died_after_the_stacks_were_taken_is_not_at_fault_in_them():
 
 
 def test_what_a_rank_said_before_it_fell_silent_is_no_wait():
-    """It holds its GIL in C code: its last report was from inside a collective that has long come
-    back."""
+    """C code holds its GIL. Its last report was from inside a collective that has long
+    completed.
+    """
     snapshot = dumps.with_stacks(HANG)
     merged = merged_of(answers(snapshot, "r1"), VERDICT)
     silent = replace(snapshot.ranks[0], agent={"report_age_s": 5.0})
@@ -349,8 +350,9 @@ def test_a_dump_that_nobody_asked_for_says_so():
 
 
 def test_of_ranks_at_one_line_of_which_one_does_not_wait_none_is_said_to_wait_for_it():
-    """The sleeper was told to wait in the all_reduce of the others that were called from the same
-    line."""
+    """The sleeping rank was reported as waiting in the others' all_reduce, which was called from
+    the same line.
+    """
     one = next(
         one
         for one in merge([dumps.stacks_of(number) for number in (0, 1, 2)]).main

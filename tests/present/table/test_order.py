@@ -1,4 +1,4 @@
-"""Which rows are shown, and who comes first."""
+"""Which rows are shown, and in which order."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_a_range_of_ten_million_ranks_costs_nothing():
 
 
 def test_a_warning_that_names_most_ranks_moves_nobody_and_paints_no_row():
-    """Four ranks that wait for data are no culprits: a job that moves is shown calm."""
+    """Four ranks that wait for data are not culprits: if the job makes progress, it is shown as
+    calm.
+    """
     snapshot, verdict = builders.hang()
     everyone = replace(verdict.findings[0], severity="warning", ranks=tuple(range(8)))
     found = Verdict("warning", (everyone,), "")
@@ -137,7 +139,9 @@ def test_rows_are_those_that_pass_in_the_order_that_was_asked_for():
 
 
 def test_rows_are_worked_out_anew_only_for_something_new():
-    """A screen is refreshed twice a second, ten thousand ranks are looked at every two seconds."""
+    """A screen is refreshed twice a second, and the model looks at ten thousand ranks every two
+    seconds.
+    """
     snapshot, verdict = builders.hang()
     rows, some = Rows(), parse_filter("rank:3-7")
     first = rows.of(snapshot, verdict, "now", False, some)

@@ -1,4 +1,4 @@
-"""The map by a number: levels that tell the ranks apart and do not flicker."""
+"""The map coloured by a number: levels that distinguish the ranks and do not flicker."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ globals()[sys.argv[1]]()
 
 
 class Ranks:
-    """Processes as a relay watches them, and what comes of asking them."""
+    """Processes that a relay watches, and the results of asking them for stacks."""
 
     def __init__(self) -> None:
         self.started: list[subprocess.Popen[str]] = []
@@ -129,7 +129,7 @@ class Ranks:
         return self.agents_answer
 
     def start(self, what: str, silent: bool = True, words: tuple[str, ...] = ()) -> sample.Watched:
-        """A rank that does this; a silent one has not been heard for long."""
+        """A rank that does this. A silent one has not been heard for long."""
         process = subprocess.Popen(
             [sys.executable, "-c", RANK, what, *words],
             stdin=subprocess.PIPE,
@@ -170,7 +170,7 @@ class Ranks:
         return one
 
     def finish(self) -> list[Stacks]:
-        """Everything that came, once nothing is under way."""
+        """All results, once no request is open."""
         end = time.monotonic() + DEADLINE_S
         while self.dumps.due() != float("inf"):
             assert time.monotonic() < end, self.found

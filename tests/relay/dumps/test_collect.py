@@ -25,7 +25,7 @@ from tests.relay.dumps.ranks import DEADLINE_S, Ranks
 
 
 class PySpyThatFindsNothing:
-    """py-spy that has looked and could not read."""
+    """A py-spy that has tried and could not read."""
 
     note = None
 
@@ -36,7 +36,7 @@ class PySpyThatFindsNothing:
         return "nothing was found"
 
     def kill(self):
-        """It has ended."""
+        """Its process has ended."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_two_viewers_that_ask_at_the_same_time_are_both_answered(ranks):
 
 
 def test_a_stopped_rank_gets_no_signal(ranks):
-    """It would be handled when the rank goes on, long after anybody wanted to know."""
+    """The rank would handle the signal when it continues, long after the request."""
     one = ranks.start("sleep_in_python")
     os.kill(one.hello.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, one.hello.pid, os.WSTOPPED | os.WNOWAIT)
@@ -143,7 +143,7 @@ def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_
 
 @pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
 def test_nobody_is_signalled_by_an_automatic_dump(ranks, what, no_py_spy):
-    """What happens by itself must not change the job: a signal ends a sleep in C."""
+    """An automatic dump must not change the job, and a signal ends a sleep in C."""
     one = ranks.start(what)
     ranks.dumps.ask("q", [one], automatic=True)
 
@@ -173,7 +173,7 @@ def test_an_automatic_dump_reads_a_frozen_rank_without_stopping_it(ranks):
 def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_can_be_had(
     ranks, monkeypatch
 ):
-    """The look that the relay began has no result; for a person the signal may be sent."""
+    """The relay's own look gets no result. For a person's request the signal may be sent."""
     monkeypatch.setattr(collect, "PySpy", PySpyThatFindsNothing)
     one = ranks.start("hold_the_gil")
     ranks.dumps.ask("auto", [one], automatic=True)
@@ -195,7 +195,7 @@ def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks, no_py_spy):
 
     (found,) = ranks.finish()
 
-    # On a crowded host nobody can tell that it has had the GIL all the time.
+    # On a crowded host it cannot be known that it has held the GIL all the time.
     assert found.method == "signal" or "Python may run" in (found.why or "")
     if found.method:
         assert "spin_in_c" in functions(found)
@@ -219,7 +219,7 @@ def test_a_rank_in_which_python_may_run_gets_no_signal_however_long_its_agent_is
 
 
 def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy):
-    """The relay is new: the ranks have not connected to it yet, and are well."""
+    """The relay is new. The ranks have not connected to it yet, and are healthy."""
     ranks.agents_answer = False
     one = ranks.start("hold_the_gil", silent=False)
     ranks.dumps.ask("q", [one])
@@ -233,7 +233,7 @@ def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy)
 def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal(
     ranks, monkeypatch, agents_count_as_heard, no_py_spy
 ):
-    """It reports, so it gets the GIL, so Python runs.
+    """It reports, so it gets the GIL, so Python code runs.
 
     Faulthandler would walk frames that change.
     """
@@ -266,7 +266,9 @@ def test_a_forked_child_that_makes_no_progress_is_read_after_its_rank(ranks):
 
 
 def with_a_worker(ranks, method):
-    """A rank with one worker that was started so, both asleep; the worker's pid."""
+    """A rank with one worker that uses this start method, both asleep. Also returns the worker's
+    pid.
+    """
     one = ranks.start("start_a_worker", words=(method,))
     worker = ranks.children[0]
     until_asleep_in("nanosleep", worker)
@@ -292,7 +294,7 @@ def until_asleep_in(part, pid):
 
 
 def may_be_read(stacks, worker):
-    """Where this user may not trace, py-spy reads nobody."""
+    """Where this user may not trace processes, py-spy can read none."""
     if not [one for one in stacks if one.worker]:
         (rank,) = stacks
         assert "ptrace" in (rank.why or "")
@@ -303,9 +305,9 @@ def may_be_read(stacks, worker):
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_person_gets_the_stack_of_a_worker_that_was_not_forked_and_of_no_server(ranks, method):
-    """It does not catch the signal.
+    """The worker does not catch the signal.
 
-    The resource tracker and the server that forks workers say nothing to anybody.
+    The resource tracker and the fork server do not report to the relay.
     """
     one, worker = with_a_worker(ranks, method)
     ranks.dumps.ask("q", [one])

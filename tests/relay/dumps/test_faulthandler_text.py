@@ -36,7 +36,7 @@ Thread 0x00007f20 [python [x]] (most recent call first):
 
 
 def test_the_thread_listed_last_is_the_main_one() -> None:
-    """CPython keeps its threads newest first."""
+    """CPython lists its newest threads first."""
     worker, main = parse(TWO)
 
     assert [worker.main, main.main] == [False, True]
@@ -83,9 +83,9 @@ def test_a_deep_stack_says_that_frames_are_missing() -> None:
 
 
 def test_a_deep_stack_of_newer_pythons_ends_without_a_word() -> None:
-    """From 3.13 on the three dots are gone.
+    """From 3.13 on the three dots are missing.
 
-    Without this a rank in a deep recursion would never be whole.
+    Without this rule a rank in a deep recursion would never count as complete.
     """
     text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 99
     assert not is_complete(text.encode())
@@ -110,7 +110,7 @@ def test_a_lost_list_of_threads_ends_the_text_and_leaves_no_main_one() -> None:
 def test_where_threads_are_left_out_none_is_called_main() -> None:
     """With more than a hundred threads the main one is never written.
 
-    The last one listed is some other.
+    The last one in the list is another thread.
     """
     text = TWO + b"\n...\n"
 
@@ -119,7 +119,7 @@ def test_where_threads_are_left_out_none_is_called_main() -> None:
 
 
 def test_a_text_cut_before_the_main_thread_does_not_call_another_main() -> None:
-    """A rank that is killed while it writes leaves a part."""
+    """A rank that is killed while it writes leaves an incomplete text."""
     worker = (
         'Thread 0x1 (most recent call first):\n  File "t.py", line 9 in run\n  File "threading.py",'
         " line 1 in _bootstrap\n"

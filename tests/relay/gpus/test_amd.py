@@ -127,7 +127,7 @@ def test_without_amdsmi_the_way_to_install_it_is_reported(monkeypatch):
 
 
 def test_an_amdsmi_without_its_library_is_a_reason_and_no_crash(monkeypatch, tmp_path):
-    """Its module looks up `_libraries['libamd_smi.so']`, which is missing then."""
+    """amdsmi looks up `_libraries['libamd_smi.so']`, which is missing without the library."""
     package = tmp_path / "amdsmi"
     package.mkdir()
     (package / "__init__.py").write_text("{}['libamd_smi.so']")
@@ -140,7 +140,7 @@ def test_an_amdsmi_without_its_library_is_a_reason_and_no_crash(monkeypatch, tmp
 
 @pytest.fixture
 def watching(monkeypatch):
-    """Makes a `GpuReader` over drivers; all are ended with the test."""
+    """Makes a `GpuReader` over drivers, and ends it after the test."""
     monkeypatch.setattr(room, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(room, "AGAIN_S", 0.01)
     made = []

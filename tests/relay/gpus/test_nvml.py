@@ -1,6 +1,6 @@
-"""What is read of the cards, over a double of pynvml.
+"""What is read of the GPUs, over a double of pynvml.
 
-What a card does not tell is None and nothing else fails with it.
+A value that a GPU does not have is None, and no other value fails with it.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def test_an_older_driver_has_the_older_struct_of_memory():
 
 
 def test_dear_calls_are_rare():
-    """Eight cards at one look a second must not cost 1 % of a core.
+    """Eight GPUs with one look per second must not cost 1 % of a core.
 
-    Processes every 5 s, links every 30 s.
+    Processes are read every 5 s, links every 30 s.
     """
     nv = FakeNvml(*[FakeCard(uuid=f"GPU-{number}") for number in range(8)])
     nvml = Nvml(nv)
@@ -107,7 +107,7 @@ def test_dear_calls_are_rare():
 
 
 def test_a_gpu_that_falls_off_the_bus_is_lost_and_keeps_its_name():
-    """Xid 79: every call of that card fails from then on, the other cards answer."""
+    """Xid 79: from then on every call for that GPU fails, and the other GPUs answer."""
     nv = FakeNvml(FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b"))
     nvml = Nvml(nv)
     nvml.sample(0.0)

@@ -104,9 +104,9 @@ _cards = st.builds(
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_cards, max_size=3, unique_by=lambda card: card.uuid))
 def test_through_the_real_pynvml_each_field_is_what_the_double_of_pynvml_tells(cards):
-    """All other tests stand on that double.
+    """All other tests rely on the double of pynvml.
 
-    What it says must be what comes through the true bindings.
+    Its values must be those that come through the real bindings.
     """
     with loaded(Library(*cards)) as nv:
         nvml = Nvml(nv)
@@ -131,7 +131,7 @@ def test_an_older_driver_loses_only_what_it_does_not_have():
     differing = {
         name for name in whole.__struct_fields__ if getattr(whole, name) != getattr(older, name)
     }
-    # Releases before 12.550 do not have the older call of processes.
+    # Releases before 12.550 do not have the older call for processes.
     differing -= (
         {"processes"} if not hasattr(nv, "nvmlDeviceGetComputeRunningProcesses_v2") else set()
     )
@@ -152,7 +152,9 @@ _FUNCTIONS = sorted(
 
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_a_function_that_the_driver_does_not_have_costs_its_own_fields_only(name):
-    """`GetTemperature` is to go, `ThrottleReasons` has gone by another name, others came late."""
+    """`GetTemperature` is deprecated, `ThrottleReasons` has been renamed, and other functions were
+    added late.
+    """
     card = FakeCard(processes={11: GIB}, mig=(FakeCard(uuid="MIG-1"),))
     with loaded(Library(card)) as nv:
         whole = Nvml(nv).sample()[0]
@@ -169,7 +171,7 @@ def test_a_function_that_the_driver_does_not_have_costs_its_own_fields_only(name
 
 
 def test_processes_that_may_not_be_listed_are_not_measured():
-    """Somebody else's on a MIG card, under WSL, on a vGPU."""
+    """A foreign process on a GPU with MIG, under WSL, or on a vGPU."""
     name = "nvmlDeviceGetComputeRunningProcesses"
     for code in (NO_PERMISSION, NOT_SUPPORTED):
         with loaded(Library(FakeCard(processes={1: 1}, raises={name: code}))) as nv:
@@ -178,7 +180,7 @@ def test_processes_that_may_not_be_listed_are_not_measured():
 
 
 def test_a_struct_of_processes_that_does_not_fit_the_drivers_is_not_read(monkeypatch):
-    """nvidia-ml-py 12.535.77: pids of half the processes would be parts of other numbers."""
+    """With nvidia-ml-py 12.535.77 half of the pids would be parts of other numbers."""
     with loaded(Library(FakeCard(processes={1: GIB, 2: GIB}))) as nv:
         struct = type(
             "c_nvmlProcessInfo_t",
@@ -193,7 +195,7 @@ def test_a_struct_of_processes_that_does_not_fit_the_drivers_is_not_read(monkeyp
 
 @pytest.mark.parametrize("code", [IS_LOST, UNKNOWN])
 def test_a_gpu_that_is_lost_in_the_middle_is_reported_and_may_come_back(code):
-    """Drivers have two words for a handle that cannot be had any more."""
+    """Drivers have two error codes for a handle that is no longer available."""
     lost = FakeCard(uuid="GPU-a", name="A")
     with loaded(Library(lost, FakeCard(uuid="GPU-b"))) as nv:
         nvml = Nvml(nv)
@@ -235,7 +237,7 @@ def test_a_driver_that_is_there_and_cannot_be_asked_is_not_called_absent(absent,
 
 
 def test_a_driver_that_is_unloaded_and_loaded_again_is_asked_anew(watched):
-    """Each session is ended: one that stays would go on with what the old driver was."""
+    """Each session is ended. A session that stays would keep the old driver's state."""
     library = Library(FakeCard(uuid="GPU-a"))
     gpus = watched(library)
     until(lambda: gpus.look({})[0])
@@ -250,7 +252,9 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_asked_anew(watched):
 
 
 def test_an_xid_is_heard_though_its_gpu_answers_no_more_and_the_others_are_listened_to(watched):
-    """Xid 79: the card has fallen off the bus, and cannot tell its name when the event is read."""
+    """Xid 79: the GPU has fallen off the bus, and its name cannot be read when the event is
+    read.
+    """
     a, b = FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b")
     library = Library(a, b)
     gpus = watched(library)
@@ -288,7 +292,7 @@ def test_a_call_that_stands_blocks_no_look(watched):
     library.answers.clear()
     asked = sum(library.calls.values())
     until(lambda: sum(library.calls.values()) > asked)
-    # Nobody lets the call go on before: a look that waits for it never returns.
+    # The call is not released before that, so a look that waits for it would never return.
     found = [gpus.look({})[0] for _ in range(1000)]
 
     assert found[-1][0].util_ratio == 0.97
@@ -296,7 +300,7 @@ def test_a_call_that_stands_blocks_no_look(watched):
 
 
 def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
-    """The relay's, when its job has ended and a card hangs."""
+    """The relay's process, when its job has ended and a GPU hangs."""
     code = """
         import sys, time
         sys.path.insert(0, %r)
@@ -327,7 +331,7 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
 
 
 def test_the_doubles_names_and_arguments_are_those_of_pynvml():
-    """A name that the library does not have would be None for ever, in silence."""
+    """A name that the library lacks would be None for ever, without an error."""
     pynvml = pytest.importorskip("pynvml")
     differing = []
     for name, function in inspect.getmembers(FakeNvml, inspect.isfunction):

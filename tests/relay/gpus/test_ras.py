@@ -1,4 +1,4 @@
-"""NCCL's status service: its protocol over a double on a socket, bytes of strangers, and when it is
+"""NCCL's status service: its protocol over a double on a socket, foreign bytes, and when it is
 asked.
 """
 
@@ -86,7 +86,7 @@ def test_a_release_that_knows_no_json_is_asked_for_text(service):
 
 
 def test_json_that_cannot_be_read_is_not_asked_for_again(service):
-    """A second answer may cost ten seconds, and the text of such a release is no better."""
+    """A second request may take ten seconds, and the text of such a release contains no more."""
     one = service((GREETS, b'{"communicators": [ {]'))
 
     assert "its JSON cannot be read" in (ask(one.address).why or "")
@@ -95,8 +95,8 @@ def test_json_that_cannot_be_read_is_not_asked_for_again(service):
 
 @pytest.mark.parametrize("release", [OLD, JSON_ONLY])
 def test_before_2_29_it_is_not_asked_while_a_rank_is_missing(service, release):
-    """It would read beyond its buffer, and over IPv6 allocate gigabytes, in the process that is
-    watched.
+    """Such a release would read beyond its buffer, and over IPv6 allocate gigabytes, in the watched
+    process.
     """
     one = service((release, b"never sent"))
 
@@ -112,7 +112,7 @@ def test_from_2_29_on_it_is_asked_while_a_rank_is_missing(service):
 
 
 def test_a_stopped_process_that_takes_the_question_is_passed_over(service, monkeypatch):
-    """All processes share the port, and the kernel does not know who is stopped."""
+    """All processes share the port, and the kernel may choose a stopped one."""
     monkeypatch.setattr(ras, "GREETING_S", 0.1)
     one = service((None, None), (None, None), (GREETS, json.dumps(answer(rank(0, 4800))).encode()))
     found = ask(one.address)
@@ -247,7 +247,7 @@ def test_any_bytes_are_read_as_something(data):
 
 
 def test_communicators_of_another_job_on_the_same_port_are_left_out():
-    """Two jobs of one user on a node share the port, and the kernel picks who answers."""
+    """Two jobs of one user on a node share the port, and the kernel chooses which one answers."""
     ours = Communicator("world", 4, (RasRank(0, "node0", 4800), RasRank(1, "node1", 4801)))
     part = Communicator("tensor", 2, (RasRank(0, "node1", 4801),))
     theirs = Communicator("other", 2, (RasRank(0, "node0", 9900),))
@@ -286,7 +286,7 @@ def hello(number=0, backend="nccl", heard_s=float("inf"), state="S", size=1, **e
 
 
 def asked(monkeypatch, hellos, seconds, step=1.0, sees=True):
-    """The moments at which the service was asked, while something stands all the time."""
+    """The moments at which the service was asked, while a collective is stuck all the time."""
     found: list[float] = []
     watch = Ras(POLICY)
     monkeypatch.setattr(ras, "ask", lambda *_: RasAnswer())
@@ -308,7 +308,7 @@ def test_it_is_asked_after_two_seconds_and_then_every_ten(monkeypatch):
 
 
 def test_where_no_interpreter_runs_the_silence_of_the_agents_is_reason_enough(monkeypatch):
-    """C code holds the interpreter of each rank: no agent can say that something stands.
+    """C code holds the GIL of each rank, so no agent can report a stuck collective.
 
     They were heard at 105 s.
     """
@@ -355,7 +355,9 @@ def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
     "hellos", [[], [hello(backend="gloo")], [hello(1)], [hello(NCCL_RAS_ENABLE="0")]]
 )
 def test_without_nccl_or_rank_0_or_switched_off_nobody_is_asked(monkeypatch, hellos):
-    """One relay asks for the whole job: each answer makes NCCL talk to all of its processes."""
+    """One relay asks for the whole job, because each answer makes NCCL contact all of the job's
+    processes.
+    """
     assert asked(monkeypatch, hellos, 25) == []
 
 
@@ -388,7 +390,7 @@ def test_an_answer_is_given_once_and_of_this_job_only(monkeypatch):
 
 
 def test_an_answer_tells_for_how_long_it_has_been_the_same(monkeypatch):
-    """Whichever process answers, and in whatever order."""
+    """The order of the entries and the process that answers do not matter."""
     first, second = (
         Communicator(name, 1, (RasRank(0, "n", 4800, counts={"AllReduce": 1}),)) for name in "ab"
     )

@@ -1,4 +1,4 @@
-"""What NCCL's status service really answered (`ras_answers/README.md`), and what is read of it."""
+"""Recorded answers of NCCL's status service (`ras_answers/README.md`), and what is read of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(name: str) -> RasAnswer:
 
 
 def odd(name: str) -> list[dict[int, str]]:
-    """Of each communicator who is not well."""
+    """The unhealthy ranks of each communicator."""
     return [
         {rank.number: rank.state for rank in one.ranks if rank.state != "ok"}
         for one in read(name).communicators
@@ -45,7 +45,7 @@ def test_every_answer_is_understood_and_tells_its_release_and_the_sizes(name):
         ("2.24.3/healthy.txt", [{}]),
         ("2.24.3/behind.txt", [{2: "behind"}]),
         ("2.24.3/left.txt", [{3: "left"}]),
-        # It tells the missing ranks and the missing processes apart.
+        # It distinguishes missing ranks and missing processes.
         ("2.24.3/dead.txt", [{2: "unresponsive"}, {-1: "dead"}]),
         ("2.26.5/behind.txt", [{2: "behind"}]),
         ("2.27.5/healthy.txt", [{}]),
@@ -125,7 +125,7 @@ def test_who_has_launched_more_or_less_than_most(name, usual, uneven):
     [
         ("2.24.3/dead.txt", (-1, "127.0.0.1", 3900, None)),
         ("2.27.5/behind.txt", (2, "127.0.0.1", 4121, 2)),
-        # With CUDA_VISIBLE_DEVICES its number for the program and for the machine differ.
+        # With CUDA_VISIBLE_DEVICES a GPU has one number in the program and another on the machine.
         ("2.27.5/visible-behind.txt", (2, "127.0.0.1", 4131, 0)),
         ("2.28.9/left.json", (3, "127.0.0.1", 4565, 3)),
         ("2.29.7/nodes-behind.json", (1, "10.0.0.2", 1, 0)),
@@ -161,7 +161,7 @@ BAD = [
 
 @pytest.mark.parametrize("name", BAD)
 def test_the_json_of_2_28_lacks_one_comma_in_each_missing_rank_and_nothing_else(name):
-    """Who puts them in by hand reads the same as we do."""
+    """Adding the commas by hand gives the same result as ddtop."""
     text = (ANSWERS / name).read_text()
     with pytest.raises(ValueError, match="Expecting ',' delimiter"):
         json.loads(text)
@@ -175,7 +175,7 @@ def test_the_json_of_2_28_lacks_one_comma_in_each_missing_rank_and_nothing_else(
 
 
 def test_what_is_told_of_another_host_stays_in_the_text():
-    """Of the ranks of other hosts this relay knows no process, of its own it knows all."""
+    """This relay knows all processes of its own host, and none of other hosts."""
     told = parse_text(
         (ANSWERS / "2.29.7/unresponsive.txt").read_text().replace("127.0.0.1", "192.0.2.7")
     )

@@ -25,7 +25,7 @@ def stage(home):
 
 
 def test_viewers_hear_what_it_says_of_a_job_whose_agents_are_all_silent(stage):
-    """One of two ranks is there, so that it is asked with care."""
+    """Only one of two ranks is present, so the relay asks with care."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     link, pid = stage.rank(backend="nccl", environment={"NCCL_RAS_ADDR": address})

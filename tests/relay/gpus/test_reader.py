@@ -1,4 +1,4 @@
-"""The relay's view of the cards: a driver that does not answer blocks nobody."""
+"""The relay's reader of GPUs: a driver that does not answer blocks nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.nvml import GIB, FakeCard, FakeNvml, until
 
 @pytest.fixture
 def watching(monkeypatch):
-    """Makes a `GpuReader` over a double; all are ended with the test."""
+    """Makes a `GpuReader` over a double, and ends it after the test."""
     monkeypatch.setattr(room, "SAMPLE_EVERY_S", 0.01)
     monkeypatch.setattr(room, "AGAIN_S", 0.01)
     made = []
@@ -56,8 +56,8 @@ def test_what_the_launcher_has_started_besides_its_ranks_is_reported_as_the_job_
 
 
 def test_a_driver_that_hangs_blocks_no_look_and_its_numbers_grow_old(watching):
-    """Xid 79 on another card: nvidia-smi stands in D for minutes, and the relay has to report the
-    ranks meanwhile.
+    """Xid 79 on another GPU: nvidia-smi is in state D for minutes, and meanwhile the relay has to
+    report the ranks.
     """
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
@@ -112,7 +112,7 @@ def test_without_a_driver_there_is_no_thread():
 
 
 def test_a_driver_that_comes_later_is_found(watching):
-    """CUDA loads the module at its first use, when the relay has long been there."""
+    """CUDA loads the kernel module at its first use, long after the relay has started."""
     there = []
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
@@ -124,8 +124,8 @@ def test_a_driver_that_comes_later_is_found(watching):
 
 
 def test_once_no_rank_lives_the_session_ends_and_the_last_numbers_remain(watching):
-    """The relay stays for a while after its job. A driver that it held open could not be unloaded,
-    nor its GPU be reset or divided.
+    """The relay stays for a while after its job. If it kept the driver open, the driver could not
+    be unloaded, and its GPU could not be reset or partitioned.
     """
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
@@ -165,14 +165,14 @@ def test_an_xid_is_kept_with_its_gpu_and_a_pause_ends_nothing():
 
 
 def test_in_a_container_a_pid_of_the_host_is_nobody_known():
-    """NVML counts as the host does: pid 1 there is not pid 1 here."""
+    """NVML reports pids of the host: pid 1 there is not pid 1 here."""
     assert described(1, own_namespace=True).local is False
     assert described(os.getpid(), own_namespace=True).local is False
     assert described(os.getpid()).local is True
 
 
 def test_of_a_command_only_program_and_script_are_reported():
-    """What follows may be a token, and of another user."""
+    """The arguments may contain a token, and belong to another user."""
     words = (described(os.getpid()).command or "").split()
 
     assert 0 < len(words) <= 3

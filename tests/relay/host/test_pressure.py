@@ -79,7 +79,7 @@ def test_what_a_folder_said_long_ago_is_not_known_any_more():
 
 
 def asked(watch, hello):
-    """The folders that are asked for, by how they are used."""
+    """The folders whose disks are read, by their use."""
     return {one.path: one for one in watch.ask([hello], time.monotonic()).values()}
 
 
@@ -172,7 +172,7 @@ def test_version_one_counts_in_nanoseconds_and_has_minus_one_for_no_limit(group)
 
 
 def test_memory_that_the_kernel_can_drop_is_not_used(tmp_path):
-    """A file that was read once fills any limit."""
+    """Reading a file once fills the page cache up to any limit."""
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("990\n")
     (tmp_path / "memory.stat").write_text("anon 90\ninactive_file 900\n")

@@ -1,6 +1,6 @@
-"""A leaf's clock against its hub's.
+"""A leaf's clock compared with its hub's.
 
-The fastest answer counts, and the error is never smaller than the truth.
+The fastest answer counts, and the stated error is never smaller than the true one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNIX = 1_700_000_000 * SECOND
 def ask(clock, at, offset, there, back, set_by=0):
     """A question at monotonic `at`, to a hub whose clock is `offset` ahead.
 
-    The way there and back takes so long.
+    The round trip takes this long.
     """
     sent = UNIX + at + set_by
     had = UNIX + at + there + offset

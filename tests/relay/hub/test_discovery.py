@@ -1,4 +1,4 @@
-"""Where the hub may be: names become addresses in a thread, and one that hangs holds nobody up."""
+"""Where the hub may be: a thread resolves names, and a name that hangs blocks nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_each_host_is_asked_at_each_port(home):
 def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_ports(
     home, monkeypatch
 ):
-    """A hub is nearly always at its first port, and only so many addresses are asked at once."""
+    """A hub is nearly always at its first port, and only a limited number of addresses is tried at
+    once.
+    """
     hosts = ("node0", "node1", "node2")
 
     def two_each(name, *_arguments, **_more):

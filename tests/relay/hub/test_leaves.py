@@ -1,6 +1,6 @@
 """One hub and the relays of other hosts.
 
-Everything reaches whoever looks at the hub, and orders reach every host.
+Each record reaches the viewers of the hub, and orders reach every host.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def world(home):
 
 @pytest.fixture
 def three(world, agents_count_as_heard):
-    """A hub with rank 0 and two leaves with one rank each, all connected.
+    """A hub with rank 0 and two leaves with one rank each.
 
-    A viewer at the hub has seen that.
+    All are connected, and a viewer at the hub has seen that.
     """
     hosts = [world.host(name) for name in ("aaa", "bbb", "ccc")]
     for number, host in enumerate(hosts):
@@ -115,7 +115,7 @@ def test_the_exit_on_another_host_is_told_at_once(three, world):
 
 
 def test_a_hub_that_comes_last_gets_everything_that_was_said_before(world):
-    """srun starts the steps in any order; rank 0's node may boot slowest."""
+    """srun starts the steps in any order; the node of rank 0 may be the last to boot."""
     leaf = world.host("bbb")
     leaf.rank(1)
     early = leaf.viewer()
@@ -245,9 +245,9 @@ def test_a_signal_to_a_pid_that_no_host_has_is_refused_at_the_hub(three, pid):
 
 
 def stuck_until(hosts, wanted):
-    """Ranks that say that something stands still, until each agent was asked something.
+    """Ranks report a stuck collective until each agent was asked for something.
 
-    What they were asked.
+    Returns what they were asked.
     """
     asked, end = {}, time.monotonic() + DEADLINE_S
     while len(asked) < len(hosts) and time.monotonic() < end:
@@ -285,7 +285,7 @@ def test_waits_that_differ_make_the_hub_ask_all_hosts_for_arrivals(three):
     assert heard(viewer, of_rank(1, Arrivals))[-1][1].request == asked[1]
 
 
-# -- who does not belong
+# -- strangers
 
 
 def test_the_leaf_of_another_job_is_told_so(three, world):
@@ -323,7 +323,7 @@ def test_a_leaf_with_another_key_gets_no_answer_and_harms_nobody(three, world, m
 
 
 def test_the_first_derived_port_may_be_taken(world):
-    """Somebody else's service, or another job, listens there."""
+    """Another service, or another job, listens on the port."""
     from ddtop.relay.hub.topology import derived_ports
 
     ports = derived_ports(world.job)
@@ -370,7 +370,7 @@ def test_a_leaf_that_floods_is_bounded_counted_and_named(three, monkeypatch):
 
 
 def test_only_another_relay_may_speak_for_a_host(three):
-    """A viewer's key does not open what a relay's does."""
+    """A viewer's key does not allow what a relay's key allows."""
     _, viewer = three
     order(viewer, "enlist", "1", "", "x", "y", "3", "", "evil")
 
@@ -378,9 +378,9 @@ def test_only_another_relay_may_speak_for_a_host(three):
 
 
 def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world, monkeypatch):
-    """Started again with the same DDTOP_HUB.
+    """The job was restarted with the same DDTOP_HUB.
 
-    A relay that lingers for five minutes would keep its hub from listening.
+    A relay that lingers for five minutes would keep the new hub from listening.
     """
     monkeypatch.setattr(role, "NAMED_LINGER_S", 0.2)
     with socket.create_server(("", 0)) as free:
@@ -401,9 +401,9 @@ def test_a_port_that_was_named_is_free_for_the_next_job_soon_after_the_end(world
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_slow_hands_on_one_host_make_no_job_of_several(world, monkeypatch, first):
-    """Until both ranks are there nobody can know.
+    """The relay cannot know until both ranks have joined.
 
-    Then the port for other hosts is shut, and the relay is as on any single host.
+    Then it closes the port for other hosts, and is like a relay on any single host.
     """
     monkeypatch.setattr(topology, "GRACE_S", 0.0)
     world.size = 2

@@ -1,4 +1,6 @@
-"""Hosts and hubs that go and come back: everything is there again without a restart of the job."""
+"""Hosts and hubs that disappear and return: all data is available again without a restart of the
+job.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def pair(world):
 
 
 def hellos(viewer):
-    """Until the ranks of both hosts have said Hello; by rank."""
+    """Waits until the ranks of both hosts have sent Hello. Returns the records by rank."""
     return gather(
         viewer,
         lambda _, record: record.rank if isinstance(record, Hello) else None,
@@ -71,7 +73,7 @@ def test_what_a_leaf_could_not_say_meanwhile_is_counted(pair):
 
 
 def test_a_hub_on_another_port_is_found_again(pair, world):
-    """Its port was taken by somebody else while it was away."""
+    """Another program took its port while it was away."""
     hub, _, own = pair
     ports = derived_ports(world.job)
     assert heard(own, connected("bbb"))[-1][1].hub.address == f"127.0.0.1:{ports[0]}"
@@ -110,9 +112,9 @@ def test_a_leaf_that_was_killed_and_followed_by_another_is_the_same_host_to_the_
 
 
 class Wire:
-    """A wire between leaf and hub that can be cut so that nobody is told.
+    """A wire between leaf and hub that can be cut without an error at either end.
 
-    Bytes are swallowed, the connections stay open.
+    Bytes are swallowed, and the connections stay open.
     """
 
     def __init__(self, port):
@@ -127,7 +129,7 @@ class Wire:
             try:
                 one, _ = self._server.accept()
                 if self.cut.is_set():
-                    # It looks as if nobody were there, until the wire is whole again.
+                    # It looks as if no hub were there, until the wire is whole again.
                     one.close()
                     continue
                 other = socket.create_connection(("127.0.0.1", self._to))
@@ -155,7 +157,9 @@ class Wire:
 def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_restart(
     world, monkeypatch
 ):
-    """A pulled cable, a firewall that forgets: both ends still believe in their connection."""
+    """After a pulled cable, or a firewall that has forgotten the connection, both ends still regard
+    it as open.
+    """
     hub = world.host("aaa")
     hub.rank(0)
     viewer = hub.viewer()

@@ -1,4 +1,4 @@
-"""What waits for the hub: in order, bounded, only the newest state of each rank."""
+"""What is queued for the hub: in order, bounded, and only the newest state of each rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state(iteration, rank=0):
 
 
 def sent(outbox, messages=100):
-    """What a hub that takes everything gets: messages of frames."""
+    """The messages of frames that a hub gets which accepts everything."""
     found = []
     outbox.send(lambda batch: (found.append(batch), True)[1], messages)
     return found

@@ -1,4 +1,6 @@
-"""Which reports a hub is sent: all of a small world, of a very large one those that are due."""
+"""Which reports a leaf sends to its hub: all in a small world, and those that are due in a very
+large one.
+"""
 
 from __future__ import annotations
 

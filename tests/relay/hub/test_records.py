@@ -88,7 +88,9 @@ def stage():
     ],
 )
 def test_who_belongs_to_the_job_is_taken_in(stage, words, why):
-    """Of size and meeting point one may be the user's mistake; both are another job."""
+    """Either the size or the meeting point may differ by the user's mistake. If both differ it is
+    another job.
+    """
     answer = stage.enlists(**words)
 
     assert (answer.ok, answer.text) == ((True, "r1") if why is None else (False, why))
@@ -149,7 +151,7 @@ def test_frames_of_a_relay_that_was_not_taken_in_are_dropped_and_counted(stage):
 
 
 def test_whoever_only_beats_is_told_to_ask_first(stage):
-    """This hub follows one that was killed; the leaf's connection went over to it."""
+    """This hub replaces one that was killed, and the leaf's connection has moved to it."""
     stage.hears(Command("beat", arguments=("1", "1", "")))
 
     assert stage.said[-1][1] == Reply("unlisted", ok=False, instance="i1")
@@ -212,7 +214,7 @@ def test_a_flipped_byte_ends_nothing(at, value):
 
 
 def test_facts_that_were_told_before_are_not_told_again(stage):
-    """A leaf that was away for a moment sends all it has."""
+    """A leaf that was disconnected for a moment sends all that it has."""
     stage.enlists()
     ((envelope, data),) = stage.greets()
     stage.keeper.keep(envelope, data, own=False)
@@ -231,8 +233,8 @@ def test_ranks_are_counted_by_their_hellos_and_exits(stage):
 
 
 def test_a_rank_that_is_gone_does_not_live_again_when_its_leaf_tells_everything_again(stage):
-    """Hello and exit of each attempt before are among the facts of a leaf that was away for a
-    moment.
+    """The Hello and exit records of each previous attempt are among the facts of a leaf that was
+    disconnected for a moment.
     """
 
     def tells_all_facts():
@@ -344,7 +346,7 @@ def test_a_flood_stops_at_its_bound_and_the_host_is_named(stage):
 
 
 def test_an_honest_leaf_of_many_ranks_is_no_flood_when_it_returns(stage):
-    """1,000 ranks: all that is known of them comes in the same second."""
+    """1,000 ranks: all their facts arrive in the same second."""
     stage.enlists()
     for rank in range(1000):
         stage.greets(rank + 1, rank)
@@ -362,8 +364,9 @@ def test_a_host_speaks_for_itself_without_a_rank(stage):
 
 
 def in_large_world(stage, *, stuck, unstuck):
-    """One leaf with so many ranks of a world in which ranks report in turns; who is asked after a
-    second."""
+    """One leaf with this many ranks of a world in which ranks report in turns. Returns the ranks
+    that are asked after a second.
+    """
     stage.enlists(world="100000")
     stage.hub.where = Topology(True, True, 100_000, "10.0.0.1:29500")
     for pid in range(stuck + unstuck):

@@ -1,4 +1,6 @@
-"""Which launchers' environments mean several hosts, who is the hub, and where it is looked for."""
+"""Which launchers' environments mean several hosts, which relay is the hub, and where a leaf looks
+for it.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +67,9 @@ def test_a_plain_rank_whose_master_is_elsewhere_is_on_another_host_at_once():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_plain_ranks_beside_their_master_wait_for_the_others_before_they_look_elsewhere(rank):
-    """Started by hand, one pane after the other.
+    """The ranks were started by hand, one pane after the other.
 
-    Four ranks on one host are no job of several hosts.
+    Four ranks on one host are not a job of several hosts.
     """
     soon, late = (where(hello(rank, **MASTER), waited_s=seconds) for seconds in (0.0, GRACE_S))
     whole = where(*(hello(number, **MASTER) for number in range(4)), waited_s=60.0)
@@ -151,7 +153,7 @@ def test_any_name_has_its_ports_and_they_never_change(name):
 
 
 def test_the_port_at_which_the_ranks_meet_is_left_to_them():
-    """The relay of rank 0 may come before its store does."""
+    """The relay of rank 0 may start before its store does."""
     first = derived_ports("train")[0]
 
     assert first not in derived_ports("train", first)

@@ -1,4 +1,5 @@
-"""The leaf's state machine: whom it asks, whom it believes, and when it takes the hub for lost.
+"""The leaf's state machine: which relays it asks, which answers it accepts, and when it regards the
+hub as lost.
 
 Without sockets.
 """
@@ -21,7 +22,7 @@ GREETING = ("train", "r-leaf", "4", "10.0.0.1:29500", "node1")
 
 
 class Ends:
-    """Sockets that keep what is sent; `deaf` places take nothing."""
+    """Sockets that keep what is sent. `deaf` places accept nothing."""
 
     def __init__(self):
         self.places, self.sent, self.deaf, self.closed = (), [], set(), False
@@ -227,7 +228,7 @@ def test_a_hub_that_was_followed_by_another_is_told_everything_again(stage):
 
 
 def test_whoever_belongs_to_a_run_never_joins_another(stage):
-    """The user starts the job again under its old name; half of the old run is still there."""
+    """The user restarts the job under its old name while half of the old run still exists."""
     stage.finds()
     stage.enlists(run="r-hub")
     stage.passes(LOST_S + 1)
@@ -313,7 +314,7 @@ def test_in_a_world_of_100000_ranks_reports_between_two_turns_are_left_out(stage
         stage.link.put(frames.open_envelope(data), data)
         stage.passes(1.5)
 
-    # The test takes no time, so at most one turn of six seconds ends within it.
+    # The clock of the test does not advance, so at most one turn of six seconds ends within it.
     assert 1 <= [kind for _, kind in stage.told()].count("RankState") <= 2
     assert stage.link.hub_link().dropped == 0
 

@@ -1,4 +1,4 @@
-"""Where a candidate is that makes no progress: real processes, read by the real py-spy."""
+"""Where a candidate without progress is: real processes, read by the real py-spy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(stacks, pid, switches=3, state="S", looks=200):
 
 
 def test_the_line_of_a_candidate_that_sleeps_is_read(sleeper):
-    """Rank 3 of a forked start slept in its own code, and nothing but a system call was known."""
+    """Rank 3 of a forked start slept in its own code, and only its system call was known."""
     frames = read(CandidateStacks(), sleeper.pid)
 
     assert [frame.function for frame in frames] == ["fetch_config", "<module>"]

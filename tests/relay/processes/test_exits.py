@@ -1,4 +1,4 @@
-"""How a process ended, read from outside by somebody who is not its parent."""
+"""How a process ended, read by a process that is not its parent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_signal_is_reported(number):
 def test_after_its_parent_has_reaped_it_the_kernel_still_tells_or_it_is_unknown(action):
     """torchrun reaps within microseconds.
 
-    An older kernel then tells nobody, and a guess would be worse.
+    An older kernel then gives no exit code, and a guess would be worse.
     """
     found = ended(action, reap=True)
 

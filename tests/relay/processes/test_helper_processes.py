@@ -80,7 +80,7 @@ def beside():
 
 
 def soon(beside, ranks, wanted):
-    """The first look that finds so many."""
+    """The first look that finds this many processes."""
     for _ in range(500):
         found = beside.look(ranks, time.time_ns())
         if len(found) >= wanted:
@@ -121,7 +121,7 @@ def test_the_exit_code_of_the_program_that_started_the_ranks_is_reported(family,
     beside.look(family.ranks, time.time_ns())
     family.program.stdin.close()
 
-    # The ranks are still watched as ranks; the helper's end is told too.
+    # The ranks are still watched as ranks. The helper's end is reported too.
     (launcher,) = [one for one in soon(beside, (), 2) if one.launcher]
 
     assert (launcher.pid, launcher.code) == (family.program.pid, 5)

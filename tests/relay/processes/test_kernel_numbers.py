@@ -23,7 +23,7 @@ HEADERS = {
 
 
 def kernel_table(machine):
-    """{name of a system call: its number}; numbers that differ by word size are followed."""
+    """{name of a system call: its number}. Numbers that depend on the word size are resolved."""
     header = next((path for path in HEADERS[machine] if path.exists()), None)
     if header is None:
         pytest.skip(f"no kernel headers for {machine} here: apt-get install linux-libc-dev")

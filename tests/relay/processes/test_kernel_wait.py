@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @contextmanager
 def sleeping(program, *words):
-    """A process that runs this; it is ended by its pid."""
+    """A process that runs this code. It is ended by its pid."""
     child = subprocess.Popen(
         [sys.executable, "-c", program, *words],
         stdin=subprocess.PIPE,
@@ -42,7 +42,7 @@ def sleeping(program, *words):
 
 
 def seen(pid, call):
-    """Where it sleeps as soon as the process is in that call."""
+    """The wait, as soon as the process is in that call."""
     for _ in range(2000):
         found = kernel_wait.sleeping_in(pid)
         if found.call in call:
@@ -99,7 +99,7 @@ def test_a_file_lock_and_a_named_pipe_are_reported_with_their_paths(tmp_path):
     ("family", "host", "told"), [("AF_INET", "127.0.0.1", "{}:{}"), ("AF_INET6", "::1", "[{}]:{}")]
 )
 def test_the_server_that_a_socket_leads_to_is_found_by_the_sockets_inode(family, host, told):
-    """A metrics server took the connection and never answered."""
+    """A metrics server accepted the connection and never answered."""
     with socket.socket(getattr(socket, family)) as server:
         server.bind((host, 0))
         server.listen()

@@ -1,4 +1,4 @@
-"""Whether the OOM killer ended a process: its log names the victim, the cgroup only counts."""
+"""Whether the OOM killer ended a process: its log names the victim, the cgroup has only a count."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_with_two_kills_ours_is_found_whatever_the_order():
 def test_without_a_line_the_cgroups_count_tells_and_without_either_nothing_does(
     before, now, log, killed
 ):
-    """A log that may be read and says nothing of a kill is an answer, too."""
+    """A readable log without a kill is an answer too."""
     assert oom.verdict(4801, before, now, log) == (killed, None)
 
 
 def test_a_kill_of_an_hour_ago_is_not_of_now():
-    """Pids are given out again."""
+    """The kernel reuses pids."""
     assert kills(OURS.replace(str(AT_US), str(AT_US - 3600 * 1_000_000))) == ()
 
 
@@ -104,7 +104,7 @@ def test_the_real_log_is_read_at_once_or_not_at_all():
 
 
 def test_a_log_whose_last_line_is_long_past_ends_the_reading(tmp_path, monkeypatch):
-    """A pipe stands for the device: one record a read, then nothing more for now."""
+    """A pipe stands for the device: one record per read, then no more for now."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     os.write(write_end, OURS.encode())

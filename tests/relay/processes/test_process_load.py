@@ -1,4 +1,4 @@
-"""What the host's load does to a process: this test's own."""
+"""The effects of the host's load on a process: this test's own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_of_a_process_that_is_gone_nothing_is_measured():
 
 
 def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
-    """A pool of threads that ends takes its counters out of /proc."""
+    """When a pool of threads ends, its counters disappear from /proc."""
     watch, go_on = process_load.ProcessWatch(), threading.Event()
 
     def compute():

@@ -1,4 +1,4 @@
-"""Who belongs to a job without being one of its ranks."""
+"""Which processes belong to a job without being one of its ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def family():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as one:
-        # The child's own line says that it runs its program; the order of both lines is open.
+        # The child prints a line when it runs its program. The order of both lines is open.
         said = {one.stdout.readline().strip(), one.stdout.readline().strip()}
         yield one.pid, int((said - {"up"}).pop())
         one.communicate()
@@ -63,7 +63,7 @@ def test_two_programs_of_one_shell_have_nothing_in_common(family, monkeypatch):
 def test_a_shell_is_known_by_its_name():
     command = ["/bin/sh", "-c", "echo here; read line; true"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
-        # The kernel gives it its name a moment after it has let us go on.
+        # The kernel sets its name a moment after it has released the parent.
         shell.stdout.readline()
         assert process_tree._starts_anything(shell.pid)
         shell.communicate(b"\n")

@@ -40,7 +40,7 @@ NEEDS_PY_SPY = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def reaped() -> Iterator[None]:
-    """A py-spy that was given up is not waited for; here nothing may be left behind."""
+    """A py-spy that was abandoned is not waited for, and here none may be left behind."""
     yield
     for process in pyspy._unreaped:
         process.wait(20)
@@ -62,7 +62,7 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def answers(process: subprocess.Popen[str]) -> bool:
-    """It goes on: a line that is sent comes back."""
+    """It still runs: it echoes a line."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("still there\n")
@@ -108,9 +108,9 @@ def test_a_process_without_an_agent_is_seen_and_goes_on(target: subprocess.Popen
 
 @NEEDS_PY_SPY
 def test_native_frames_stand_below_the_python_ones(target: subprocess.Popen[str]) -> None:
-    """What C code a rank sits in is the whole point of --native.
+    """The point of --native is to show the C code of a rank.
 
-    Without a symbol the library says it, never an address.
+    Without a symbol the frame has the library's name, never an address.
     """
     main = stacks(PySpy(target.pid, native=True))[0]
 
@@ -124,7 +124,7 @@ def test_native_frames_stand_below_the_python_ones(target: subprocess.Popen[str]
 def test_a_stopped_process_is_read_and_stays_stopped(
     target: subprocess.Popen[str], native: bool
 ) -> None:
-    """Somebody stopped it on purpose; a debugger may be about to look."""
+    """A person stopped it on purpose, and may be about to use a debugger."""
     os.kill(target.pid, signal.SIGSTOP)
     os.waitpid(target.pid, os.WUNTRACED)
 
@@ -187,7 +187,7 @@ def test_without_py_spy_the_sentence_says_what_to_install(
 
 
 def fake(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A py-spy of our own beside a Python of our own."""
+    """A py-spy of this test beside a Python of this test."""
     program = folder / "py-spy"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o700)
@@ -283,7 +283,9 @@ def test_many_threads_and_deep_stacks_are_bounded_and_the_main_one_is_kept() -> 
 
 
 def test_addresses_of_c_code_become_its_library() -> None:
-    """Addresses differ from rank to rank: two ranks in the same wait would never be one class."""
+    """Addresses differ from rank to rank, so two ranks in the same wait would never be one
+    class.
+    """
     library = "/usr/lib/libcuda.so.1"
     names = ["0x7f01", "0x7f02", "cuCtxSynchronize", "0x7f03"]
     frames = [{"name": name, "filename": library, "line": 0, "module": library} for name in names]
@@ -392,7 +394,7 @@ def test_what_is_no_json_has_no_call():
 
 @NEEDS_PY_SPY
 def test_arguments_are_read_without_pausing_the_process(tmp_path):
-    """The whole way, by a module that lies where torch's does."""
+    """End to end, with a module at the path where torch's would be."""
     folder = tmp_path / "torch" / "distributed"
     folder.mkdir(parents=True)
     module = folder / "distributed_c10d.py"

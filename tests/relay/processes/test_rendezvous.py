@@ -1,4 +1,4 @@
-"""The way of a rank to its store, seen from outside: real sockets of real processes."""
+"""The connection of a rank to its store, seen from outside: real sockets of real processes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_process_that_is_gone_has_no_sockets():
     ("address", "local"), [("127.0.0.1", True), ("192.0.2.1", False), ("node0", False), ("", True)]
 )
 def test_an_address_of_this_host_is_local(address, local):
-    """192.0.2.0/24 is for examples only; an empty one is any address of this host."""
+    """192.0.2.0/24 is reserved for examples; an empty address means any address of this host."""
     assert sockets.is_local(address) is local
 
 
@@ -153,11 +153,11 @@ def test_one_try_is_under_way_at_a_time(monkeypatch):
     assert (asked, probe.result("a", 1)) == (["a"], ("open", ()))
 
 
-# -- what the relay says
+# -- what the relay reports
 
 
 def inside(pid, page_since_ns=1, **more):
-    """A rank that has been in init_process_group for long, as its page says."""
+    """A rank that has been in init_process_group for long, by its page."""
     given = {"claim": "env", "launcher_pid": os.getpid()} | more
     hello = Hello("job", "run", 0, 1, 1, 2, "here", pid, registry.start_ticks(pid), **given)
     watched = sample.Watched(hello, -1)
@@ -173,7 +173,7 @@ def env(port, address="127.0.0.1"):
 
 @contextmanager
 def child(program, *words, **variables):
-    """A process that runs this and says a line when it is ready; ended by its pid."""
+    """A process that runs this code and prints a line when it is ready. It is ended by its pid."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | variables,
@@ -230,7 +230,7 @@ def test_nothing_is_looked_at_while_nobody_has_been_inside_for_long(monkeypatch)
 
 
 def end_reads():
-    """A py-spy that was killed is waited for by the next one that starts."""
+    """Wait for each killed py-spy, as the next py-spy that starts would."""
     for process in pyspy._unreaped:
         process.wait()
     pyspy._unreaped.clear()
@@ -262,7 +262,7 @@ def test_a_thread_of_the_parent_that_ends_meanwhile_hides_no_child(monkeypatch):
 
 
 def test_under_a_launcher_only_a_process_with_a_number_is_one(monkeypatch):
-    """torchrun's other children are none of our business; one with RANK whose agent is off is."""
+    """torchrun's other children do not count. A child with RANK whose agent is off does."""
     with child(SLEEPS) as known, child(SLEEPS) as unnumbered:
         monkeypatch.setenv("RANK", "3")
         with child(SLEEPS) as numbered:
@@ -289,7 +289,7 @@ for one in started:
 
 @contextmanager
 def parent(*children_with):
-    """A process with children that sleep, each with these variables; it ends them when it ends."""
+    """A process with children that sleep, each with these variables. It ends them when it ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, SLEEPS, *children_with],
         stdin=subprocess.PIPE,
@@ -308,9 +308,9 @@ def look_at(*ranks):
 
 
 def test_another_program_of_the_same_parent_is_no_candidate():
-    """A shell runs servers too.
+    """A shell starts servers too.
 
-    An unrelated `python -m http.server` was blamed for a rank that came late.
+    An unrelated `python -m http.server` was blamed for a late rank.
     """
     with child(SLEEPS) as known, child("0; " + SLEEPS) as stranger, child(SLEEPS) as sibling:
         found = look_at(inside(known, claim="init")).candidates
@@ -368,7 +368,9 @@ def test_whether_torch_is_loaded_is_read_from_the_maps(tmp_path):
 
 
 def test_only_what_is_no_prompt_may_start_more_ranks(tmp_path):
-    """A shell that runs a script is a launcher; an interactive one says nothing about the job."""
+    """A shell that runs a script is a launcher. An interactive one gives no information about the
+    job.
+    """
     script = tmp_path / "run.sh"
     script.write_text("echo ready; read line\n")
     with child(SLEEPS) as rank:
@@ -413,7 +415,7 @@ def test_no_text_of_an_address_raises(method, port):
 
 
 def test_the_frames_of_a_host_carry_the_ways(home):
-    """A longer tail of the record: an older viewer ignores it."""
+    """The record has more fields at its end, which an older viewer ignores."""
     from ddtop.wire.records import HostState
     from ddtop.wire.rendezvous import Rendezvous
 

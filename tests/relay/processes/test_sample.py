@@ -74,7 +74,7 @@ def test_a_stopped_process_is_seen_as_t(child):
 
 
 def test_a_process_that_becomes_another_program_by_exec_is_seen():
-    """Its pid and its start time stay, so nothing else tells."""
+    """Its pid and its start time stay the same, so only the program's name shows the change."""
     program = "import os, sys; print('up', flush=True); sys.stdin.readline(); "
     program += "os.execvp('sleep', ['sleep', '60'])"
     rank_process = subprocess.Popen(
@@ -86,7 +86,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
         before = sample.look(rank, 0, POLICY).became
         rank_process.stdin.write("\n")
         rank_process.stdin.flush()
-        # exec closes nothing here; the new name is what can be waited for.
+        # exec closes no descriptor here, so the test waits for the new name.
         comm = Path(f"/proc/{rank_process.pid}/comm")
         until = time.monotonic() + 20
         while comm.read_text() != "sleep\n" and time.monotonic() < until:
@@ -101,7 +101,9 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
 
 
 def test_the_work_of_its_children_counts_as_its_own():
-    """Its DataLoader workers decode images while its main thread sleeps: it visibly works."""
+    """Its DataLoader workers decode images while its main thread sleeps, so it counts as
+    working.
+    """
     program = (
         "import os, sys, time\n"
         "child = os.fork()\n"
@@ -127,7 +129,7 @@ def test_the_work_of_its_children_counts_as_its_own():
 
 
 def test_a_pid_that_was_given_to_somebody_else_is_not_watched(child):
-    """The rank died while its Hello was on the way, and its number was given to a browser."""
+    """The rank died while its Hello was in transit, and its pid was reused by a browser."""
     assert sample.watch(hello(child.pid, start_ticks=1), 0) is None
 
 
@@ -139,7 +141,7 @@ def test_a_process_that_is_gone_is_not_watched(child):
 
 
 def killed(program):
-    """A rank that runs this program, killed when it has said that it is up.
+    """A rank that runs this program, killed after it has printed that it is up.
 
     Its children read a line each and end.
     """
@@ -229,8 +231,8 @@ def foreign_paths(victim):
 
 
 def test_a_foreign_page_path_is_never_read_nor_unlinked(victim):
-    """A frame names the file: any process of this user may send one, and it must not make the relay
-    remove others' files.
+    """A frame contains the path of the file. Any process of this user may send one, and it must not
+    make the relay remove other files.
     """
     for text in foreign_paths(victim):
         rank = watched(os.getpid(), page_path=text)
@@ -273,7 +275,7 @@ def test_pages_of_processes_that_are_gone_are_abandoned_and_others_are_not():
 
 
 def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
-    """Every process is asleep somewhere at one instant."""
+    """At any single moment every process may be asleep."""
     rank = watched(child.pid)
     _until_asleep(child.pid)
     first, second = sample.look(rank, 0, POLICY), sample.look(rank, 0, POLICY)
@@ -347,9 +349,9 @@ def test_a_long_collection_and_the_exit_are_read_from_the_state_page():
 
 
 def test_the_count_of_oom_kills_is_compared_with_that_of_a_while_ago(tmp_path):
-    """The worker that was killed an hour ago is not this rank.
+    """A worker that was killed an hour ago is not this rank.
 
-    A kill of a few seconds ago may be.
+    A process that was killed a few seconds ago may be.
     """
     rank = watched(os.getpid())
     rank.memory_events = events = tmp_path / "memory.events"

@@ -33,7 +33,7 @@ WAITS = "import sys; sys.stdin.readline(); sys.exit(3)"
 
 
 class NoLink:
-    """A link of which only the descriptors are asked."""
+    """A link that is only asked for its descriptors."""
 
     def __init__(self):
         self.held = []
@@ -87,7 +87,7 @@ def hello(pid, rank=0, ticks=None, **more):
 
 
 def zombie(child):
-    """The child has ended and nobody has reaped it."""
+    """The child has ended and has not been reaped."""
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -123,7 +123,7 @@ def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(hom
         for child in stage.children:
             child.kill()
             child.wait()
-        # What a viewer that says nothing is worth is tested elsewhere.
+        # Other tests check the case of a viewer that sends nothing.
         stage.server._viewers.forget_silent(time.monotonic() + 3600)
 
         stage.thread.join(DEADLINE_S)
@@ -139,7 +139,7 @@ def test_a_relay_without_pidfds_ends_after_its_ranks_and_the_job_is_not_live(hom
 def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_the_relay_ends(
     home, children, monkeypatch
 ):
-    """Nobody saw its end: the job stayed live for hours."""
+    """No relay saw its end, so the job stayed live for hours."""
     stage = Stage(home, linger_s=0.1, policy=replace(POLICY, exit_unseen_s=0.2))
     try:
         gone, from_it = process_with_link(registry.socket_path("train", "r1"), WAITS)
@@ -171,7 +171,7 @@ def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_
 
 
 def test_a_rank_whose_process_cannot_be_seen_lives_while_it_is_heard(ranks, children):
-    """/proc may hide it: what it says is better evidence."""
+    """/proc may hide the process. Its own report is better evidence."""
     gone = children()
     said = hello(gone.pid)
     gone.communicate("\n")
@@ -187,12 +187,12 @@ def test_a_rank_whose_process_cannot_be_seen_lives_while_it_is_heard(ranks, chil
 
     assert one.hello is said
     assert len(ranks) == 0
-    # When it was heard last, not when it was missed.
+    # The time when it was last heard, not when it was missed.
     assert abs(time.time_ns() - at - (POLICY.exit_unseen_s + 0.5) * 1e9) < 0.4e9
 
 
 def test_a_rank_is_not_gone_where_proc_cannot_be_read(ranks, children, monkeypatch, no_pidfd):
-    """At the limit of descriptors nothing can be opened: that says nothing of the ranks."""
+    """At the limit of descriptors no file can be opened. That proves nothing about the ranks."""
     child = children()
     ranks.greet(hello(child.pid))
 
@@ -311,7 +311,7 @@ def sealed(record, rank, pid):
 
 
 def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_next(home, children):
-    """Its predecessor told of one end; the other rank ended when nobody looked."""
+    """Its predecessor reported one end. The other rank ended while no relay was there."""
     told, missed, left = children(), children(), children()
     hellos = [hello(child.pid, rank) for rank, child in enumerate((told, missed, left))]
     for child in (told, missed):

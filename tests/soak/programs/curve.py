@@ -20,7 +20,7 @@ PAUSE_S = 0.4
 
 
 def is_over(end: float) -> bool:
-    """Whether rank 0 finds that it is: the same answer on all."""
+    """Rank 0 decides, and all ranks get the same answer."""
     over = torch.tensor([float(dist.get_rank() == 0 and time.monotonic() > end)])
     dist.all_reduce(over)
     return bool(over)
