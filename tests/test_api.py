@@ -1,4 +1,4 @@
-"""ddtop for programs: `from ddtop import watch`, against a real relay."""
+"""ddtop as a library: `from ddtop import watch`, against a real relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about the code itself: who may import whom, and how large things may become."""
+"""Rules about the code itself: which room may import which, and how large things may become."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def trees():
 
 
 def test_every_import_contract_holds(capsys):
-    """The agent grew an import of the model once, and with it 30 ms in every Python start."""
+    """The agent once gained an import of the model, and with it 30 ms in every Python start."""
     linter = pytest.importorskip("importlinter.cli")
 
     status = linter.lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
@@ -40,7 +40,7 @@ def test_no_modules_import_each_other_in_a_circle():
     }
 
     assert sum(map(len, imports.values())) > len(known)
-    # Raises CycleError with the modules of the circle.
+    # Raises CycleError with the modules of the cycle.
     graphlib.TopologicalSorter(imports).prepare()
 
 
@@ -99,7 +99,7 @@ def test_every_module_says_what_it_knows():
 
 
 def test_torch_and_pynvml_are_met_inside_functions_only():
-    """They belong to the watched job: a viewer on a login node has neither."""
+    """Both belong to the watched job. A viewer on a login node has neither."""
     found = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path, tree in trees()
@@ -141,9 +141,7 @@ def test_the_start_up_line_is_one_line_and_catches_everything():
 
 
 def test_viewer_and_present_load_no_screen():
-    """An exporter, a bot or a notebook needs these two rooms, and may run where Textual is not
-    installed.
-    """
+    """An exporter, a bot or a notebook needs these two rooms, and may run without Textual."""
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in MODULES
@@ -163,7 +161,7 @@ def test_viewer_and_present_load_no_screen():
 
 
 def test_no_test_imports_from_a_test_module():
-    """What two of them need stands in a module of its own: a module of tests is for pytest
+    """What two test modules need belongs in a module of its own: a module of tests is for pytest
     alone.
     """
     found = {

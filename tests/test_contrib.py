@@ -1,4 +1,6 @@
-"""What contrib/ ships agrees with the project, and is at least readable by what it is for."""
+"""The files of contrib/ agree with the project, and the programs that they are for can read
+them.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def test_the_task_prolog_leaves_what_a_job_has_chosen(given, said):
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_the_unit_of_the_watcher_is_one_of_systemds(tmp_path):
-    """It also looks whether the command is there, below the home of the user."""
+    """The script also checks that the command exists, below the home of the user."""
     command = tmp_path / ".local/bin/ddtop"
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\n")
@@ -88,7 +90,7 @@ def test_the_unit_of_the_watcher_is_one_of_systemds(tmp_path):
 
 
 def dashboard():
-    """The Grafana dashboard, and what its panels ask of Prometheus."""
+    """The Grafana dashboard, and the queries of its panels."""
     found = json.loads((CONTRIB / "grafana/ddtop.json").read_text())
     return found, [target["expr"] for panel in found["panels"] for target in panel["targets"]]
 

@@ -1,4 +1,4 @@
-"""The documents: what is generated is current, what is named exists, and every page can be
+"""The documents: generated pages are current, names in the text exist, and every page can be
 reached.
 """
 
@@ -28,14 +28,14 @@ _FILE = re.compile(r"`((?:ddtop|tests|docs)/[\w/.-]+\.\w+)(?::\d+)?`")
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_says_what_the_code_says(name):
-    """A table that somebody has to keep up by hand is wrong a month later."""
+    """A table that people have to maintain by hand is wrong a month later."""
     committed = (DOCS / name).read_text(encoding="utf-8")
 
     assert committed == PAGES[name](), f"docs/{name} is stale: python -m docs.generate"
 
 
 def test_the_generator_needs_neither_torch_nor_the_screen():
-    """The documents are built where nobody trains and nobody looks."""
+    """The documents are built on machines without a training and without a screen."""
     code = (
         "import sys, docs.generate as g; [made() for made in g.PAGES.values()]; print({'torch',"
         " 'textual'} & set(sys.modules))"
@@ -48,7 +48,7 @@ def test_the_generator_needs_neither_torch_nor_the_screen():
 
 
 def test_every_variable_that_the_code_names_is_in_the_table():
-    """Somebody reads one more variable and tells nobody."""
+    """A new variable is easily added without a line in the table."""
     named = {name for path in PACKAGE.rglob("*.py") for name in _VARIABLE.findall(path.read_text())}
     named |= set(_VARIABLE.findall((PACKAGE / "agent" / "ddtop.pth").read_text()))
 
@@ -56,8 +56,8 @@ def test_every_variable_that_the_code_names_is_in_the_table():
 
 
 def test_json_has_the_described_keys_and_types():
-    """Scripts rely on the table: a key that is not in it is no promise, and one that is must be
-    there.
+    """Scripts rely on the table: a key that is missing there is not promised, and a key that is
+    there must exist.
     """
     seen, found = set(), set()
     for schema, document in json_schema.documents():
@@ -69,7 +69,7 @@ def test_json_has_the_described_keys_and_types():
 
 
 def test_a_list_of_jobs_has_the_described_keys_and_types(monkeypatch):
-    """It is made from job files, which simulated jobs do not have."""
+    """The document is made from job files, which simulated jobs do not have."""
     from ddtop import registry
     from ddtop.cli.job_list import jobs_json
 
@@ -117,7 +117,7 @@ def test_a_decision_page_is_short_and_has_the_known_sections(path):
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_file_that_a_page_names_exists(path):
-    """A page that leads to a file which was moved sends its reader away."""
+    """A link to a file that was moved leads its reader nowhere."""
     named = {
         found for found in _FILE.findall(path.read_text(encoding="utf-8")) if "NNN" not in found
     }
@@ -127,7 +127,7 @@ def test_every_file_that_a_page_names_exists(path):
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_command_line_that_a_page_shows_is_understood(path):
-    """A reader copies it."""
+    """Readers copy it."""
     wrong = [line for line in commands_in(path.read_text(encoding="utf-8")) if not understood(line)]
 
     assert wrong == []
@@ -136,7 +136,7 @@ def test_every_command_line_that_a_page_shows_is_understood(path):
 def commands_in(text):
     """What follows `ddtop` in the blocks of shell commands, up to the end of that command."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    # What is quoted or substituted is another command.
+    # Quoted or substituted text is another command.
     blocks = [re.sub(r"'[^']*'|\"[^\"]*\"|\$\([^)]*\)", "WORD", block) for block in blocks]
     lines = [
         line.partition("  #")[0]
@@ -152,7 +152,7 @@ def commands_in(text):
 
 
 def understood(line):
-    """The command exists, and so do its options."""
+    """The command and its options exist."""
     words = line.split()
     named = bool(words) and not words[0].startswith("-")
     if named and words[0] not in cli.commands:
@@ -182,7 +182,7 @@ def test_a_command_line_with_an_unknown_option_is_found():
 
 
 def test_pictures_load_nothing_from_elsewhere():
-    """Whoever reads this behind a firewall waits for a font that never comes."""
+    """A reader behind a firewall would wait for a font that never comes."""
     remote = re.compile(r"url\(\"?https?:|@import|<script")
 
     assert [
@@ -215,7 +215,7 @@ def test_pictures_load_nothing_from_elsewhere():
     ],
 )
 def test_what_a_site_loads_from_elsewhere_is_found(name, text, expected):
-    """A link that a person follows is not loaded."""
+    """A link that a person follows is not loaded with the page."""
     assert offline.remote_of(name, text) == expected
 
 
@@ -227,7 +227,7 @@ def test_the_architecture_is_read_in_ten_minutes():
 
 
 def test_each_trip_through_the_code_has_at_most_twelve_stations():
-    """Each station begins with its file."""
+    """Each stage of the walk begins with its file."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     trips = {
         head: re.findall(r"^\d+\. `(ddtop/[\w/]+\.py)`", body, re.MULTILINE)

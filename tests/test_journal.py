@@ -1,5 +1,5 @@
-"""Frames in a file and back: whatever happened to the file, every whole frame before the damage
-is there.
+"""Frames in a file and back: however the file was damaged, every whole frame before the damage is
+read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def bytes_of(tmp_path, frames=FRAMES):
 
 
 def bounds(frames):
-    """End of each frame behind the head."""
+    """The offset of the end of each frame after the header."""
     ends, at = [], 0
     for frame in frames:
         at += 8 + len(frame)
@@ -54,8 +54,8 @@ def test_a_second_write_replaces_the_first_whole(tmp_path):
 
 
 def test_a_write_that_fails_leaves_the_old_journal_and_nothing_else(tmp_path):
-    """The disk was full at the very end: the last state of an hour ago is better than half of
-    one.
+    """The disk was full at the very end. The last state of an hour ago is better than half of a
+    newer one.
     """
     journal.write(tmp_path / "job.last", FRAMES)
 
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path):
 
 @pytest.mark.parametrize("what", ["folder", "pipe", "loop", "name"])
 def test_what_is_no_file_is_refused_and_does_not_block(tmp_path, what):
-    """Somebody types the folder instead of the file; opening a pipe would wait for a writer for
+    """A person types the folder instead of the file. Opening a pipe would wait for a writer for
     ever.
     """
     path = tmp_path / ("x" * (300 if what == "name" else 1))
@@ -157,7 +157,7 @@ def test_a_file_that_may_not_be_read_is_refused_with_the_reason(tmp_path):
 
 
 def test_zeros_are_damage_and_not_a_million_empty_frames(tmp_path):
-    """What ext4 leaves of a file that was being written when the power went."""
+    """The content that ext4 leaves of a file that was being written when the power failed."""
     journal.write(tmp_path / "x", FRAMES)
     with (tmp_path / "x").open("ab") as file:
         size = file.tell()
@@ -168,7 +168,7 @@ def test_zeros_are_damage_and_not_a_million_empty_frames(tmp_path):
     )
 
 
-# -- the black box
+# -- the journal of a relay
 
 
 FACTS = (b"hello of rank 0", b"hello of rank 1")
@@ -218,7 +218,7 @@ def test_what_was_carried_over_is_read_once(tmp_path):
 
 @pytest.mark.parametrize("lost", ["newer", "older"])
 def test_one_half_alone_is_read(tmp_path, lost):
-    """Killed between the two renames there is no newer half."""
+    """If the relay is killed between the two renames there is no newer half."""
     path = tmp_path / "x.journal"
     box = journal.Journal(path, 16 << 10, lambda: FACTS)
     write_in_batches(box, numbered(150))
@@ -244,7 +244,7 @@ def test_a_world_whose_facts_are_larger_than_the_box_does_not_burst_it(tmp_path)
 
 
 def test_a_box_that_is_opened_again_goes_on_behind_the_last_whole_frame(tmp_path):
-    """A relay that was killed in the middle of a write; the one after it writes on."""
+    """A relay was killed in the middle of a write, and the next relay continues the file."""
     path = tmp_path / "x.journal"
     first = journal.Journal(path, 1 << 20, lambda: FACTS)
     first.append(numbered(3))
@@ -265,7 +265,7 @@ def test_a_box_that_is_opened_again_goes_on_behind_the_last_whole_frame(tmp_path
     [b"not a journal", b"", b"ddtop journal 2\n", journal.HEAD + b"\x01\x00\x00\x00badcx"],
 )
 def test_a_file_that_cannot_be_continued_is_put_aside(tmp_path, content):
-    """Damage in the middle: what comes behind it could not be read."""
+    """The file is damaged in the middle, and nothing after the damage can be read."""
     path = tmp_path / "x.journal"
     path.write_bytes(content)
     box = journal.Journal(path, 1 << 20, lambda: FACTS)
@@ -325,7 +325,7 @@ def test_nothing_to_read_at_all_is_said_of_the_newer_half(tmp_path):
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    """Both halves of a small box, whole."""
+    """Both halves of a small journal, whole."""
     path = tmp_path_factory.mktemp("box") / "x.journal"
     box = journal.Journal(path, 4 << 10, lambda: FACTS)
     write_in_batches(box, numbered(30), of=4)

@@ -1,4 +1,6 @@
-"""A training environment has no package of the viewer: what runs there does not miss them."""
+"""A training environment has no package of the viewer, and the programs that run there do not need
+one.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def test_what_another_package_misses_is_not_taken_for_the_viewer():
 
 
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(monkeypatch):
-    """A viewer that was told to end in its first half second wrote a page of import frames."""
+    """A viewer that was ended in its first half second printed a page of import frames."""
 
     class Slow(types.ModuleType):
         def __getattr__(self, name: str) -> object:

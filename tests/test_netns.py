@@ -1,4 +1,4 @@
-"""The hosts and the wire of the tests are what they say, and nothing of them stays."""
+"""The hosts and the wire of the tests behave as documented, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def net(tmp_path):
 
 
 def say(net, *words):
-    """Datagrams from node0 to node1; when the last one was about to be sent."""
+    """Sends datagrams from node0 to node1. Returns when the last one was about to be sent."""
     process = net["node0"].start_command(
         [sys.executable, "-S", "-c", SAYS, " ".join(map(str, words))]
     )
@@ -66,7 +66,7 @@ def say(net, *words):
 
 
 def listen(net):
-    """Somebody on node1 who hears, from now on."""
+    """A listener on node1, from now on."""
     hears = net["node1"].start_command([sys.executable, "-S", "-c", HEARS])
     net["node1"].until(
         lambda: say(net, "hello") and (net["node1"].folder / "heard").exists(),
@@ -77,7 +77,7 @@ def listen(net):
 
 
 def heard(net, hears):
-    """What it has heard until "end": (number, when)."""
+    """What it has received until "end": (number, when)."""
     say(net, "end")
     assert net["node1"].done(hears) == 0
     return json.loads(net["node1"].output(hears)[0])
@@ -135,7 +135,7 @@ def test_a_link_that_is_down_is_up_again(net):
     net["node1"].link("down")
     say(net, 1)
     net["node1"].link("up")
-    # The way is there when it is: the kernel asks for the neighbour first.
+    # The first datagram only makes the kernel look up its neighbour.
     net["node1"].until(
         lambda: say(net, "hello") and say(net, 2) and net.cable("node1")[0], 10, "a carried frame"
     )

@@ -1,4 +1,4 @@
-"""Text, relay and viewer follow the policy that they are given, as the rules do.
+"""Text, relay and viewer follow the policy that is passed in, as the rules do.
 
 The rules have tests of their own: tests/diagnosis/test_policy.py. So does the agent, which has
 limits: tests/agent/test_limits.py.
@@ -68,7 +68,7 @@ HANG, VERDICT = builders.hang()
 
 
 def with_(**changes):
-    """Another policy than that of the commands."""
+    """A policy that differs from that of the commands."""
     return replace(POLICY, **changes)
 
 
@@ -83,7 +83,7 @@ def modules_that_import(name):
 
 @pytest.mark.parametrize(("name", "allowed"), [("POLICY", EDGES), ("chosen", STARTS)])
 def test_only_programs_choose_the_policy(name, allowed):
-    """A program that embeds ddtop, or a test, may judge by other limits."""
+    """A program that embeds ddtop, or a test, may judge by other thresholds."""
     found = modules_that_import(name)
 
     assert found
@@ -123,7 +123,7 @@ def test_no_threshold_of_model_diagnosis_and_present_is_outside_the_policy():
 
 
 def test_model_and_diagnosis_compare_with_no_bare_fraction():
-    """A fraction in the middle of a function judges as well as a constant does."""
+    """A number in the middle of a function is as much a threshold as a constant is."""
     found = {
         f"{path.stem}: {ast.unparse(node)}"
         for room in ("model", "diagnosis")
@@ -140,7 +140,7 @@ def test_model_and_diagnosis_compare_with_no_bare_fraction():
 
 @functools.cache
 def rooms_that_read():
-    """For each threshold the rooms in which it is read."""
+    """For each threshold, the rooms that read it."""
     found = {}
     for path in ROOM.rglob("*.py"):
         for name in re.findall(r"(?:policy|chosen\(\))\.(\w+)", path.read_text()):
@@ -153,7 +153,7 @@ def test_each_threshold_is_read_somewhere():
 
 
 def test_the_config_file_refuses_just_what_only_a_relay_judges_by():
-    """A viewer that changed such a threshold would see no difference."""
+    """If a viewer changed such a threshold, it would see no difference."""
     of_relay = {one.name for one in fields(Policy) if rooms_that_read()[one.name] == {"relay"}}
 
     assert {one.name for one in fields(Policy) if one.name.startswith(OF_THE_RELAY)} == of_relay
@@ -251,8 +251,9 @@ def test_the_policy_says_how_often_the_relay_asks_for_arrivals(changes, spans, a
 
 
 def is_stuck(policy, silent_s=0):
-    """Whether NCCL's RAS service counts the job as stuck that an agent has named for 5 s, and not
-    for `silent_s` since."""
+    """Whether the reader of NCCL's RAS service counts the job as stuck. An agent has reported that
+    for 5 s, and then not for `silent_s`.
+    """
     ras = Ras(policy)
     for second in range(5 + silent_s):
         if second < 5:
@@ -269,8 +270,9 @@ def test_the_policy_says_when_nccl_is_asked():
 
 
 def dumps_asked(policy, pause_s=0):
-    """How often a relay asks for stacks by itself while two collectives are stuck for a minute,
-    with `pause_s` between two reports of them."""
+    """How often a relay requests stacks by itself while two collectives are stuck for a minute,
+    with `pause_s` between two reports of them.
+    """
     trigger = DumpTrigger(policy, True)
     found = 0
     for second in range(60):
@@ -427,7 +429,9 @@ def test_the_policy_says_when_a_finding_may_clear_after_a_relay_is_heard_again()
 
 
 def slower(policy):
-    """What the strip says of a job that became slower after 100 s, and again four minutes ago."""
+    """The text of the strip for a job that became slower after 100 s, and again four minutes
+    ago.
+    """
     base = builders.healthy(2)
     history, now = JobHistory(policy), base.time_unix_ns
     for before in range(900, -1, -2):
@@ -491,7 +495,7 @@ def test_the_policy_says_how_long_a_parent_waits_for_the_relay(monkeypatch):
 
 def test_the_policy_says_which_clocks_are_the_same(monkeypatch):
     def offset_s(policy):
-        """By how much the clock of a job is ahead that differs by five seconds."""
+        """How far the clock of a job is ahead that differs by five seconds."""
         monkeypatch.setattr(thresholds, "_chosen", policy)
         follower = Follower("train", clock=lambda: 100 * SECOND)
         for record in (HostState("node1", 1, 0.0), Reply("live"), HostState("node1", 1, 0.0)):

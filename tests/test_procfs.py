@@ -1,4 +1,4 @@
-"""What one read of /proc/PID/stat says."""
+"""The fields that one read of /proc/PID/stat gives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_fields_begin_with_the_state_and_the_parent():
 
 
 def test_a_program_may_have_blanks_and_parentheses_in_its_name(tmp_path):
-    """A name like `a) R 1 (b` must not look like fields."""
+    """A name like `a) R 1 (b` must not be parsed as fields."""
     program = tmp_path / "a) R 1 (b"
     shutil.copy(shutil.which("cat"), program)
     process = subprocess.Popen([program], stdin=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Secrets never leave the rank, and what is none stays readable."""
+"""Secrets never leave the rank, and text that is not secret stays readable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = ["{}", "failed with {} at once", "x = load({})  # {}", 'error: "{}"']
 
 
 def seen(core: str, shown: str) -> bool:
-    """Whether the secret, or a part of it that helps, can be read."""
+    """Whether the secret, or a useful part of it, can be read."""
     return core in shown or core[:10] in shown or core[-8:] in shown
 
 
@@ -42,7 +42,7 @@ def test_no_planted_secret_passes_through_a_text(place):
 
 
 def test_no_planted_secret_passes_through_a_command_line():
-    """What stands around it does: a report without the program's options helps nobody."""
+    """The text around the secret stays: a report without the program's options helps nobody."""
     wrong = []
     for kind, text, core in planted.secrets():
         words = text.split(" ") if text.startswith("-") and "BEGIN" not in text else [text]
@@ -100,7 +100,7 @@ def test_what_is_no_secret_stays_on_the_command_line():
 
 
 def test_a_text_that_is_cut_shows_no_half_of_a_secret():
-    """A token that the first cut goes through has lost its shape."""
+    """A token that the first cut splits has lost its shape."""
     text = (
         "x" * 10
         + " "

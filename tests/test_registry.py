@@ -1,5 +1,5 @@
-"""The state folder, the runtime folder and the key: private, ours, and robust against what else
-lies there.
+"""The state folder, the runtime folder and the key: private, the user's own, and robust against
+foreign files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def mode_of(path):
 
 
 def test_state_and_runtime_folders_are_made_private(home):
-    """A login node is shared: who may read the state folder has the key to all of a user's jobs."""
+    """A login node is shared. A user who can read the state folder has the key to all of its
+    owner's jobs.
+    """
     os.umask(0)
     try:
         paths = registry.state_dir(), registry.runtime_dir()
@@ -59,8 +61,8 @@ def test_without_a_setting_the_state_is_where_xdg_says(home, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("variable", ["DDTOP_STATE", "DDTOP_RUNTIME"])
 def test_a_symlink_in_the_folders_place_is_refused(home, monkeypatch, tmp_path, variable):
-    """/tmp is everybody's: another user can put a link there before us, and would get our
-    sockets.
+    """Every user can write to /tmp. Another user can create a link there before ddtop does, and
+    would get its sockets.
     """
     elsewhere, link = tmp_path / "elsewhere", tmp_path / "link"
     elsewhere.mkdir()
@@ -98,9 +100,7 @@ def test_a_folder_that_cannot_be_written_is_refused(home):
 
 
 def test_a_socket_path_that_is_too_long_is_refused_with_the_next_step(home, monkeypatch, tmp_path):
-    """Linux cuts it at 107 bytes, and zmq's own words for that name neither the path nor the
-    limit.
-    """
+    """Linux cuts the path at 107 bytes, and zmq's message names neither the path nor the limit."""
     monkeypatch.setenv("DDTOP_RUNTIME", str(tmp_path / ("x" * 100)))
 
     with pytest.raises(
@@ -155,8 +155,8 @@ def test_the_key_is_made_once_and_private(home):
 
 
 def test_the_key_is_the_same_for_all_who_race_for_it(home):
-    """Eight ranks start at once on a fresh home; two keys would be two jobs that refuse each
-    other's viewers.
+    """Eight ranks start at once on a fresh home. With two keys, the viewers of one job would be
+    refused by another.
     """
     barrier, found = threading.Barrier(8), []
 
@@ -264,7 +264,7 @@ def test_entries_come_newest_first(home):
     ],
 )
 def test_a_file_that_is_no_job_file_of_ours_is_passed_over(home, data):
-    """A full disk cut it, an editor left a backup, a later version wrote another schema."""
+    """A full disk truncated it, an editor left a backup, a later version wrote another schema."""
     registry.write_entry(entry("good"))
     (home.state / "bad.json").write_bytes(data)
 
@@ -310,12 +310,12 @@ def test_random_bytes_in_a_job_file_are_passed_over(tmp_path_factory, data):
     ],
 )
 def test_a_job_of_another_host_lives_by_its_heartbeat(more, live, reachable):
-    """A crashed node's job must not be "live" for ever."""
+    """The job of a crashed node must not be "live" for ever."""
     assert (entry(**more).live(NOW), entry(**more).reachable(NOW)) == (live, reachable)
 
 
 def test_on_this_host_the_relays_process_must_live_and_be_the_same():
-    """Its pid belongs to somebody else by now."""
+    """Its pid belongs to another process by now."""
     mine = {"sender": registry.host_identity(), "relay_pid": os.getpid()}
     ticks = registry.start_ticks(os.getpid())
 
@@ -334,7 +334,7 @@ def test_start_ticks_tell_a_process_that_is_gone():
 
 
 def test_a_process_name_with_blanks_and_parentheses_is_no_trap():
-    """`:-) 0 0 (train` is a legal name: fields are counted from the last parenthesis."""
+    """`:-) 0 0 (train` is a legal process name: fields are counted from the last parenthesis."""
     program = (
         "import ctypes, sys; ctypes.CDLL(None).prctl(15, b') R 1 (x y', 0, 0, 0); print('up',"
         " flush=True); sys.stdin.read()"

@@ -1,4 +1,4 @@
-"""Which job a name means."""
+"""Which job a name refers to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_ambiguous_name_lists_the_jobs(home, name):
 def test_a_run_that_has_one_name_on_all_hosts_is_that_of_the_host_that_is_meant_else_of_its_hub(
     home,
 ):
-    """Open MPI's namespace, srun's step. The newest file says nothing."""
+    """Open MPI's namespace, srun's step. The newest file has no meaning here."""
     for sender, role, started in (
         ("a" * 12, "hub", 1),
         ("b" * 12, "leaf", 2),

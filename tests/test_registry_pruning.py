@@ -1,4 +1,4 @@
-"""What of ended jobs is removed, and what never is."""
+"""Which files of ended jobs are removed, and which never are."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_only_the_oldest_ended_jobs_are_pruned(home):
 
 
 def test_the_hosts_of_one_job_do_not_push_out_the_jobs_before_it(home):
-    """A folder shared by all hosts has a job file of each: a job on a hundred of them is one
-    job.
+    """A folder that all hosts share has a job file of each host. A job on a hundred hosts counts as
+    one.
     """
     for number in range(5):
         registry.write_entry(
@@ -83,7 +83,7 @@ def test_a_job_that_ended_two_weeks_ago_goes_with_all_its_files(home):
 
 
 def test_journals_that_are_too_large_together_go_oldest_first_and_never_a_living_one(home):
-    """A home has a quota: the black boxes of a month of jobs must not fill it."""
+    """A home folder has a quota. The journals of a month of jobs must not fill it."""
     size = registry.JOURNALS_BYTES_MAX // 8 - 4096
     alive = write_files("alive", size, ended_unix_ns=None, heartbeat_unix_ns=NOW, started_unix_ns=0)
     ended = [
@@ -99,7 +99,7 @@ def test_journals_that_are_too_large_together_go_oldest_first_and_never_a_living
 
 
 def test_the_journals_of_a_job_on_many_hosts_do_not_make_the_jobs_before_it_go(home):
-    """Thirty hosts that share a home have thirty black boxes there, all of them in use."""
+    """Thirty hosts that share a home folder have thirty journals there, all of them in use."""
     size = registry.JOURNALS_BYTES_MAX // 8
     living = {"ended_unix_ns": None, "heartbeat_unix_ns": NOW}
     for number in range(8):
@@ -125,7 +125,7 @@ def test_a_job_that_ended_but_whose_relay_still_answers_is_kept(home):
 
 
 def test_journals_without_a_job_file_go_when_they_are_old(home):
-    """Somebody removed the job file by hand, or its relay never came to write one."""
+    """A person removed the job file by hand, or its relay ended before it wrote one."""
     old = write_files("old", modified_unix_ns=NOW - 15 * 86400 * S)
     fresh = write_files("fresh", modified_unix_ns=NOW - 86400 * S)
     old[0].unlink()
@@ -152,7 +152,9 @@ def test_what_a_killed_relay_had_not_yet_renamed_goes_and_what_is_not_ours_stays
 
 
 def test_a_job_of_another_boot_is_found_under_its_own_name(home):
-    """After a reboot this host has another identity: its old jobs could not be pruned any more."""
+    """After a reboot this host has another identity, so its old jobs could not be removed any
+    more.
+    """
     one = entry(sender="beforeboot01")
     registry.write_entry(one)
 

@@ -31,7 +31,7 @@ NO_CAP = {key: value for key, value in os.environ.items() if not key.startswith(
 
 
 class UntrueError(Exception):
-    """A claim that does not hold; the text says which."""
+    """A claim that does not hold. The text has the claim."""
 
 
 def said(*command: str | Path, code: int = 0, **more: str) -> str:

@@ -1,5 +1,4 @@
-"""Jobs to look at: a healthy one, one that stands still, and the source that shows them to the
-app."""
+"""Jobs to look at: a healthy one, one that hangs, and the source that shows them to the app."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def collective(seq: int, state: str = "started") -> Collective:
 
 
 def healthy_rank(number: int, world_size: int = 8) -> RankFacts:
-    """One rank of a job that is well; the numbers differ a little from rank to rank."""
+    """One rank of a healthy job. The numbers differ a little from rank to rank."""
     in_backward = number % 3 == 0
     return RankFacts(
         rank=number,
@@ -138,7 +137,7 @@ def healthy_rank(number: int, world_size: int = 8) -> RankFacts:
 
 
 def healthy(world_size: int = 8) -> Snapshot:
-    """A job that is well."""
+    """A healthy job."""
     ranks = tuple(healthy_rank(number, world_size) for number in range(world_size))
     hosts = sorted({rank.host or "" for rank in ranks})
     return Snapshot(
@@ -165,7 +164,7 @@ def calm(snapshot: Snapshot) -> Verdict:
 
 
 def hang(world_size: int = 8, culprit: int = 5) -> tuple[Snapshot, Verdict]:
-    """Rank `culprit` waits for its DataLoader for 31 s, the others wait for it."""
+    """Rank `culprit` has waited 31 s for its DataLoader, and the others wait for that rank."""
     since = NOW - 31 * SECOND
     snapshot = healthy(world_size)
     others = tuple(number for number in range(world_size) if number != culprit)
@@ -191,7 +190,7 @@ def hang(world_size: int = 8, culprit: int = 5) -> tuple[Snapshot, Verdict]:
 
 
 def straggling(world_size: int = 8, slow: int = 3) -> tuple[Snapshot, Verdict]:
-    """Rank `slow` is always last: the others wait for it in every step."""
+    """Rank `slow` is a straggler: the others wait for it in every step."""
     snapshot = healthy(world_size)
     late = replace(
         snapshot.ranks[slow],
@@ -326,7 +325,7 @@ def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
 
 
 def starting_up() -> tuple[Snapshot, Verdict]:
-    """Three of four ranks wait in init_process_group for one that never came."""
+    """Three of four ranks wait in init_process_group for one that never joined."""
     since = NOW - 14 * SECOND
     here = tuple(
         RankFacts(
@@ -414,7 +413,7 @@ EMPTY = Look(None, Verdict("ok", (), ""), None, None)
 
 @dataclass
 class FakeSource:
-    """Shows what it is told to; counts what it is asked."""
+    """A source that shows what the test sets, and counts its requests."""
 
     shown: Look
     intervals: list[float] = field(default_factory=list)
@@ -447,5 +446,5 @@ class FakeSource:
 
 
 def live(snapshot: Snapshot, verdict: Verdict | None = None) -> FakeSource:
-    """A source in good contact."""
+    """A source with good contact."""
     return FakeSource(Look(snapshot, verdict if verdict is not None else calm(snapshot)))

@@ -1,4 +1,4 @@
-"""Other values of what is frozen."""
+"""Copies of frozen objects with some fields changed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def contrast(one: Color | None, other: Color | None) -> float:
 
 
 def seen_by(colour: RGB, blindness: str) -> RGB:
-    """What somebody with this colour blindness sees instead."""
+    """The colour that a person with this colour blindness sees."""
     rows = BLIND[blindness]
     red, green, blue = (
         min(max(sum(part * value for part, value in zip(row, colour, strict=True)), 0.0), 1.0)
@@ -72,5 +72,5 @@ def lab(colour: RGB) -> RGB:
 
 
 def difference(one: RGB, other: RGB) -> float:
-    """Distance in L*a*b*: 2 is just seen side by side, 10 at a glance."""
+    """Distance in L*a*b*: 2 is just visible side by side, 10 at a glance."""
     return float(sum((a - b) ** 2 for a, b in zip(lab(one), lab(other), strict=True)) ** 0.5)

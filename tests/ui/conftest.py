@@ -1,4 +1,4 @@
-"""All tests here see one time zone and one terminal."""
+"""All tests here use one time zone and one terminal."""
 
 from __future__ import annotations
 

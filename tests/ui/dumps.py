@@ -34,7 +34,7 @@ def _in_torch(
 def stacks_of(
     number: int, culprit: int = 5, request: str = "r1", taken_unix_ns: int = NOW
 ) -> Stacks:
-    """What rank `number` of the hang answers: it is in backward, or waits for its DataLoader."""
+    """The answer of rank `number` of the hang: it is in backward, or waits for its DataLoader."""
     below = (
         _in_torch(4, "_try_get_data", "utils/data/dataloader.py")
         if number == culprit
@@ -58,7 +58,7 @@ def with_stacks(
     request: str = "r1",
     taken_unix_ns: int = NOW,
 ) -> Snapshot:
-    """The hang after these ranks (None: all) have answered; rank 5 with its worker."""
+    """The hang after these ranks (None: all) have answered; rank 5 answers with its worker."""
     found = []
     for rank in snapshot.ranks:
         if ranks is None or rank.rank in ranks:

@@ -21,7 +21,7 @@ STRANGER = GpuProcess(3310, 31 * GIB, user="bob", command="python sample.py")
 
 
 def card(index: int, rank: int, **more: object) -> Gpu:
-    """One card at work with a rank on it."""
+    """One GPU at work with a rank on it."""
     given: dict[str, object] = {
         "util_ratio": 0.97 - index % 3 * 0.01,
         "used_bytes": (41 + index) * GIB,
@@ -56,8 +56,9 @@ def on_gpus(
     watch: GpuWatch = WATCH,
     of: Snapshot | None = None,
 ) -> Snapshot:
-    """A job that is well (or `of`), a card a rank, eight a host; `changes`: of the cards, by rank.
-    `waits`: ranks whose cards only wait."""
+    """A healthy job (or `of`), one GPU per rank, eight per host. `changes`: of the GPUs, by rank.
+    `waits`: ranks whose GPUs only wait.
+    """
     snapshot = builders.healthy(world_size) if of is None else of
     changes = {**dict.fromkeys(waits, WAITS), **(changes or {})}
     hosts, devices, ranks = [], [], []

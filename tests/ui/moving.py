@@ -1,4 +1,4 @@
-"""A source whose every look is different, for a terminal that cannot keep up."""
+"""A source that shows other facts at every look, for a terminal that cannot keep up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_S = 0.005
 
 
 class Moving(builders.FakeSource):
-    """Every look is other facts, until the last; says how often it was looked at."""
+    """Every look has other facts, until the last one. It counts its looks."""
 
     def __init__(self, told=None, looks=0):
         super().__init__(builders.live(*builders.hang(64)).shown)

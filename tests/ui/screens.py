@@ -18,7 +18,7 @@ async def watching(source, size=(80, 24)):
 
 
 def screen_text(app):
-    """What stands on the screen, line by line."""
+    """The text of the screen, line by line."""
     return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
 
 

@@ -61,7 +61,7 @@ class Grid(pyte.Screen):
 
 
 def differences(one: Grid, other: Grid) -> list[str]:
-    """Where two screens differ, in words; empty where they are the same."""
+    """Where two screens differ, in words; empty if they are the same."""
     return [
         f"line {y} column {x}: {one.buffer[y][x]} there {other.buffer[y][x]}"
         for y in range(max(one.lines, other.lines))
@@ -101,7 +101,7 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
 
     def read(self, seconds: float = 0.1) -> bool:
-        """Take what has come, waiting at most so long for it; False where nothing came."""
+        """Read what has arrived, waiting at most this long; False if nothing arrived."""
         if not select.select([self._master], [], [], seconds)[0]:
             return False
         try:
@@ -116,7 +116,7 @@ class Terminal:
         return True
 
     def when(self, done: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> list[str]:
-        """The lines of the screen as soon as that is so."""
+        """The lines of the screen as soon as the condition holds."""
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
             self.read()
@@ -131,11 +131,11 @@ class Terminal:
         )
 
     def ready(self) -> list[str]:
-        """The lines of the screen as soon as a main screen with a verdict stands whole on it."""
+        """The lines of the screen as soon as a main screen with a verdict is complete on it."""
         return self.when(self._whole, "the main screen")
 
     def shows(self, wanted: Grid) -> None:
-        """Comes back as soon as every cell is as in that picture."""
+        """Returns as soon as every cell is as in that screen."""
         end = time.monotonic() + LIMIT_S
         while differences(self.screen, wanted) and time.monotonic() < end:
             self.read()
@@ -150,11 +150,11 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def scribble(self, text: str) -> None:
-        """Something else writes onto the terminal."""
+        """Another program writes to the terminal."""
         self._stream.feed(text.encode())
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Another size, as a window manager gives it."""
+        """Another size, as when a window is resized."""
         self.screen.resize(size[1], size[0])
         self._set_size(size)
 
@@ -173,7 +173,7 @@ class Terminal:
         return bool(flags & termios.ICANON) and bool(flags & termios.ECHO)
 
     def mode(self, number: int) -> bool:
-        """Whether the private mode of that number was last switched on by the program."""
+        """Whether the program's last change of that private mode switched it on."""
         return self.sent.rfind(b"\x1b[?%dh" % number) > self.sent.rfind(b"\x1b[?%dl" % number)
 
     def hang_up(self) -> None:
@@ -185,14 +185,14 @@ class Terminal:
         self._master = -1
 
     def ended(self, limit_s: float = 10.0) -> int | None:
-        """The exit status of a program that ends by itself, None where it does not."""
+        """The exit status of a program that ends by itself; None if it does not end."""
         end = time.monotonic() + limit_s
         while self.process.poll() is None and time.monotonic() < end:
             if self._master < 0:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(0.1)
             else:
-                # The last words must be taken, or the program waits for room.
+                # The last output must be read, or the program waits for room.
                 self.read()
         while self._master >= 0 and self.read(0.05):
             pass
@@ -223,7 +223,8 @@ def picture(
     async def draw() -> str:
         app = DdtopApp(source or live(*hang()), JOB)
         async with app.run_test(size=size) as pilot:
-            # Only said at the foot: an app that looks all the time is never at rest.
+            # This is only written at the foot of the screen: an app that looks all the time is
+            # never idle.
             app.session.interval_s = interval_s
             app.tick()
             await pilot.pause()

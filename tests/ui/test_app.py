@@ -51,8 +51,9 @@ async def test_a_hang_puts_the_culprit_under_the_sentence():
 
 
 async def test_the_cursor_follows_its_rank_when_the_order_changes():
-    """Somebody reads row 3 when the hang begins: the row under the cursor must not become another
-    rank."""
+    """A person reads row 3 when the hang begins. The row under the cursor must not become another
+    rank.
+    """
     snapshot = builders.healthy()
     async with watching(live(snapshot)) as (app, pilot):
         await pilot.press("j", "down", "j")
@@ -269,7 +270,9 @@ async def test_no_colour_is_kept_to(monkeypatch):
 
 
 async def test_with_sixteen_colours_the_terminals_own_are_taken(monkeypatch):
-    """The nearest of sixteen to a soft yellow is white: blocked rows would look like any other."""
+    """Of sixteen colours, white is the nearest to a soft yellow. Blocked rows would look like any
+    other.
+    """
     monkeypatch.setenv("TERM", "screen")
     monkeypatch.delenv("COLORTERM")
     async with watching(live(*builders.hang())) as (app, _):
@@ -306,7 +309,7 @@ async def test_a_key_on_the_last_line_can_be_clicked():
 
 @pytest.mark.parametrize("look", [Look(*builders.hang()), builders.EMPTY], ids=["hang", "empty"])
 async def test_every_key_that_is_shown_does_something(look):
-    """A key that does nothing is a lie."""
+    """A key in the list that does nothing would mislead."""
     async with watching(FakeSource(look), size=(200, 50)) as (app, pilot):
         for name, _, label in tuple(app.screen.keys._keys):
             before = (screen_text(app), app.screen, app.session.paint.palette.name)
@@ -323,8 +326,9 @@ async def test_every_key_that_is_shown_does_something(look):
 
 
 async def test_the_banner_does_not_pull_the_table_up_and_down():
-    """The sentence gets shorter by a word from one second to the next: the rows stay where they
-    are."""
+    """The sentence gets shorter by a word from one second to the next. The rows must stay where
+    they are.
+    """
     async with watching(live(*builders.hang())) as (app, pilot):
         top = app.screen.table.region.y
         snapshot, verdict = builders.hang()

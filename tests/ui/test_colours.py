@@ -1,4 +1,6 @@
-"""Colours by computation: text can be read, and states are told apart without seeing hues."""
+"""Colours, checked by computation: text is readable, and states can be distinguished without seeing
+hues.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_what_is_not_there_is_not_offered(text):
 
 
 async def chosen(pilot, text):
-    """Typed into the palette, and Enter."""
+    """Types this into the palette, and Enter."""
     await pilot.press("ctrl+p", *text.replace(" ", "_").replace("_", " "), "enter")
     await pilot.pause()
     await pilot.pause()

@@ -1,5 +1,6 @@
-"""A card that computes, one that only waits in NCCL, one that fails and one whose driver is silent
-are told apart at every size."""
+"""A GPU that computes, one that only waits in NCCL, one that fails and one whose driver is silent
+can be distinguished at every size.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ def gpu_cell(snapshot, rank, width=4, glyphs=UNICODE):
 
 
 def test_a_gpu_that_only_waits_says_so_where_its_share_would_stand():
-    """100 % busy is what both say to nvidia-smi: at night nobody must take the seven that wait for
-    the one that works."""
+    """nvidia-smi shows 100 % for both. At night a person must not mistake the seven that wait for
+    the one that works.
+    """
     snapshot = on_gpus(8, waits=WAITERS)
 
     assert [gpu_cell(snapshot, rank) for rank in (0, 5)] == ["wait", "95%"]
@@ -69,7 +71,9 @@ def test_no_column_moves_with_what_the_gpus_do(width):
 
 
 def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
-    """NCCL's work is open at nearly every look: the column would flicker in every healthy job."""
+    """A collective of NCCL is open at nearly every look, so the column would flicker in every
+    healthy job.
+    """
     snapshot = on_gpus()
 
     def word(open_s: float) -> str:
@@ -98,8 +102,9 @@ SILENT = GpuWatch(41_000, "580.65.06")
 
 
 def silent(world_size=8):
-    """The driver of the first host has not answered for long, and the model has taken its numbers
-    away."""
+    """The driver of the first host has not answered for long, and the model has removed its
+    numbers.
+    """
     snapshot = on_gpus(world_size, watch=SILENT)
     devices = tuple(replace(one, gpu=without_numbers(one.gpu)) for one in snapshot.devices)
     ranks = tuple(
@@ -114,7 +119,7 @@ def silent(world_size=8):
 
 
 async def test_of_a_silent_driver_only_its_silence_is_reported():
-    """Numbers of forty seconds ago would be believed."""
+    """A reader would trust numbers that are forty seconds old."""
     snapshot = silent()
     text = "\n".join(page(snapshot, 2))
     assert "silent for 41 s: its last values are left out" in text
@@ -145,7 +150,7 @@ async def test_without_a_driver_it_is_reported_once_and_nothing_has_room_for_gpu
 
 
 async def test_of_many_hosts_only_the_gpus_in_trouble_are_listed_and_their_hosts_come_first():
-    """1,250 hosts of eight cards are ten thousand rows, of which one matters."""
+    """1,250 hosts of eight GPUs are ten thousand rows, one of which matters."""
     many = 8 * (HOSTS_WITH_GPUS + 4)
     snapshot = on_gpus(many, {100: {"lost": True}, 101: WAITS}, waits=frozenset({101}))
 

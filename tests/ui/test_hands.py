@@ -1,5 +1,6 @@
-"""What a person takes out of the dashboard: copies, an open file, a saved screen, the next
-problem."""
+"""What a person saves from the dashboard: copies, an open file, a saved screen; and the key for the
+next problem.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The list of jobs on the screen: it comes up at once, keeps itself new, and gives back what was
-picked."""
+"""The list of jobs on the screen: it appears at once, updates itself, and returns the selected
+job.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def app(
 
 
 def lines(running: PickerApp) -> list[str]:
-    """What the screen shows, a text a line."""
+    """The text of the screen, one item per line."""
     width, height = running.size
     rendered = [strip.text for strip in running.screen._compositor.render_strips()]
     assert len(rendered) == height
@@ -35,7 +36,7 @@ def lines(running: PickerApp) -> list[str]:
 
 
 async def until(pilot: Pilot[None], true: Callable[[], bool]) -> None:
-    """Let the app go on until that is so; the test's own timeout ends it otherwise."""
+    """Let the app run until the condition holds; otherwise the test's own timeout ends it."""
     for _ in range(1500):
         if true():
             return
@@ -66,8 +67,9 @@ async def test_the_jobs_are_shown_with_how_they_are_doing_and_enter_picks_one() 
 
 
 async def test_it_is_there_before_anybody_has_answered_and_can_be_left_meanwhile() -> None:
-    """A relay that does not answer keeps its thread for seconds: neither the keys nor the end wait
-    for it."""
+    """A relay that does not answer blocks its thread for seconds. Neither the keys nor the exit
+    wait for it.
+    """
     answers = threading.Event()
 
     def never(job: registry.JobEntry) -> Health:

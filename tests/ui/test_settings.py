@@ -1,4 +1,6 @@
-"""What is kept of a person's dashboard, and that nothing in its file can spoil the next one."""
+"""Which settings of a person's dashboard are kept, and that no content of the file can break the
+next dashboard.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.ui.screens import screen_text, shown_ranks
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """Where it is kept; the folder is not there yet."""
+    """The path of the settings; the folder does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "config" / "ddtop" / "setup.json"
 
@@ -56,7 +58,7 @@ async def test_what_was_chosen_is_there_the_next_time(path):
 
 
 async def test_the_rank_at_fault_is_on_top_the_next_time_however_rows_were_sorted_before(path):
-    """A column was of interest for one job; somebody is called at night for another one."""
+    """A column was of interest for one job. At night the same person looks at another one."""
     async with dashboard() as (app, pilot):
         before = shown_ranks(app)
         await pilot.click("TitleRow", offset=(2, 0))

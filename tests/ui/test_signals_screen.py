@@ -30,7 +30,7 @@ async def readonly(source):
 
 
 async def sent(app, pilot):
-    """After the worker that sends has ended."""
+    """Waits until the worker that sends has ended."""
     await pilot.pause()
     for worker in [one for one in app.workers if one.name == "signal"]:
         await worker.wait()
@@ -135,8 +135,9 @@ async def test_a_rank_that_is_gone_cannot_get_one():
 
 
 async def test_a_rank_that_became_another_process_while_the_question_stood_gets_none():
-    """An elastic restart between the question and the answer: the person meant the process that
-    they saw."""
+    """An elastic restart came between the question and the answer. The person meant the process
+    that was shown.
+    """
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
         await pilot.press("f9", "enter")

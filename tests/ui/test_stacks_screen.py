@@ -19,7 +19,7 @@ HANG, VERDICT = builders.hang()
 
 
 def answered(ranks=None, number=1, expected=8, refused=None, snapshot=HANG):
-    """What the source shows after these ranks have answered the viewer's request of that number."""
+    """The source's content after these ranks have answered the viewer's request of that number."""
     found = dumps.with_stacks(snapshot, ranks, f"r{number}")
     count = 8 if ranks is None else len(ranks)
     return Look(found, VERDICT, dump=Dump(f"r{number}", NOW, expected, count, refused))
@@ -72,7 +72,7 @@ async def test_d_asks_for_the_tagged_ranks_or_for_the_one_under_the_cursor():
 
 
 async def test_where_nobody_can_be_asked_the_reason_and_the_last_stacks_are_shown():
-    """The job has ended: what its relay kept of it is shown."""
+    """The job has ended: the stacks that its relay kept are shown."""
     source = live(dumps.with_stacks(HANG, (0, 1), "auto-1", NOW - 60 * SECOND), VERDICT)
     source.refuses = "no stacks can be asked for: the job has ended"
     async with watching(source) as (app, pilot):

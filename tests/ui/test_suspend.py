@@ -1,4 +1,4 @@
-"""Stopping, going on and ending: what the shell and the terminal are left with."""
+"""Suspending, resuming and ending: the state in which the shell and the terminal are left."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def shell(terminal):
     one.press(f"{shlex.quote(sys.executable)} -c {shlex.quote(HANG)}\n")
     one.ready()
     yield one
-    # An interactive shell outlives SIGTERM, and takes its jobs along when its terminal goes.
+    # An interactive shell ignores SIGTERM, and ends its jobs when its terminal closes.
     one.hang_up()
     assert one.ended() is not None
 
@@ -78,7 +78,9 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(shell):
 
 
 def test_a_stop_that_nobody_announces_is_survived_too(shell):
-    """SIGSTOP from another window: the shell takes the terminal, and its settings are not ours."""
+    """SIGSTOP from another window: the shell takes the terminal, whose settings are then not
+    ours.
+    """
     (pid,) = children(shell.process.pid)
     os.kill(pid, signal.SIGSTOP)
     shell.until("Stopped")
@@ -99,7 +101,7 @@ def children(pid):
 
 
 def test_without_a_shell_to_go_back_to_ctrl_z_stops_nothing(terminal):
-    """A dashboard that was the terminal's first command would never be let go on."""
+    """If the dashboard is the terminal's first command, no shell could resume it."""
     one = terminal()
     one.ready()
     before = len(one.sent)
@@ -127,7 +129,7 @@ def test_who_is_told_to_end_gives_the_terminal_back_first(terminal, number, stat
     ids=["", "nohup"],
 )
 def test_with_its_terminal_the_dashboard_ends(terminal, ignored):
-    """It would otherwise read the end of the closed terminal for ever, on a whole core."""
+    """Otherwise it would read the end of the closed terminal for ever, on a whole core."""
     one = terminal(ignored + HANG)
     one.ready()
     one.hang_up()

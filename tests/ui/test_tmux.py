@@ -61,11 +61,11 @@ class Pane:
         self._ask("send-keys", *keys)
 
     def lines(self):
-        """What stands on the pane."""
+        """The text of the pane."""
         return self._ask("capture-pane", "-p").splitlines()
 
     def until(self, *texts):
-        """The lines as soon as all of these texts stand there."""
+        """The lines as soon as all of these texts are on the pane."""
         end = time.monotonic() + 30
         lines = self.lines()
         while not all(any(text in line for line in lines) for text in texts):

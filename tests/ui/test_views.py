@@ -282,8 +282,9 @@ def test_the_line_of_views_says_the_one_in_front_where_there_is_little_room():
 
 
 def test_every_action_of_the_table_exists_and_the_apps_keys_are_the_tables():
-    """The help, the key bar and the palette are made of this table: a key in it that does nothing
-    would be a lie."""
+    """The help, the key bar and the palette are made from this table. A key in it that does nothing
+    would mislead.
+    """
     bindings = [one for owner in DdtopApp.__mro__ for one in vars(owner).get("BINDINGS", ())]
     bound = {
         (key.strip(), one.action)

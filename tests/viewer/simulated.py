@@ -1,4 +1,4 @@
-"""A follower that has joined a simulated job, and what it said at each look."""
+"""A follower that has joined a simulated job, and its result at each look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RANKS, JOINED_S = 32, 20
 
 
 class Viewer:
-    """A follower that joined a simulated job, and what it said at each look."""
+    """A follower that joined a simulated job, and its result at each look."""
 
     def __init__(self, job, newest_only):
         self.now = BEGAN + JOINED_S * SECOND_NS

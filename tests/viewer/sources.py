@@ -11,7 +11,7 @@ from tests.relay.stage import DEADLINE_S
 
 
 async def seen(source, question):
-    """The first look that answers yes."""
+    """The first look for which the condition holds."""
     end = time.monotonic() + DEADLINE_S
     while not question(look := source.look()):
         assert time.monotonic() < end, look

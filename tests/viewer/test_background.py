@@ -1,4 +1,4 @@
-"""Slow work beside the event loop, and who waits for it."""
+"""Slow work beside the event loop, and what waits for it."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_who_quits_does_not_wait_for_it():
 
     assert not ended.is_set()
     gate.set()
-    # The loop that it would tell is closed.
+    # The event loop that it would notify is closed.
     assert ended.wait(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""What changed between looks: findings, ranks, contact, the end; each told once."""
+"""What changed between looks: findings, ranks, contact, the end; each change is reported once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ui.changed import replace
 
 
 def looking(seconds, *findings, contact=None, **more):
-    """A look at four ranks, so many seconds after the first."""
+    """A look at four ranks, this many seconds after the first."""
     snapshot = replace(builders.healthy(4), time_unix_ns=NOW + int(seconds * SECOND), **more)
     return Look(snapshot, Verdict("ok", findings, ""), contact, 3.0 if contact else None)
 
@@ -31,7 +31,7 @@ def finding(severity=CRITICAL, ranks=(2,), **more):
 
 
 def told(changes, *looks):
-    """What was told of these looks, in short."""
+    """The reported changes of these looks, in short."""
     return [brief(change) for look in looks for change in changes.take(look)]
 
 
@@ -43,7 +43,7 @@ def brief(change):
 
 @pytest.fixture
 def changes():
-    """The ranks have been told already."""
+    """The ranks have been reported already."""
     found = Changes(POLICY)
     found.take(looking(0))
     return found
@@ -75,7 +75,7 @@ def test_what_is_over_and_comes_again_is_reported_again(changes):
 
 
 def test_a_warning_that_becomes_critical_appears_again_and_one_that_gets_milder_does_not(changes):
-    """A rank in bursts of work is now working, now still: that is one hang, not twenty."""
+    """A rank that works in bursts is now working, now stuck. That is one hang, not twenty."""
     severities = (WARNING, CRITICAL, WARNING, CRITICAL)
     looks = [looking(number + 1, finding(severity)) for number, severity in enumerate(severities)]
 
@@ -129,8 +129,9 @@ def test_lost_contact_is_reported_once_and_clears_nothing(changes):
 
 
 def test_a_finding_that_a_new_relay_does_not_have_yet_is_not_over(changes):
-    """The relay was killed; the next one hears the ranks again one by one, and the judge begins
-    anew."""
+    """The relay was killed. The next one receives the ranks' records one by one, and the judge
+    begins anew.
+    """
     settle_s = POLICY.contact_settles_s
     changes.take(looking(1, finding()))
     changes.take(looking(1, contact="gone"))

@@ -21,7 +21,7 @@ DEADLINE_S = 20.0
 
 
 class Waiting:
-    """An engine and its news."""
+    """An engine and its results."""
 
     def __init__(self):
         self.news = threading.Event()
@@ -34,7 +34,7 @@ class Waiting:
         self.news.set()
 
     def until(self, question):
-        """Waits for it; news or not, an engine looks by itself."""
+        """Waits for it. An engine looks by itself, with or without news."""
         end = time.monotonic() + DEADLINE_S
         while not question():
             assert time.monotonic() < end
@@ -198,7 +198,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatc
 
 
 def test_a_failure_is_loud(waiting, monkeypatch):
-    """Not a picture that stands still for ever: who asks next gets the error's text."""
+    """The screen must not freeze for ever: the next request gets the error's text."""
     job = FakeJob(2)
     job.trains(3)
     monkeypatch.setattr(waiting.follower, "look", lambda _: 1 // 0)
@@ -238,7 +238,7 @@ def test_a_viewer_that_is_behind_says_so_and_calls_nobody_silent(monkeypatch):
     came = time.monotonic() - 30
     pile = [(found.follower, data, came) for data in as_of_now(job)]
     found.engine._queue.extend((pile * 300)[:300])
-    # One heap is taken in, the rest of the pile waits on.
+    # One batch of frames is taken in, the rest waits.
     monkeypatch.setattr(engines, "LOOK_LEAST_S", -1.0)
 
     found.engine._take_in()

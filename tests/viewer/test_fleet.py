@@ -95,7 +95,7 @@ def test_a_new_job_is_taken_up(home):
 
 
 def test_a_relay_on_the_loopback_of_another_host_is_not_looked_for_on_ours(stage):
-    """Its port is some other relay's here, which has the same key."""
+    """Its port belongs to another relay here, which has the same key."""
     (own,) = own_jobs()
     target = Target(foreign(own.entry, host="node9"), own.secret)
 

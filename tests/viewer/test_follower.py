@@ -1,4 +1,4 @@
-"""From frames to looks: what a viewer makes of a relay that answers, is silent, or has gone."""
+"""From frames to looks: what a viewer shows of a relay that answers, is silent, or has gone."""
 
 from __future__ import annotations
 
@@ -167,8 +167,9 @@ def test_now_is_the_relays_now_where_its_clock_is_another():
 
 
 def test_of_several_hosts_now_is_the_hubs_whoever_reports():
-    """Each report of another host moved the viewer's clock: its looks were of the past and of the
-    future in turn."""
+    """Each report of another host moved the viewer's clock, so its looks were of the past and of
+    the future in turn.
+    """
     follower = live_follower()
     follower.take(host_frame("b", 1300, "leaf", HostClock(-240_000_000_000, 1000)))
     assert follower.now_unix_ns() == unix_ns(1060)

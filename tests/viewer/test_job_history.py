@@ -1,4 +1,6 @@
-"""The memory of a whole job's numbers: bounded, and never from another time than is asked for."""
+"""The history of a whole job's numbers: bounded, and never from another time than the requested
+one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's source against a real relay: joins it, loses it, says so."""
+"""The dashboard's source against a real relay: it joins the relay, loses it, and reports that."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ async def test_a_relay_that_is_known_by_its_port_is_joined_there_whatever_a_file
 
 
 async def test_a_relay_that_goes_is_reported_with_the_age_of_what_is_shown(stage):
-    """What was last true stays on the screen: a silent relay must not make its ranks look
-    silent."""
+    """The last known facts stay on the screen. A silent relay must not make its ranks look
+    silent.
+    """
     async with running(live.LiveSource(the_entry())) as source:
         before = await seen(source, lambda look: look.snapshot is not None and look.contact is None)
         await asyncio.to_thread(stage.close)
@@ -163,8 +164,9 @@ async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage,
 
 
 async def test_a_relay_is_not_silent_while_this_process_does_not_run(stage, monkeypatch):
-    """Ctrl-Z and fg, a laptop that slept, a machine without a moment for us: `ddtop watch` told of
-    lost contact."""
+    """After Ctrl-Z and fg, a laptop's sleep, or a pause without CPU time, `ddtop watch` reported
+    lost contact.
+    """
     slept_s, now = 0.0, time.monotonic
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now() + slept_s))
     async with running(live.LiveSource(the_entry())) as source:
@@ -191,7 +193,7 @@ async def test_a_relay_that_went_while_this_process_did_not_run_is_reported(stag
 
 
 class _Mute:
-    """A link on which nothing comes."""
+    """A link on which no frame arrives."""
 
     async def send(self, data):
         pass
@@ -213,7 +215,7 @@ def world(home):
 
 
 async def test_who_watches_a_host_that_turns_out_to_be_a_leaf_goes_to_the_hub(world):
-    """The second of two launchers was the first to start, and somebody attached at once."""
+    """The second of two launchers was the first to start, and a viewer attached at once."""
     leaf = world.host("bbb")
     leaf.rank(1)
     async with running(live.LiveSource(the_entry())) as source:

@@ -1,4 +1,4 @@
-"""The dashboard's source asks a real relay for stacks and for signals."""
+"""The dashboard's source requests stacks and signals from a real relay."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def rank(stage, agents_count_as_heard):
 
 
 def is_live(look):
-    """Whether it still reports is not asked: it has said one word only, and a slow machine hears
-    that late."""
+    """It has sent only one record, which a slow machine receives late. So it is not checked whether
+    it still reports.
+    """
     return (
         look.snapshot is not None
         and look.contact is None

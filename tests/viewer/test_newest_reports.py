@@ -1,5 +1,6 @@
-"""Of a large job only the newest report of each rank is taken in before a look: what a viewer says
-must not depend on that."""
+"""Of a large job, only the newest report of each rank is taken in before a look. The verdict must
+not depend on that.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def large(monkeypatch):
 
 
 def both(kind, seed):
-    """What a viewer says that takes in all reports, and one that takes in the newest."""
+    """The results of a viewer that takes in all reports, and of one that takes in only the
+    newest.
+    """
     job = simulated(*([Incident(kind, FAULT_S)] if kind else []), seed=seed)
     every, newest = Viewer(job, newest_only=False), Viewer(job, newest_only=True)
     now = every.now
@@ -54,7 +57,7 @@ def test_the_newest_reports_tell_the_same_as_all_of_them(large, kind, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_worker_of_a_loader_is_found_stuck_at_most_one_look_later(large, seed):
-    """Since when it makes no progress is dated by the first report that was taken in."""
+    """The start of a stall is the time of the first report that was taken in."""
     every, newest = both(LOADER_STUCK, seed)
 
     first = next(at for at, said in enumerate(every) if said[1])

@@ -1,4 +1,4 @@
-"""A journal on the screen, and the way through time: with keys, at the sizes that people have."""
+"""A journal on the screen, and moving through time with keys, at the usual sizes of terminals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def until(pilot, question):
 
 
 async def press(app, pilot, *keys):
-    """Press, and wait until the screen has arrived there."""
+    """Press, and wait until the screen has reached that moment."""
     await pilot.press(*keys)
     await until(pilot, lambda: app._arrival is None)
     await pilot.pause()

@@ -1,4 +1,4 @@
-"""What a viewer asked for and what has come of it, without a relay and without a clock."""
+"""What a viewer requested and what resulted, without a relay and without a clock."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_answers_are_counted_until_all_have_come():
 
 
 def test_an_answer_that_overtakes_the_relays_reply_counts():
-    """A rank that is stopped is answered for while the relay still counts whom it asks."""
+    """A stopped rank is already answered for while the relay still counts which ranks it asks."""
     asking, request = asked()
     asking.take(Stacks(request, 0, 100, 0, why="stopped"), 0.1)
     asking.take(Reply("stacks", text=request, count=1), 0.1)

@@ -1,4 +1,6 @@
-"""Source lines of the program: read on a thread of their own, and only where they are what runs."""
+"""Source lines of the program: read on a separate thread, and only if they are the lines that
+run.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def test_a_file_that_is_newer_than_the_process_has_other_lines(source):
 
 
 def test_what_is_no_source_file_is_not_read(tmp_path):
-    """A pipe would be waited for, a device never ends."""
+    """Opening a pipe would block, and a device never ends."""
     pipe, long = tmp_path / "pipe", tmp_path / "long"
     os.mkfifo(pipe)
     with long.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What is added up over looks: goodput and the time lost to stragglers."""
+"""Sums over looks: goodput and the time lost to stragglers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_pause_for_a_checkpoint_lowers_it():
 
 
 def test_steps_longer_than_the_pause_between_two_looks_count_whole():
-    """The step that is on its way lowers nothing."""
+    """The unfinished step lowers nothing."""
     found = tallied(*(at(second, second // 30, 30_000.0) for second in range(30 * 8 + 20)))
 
     assert found.goodput_ratio == pytest.approx(1.0, abs=0.02)

@@ -1,4 +1,4 @@
-"""What a moment of the past looks like: the same as it did to the viewer who was there."""
+"""A moment of the past looks the same as it did to a viewer at that time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seen_live(job, until_s=None, joined_s=0.0):
 
 
 def is_stopped():
-    """A rank that was stopped long ago has said nothing for longer than any window."""
+    """A rank that was stopped long ago has not reported for longer than any window."""
     job = FakeJob(4)
     job.trains(20)
     job.ranks[1].letter = "T"
@@ -87,7 +87,7 @@ def test_every_rank_has_the_facts_that_a_live_viewer_saw(scene):
 
     for second, snapshot, _ in seen_live(job)[6::7]:
         then, _ = tape.at(unix_ns(second))
-        # What a relay says after the end is not on the tape.
+        # The tape does not keep what a relay sends after the end.
         assert replace(then, host_ages_s=snapshot.host_ages_s, seen=snapshot.seen) == snapshot, (
             second
         )
@@ -109,7 +109,7 @@ def test_a_tape_of_a_small_budget_keeps_to_it_and_knows_the_last_minutes():
 
 
 def test_a_look_back_changes_nothing_of_what_comes():
-    """The copies must not share what the model goes on to change."""
+    """The copies must not share parts that the model later changes."""
     job = dies()
     tape, model = Tape(), Job(job.name, POLICY)
     for number, (envelope, data) in enumerate(in_order(job)):
@@ -124,7 +124,7 @@ def test_a_look_back_changes_nothing_of_what_comes():
 
 
 def test_a_follower_that_joins_again_tells_nothing_twice_and_goes_on():
-    """Its relay was killed, or not heard for some seconds: what was on the tape stays there."""
+    """Its relay was killed, or was silent for some seconds. The records on the tape stay."""
     job = hangs()
     tape = taped(job)
     cost, first = sum(segment.cost for segment in tape._segments), tape.span[0]

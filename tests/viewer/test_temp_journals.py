@@ -1,5 +1,6 @@
-"""Folders for copies of other hosts' journals: nothing of them stays, and nobody else's is
-touched."""
+"""Folders for copies of other hosts' journals: none of them is left behind, and no foreign folder
+is touched.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ def temporary(tmp_path, monkeypatch):
 
 @pytest.fixture
 def viewer():
-    """Another process with a folder, at work until it is ended; gives the process and the
-    folder."""
+    """Another process with a folder, running until it is ended. Returns the process and the
+    folder.
+    """
     program = (
         "import sys\nfrom ddtop.viewer import temp_journals\n"
         "with temp_journals.folder() as folder:\n"

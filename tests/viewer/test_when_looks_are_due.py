@@ -1,4 +1,4 @@
-"""When a viewer looks: seldom where a look costs much, and in time where a hang may have begun."""
+"""When a viewer looks: rarely if a look costs much, and in time if a hang may have begun."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def watched(monkeypatch):
 
 
 def stuck_report(viewer, state=RUNNING):
-    """The report of rank 20 that says first that it is stuck."""
+    """The first report of rank 20 that shows it as stuck."""
     envelope = next(
         one
         for one in map(frames.open_envelope, viewer.job.frames(viewer.now, viewer.now + 10**9))

@@ -1,4 +1,6 @@
-"""Any record, made from the records' own types: a new field is covered the day it is added."""
+"""Any record, made from the records' own types, so that a new field is covered from its first
+day.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bridge says, and what foreign bytes do to whoever reads it."""
+"""What a bridge sends, and how its reader handles foreign bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that is no UTF-8 travels escaped; all else travels as it is."""
+"""Text that is not UTF-8 is sent escaped; all other text is sent unchanged."""
 
 from __future__ import annotations
 

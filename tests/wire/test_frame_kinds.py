@@ -1,4 +1,6 @@
-"""What library frames mean: told by the path's end, whatever Python and whatever prefix."""
+"""The meaning of library frames follows from the end of their path, whatever the Python and the
+prefix.
+"""
 
 from __future__ import annotations
 

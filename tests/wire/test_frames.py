@@ -25,7 +25,7 @@ def taken_apart(data):
 
 
 def opened(data):
-    """The record of these bytes; everything that may be wrong with them is a WireError."""
+    """The record of these bytes; any error in them is a WireError."""
     try:
         return frames.open_record(frames.open_envelope(data))
     except frames.WireError:
@@ -69,7 +69,9 @@ def test_every_record_in_its_envelope_comes_back_as_it_went(
 
 
 def test_a_relay_reads_the_envelope_without_knowing_the_record():
-    """A relay of 0.1 forwards what an agent of 0.2 says: only the viewer has to understand it."""
+    """A relay of 0.1 forwards the records of an agent of 0.2. Only the viewer has to understand
+    them.
+    """
     words = taken_apart(sealed())
     words[2], words[RECORD_AT] = "Weather", msgspec.Raw(msgspec.msgpack.encode(["Weather", "rain"]))
     envelope = frames.open_envelope(msgspec.msgpack.encode(words))

@@ -1,4 +1,5 @@
-"""Valid bytes with some of them changed.
+"""Valid bytes with some of them changed. Every reader of foreign bytes reports the error, or
+accepts them, and never crashes.
 
 Every listener where bytes come in says what is wrong, or takes them, and never falls.
 """

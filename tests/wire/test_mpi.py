@@ -52,7 +52,7 @@ def test_a_line_that_is_being_written_is_not_read():
 
 
 def test_the_names_have_their_codes_for_ever():
-    """A code on a page of an older agent means what it meant: names are only appended."""
+    """A code on a page of an older agent keeps its meaning: names are only appended."""
     known = {
         1: "Barrier",
         13: "Allreduce",

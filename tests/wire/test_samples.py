@@ -1,4 +1,6 @@
-"""When collectives were put in, as bytes: what goes in comes out, to the microsecond."""
+"""The times of enqueued collectives as bytes: decoding returns the encoded values, to the
+microsecond.
+"""
 
 from __future__ import annotations
 

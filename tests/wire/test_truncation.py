@@ -29,7 +29,7 @@ def test_stacks_that_fit_are_as_they_were() -> None:
 
 
 def test_of_too_deep_stacks_the_outer_frames_go_and_are_counted() -> None:
-    """A hundred threads in a recursion of a hundred: what is innermost is where they are."""
+    """A hundred threads in a recursion of a hundred: the innermost frames show where they are."""
     found = fitting(threads(256, 128, 100))
 
     assert len(found) == 256
@@ -46,7 +46,9 @@ def test_of_too_deep_stacks_the_outer_frames_go_and_are_counted() -> None:
 def test_what_comes_out_can_always_be_sent(
     count: int, depth: int, length: int, letter: str
 ) -> None:
-    """A frame over the limit is refused unread, and nobody would know why a rank did not answer."""
+    """A frame over the limit is refused unread, and the missing answer of a rank would have no
+    explanation.
+    """
     found = fitting(threads(count, depth, length, letter))
 
     assert len(found) == count

@@ -1,4 +1,4 @@
-"""Lists of ranks: text of ranks, and ranks of text."""
+"""Lists of ranks: from ranks to text, and from text to ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and places as a sentence has them."""
+"""Numbers and places as they appear in sentences."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_groups_with_one_description_are_distinguished_by_their_names():
 
 
 def test_only_those_that_wait_in_a_collective_are_said_to_wait_in_it():
-    """Rank 3 is no member of the mesh: it waits for ranks that wait in that group's all_gather."""
+    """Rank 3 is not a member of the mesh: it waits for ranks that wait in that group's
+    all_gather.
+    """
     job = FakeJob(5)
     job.new_group("mesh_dp", 0, 1, 2, 4)
     job.new_group("mesh_tp", 2, 3)
@@ -129,7 +131,7 @@ def test_ranks_that_wait_in_two_groups_are_told_by_their_calls():
     ],
 )
 def test_the_advice_names_the_call_that_is_missing(call, advice):
-    """A sender was told that its recv needs a send."""
+    """A sender was advised that its recv needs a send."""
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].stands_at("exchange", callee=call, waits_on="p2p", activity="collective")

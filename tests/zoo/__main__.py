@@ -1,5 +1,5 @@
-"""`python -m tests.zoo`: starts small jobs, faulty and healthy, asks a tool, and says what was
-right.
+"""`python -m tests.zoo`: starts small jobs, faulty and healthy, asks a tool about each, and prints
+how many answers were right.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ KINDS = frozenset(kind.value for kind in Kind)
 
 
 class CaseError(Exception):
-    """A case that cannot be understood; the text names the file, the case and the key."""
+    """A case that cannot be read. The text names the file, the case and the key."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is to be said about it."""
+        """Whether the case expects no finding."""
         return not self.expected
 
 

@@ -32,7 +32,7 @@ def cases_of(program: Path) -> list[Case]:
 
 @cache
 def all_cases(folder: Path = PROGRAMS) -> dict[str, Case]:
-    """Every case by its name, files in the order of their names.
+    """Every case by its name, in the order of the files' names.
 
     Raises:
         CaseError: two cases have one name, or a file cannot be understood.

@@ -21,7 +21,7 @@ EARLY_S = 0.5
 
 @dataclass
 class Heard:
-    """A claim that stood, from when to when (seconds from the fault, or from the first look)."""
+    """A claim, and when it stood (seconds from the fault, or from the first look)."""
 
     kinds: list[str]
     ranks: list[int]
@@ -106,7 +106,7 @@ def begun(case: Case, tool: str, slower: float) -> Outcome:
 
 
 def watched_s(case: Case) -> float:
-    """How long a fault is watched until it is named."""
+    """For how long a fault is watched until it is named."""
     return NAME_S if case.within_s is None else case.within_s + LATER_S
 
 

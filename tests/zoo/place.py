@@ -100,6 +100,6 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _head_end(node: ast.stmt) -> int:
-    """The last line of a statement without the block that it opens."""
+    """The last line of a statement, without the block that it opens."""
     body = getattr(node, "body", None)
     return body[0].lineno - 1 if body else (node.end_lineno or node.lineno)

@@ -63,7 +63,7 @@ def _said(kinds: Sequence[str], ranks: Sequence[int]) -> str:
 
 
 def percentile(values: Sequence[float], ratio: float) -> float:
-    """The smallest value that is not below so much of them."""
+    """The smallest value that at least this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(ratio * len(ordered)) - 1)]
 
@@ -239,7 +239,7 @@ def _outside_bars(outside: Sequence[Outcome]) -> Iterator[Row]:
 
 
 def listed(cases: Sequence[Case]) -> str:
-    """Every case with its program, its story and where it was met."""
+    """Every case with its program, its story and its source."""
     return "\n".join(
         f"{case.name:<20} {case.program.name:<16} {case.story}"
         + (f" ({case.source})" if case.source else "")

@@ -46,7 +46,7 @@ class Options:
 
 
 def left_out(case: Case, options: Options) -> str:
-    """Why a case is not run with these options here; empty if it is."""
+    """Why a case is not run with these options; empty if it is."""
     if absent := [name for name in case.needs if importlib.util.find_spec(name) is None]:
         return f"needs {', '.join(absent)}"
     if options.launcher and not may_start(case, options.launcher):
@@ -98,7 +98,7 @@ def _watch(stage: Stage, case: Case, tool: Tool, options: Options, outcome: Outc
 
 
 def _is_over(job: Job, outcome: Outcome, at: float, live: bool) -> bool:
-    """Whether enough has been seen at `at` seconds."""
+    """Whether the looks until `at` seconds are enough."""
     case = job.case
     if not live:
         return not case.healthy
@@ -113,7 +113,7 @@ def _is_over(job: Job, outcome: Outcome, at: float, live: bool) -> bool:
 
 
 def _wait_for_end(job: Job, outcome: Outcome, live: bool) -> None:
-    """A tool that is asked need not look on until a healthy job ends."""
+    """A tool that is asked once need not look until a healthy job ends."""
     if live or outcome.ended_s is not None:
         return
     outcome.ended_s = (time.time_ns() - job.began_unix_ns) / 1e9
@@ -121,7 +121,7 @@ def _wait_for_end(job: Job, outcome: Outcome, live: bool) -> None:
 
 @contextlib.contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """So many processes that compute without end, one core each if the machine has them."""
+    """This many processes that compute without end, one core each if the machine has them."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -166,8 +166,8 @@ def _same(outcome: Outcome, case: Case, tool: Tool, options: Options) -> bool:
 
 
 def _tried(case: Case, tool: Tool, options: Options) -> Iterator[Outcome]:
-    """The case, and once more where the program itself failed: torch's elastic restarts on gloo
-    do, also without ddtop.
+    """The outcome of the case. It is run once more if the program itself failed: torch's elastic
+    restarts on gloo fail at times, also without ddtop.
     """
     for _ in range(TRIES):
         outcome = run(case, tool, options)

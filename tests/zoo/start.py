@@ -103,7 +103,7 @@ def _command(launcher: str, case: Case) -> list[str]:
 
 
 def said(stage: Stage, word: str) -> list[int]:
-    """What the ranks have printed under that word."""
+    """The lines that the ranks have printed with that key."""
     outputs = range(len(stage.processes))
     return [one[word] for number in outputs for one in stage.said(number) if word in one]
 

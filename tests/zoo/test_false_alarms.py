@@ -1,5 +1,5 @@
-"""Healthy jobs made of recordings: they are told as a real job would be, and nothing is said of
-them. `python -m tests.zoo.false_alarms` makes thousands of hours.
+"""Healthy jobs made of recordings: their records are like those of a real job, and there is no
+finding. `python -m tests.zoo.false_alarms` makes thousands of hours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def recording():
 
 
 def told(retold, seconds, step_s=0.5):
-    """What each recorded rank reports, look after look."""
+    """The reports of each recorded rank, look after look."""
     at_s = 0.0
     while at_s < seconds:
         retold.go_to(at_s)
@@ -33,7 +33,7 @@ def told(retold, seconds, step_s=0.5):
 
 
 def test_what_counts_up_goes_on_counting_from_part_to_part(recording):
-    """A sequence number or a counter that went back would be another job to the model."""
+    """To the model, a sequence number or a counter that goes back would be another job."""
     retold = Retold(recording, 3, 8, SECONDS)
     last = {}
 
@@ -80,7 +80,7 @@ def test_a_healthy_job_has_no_critical_finding(name):
 
 
 def test_a_job_that_stops_in_the_middle_of_the_recording_is_named(recording):
-    """Silence about healthy jobs is worth something only if the same records can be alarming."""
+    """Silence about healthy jobs only counts if the same records can raise an alarm."""
     broken = Recording(FOLDER / "evaluation_on_one.xz")
     begin_s, end_s = max(broken.pauses_s, key=lambda one: one[1] - one[0])
     for track in broken.processes.values():
@@ -154,7 +154,7 @@ def times_of_day(value, name=""):
 
 @pytest.mark.parametrize("name", ["hf_trainer", "first_epoch", "stages"])
 def test_every_time_in_a_record_is_one_of_the_job_and_not_of_its_recording(name):
-    """A checkpoint that began seconds ago "took 43 min", the whole time that was told so far."""
+    """A checkpoint that had begun seconds ago "took 43 min", the whole time of the job so far."""
     told_of = Recording(FOLDER / f"{name}.xz")
     retold = Retold(told_of, 9, len(told_of.ranks), 3 * SECONDS)
 

@@ -16,7 +16,7 @@ from tests.zoo.tools.ddtop import Ddtop
 
 
 def outcome(name, named_s=None, wrong=(), **more):
-    """As if the case had been run with ddtop."""
+    """The outcome of a case, as if it had been run with ddtop."""
     found = begun(all_cases()[name], "ddtop", 1.0)
     found.named_s = found.kind_s = named_s
     found.stands = named_s is not None
@@ -29,7 +29,7 @@ def outcome(name, named_s=None, wrong=(), **more):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The names of the cases that were run; nothing is started."""
+    """The names of the cases that were run. Nothing is started."""
     names = []
 
     def run(case, tool, options):

@@ -1,4 +1,4 @@
-"""What the zoo asks of a tool: to look at a job, and to claim what is wrong with it."""
+"""What a tool must implement for the zoo: to look at a job, and to claim what is wrong with it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether all processes that the bench started have ended."""
+        """Whether all processes that the zoo started have ended."""
         return all(process.poll() is not None for process in self.stage.processes)
 
     def fault_is_late(self, now_unix_ns: int) -> bool:

@@ -1,4 +1,4 @@
-"""The job strip as lines: what each height and width has room for."""
+"""The job strip as lines: what fits into each height and width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers of a host are drawn as old follows the policy of this viewer."""
+"""The policy of this viewer decides which numbers of a host are drawn as old."""
 
 from __future__ import annotations
 

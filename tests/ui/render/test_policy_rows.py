@@ -1,4 +1,4 @@
-"""A row marks an old report as the policy of the viewer says."""
+"""The policy of the viewer decides whether a row marks a report as old."""
 
 from __future__ import annotations
 

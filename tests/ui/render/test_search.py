@@ -1,4 +1,4 @@
-"""Words that are searched for on a page."""
+"""Searching for words on a page."""
 
 from __future__ import annotations
 

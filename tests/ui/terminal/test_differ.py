@@ -94,7 +94,7 @@ def line(text, style=STYLES[0], width=SIZE.width):
 
 
 def strip(text, width, styles):
-    """The text in so many columns; a capital letter is a change of style."""
+    """The text in this many columns. A capital letter is a change of style."""
     segments, style = [], styles[0]
     for character in text:
         if character in "ABCDEFGHI":
@@ -128,8 +128,8 @@ def chops(wanted, styles):
     for y, first, last, parts in sorted(wanted):
         for (x, end), one in zip(WIDGETS, parts, strict=False):
             lines[y][x] = strip(one, end - x, styles)
-        # Textual asks for whole widgets here: it writes from a widget's left edge, whatever was
-        # asked for.
+        # Here Textual requests whole widgets: it writes from a widget's left edge, whatever region
+        # was requested.
         covered = [(x, end) for x, end in WIDGETS if x < max(last, first + 1) and end > first]
         dirty.append((y, covered[0][0], covered[-1][1]))
     return ChopsUpdate(lines, dirty, ends)
@@ -162,8 +162,7 @@ def test_both_terminals_show_the_same_after_every_update(script, colours):
     )
 )
 def test_any_way_from_pen_to_pen_ends_with_the_same_pen(styles):
-    """Codes that take an attribute away are shorter than to begin anew, and must come to the
-    same."""
+    """Codes that remove an attribute are shorter than a reset, and must give the same result."""
     console = Pair().console
     pens = Pens(console)
     whole, stepwise = Grid(max(len(styles), 1), 1), Grid(max(len(styles), 1), 1)
@@ -277,7 +276,7 @@ def test_what_stands_beyond_the_terminals_edge_is_not_sent():
 
 
 def test_of_a_wide_character_both_halves_go_together():
-    """A terminal that gets one half of it shows something that depends on the terminal."""
+    """What a terminal shows after one half of it depends on the terminal."""
     pair = Pair()
     pair.show(layout(line("漢漢x")))
 
@@ -295,7 +294,7 @@ def test_a_wide_character_that_lost_a_half_is_a_space():
 
 
 def test_after_a_wide_character_the_cursor_is_placed_anew():
-    """Terminals dispute the width of some: what follows must not shift with it."""
+    """Terminals disagree on the width of some characters. The text after them must not shift."""
     pair = Pair()
 
     assert pair.differ.encode(layout(line("漢b", width=3)), pair.console) == "\x1b[1H漢\x1b[1;3Hb"
@@ -303,7 +302,7 @@ def test_after_a_wide_character_the_cursor_is_placed_anew():
 
 @given(st.text(st.characters(max_codepoint=0x2FF), max_size=20))
 def test_no_control_character_reaches_the_terminal(text):
-    """The last door: whatever a widget lets through."""
+    """The last filter, for text that a widget lets through."""
     sent = Differ().encode(layout(Strip([Segment(text, None)])), Pair().console)
 
     assert all(

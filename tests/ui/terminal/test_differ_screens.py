@@ -63,7 +63,7 @@ class Twice(DdtopApp):
         return not self.on_a_terminal and super().is_headless
 
     def garble(self, size):
-        """What a resize leaves of the picture depends on the terminal."""
+        """What remains of the screen after a resize depends on the terminal."""
         for screen in (self.plain, self.sent):
             screen.resize(size[1], size[0])
             pyte.Stream(screen).feed(
@@ -87,8 +87,8 @@ class Twice(DdtopApp):
             super()._display(screen, renderable)
         finally:
             self.on_a_terminal = False
-        # A last frame of the old size may come after the terminal has its new one: nobody knows
-        # what that shows.
+        # A last frame of the old size may come after the terminal has its new size, and its effect
+        # is not defined.
         if screen is self.screen_stack[-1] and _size(renderable) == (
             self.sent.columns,
             self.sent.lines,
@@ -98,7 +98,7 @@ class Twice(DdtopApp):
 
 
 def moved_on(look, seed):
-    """The same job a moment later, `seed` decides which of its numbers differ."""
+    """The same job a moment later. `seed` decides which of its numbers differ."""
     snapshot = look.snapshot
     ranks = tuple(
         rank
@@ -166,7 +166,7 @@ async def play(script, size):
 
 
 def settled(examples):
-    """To make a failing script smaller would take many minutes, so it is shown as it was found."""
+    """Shrinking a failing script would take many minutes, so it is shown as it was found."""
     phases = [Phase.explicit, Phase.reuse, Phase.generate]
     return settings(
         max_examples=examples, deadline=None, phases=phases, suppress_health_check=list(HealthCheck)

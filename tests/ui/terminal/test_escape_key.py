@@ -11,7 +11,7 @@ from tests.ui.terminals import Terminal
 
 def keys(data):
     parser = escape_key.Parser()
-    # The end of the input stands for the time after which a sequence is taken to be complete.
+    # The end of the input stands for the timeout after which a sequence counts as complete.
     tokens = [*parser.feed(data), *parser.feed("")]
     return [token.key for token in tokens if isinstance(token, events.Key)]
 

@@ -1,4 +1,4 @@
-"""The app on a real terminal: what a headless test cannot see."""
+"""The app on a real terminal: effects that a headless test cannot see."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_it_starts_shows_the_verdict_and_leaves_the_terminal(environment, colour
         lines = terminal.ready()
         assert lines[2].startswith("✖ rank 5 has been in the DataLoader")
         assert any(line.split()[:3] == ["5", "✖", "culprit"] for line in lines)
-        # Without colours everything is in the terminal's own, else text could be black on black.
+        # Without colours everything has the terminal's own colours. Otherwise text could be black
+        # on black.
         assert (colours(terminal.screen) == {"default"}) is not coloured
         terminal.press("/state:blocked\r")
         terminal.until("filter state:blocked, 7 of 8 ranks")
@@ -73,11 +74,10 @@ def test_other_terminals_get_signs_that_their_fonts_have(term, culprit):
 def test_a_terminal_that_is_too_small_is_told_so_and_returns(size):
     terminal = Terminal(size=size, TERM="xterm-256color", COLORTERM="truecolor")
     try:
-        # On one cell there is room for the first letter.
+        # One cell has room for the first letter only.
         terminal.until("too small"[: size[0]])
         terminal.resize((80, 24))
-        # Frames of the size before may come first; what counts is that the last one is right, cell
-        # by cell.
+        # Frames of the previous size may come first. The last frame must be right, cell by cell.
         terminal.shows(picture((80, 24)))
         terminal.resize(size)
         terminal.until("too small"[: size[0]])
@@ -102,8 +102,9 @@ def test_a_storm_of_resizes_leaves_the_picture_of_the_last_size(size):
 
 
 def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(monkeypatch):
-    """Images for containers set PYTHONUNBUFFERED: where such a container was paused in the midst of
-    a picture, half of it was missing."""
+    """Images for containers set PYTHONUNBUFFERED. When such a container was paused in the middle of
+    a frame, half of the frame was missing.
+    """
     reads, writes = os.pipe()
     signal.signal(signal.SIGUSR1, lambda *_: None)
     text, came = "x" * 1_000_000, bytearray()
@@ -114,7 +115,7 @@ def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(m
                 file = sys.__stderr__
                 thread = threading.Thread(target=lambda: (file.write(text), file.flush()))
                 thread.start()
-                # It waits in the midst of its write as soon as the pipe is full.
+                # It blocks in the middle of its write as soon as the pipe is full.
                 until(lambda: queued(reads) == fcntl.fcntl(reads, fcntl.F_GETPIPE_SZ))
                 signal.pthread_kill(thread.ident, signal.SIGUSR1)
                 while len(came) < len(text) and (thread.is_alive() or queued(reads)):
@@ -131,7 +132,7 @@ def test_a_write_that_is_cut_short_is_written_to_its_end_also_without_a_buffer(m
 
 
 def queued(descriptor):
-    """Bytes that nobody has read."""
+    """Bytes that have not been read."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -172,8 +173,9 @@ app.run()
 
 @pytest.mark.parametrize("differ", ["1", "0"], ids=["differ", "plain"])
 def test_a_terminal_that_takes_nothing_stops_nobody(tmp_path, differ):
-    """An ssh line that hangs: the loop goes on, few pictures wait, every key counts once, and the
-    last picture is right."""
+    """An ssh connection hangs: the loop goes on, few frames are queued, every key counts once, and
+    the last frame is right.
+    """
     told = tmp_path / "told"
     os.mkfifo(told)
     looks = open(os.open(told, os.O_RDWR), "rb", buffering=0)  # noqa: SIM115 - closed below, after its writer
@@ -209,7 +211,7 @@ def test_a_terminal_that_takes_nothing_stops_nobody(tmp_path, differ):
 
 
 def waited_for(looks, number):
-    """The app has looked so many times; False where it did not within a minute."""
+    """Whether the app has looked this many times within a minute."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if select.select([looks], [], [], 1.0)[0] and int(looks.readline() or 0) >= number:

@@ -36,5 +36,5 @@ def test_a_release_without_a_queue_of_writes_is_never_behind():
 
 
 def test_this_release_tells_a_screen_its_size_as_expected():
-    """`SizedScreen` overrides it; under another name the override would never be called."""
+    """`SizedScreen` overrides it. Under another name the override would never be called."""
     assert [*inspect.signature(Screen._screen_resized).parameters] == ["self", "size"]

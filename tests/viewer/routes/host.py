@@ -1,4 +1,4 @@
-"""Hosts that never were: the processes that `outside_jobs` finds jobs in."""
+"""Made-up hosts: the processes that `outside_jobs` searches for jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rank(pid, parent, number, size, **more):
 
 
 def host(*processes, talking=(), watched=()):
-    """A host of these processes; `talking`: the pids that have a TCP socket of their own."""
+    """A host with these processes. `talking`: the pids that have a TCP socket of their own."""
     return HostProcesses(
         {one.pid: one for one in processes},
         lambda pid: frozenset({pid}) if pid in talking else frozenset(),

@@ -1,4 +1,4 @@
-"""Ranks that go while somebody looks, and those that had gone before."""
+"""Ranks that end while a viewer looks, and ranks that had ended before."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def test_a_rank_is_departed_once_the_others_communicate(process):
 
 
 def test_others_that_outlive_sigterm_say_nothing_of_how_it_left(process):
-    """torchrun sends SIGTERM to all when one has failed: then a rank that is gone need not have
-    left in good order."""
+    """torchrun sends SIGTERM to all ranks when one has failed, so a rank that is gone need not have
+    exited normally.
+    """
     departed = DepartedRanks([BY_TORCHRUN], [process(CATCHES).pid])
 
     (found,) = departed.due({0: ASLEEP}, LONG_AGO)
@@ -67,7 +68,7 @@ def test_others_that_outlive_sigterm_say_nothing_of_how_it_left(process):
 
 
 def test_who_has_ended_is_known_at_once(process):
-    """In the order of the ends: who goes first is the cause."""
+    """The ranks in the order of their ends: the first one is the cause."""
     one, other = process(DEFAULT), process(DEFAULT)
     watched = [watch(rank, each.pid) for rank, each in enumerate((one, other))]
     assert ended(watched) == []

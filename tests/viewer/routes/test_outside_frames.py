@@ -67,7 +67,7 @@ def test_a_key_of_the_store_is_waited_for_in_poll_and_is_no_collective():
 
 
 def test_a_call_into_c_that_no_source_explains_is_unclear():
-    """A verdict must not rest on it."""
+    """A verdict must not rely on it."""
     assert read(Thread(frames(), None, "S", "futex_do_wait", torch=True)).kind == UNCLEAR
 
 
@@ -76,8 +76,9 @@ def test_a_call_into_c_that_no_source_explains_is_unclear():
     [("S", "futex_do_wait", UNCLEAR), ("S", "pipe_read", None), ("R", None, None)],
 )
 def test_a_rank_that_sleeps_in_an_operator_may_wait_for_others(state, wchan, kind):
-    """A collective in a compiled function has no frame of torch.distributed: two of three ranks in
-    one were blamed for the third."""
+    """A collective in a compiled function has no frame of torch.distributed. Two of three ranks in
+    such a collective were blamed for the third.
+    """
     operator = StackFrame("OpOverload.redispatch", f"{SITE}/torch/_ops.py", 850)
     thread = Thread(frames(operator), "y = reduce(y)", state, wchan, torch=True)
 
@@ -119,7 +120,7 @@ def test_on_a_gpu_a_copy_to_the_host_may_wait_for_others():
 
 @pytest.mark.parametrize("inner", [(), (StackFrame("_run_exitfuncs", "/usr/lib/atexit.py", 9),)])
 def test_a_main_thread_without_the_frame_of_its_program_is_leaving(inner):
-    """Also after an exception: nobody outside has seen it."""
+    """The same happens after an exception, which cannot be seen from outside."""
     assert read(Thread(inner, torch=True)).phase == "leaving"
     assert read(Thread((*inner, MAIN), torch=True)).phase == "running"
 

@@ -128,7 +128,7 @@ def test_children_of_mp_spawn_are_numbered_in_the_order_of_their_start():
 
 
 def test_dataloader_workers_of_one_process_are_no_job():
-    """They are children of multiprocessing, too, and talk to nobody over TCP."""
+    """They are children of multiprocessing too, and have no TCP connections."""
     assert jobs_of(host(process(10), process(11, 10), process(12, 10))) == ()
 
 

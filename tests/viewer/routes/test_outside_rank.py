@@ -36,7 +36,7 @@ def tracked(*looks):
 
 
 def test_one_sleep_began_when_the_thread_ran_last():
-    """The first look already knows: a hang is minutes old when somebody comes."""
+    """The first look already shows it: a hang is minutes old when a person starts to look."""
     found = tracked((REDUCE, IN_CALL, 7, moment(100, 7, asleep_s=40)))
 
     assert (found.kind, found.call, found.since_unix_ns, found.asleep) == (
@@ -141,7 +141,7 @@ def test_a_source_file_that_changed_after_the_start_says_nothing(tmp_path):
 
 
 def test_looks_are_counted_a_tenth_of_a_second_apart_and_waits_by_their_beginning():
-    """A rank that runs is looked at more often for a while: that must not weigh more."""
+    """A rank that runs is looked at more often for a while. These looks must not weigh more."""
     track = Track()
     for number in range(41):
         in_call = number % 4 == 0
@@ -156,7 +156,7 @@ def test_looks_are_counted_a_tenth_of_a_second_apart_and_waits_by_their_beginnin
 
 @pytest.mark.parametrize(("call", "waits"), [("all_reduce", 4), ("broadcast_object_list", 0)])
 def test_a_wait_for_the_data_of_one_rank_makes_no_straggler_of_it(call, waits):
-    """Rank 0 collects samples for three seconds and broadcasts them: a master, by design."""
+    """Rank 0 collects samples for three seconds and broadcasts them, as a master does by design."""
     reading = replace(IN_CALL, call=call)
     look = tracked(*((REDUCE, reading, 7, moment(100 + at, 7)) for at in range(4)))
 

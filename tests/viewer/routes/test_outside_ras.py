@@ -1,4 +1,4 @@
-"""NCCL's status service is asked about ranks that were started without ddtop, where they wait."""
+"""NCCL's status service is asked about ranks that were started without ddtop, if they wait."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def rank_zero(address, world_size=2):
         start_ticks=start_ticks(PID),
         environment={"NCCL_RAS_ADDR": address},
     )
-    # Long ago: no agent has said anything since, and that is no silence.
+    # The last report was long ago. Without an agent that does not count as silence.
     return sample.watch(hello, time.monotonic_ns() - 10**12)
 
 
 def answers(surface, watched, waits, seconds):
-    """What the service said in that time, of ranks that wait or do not."""
+    """The service's answers in that time, about ranks that wait or do not."""
     until, found = time.monotonic() + seconds, []
     while not found and time.monotonic() < until:
         if waits:
@@ -71,13 +71,13 @@ def test_it_is_asked_while_a_rank_waits_with_care_where_a_rank_is_not_here(surfa
 
     counts = [one.counts["AllReduce"] for one in status.answer.communicators[0].ranks]
     assert (asks, surface.asks, counts) == (True, False, [812, 811])
-    # `MONITOR ?` tells the releases that must not be asked while a rank is gone.
+    # `MONITOR ?` shows which releases must not be asked while a rank is gone.
     assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
 
 
 @pytest.fixture
 def listener():
-    """A port at which nobody has asked."""
+    """A port at which no request has arrived."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         found.setblocking(False)
         yield found

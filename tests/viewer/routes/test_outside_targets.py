@@ -1,4 +1,4 @@
-"""Which processes a list of pids means."""
+"""Which processes a list of pids refers to."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def test_a_thread_that_ends_while_a_process_is_looked_at_hides_no_children(
 
 
 def test_ranks_of_another_user_are_numbered_by_their_start(home, script, monkeypatch):
-    """Their environment may not be read. What /proc shows to everybody is shown all the same."""
+    """Their environment cannot be read. The files of /proc that every user can read are shown all
+    the same.
+    """
     with started(script, "with-worker") as process:
         (child,) = children(process.pid)
         owner = Path(f"/proc/{process.pid}").stat().st_uid

@@ -1,4 +1,4 @@
-"""How ranks that were started without ddtop are read follows the policy of this viewer."""
+"""The policy of this viewer decides how ranks that were started without ddtop are read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def source_by(monkeypatch):
 
 
 def seen_apart(source, looks):
-    """Its rank, found in no call by so many looks, between which it ran; the last one was now."""
+    """Its rank: this many looks found it in no call, and it ran between them. The last look was
+    now.
+    """
     one = source._ranks[0]
     for number in range(looks):
         at = Moment(time.time_ns() + number * SECOND, "R", None, 3 * number, None)

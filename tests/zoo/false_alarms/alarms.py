@@ -1,5 +1,5 @@
-"""What a viewer was told about a healthy job: each alarm once, with its evidence and how long it
-stood.
+"""The alarms that a viewer showed about a healthy job: each once, with its evidence and its
+duration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Alarm:
     last_s: float
 
     def shown(self) -> list[str]:
-        """Lines to read."""
+        """The alarm as lines for a person."""
         stood = f"{self.first_s:.1f} s to {self.last_s:.1f} s"
         head = f"{self.severity} {self.kind} ({stood}): {self.summary}"
         return [head, *(f"    {text}" for text in self.evidence)]
@@ -45,7 +45,7 @@ class Alarms:
         self._found: list[Alarm] = []
 
     def note(self, verdict: Verdict, at_s: float) -> None:
-        """Take in what stands now."""
+        """Take in the findings of this moment."""
         for finding in verdict.findings:
             if finding.severity != INFO:
                 self._note(finding, at_s)

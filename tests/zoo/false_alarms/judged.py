@@ -21,7 +21,7 @@ WORKS_ALONE = (
 
 
 def reason_of(recording: str, alarm: dict[str, Any]) -> str | None:
-    """Why this warning is true; None where it is not."""
+    """Why this warning is true; None if it is not."""
     kind, summary = alarm["kind"], alarm["summary"]
     if alarm["severity"] != "warning":
         return None

@@ -68,7 +68,7 @@ class Piece:
     seconds: float = PIECE_S
 
     def start(self, stage: Stage) -> None:
-        """Start its ranks."""
+        """Start the ranks of the job."""
         words = [str(PROGRAMS / PROGRAM[self.kind]), self.shape, str(self.seed), str(self.seconds)]
         ranks = str(RANKS[self.kind])
         if self.kind == MPI:
@@ -81,7 +81,7 @@ class Piece:
         stage.start(command, stage.environment(True, **more), stage.output(0))
 
     def watch(self, stage: Stage) -> dict[str, Any]:
-        """Look at it until it ends; what is to be kept of it."""
+        """Watch the job until it ends. Returns what is kept of it."""
         entry = stage.entry(1, START_S)
         alarms, rank_s, load = Alarms(), 0.0, 0.0
         began = before = time.monotonic()

@@ -42,7 +42,7 @@ def record(name: str, command: list[str], into: Path, **variables: str) -> None:
 
 
 def main() -> None:
-    """Record all, or those that are named."""
+    """Record all shapes, or those that are named."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.zoo.false_alarms.record", description=__doc__
     )

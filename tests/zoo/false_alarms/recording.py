@@ -47,7 +47,7 @@ class Track:
     records: list[Any] = field(default_factory=list)
 
     def index(self, at_s: float) -> int:
-        """Of the newest record at a time; 0 before the first."""
+        """The number of the newest record at a time; 0 before the first."""
         return max(bisect_right(self.at_s, at_s) - 1, 0)
 
 
@@ -100,7 +100,7 @@ class Recording:
 
     @cached_property
     def steps_s(self) -> list[float]:
-        """When the slowest rank ended its steps, as far as the reports show."""
+        """When the slowest rank completed its steps, as far as the reports show."""
         found: list[list[float]] = []
         for track in self.states.values():
             times, last = [], None
@@ -114,7 +114,7 @@ class Recording:
 
     @cached_property
     def pauses_s(self) -> list[tuple[float, float]]:
-        """Where no rank ended a step."""
+        """The times during which no rank completed a step."""
         steps = self.steps_s
         pairs = itertools.pairwise(steps)
         return [(a, b) for a, b in pairs if b - a > PAUSE_S]

@@ -51,7 +51,9 @@ FIRST_PID = 20_000
 
 @dataclass(slots=True)
 class Piece:
-    """A stretch of a recording, told `factor` times as slowly, from `at_s` of the job on (s)."""
+    """A stretch of a recording, replayed `factor` times as slowly, from `at_s` of the job on
+    (s).
+    """
 
     part: int
     begin_s: float
@@ -67,7 +69,7 @@ class Piece:
 
 
 class Plan:
-    """Which stretch of the recording is told when."""
+    """Which stretch of the recording is replayed when."""
 
     def __init__(self, recording: Recording, random: Random, seconds: float) -> None:
         self._recording, self._random = recording, random
@@ -109,7 +111,7 @@ class Plan:
             self.pieces.append(Piece(part, begin_s, end_s, factor, self.end_s, pause))
 
     def index(self, at_s: float) -> int:
-        """Which piece is told at a time of the job."""
+        """Which piece is replayed at a time of the job."""
         return max(bisect_right(self.begins_s, at_s) - 1, 0)
 
 
@@ -150,7 +152,7 @@ class Retold:
 
     @property
     def part(self) -> int:
-        """The number of the part that is told."""
+        """The number of the part that is replayed."""
         return self._told_part
 
     @property
@@ -159,7 +161,7 @@ class Retold:
         return self.plan.pieces[self._first].begin_s
 
     def go_to(self, at_s: float) -> None:
-        """From now on it is so late in the job."""
+        """Set the time of the job, in seconds."""
         before, self._at = self._at, self.plan.index(at_s)
         for number in range(before, self._at):
             self._note_pause(self.plan.pieces[number])
@@ -235,13 +237,15 @@ class Retold:
         return found
 
     def _iteration(self, rank: int, recorded: int | None) -> int | None:
-        """A part may begin before its rank had counted a step; the job had, long before."""
+        """A part may begin before its rank had counted a step. The job had counted steps long
+        before.
+        """
         if recorded is not None:
             self._iterations[rank] = self._counted("iteration", recorded)
         return self._iterations.get(rank)
 
     def _summed(self, rank: int, name: str, value: float) -> int:
-        """A number that grows with time, so a slow part has more of it."""
+        """A number that grows with time, so it is larger in a slow part."""
         known = self._sums.get((rank, name))
         if known is None:
             known = self._sums[rank, name] = [value, value, self._at]
@@ -255,7 +259,7 @@ class Retold:
     # -- records
 
     def states(self) -> dict[int, tuple[RankState, float | None]]:
-        """Of each recorded rank: what it reports now, and its share of waiting."""
+        """For each recorded rank: what it reports now, and its share of waiting."""
         found = {}
         for rank in self.recording.ranks:
             track = self.recording.states[rank]
@@ -342,7 +346,7 @@ class Retold:
         return replace(one, since_unix_ns=self.moved(one.since_unix_ns))
 
     def processes(self) -> dict[int, ProcessState]:
-        """Of each recorded rank: its process now, as the relay of its host sees it."""
+        """For each recorded rank: its process now, as its host's relay reports it."""
         found = {}
         for rank in self.recording.ranks:
             track = self.recording.processes.get(rank)
@@ -352,7 +356,7 @@ class Retold:
         return found
 
     def host(self) -> HostState:
-        """What the relay says of its host now."""
+        """The relay's report of its host now."""
         hosts = self.recording.hosts
         record: HostState = hosts.records[hosts.index(self.now_s)]
         return record
@@ -369,7 +373,7 @@ class Retold:
             values = []
             for one in (now, after):
                 value = getattr(one, name)
-                # Where the rank was ready and had no CPU it would have computed.
+                # If the rank was ready and had no CPU, it would have computed.
                 waited = getattr(one.load, more) if more and one.load is not None else 0
                 values.append(None if value is None else value + (waited or 0))
             one, two = values

@@ -36,7 +36,7 @@ _RAW = msgspec.Raw(b"")
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one job."""
+    """The result of one job."""
 
     name: str
     world: int
@@ -48,7 +48,7 @@ class Result:
 
 @dataclass
 class Host:
-    """One host of the job. Until `quiet_until_s` nothing of it comes; `lost`: nor later."""
+    """One host of the job. Until `quiet_until_s` none of its records arrive; `lost`: nor later."""
 
     sender: str
     ranks: range
@@ -114,7 +114,7 @@ class Simulation:
             pause_s = min(pause_s, 2 * cost_s)
         return max(pause_s, LOOK_S)
 
-    # -- what goes wrong on the way
+    # -- disturbances
 
     def _disturb(self) -> None:
         """A relay is killed, or all reports of a host come late together."""

@@ -1,4 +1,4 @@
-"""Steps that talk too much, and hosts with too many threads."""
+"""Steps with too many collectives, and hosts with too many threads."""
 
 import json
 import os

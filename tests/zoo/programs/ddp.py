@@ -353,7 +353,7 @@ def again(trainer):
 
 
 def on_and_on(trainer):
-    """Until somebody ends it."""
+    """Run until ended by a signal."""
     for number, batch in enumerate(trainer.endless()):
         if number == 60:
             print(json.dumps({"ready": True}), flush=True)

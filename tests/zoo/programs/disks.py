@@ -51,7 +51,7 @@ def mark():
 
 
 def own_disk(folder, options):
-    """A small disk that nobody outside of this process and its children sees."""
+    """A small disk that only this process and its children see."""
     libc = ctypes.CDLL(None, use_errno=True)
     os.makedirs(folder, exist_ok=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):

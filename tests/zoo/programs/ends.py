@@ -1,4 +1,4 @@
-"""Ranks that go, or stand, in C."""
+"""Ranks that end, or get stuck, in C."""
 
 import ctypes
 import json

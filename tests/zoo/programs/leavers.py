@@ -1,4 +1,4 @@
-"""Ranks that go in unusual ways: they become another program, a daemon, or are never reaped."""
+"""Ranks that end in unusual ways: they become another program, a daemon, or are never reaped."""
 
 import contextlib
 import json

@@ -141,7 +141,7 @@ def label(rank, last):
 
 
 def neighbour(rank, last):
-    """The last stage listens to the wrong one."""
+    """The last stage receives from the wrong rank."""
     x = torch.zeros(SIZE)
     for step in range(100_000):
         if rank == last and step == 60:

@@ -1,4 +1,6 @@
-"""Places at which one rank stands: a lock, a handler, a destructor, a socket, a child, a queue."""
+"""Places at which one rank gets stuck: a lock, a handler, a destructor, a socket, a child, a
+queue.
+"""
 
 import ctypes
 import fcntl
@@ -122,7 +124,7 @@ class Work:
             self.step()
 
 
-# -- where it stands
+# -- where it is stuck
 
 
 def signal_handler():

@@ -1,5 +1,5 @@
-"""What tools have in common that are asked once: when they are asked, and which processes are
-which ranks.
+"""The common part of tools that are asked once: when they are asked, and which process is which
+rank.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _variable(pid: int, name: str) -> str | None:
 
 
 def _is_rank(pid: int, program: Path) -> bool:
-    """Runs the program, or was spawned by it; torchrun, mpirun and shells are none."""
+    """Whether the process runs the program, or was spawned by one that does; torchrun, mpirun and
+    shells do not count.
+    """
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if any(b"torch.distributed.run" in word or b"mpirun" in word for word in words):
@@ -108,7 +110,9 @@ def _is_rank(pid: int, program: Path) -> bool:
 
 
 class Tracers(threading.Thread):
-    """Sees for how long a tracer holds each process: TracerPid of /proc/PID/status, each 2 ms."""
+    """Measures for how long a tracer holds each process: TracerPid of /proc/PID/status, every 2
+    ms.
+    """
 
     def __init__(self, pids: list[int]) -> None:
         super().__init__(daemon=True)

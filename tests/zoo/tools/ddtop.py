@@ -28,19 +28,19 @@ class Ddtop:
     about = "ranks started with DDTOP=1, looked at twice a second"
 
     def missing(self) -> str:
-        """It is this package."""
+        """ddtop is always installed."""
         return ""
 
     def unable(self, case: Case) -> str:
-        """It tries everything."""
+        """ddtop tries every case."""
         return ""
 
     def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
-        """With what `ddtop` wants in the environment of a rank."""
+        """Starts the job with ddtop's variables in the environment of each rank."""
         return start(stage, case, seed, launcher, {"DDTOP": "1", "DDTOP_SIGNAL": "on"})
 
     def looks(self, job: Job) -> Iterator[Look]:
-        """The findings that stand, twice a second."""
+        """The findings of each moment, twice a second."""
         entry = job.stage.entry(1)
         seconds = HEALTHY_S if job.case.healthy else watched_s(job.case)
         until = time.monotonic() + (BEGIN_S + seconds) * job.slower

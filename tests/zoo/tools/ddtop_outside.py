@@ -37,13 +37,13 @@ ALSO = {"not-in-collective": ("interpreter-frozen",), "loader-stuck": ("not-in-c
 
 
 class DdtopOutside:
-    """Asked once; nothing of it is in the ranks."""
+    """Asked once; no part of ddtop is in the ranks."""
 
     name, live = "ddtop-outside", False
     about = "ranks without DDTOP, `ddtop diagnose --pid` 8 s after the fault"
 
     def missing(self) -> str:
-        """It is this package."""
+        """ddtop is always installed."""
         return ""
 
     def unable(self, case: Case) -> str:
@@ -54,7 +54,7 @@ class DdtopOutside:
         return "steps are not seen from outside" if kinds and kinds <= NEEDS_STEPS else ""
 
     def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
-        """As it is."""
+        """Starts the job unchanged."""
         return start(stage, case, seed, launcher)
 
     def looks(self, job: Job) -> Iterator[Look]:
@@ -63,7 +63,7 @@ class DdtopOutside:
 
 
 def is_expected(case: Case) -> bool:
-    """Whether a look from outside should name it."""
+    """Whether a look from outside is expected to name it."""
     kinds = {kind for kind, _ in case.expected}
     known = EXPECTED | OF_MPI if case.launcher == MPIRUN else EXPECTED
     return bool(kinds & known) and not kinds & NEEDS_NUMBERS

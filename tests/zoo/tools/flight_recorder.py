@@ -114,7 +114,7 @@ class FlightRecorder:
         return "" if done.returncode == 0 else "this torch has no analyser for gloo's recorder"
 
     def unable(self, case: Case) -> str:
-        """It compares collectives; no exits, no speeds, no data."""
+        """It compares collectives. It knows no exits, no speeds and no data."""
         kinds = {kind for kind, _ in case.expected}
         return "" if not kinds or kinds & KINDS else "a recorder of collectives does not show it"
 

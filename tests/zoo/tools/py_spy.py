@@ -132,12 +132,14 @@ class PySpy:
         return "" if _command() else "py-spy is not installed (pip install py-spy)"
 
     def unable(self, case: Case) -> str:
-        """The rule knows stopped, gone, elsewhere and other call; no speeds, no data."""
+        """The rule knows stopped, gone, elsewhere and other call. It knows no speeds and no
+        data.
+        """
         kinds = {kind for kind, _ in case.expected}
         return "" if not kinds or kinds & KINDS else "a stack does not show it"
 
     def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
-        """As it is."""
+        """Starts the job unchanged."""
         return start(stage, case, seed, launcher)
 
     def looks(self, job: Job) -> Iterator[Look]:
@@ -167,7 +169,7 @@ def _ask(job: Job) -> Look:
 
 def _seen(pid: int) -> Seen:
     letter = state(pid) if lives(pid) else ""
-    # A stopped process would stay stopped for py-spy, which waits for it.
+    # py-spy waits for a stopped process, which would stay stopped.
     if letter in ("", "T"):
         return Seen(letter, None)
     words = [_command() or "py-spy", "dump", "--json", "--pid", str(pid)]

@@ -98,7 +98,7 @@ class TraceML:
         return ""
 
     def start(self, stage: Stage, case: Case, seed: int | None, launcher: str) -> Started:
-        """By `traceml run`, which is its own launcher."""
+        """Starts the job by `traceml run`, which is its own launcher."""
         text = instrumented(case.program.read_text())
         if text is None:
             raise StageError("the program has no step that TraceML can be put around")

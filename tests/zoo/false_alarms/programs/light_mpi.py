@@ -20,7 +20,7 @@ STEP_S, POLL_S = 0.25, 0.05
 
 
 def step(own: random.Random) -> None:
-    """One step: everybody computes a little, and the residual is summed."""
+    """One step: every rank computes a little, and the residual is summed."""
     time.sleep(STEP_S * own.uniform(0.97, 1.03))
     sum(range(2_000))
     WORLD.allreduce(1.0)
@@ -45,7 +45,7 @@ def apart(seconds: float) -> None:
 
 
 def write(mebibytes: float) -> None:
-    """Write so much to a file, in pieces."""
+    """Write this much to a file, in pieces."""
     with tempfile.TemporaryFile() as file:
         for _ in range(int(mebibytes * 16)):
             file.write(os.urandom(1 << 16))
@@ -84,7 +84,7 @@ def halo(shared: random.Random, own: random.Random) -> None:
 
 
 def farm(shared: random.Random, own: random.Random) -> None:
-    """Rank 0 hands out work of different lengths; who has none polls."""
+    """Rank 0 hands out work of different lengths. A rank without work polls."""
     tasks = shared.randrange(5, 9)
     if WORLD.rank == 0:
         left = tasks * (WORLD.size - 1)
@@ -113,7 +113,7 @@ def collecting(shared: random.Random, own: random.Random) -> None:
 
 
 def main(shape: str, seed: int, seconds: float) -> None:
-    """The shape again and again until the time is over; rank 0's clock decides."""
+    """Repeat the shape until the time is over; rank 0's clock decides."""
     shared, own = random.Random(seed), random.Random(seed * 1000 + WORLD.rank)
     begun = time.monotonic()
     while not WORLD.bcast(time.monotonic() - begun > seconds):

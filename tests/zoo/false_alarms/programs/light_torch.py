@@ -47,7 +47,7 @@ class Training:
         self.optimizer.zero_grad()
 
     def steps(self, least: int, most: int) -> None:
-        """Some steps, on all ranks as many."""
+        """Some steps, as many on each rank."""
         for _ in range(self.shared.randrange(least, most)):
             self.step()
 
@@ -57,7 +57,7 @@ LIGHT = os.environ.get("LIGHT", "1") == "1"
 
 
 def compute(seconds: float) -> None:
-    """Work."""
+    """Compute for this long."""
     end = time.monotonic() + seconds
     one = torch.ones(128, 128)
     while time.monotonic() < end:
@@ -69,7 +69,7 @@ def compute(seconds: float) -> None:
 
 
 def write(mebibytes: float) -> None:
-    """Write so much to a file, with fsync, in pieces."""
+    """Write this much to a file, with fsync, in pieces."""
     with tempfile.TemporaryFile() as file:
         for _ in range(int(mebibytes * 4)):
             file.write(os.urandom(1 << 18))
@@ -195,7 +195,7 @@ def collecting(train: Training) -> None:
 
 
 def slow_files(train: Training) -> None:
-    """Rank 0 reads something that comes slowly, as over a network; the others wait."""
+    """Rank 0 reads data that arrive slowly, as over a network; the others wait."""
     train.steps(40, 80)
     lines = train.shared.randrange(100, 400)
     if train.rank == 0:
@@ -221,13 +221,13 @@ def restart(train: Training) -> None:
 
 
 def mixed(train: Training) -> None:
-    """One of the others, as it comes."""
+    """One of the shapes above, chosen at random."""
     shapes = (evaluation, evaluation_on_one, checkpoint_on_one, checkpoint_on_all, uneven)
     train.shared.choice((*shapes, autotune, collecting, first_epoch, slow_files))(train)
 
 
 def main(shape: str, seed: int, seconds: float) -> None:
-    """The shape again and again until the time is over; rank 0's clock decides."""
+    """Repeat the shape until the time is over; rank 0's clock decides."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train = Training(seed)
