@@ -117,11 +117,11 @@ class FailingError(Exception):
 
 
 class Library:
-    """What `CDLL("libnvidia-ml.so.1")` would be. `absent`: functions that this driver does not have
-    yet, or no more.
+    """A stand-in for `CDLL("libnvidia-ml.so.1")`. `absent`: functions that this driver does not
+    have yet, or no more.
 
     `loaded`: the kernel's module is there. `sessions`: inits without a shutdown. `answers`: while
-    it is not set, no call comes back. `broken`: what went wrong in the double itself; `loaded(...)`
+    it is not set, no call returns. `broken`: what went wrong in the double itself; `loaded(...)`
     raises it at its end.
     """
 

@@ -206,7 +206,7 @@ def costs() -> None:
 
 
 def command() -> None:
-    """`ddtop gpus` on a card that is held and on one that is free."""
+    """`ddtop gpus` on a GPU that is in use and on one that is free."""
     text = _gpus()
     for line in text.stdout.splitlines():
         say(line)

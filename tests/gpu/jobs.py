@@ -1,4 +1,4 @@
-"""The parts about jobs: what ddtop says of trainings on a card, healthy and not, and what
+"""The parts about jobs: ddtop's findings about trainings on a GPU, healthy and not, and what
 watching costs a step.
 """
 

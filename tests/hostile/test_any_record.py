@@ -1,5 +1,4 @@
-"""Well-formed records without sense, as any agent or relay could send them: model, rules and every
-view must accept them.
+"""Well-formed records without sense: the model, the rules and every view accept them.
 
 Longer by hand: DDTOP_TEST_FUZZ=20000.
 """

@@ -1,5 +1,4 @@
-"""A thousand connections that send nothing, or too much: the relay's memory is bounded, and its own
-ranks and viewers are served.
+"""A thousand connections: memory is bounded, and the relay serves its own ranks and viewers.
 
 Ten thousand by hand: DDTOP_TEST_CROWD=10000.
 """

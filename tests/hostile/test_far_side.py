@@ -1,6 +1,4 @@
-"""The remote side of --ssh: all that it sends is shown as text, and takes a bounded part of this
-host's memory.
-"""
+"""The remote side of --ssh: its output is shown as text and takes a bounded part of memory."""
 
 from __future__ import annotations
 

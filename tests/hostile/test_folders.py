@@ -1,6 +1,4 @@
-"""What other users can leave in the folders, or make of the folders: it is refused with a reason,
-never followed, and no part of ddtop waits for it.
-"""
+"""Other users' files and folders: refused with a reason, never followed, never waited for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Another process of this user connects to the socket of the ranks. That is allowed, and still none
-of its records may do harm.
-"""
+"""Another process of this user on the ranks' socket: allowed, and none of its records does harm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Relays that are stopped or gone while their job lives: health is unknown, with its own exit code,
-and no command prints "ok" or "ended".
-"""
+"""Relays that stop or end while their job lives: health is unknown, never "ok" or "ended"."""
 
 from __future__ import annotations
 

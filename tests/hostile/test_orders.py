@@ -1,6 +1,4 @@
-"""What viewers may request: only a controller may have a signal sent, and only to ranks of this job
-and user.
-"""
+"""Orders of viewers: only a controller may signal, and only ranks of this job and user."""
 
 from __future__ import annotations
 

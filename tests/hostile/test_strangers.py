@@ -1,6 +1,4 @@
-"""A client that connects to the TCP port without this user's key is refused, counted, and reported
-to the user's own viewers.
-"""
+"""Clients without this user's key: refused, counted, and reported to the user's own viewers."""
 
 from __future__ import annotations
 

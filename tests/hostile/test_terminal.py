@@ -1,6 +1,4 @@
-"""Names and reasons from elsewhere never reach the terminal unescaped: they could move its cursor,
-or type.
-"""
+"""Names and reasons from elsewhere are escaped: they could move the terminal's cursor."""
 
 from __future__ import annotations
 

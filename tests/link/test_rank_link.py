@@ -305,7 +305,7 @@ def test_a_relay_that_is_only_late_is_not_taken_for_an_older_one(path):
 def test_a_descriptor_that_became_the_programs_is_never_written_to(listener, rank, tmp_path, kind):
     """`os.closerange(3, 256)`, and then the program opens files of its own.
 
-    They get our numbers.
+    Those files get the numbers of our descriptors.
     """
     connection(listener, rank)
     ours = {rank._socket.descriptor, rank._bell.descriptor}

@@ -33,7 +33,7 @@ def free_port():
 
 
 def turn(*relays):
-    """What has come in at viewers' and hubs' sockets.
+    """What has arrived at the sockets of viewers and hubs.
 
     (frames with peer and role, frames with place).
     """

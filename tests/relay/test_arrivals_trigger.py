@@ -1,4 +1,4 @@
-"""When the relay asks for exact arrivals.
+"""When the relay requests exact arrivals.
 
 Soon, again a few times, then rarely, and never while all ranks wait alike.
 """

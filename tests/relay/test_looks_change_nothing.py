@@ -1,4 +1,4 @@
-"""What the relay looks at by itself ends no call in C before its time.
+"""The relay's own looks end no call in C early.
 
 Ten looks at ranks that are in one all the time.
 """

@@ -13,9 +13,9 @@ SECOND = 1_000_000_000
 
 
 def history_of(snapshot: Snapshot, minutes: float = 14.0, slower: float = 0.12) -> JobHistory:
-    """What is remembered of a job that ran evenly, and is slower by that part since four minutes.
+    """The history of a job that ran evenly, and has been slower by this ratio for four minutes.
 
-    While nothing moves now, it did until then.
+    If it makes no progress now, it did until then.
     """
     history = JobHistory(POLICY)
     still = snapshot.still_since_unix_ns

@@ -29,8 +29,8 @@ class CaseError(Exception):
 class Case:
     """One job. All attributes but `name` and `program` are the keys of a case in its program.
 
-    `story`: what happens, for a person. `source`: the public thread in which somebody met it
-    (`owner/repository#number`, or a URL).
+    `story`: what happens, as text for a person. `source`: the public thread in which somebody met
+    it (`owner/repository#number`, or a URL).
 
     `expected`: each a kind and its ranks, of which any is right; empty for a healthy job. `place`:
     functions of the program, or lines that bear the comment `# place: NAME` (written as "@NAME"),

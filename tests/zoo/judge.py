@@ -33,7 +33,7 @@ class Heard:
 
 @dataclass
 class Outcome:
-    """What a tool said of one run of a case; all of it can be written as JSON.
+    """The claims of a tool about one run of a case. All fields can be written as JSON.
 
     `kind_s`, `named_s`, `placed_s`: seconds from the fault to the right kind, to the right kind
     about exactly the right ranks, and to that with the right place; None, if it never was.

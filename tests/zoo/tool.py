@@ -37,7 +37,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Look:
-    """What stood at one moment. `unable`: why the tool could say nothing, if it could not.
+    """The claims of one moment. `unable`: why the tool could say nothing, if it could not.
     `paused_s`: for how long it stopped a rank, at most. `took_s`: from the command to its answer,
     of a tool that is asked.
     """
@@ -108,7 +108,7 @@ class Tool(Protocol):
         """Start the job with what the tool needs in it; see `tests.zoo.start.start`."""
 
     def looks(self, job: Job) -> Iterator[Look]:
-        """What it says, until it has nothing more to say. The runner may stop earlier.
+        """The claims of the tool, until it has no more. The runner may stop earlier.
 
         Raises:
             JobError: the job did not do what the case says.

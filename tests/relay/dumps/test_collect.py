@@ -127,9 +127,9 @@ def test_a_stopped_rank_gets_no_signal(ranks):
     ],
 )
 def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_py_spy):
-    """Its default action is to kill.
+    """The signal's default action is to kill.
 
-    And a closed descriptor may be a file of the program's by now.
+    A closed descriptor may belong to a file of the program by now.
     """
     one = ranks.start(what)
     ranks.dumps.ask("q", [one])

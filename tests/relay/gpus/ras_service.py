@@ -53,7 +53,7 @@ def answer(*ranks, missing=()):
 
 
 class Service:
-    """The service on a port of its own; each connection gets the next of `scripts`.
+    """A double of the service on a port of its own. Each connection gets the next of `scripts`.
 
     Lines answered, then the answer.
 

@@ -1,6 +1,6 @@
 """NVML through the real pynvml, over a double of the driver's library.
 
-Arguments, structs and errors as they are on a machine with cards.
+Arguments, structs and errors as they are on a machine with GPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""NCCL's status service and a relay.
+"""NCCL's status service and a relay. The relay is real, the test plays the ranks, and the service
+is a double.
 
 A real one, with ranks played by the test and a double of the service.
 """

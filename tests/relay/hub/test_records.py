@@ -1,4 +1,4 @@
-"""What a hub makes of what leaves say, word by word, without sockets.
+"""How a hub handles each record of its leaves, without sockets.
 
 Whom it takes in, and what it does not believe.
 """

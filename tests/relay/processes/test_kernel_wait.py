@@ -1,4 +1,4 @@
-"""The system call in which a process sleeps, and what it is about.
+"""The system call in which a process sleeps, and the file, socket or process that it waits for.
 
 Real processes that really sleep.
 """

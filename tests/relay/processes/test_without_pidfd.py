@@ -1,4 +1,4 @@
-"""Ends of ranks that no pidfd tells of.
+"""Ends of ranks without a pidfd.
 
 An old kernel, a seccomp filter, no descriptor left, or a process that went before it was looked at.
 """

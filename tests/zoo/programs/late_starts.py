@@ -1,4 +1,4 @@
-"""A rank that does not come to the start, in each way in which a program makes its ranks: fork,
+"""A rank that does not join at the start, for each way in which a program makes its ranks: fork,
 spawn, a pool, plain children, threads of a launcher.
 """
 
