@@ -1,7 +1,7 @@
 """Real ranks under mpirun, in a program without any knowledge of ddtop: what they wait in, and
 which rank is at fault.
 
-Whoever waits in MPI uses a core for that: two ranks at a time, and the program ends by itself.
+A rank that waits in MPI uses a core for that: two ranks at a time, and the program ends by itself.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def test_a_history_of_any_length_can_be_asked_for(scene):
 
 
 def test_what_only_ranks_or_relays_say_is_not_taken_from_a_viewer(scene):
-    """Else anybody who may look could write the story of the job."""
+    """Otherwise every viewer could change the history of the job."""
     before = scene.host(lambda _: True).garbled
     viewer = scene.joined()
     for record in (

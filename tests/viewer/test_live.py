@@ -152,8 +152,9 @@ async def test_what_was_received_before_its_relay_was_replaced_is_not_lost(stage
 
 
 async def test_a_relay_of_which_nothing_has_come_yet_is_said_to_be_silent(stage, monkeypatch):
-    """Its host was cut off right after somebody had attached: the screen waited for its first
-    records, and said nothing."""
+    """Its host was cut off right after a viewer had attached. The screen waited for its first
+    records without a message.
+    """
     monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, relay_silent_s=0.2))
     source = live.LiveSource(the_entry())
     monkeypatch.setattr(source._route, "connect", lambda controller: asyncio.sleep(0, _Mute()))

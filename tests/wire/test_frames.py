@@ -142,7 +142,7 @@ def test_a_frame_cut_anywhere_is_refused(cls):
 @settings(max_examples=300)
 @given(st.binary(max_size=400))
 def test_foreign_bytes_are_refused_with_a_wire_error_and_nothing_else(data):
-    """A port scanner, or somebody's HTTP client, on the viewers' port."""
+    """A port scanner, or a foreign HTTP client, on the viewers' port."""
     opened(data)
 
 

@@ -52,7 +52,7 @@ def _own_names(tree: ast.Module) -> set[str]:
         item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body
     ]
     methods = {id(item) for item in bodies}
-    # What a class's body assigns is an attribute: whoever asks for it has its old name.
+    # What a class's body assigns is an attribute, and other code uses its old name.
     taken = _KEPT | {
         target.id
         for item in bodies

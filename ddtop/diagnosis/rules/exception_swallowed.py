@@ -1,4 +1,4 @@
-"""`exception-swallowed`: some ranks catch an exception again and again that the others never see.
+"""`exception-swallowed`: some ranks catch an exception again and again that the others never catch.
 
 It needs DDTOP_EXCEPTIONS=1. An exception that all ranks catch is normal for the program. If a
 critical finding blames such a rank, the exception is a line of that finding's evidence.

@@ -274,8 +274,8 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
 
 
 def _moves(gpu: _Gpu, policy: Policy) -> bool:
-    """Whether it makes steps and enqueues collectives in each span: nobody evaluates or saves for
-    long."""
+    """Whether it makes steps and enqueues collectives in each span, so that it neither evaluates
+    nor saves for long."""
     done = [span.done for span in gpu.device.spans]
     first, last = done[0].steps, done[-1].steps
     if first is None or last is None or last - first < policy.gpu_wait_steps:

@@ -276,7 +276,7 @@ def _two_keys() -> None:
 @contextlib.contextmanager
 def whole_writes() -> Iterator[None]:
     """Buffer the output. Without a buffer (PYTHONUNBUFFERED) a stop can cut a write short, and
-    nobody would write the rest of the picture."""
+    the rest of the picture would be lost."""
     file = sys.__stderr__
     if file is None or not isinstance(file.buffer, io.RawIOBase):
         yield

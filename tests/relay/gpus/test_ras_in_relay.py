@@ -1,7 +1,6 @@
-"""NCCL's status service and a relay. The relay is real, the test plays the ranks, and the service
-is a double.
+"""NCCL's status service and a relay.
 
-A real one, with ranks played by the test and a double of the service.
+The relay is real, the test plays the ranks, and the service is a double.
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def _ask(job: Job) -> Look:
 
 @functools.cache
 def _with_bytecode() -> dict[str, str]:
-    """An environment that keeps bytecode, filled once: whoever types a command has it."""
+    """An environment that keeps bytecode, filled once, as on the machine of a user who has typed a
+    command before.
+    """
     folder = tempfile.mkdtemp(prefix="ddb-bytecode-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     found = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
