@@ -135,11 +135,8 @@ def _finding(
     shown += [f"{more} more ranks elsewhere"] if more else []
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
     shown += [f"{ranks_text(gone)} {verb(gone, 'has', 'have')} ended"] if gone else []
-    shown += (
-        [f"{ranks_text(still.unseen)} {verb(still.unseen, 'was', 'were')} not seen"]
-        if still.unseen
-        else []
-    )
+    unseen = still.unseen
+    shown += [f"{ranks_text(unseen)} {verb(unseen, 'was', 'were')} not seen"] if unseen else []
     lead_in = "idle" if idle else "no progress"
     return Finding(
         kind=Kind.NO_PROGRESS,
@@ -168,7 +165,7 @@ def _evidence(
         lines.append(f"the last step was iteration {last:,}{usual}")
     if any(rank.comm.outside is not None for rank in still.alive):
         lines += call_lines(list(still.alive))
-        lines.append("by the stacks of the main threads, which have not moved on since")
+        lines.append("by the stacks of the threads that train, which have not moved on since")
     else:
         lines.append(
             "no step, batch, collective or call for single ranks has ended since on any rank"

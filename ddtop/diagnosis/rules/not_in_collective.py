@@ -38,7 +38,7 @@ from ddtop.words.units import duration
 
 PLACES_MAX = 3
 BY_STACK = (
-    "by the stacks of the main threads: nobody reads sequence numbers of ranks that were started"
+    "by the stacks of the threads that train: nobody reads sequence numbers of ranks started"
     " without DDTOP=1"
 )
 

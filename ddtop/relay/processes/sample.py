@@ -51,7 +51,8 @@ class Watched:
 
     `pidfd`: None if the kernel gives none, then its end is looked for in /proc. `spoke`: it
     said Hello to this relay itself, over a connection that it made. `stack_start`: where its stack
-    began after that Hello, 0 before the first look.
+    began after that Hello, 0 before the first look. `lead_tid`: the thread that trains, of a rank
+    without a state page; None for the main thread.
     """
 
     hello: Hello
@@ -74,6 +75,7 @@ class Watched:
     cpu_ratio: float | None = None
     spoke: bool = False
     stack_start: int = 0
+    lead_tid: int | None = None
 
     def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
         """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
@@ -210,11 +212,11 @@ def _remote(watched: Watched, inode: int | None) -> str | None:
 def _lead(watched: Watched, letter: str) -> tuple[int, str]:
     """The number and the state of the rank's thread.
 
-    It is the thread that the state page names, if that lives, else the main thread, whose state is
-    `letter`. A signal that stops or ends a process stops or ends all of its threads.
+    It is the thread that the state page or `lead_tid` names, if that lives, else the main thread,
+    whose state is `letter`. A signal that stops or ends a process stops or ends all of its threads.
     """
     pid = watched.hello.pid
-    tid = watched.page.lead_tid if watched.page is not None else 0
+    tid = watched.page.lead_tid if watched.page is not None else watched.lead_tid or 0
     if tid <= 0 or tid == pid or letter not in "RSDI":
         return pid, letter
     fields = stat_fields(f"{pid}/task/{tid}")

@@ -70,7 +70,7 @@ JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 @dataclass
 class _Watched:
-    """One rank. `placed_mono_s`: when its stack was last read. `tid`: of the thread that trains."""
+    """One rank. `placed_mono_s`: when its stack was last read."""
 
     target: Target
     process: sample.Watched
@@ -81,7 +81,6 @@ class _Watched:
     first_mono_s: float = 0.0
     tried_mono_s: float = -PLACE_S
     refused: str | None = None
-    tid: int | None = None
     exits_order: int | None = None
 
     @property
@@ -424,7 +423,7 @@ class OutsideSource:
     ) -> None:
         pid = target.pid if worker is None else worker
         watched = self._ranks.get(target.rank) if worker is None else None
-        tid = watched.tid if watched is not None else None
+        tid = watched.process.lead_tid if watched is not None else None
         looks, count = request is None, switches_of(pid, tid)
         spy = PySpy(pid, nonblocking=looks, arguments=looks and worker is None and self._locals)
         deadline_s = PLACE_DEADLINE_S if request is None else DEADLINE_S
@@ -487,17 +486,18 @@ class OutsideSource:
         threads: tuple[ThreadStack, ...],
         now_s: float,
     ) -> None:
-        """Note where its training is."""
+        """Note where the thread is that trains."""
         if (judged := training_thread(threads, running.spy.tids)) is None:
             return
-        trains, watched.tid = judged
-        now = moment_of(watched.target.pid, time.time_ns(), watched.tid)
+        trains, tid = judged
+        watched.process.lead_tid = tid
+        now = moment_of(watched.target.pid, time.time_ns(), tid)
         if now is None:
             return
-        before = running.switches if watched.tid == running.tid else None
+        before = running.switches if tid == running.tid else None
         # In one sleep since the look began it slept then, too, whatever py-spy says.
         same = now.switches is not None and now.switches == before
-        asleep = running.spy.asleep if not same and watched.tid is None else None
+        asleep = running.spy.asleep if not same and tid is None else None
         reading = read(watched.around.thread(trains.frames, now, asleep))
         watched.track.take(trains.frames, reading, before, now)
         watched.placed_mono_s = now_s

@@ -287,6 +287,34 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
     assert second.frozen in (None, False)
 
 
+def test_the_thread_that_trains_is_looked_at_instead_of_the_main_one():
+    """The main thread joins it. "waiting for a lock in load" was said of a thread that slept."""
+    program = (
+        "import sys, threading\n"
+        "def train():\n    print(threading.get_native_id(), flush=True)\n    sys.stdin.readline()\n"
+        "trains = threading.Thread(target=train)\ntrains.start()\ntrains.join()\n"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        tid = int(started.stdout.readline())
+        rank = watched(started.pid)
+        _until_seen_in(rank, "futex")
+        rank.lead_tid = tid
+        _until_seen_in(rank, "pipe")
+        sample.forget(rank)
+    finally:
+        started.communicate("")
+
+
+def _until_seen_in(rank, wanted):
+    """Look until the rank's thread sleeps in this place of the kernel."""
+    end = time.monotonic() + 10
+    while wanted not in ((found := sample.look(rank, time.monotonic_ns(), POLICY)).wchan or ""):
+        assert time.monotonic() < end, found
+
+
 def test_the_server_on_which_it_waits_is_reported_once_it_has_waited_for_two_looks():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
