@@ -151,7 +151,7 @@ class Policy:
     """... of the longest usual step."""
     no_progress_habit_factor: float = 1.5
     """... or this many times the second longest pause that has ended. What has happened twice is
-    usual, such as a validation. Critical no sooner than so many times the limit of the warning."""
+    usual, such as a validation. Critical at the earliest at this many times the warning's limit."""
     no_progress_critical_s: float = 60.0
     """... and critical from here on where no rank makes progress."""
     no_progress_patient_s: float = 300.0

@@ -13,7 +13,7 @@ from ddtop.diagnosis.activity import classify
 from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.model.state.facts import Blame, PeerWait, RankFacts, Snapshot
 from ddtop.policy import Policy
-from ddtop.wire.calls import RECEIVES
+from ddtop.wire.calls import RECEIVES, is_from_root
 from ddtop.wire.stacks import StackFrame
 
 RHYTHM = "collectives"
@@ -27,8 +27,6 @@ PROMPTS = frozenset({"stdin", "socket"})
 socket.
 """
 OUTSIDE = REQUESTS | {"pipe", "rpc"}
-_GIVEN = ("broadcast", "bcast", "scatter")
-"""Prefixes of calls in which one rank sends data to all others."""
 _POLLING = frozenset({"sleep", "lock", "python", "unknown"})
 """Words of `doing` for a loop that polls. If a sample finds its thread awake, the word says
 nothing.
@@ -123,7 +121,7 @@ class Idle:
 
 def _is_for_orders(wait: PeerWait) -> bool:
     """Whether this wait may be a wait for orders of a master."""
-    return wait.call in RECEIVES or (wait.by_stack and wait.call.lower().startswith(_GIVEN))
+    return wait.call in RECEIVES or (wait.by_stack and is_from_root(wait.call))
 
 
 def runs_own_code(rank: RankFacts) -> bool:

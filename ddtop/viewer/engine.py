@@ -311,7 +311,7 @@ class Engine:
         )
         before, self.seen = self.seen, NewestLook(follower, look)
         if before is None or before.follower is not follower or _differ(before.look, look):
-            # The screens would show it up to half a second later.
+            # Otherwise the screens would show it up to half a second later.
             self._on_news(())
         self._free_old_looks(snapshot)
         # Stacks are passed on after the look that includes them, so that a dump that is reported as

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.wire.outside import COLLECTIVE, RUN, OutsideLook
 from tests.diagnosis.rules.comm_error import fails
-from tests.jobs import FakeJob, trained, unix_ns
+from tests.diagnosis.rules.departures import cancelled_after_a_hang, looked_at
+from tests.jobs import trained
 
 LONG_S = 3600.0
 
@@ -57,24 +57,9 @@ def one_gets_ctrl_c(seconds):
     return job
 
 
-def outside(wait_s=0.05):
-    """A job that was started without ddtop. At each look all ranks have been in all_reduce for this
-    long.
-    """
-    job = FakeJob(3, run=RUN)
-    for rank in job.ranks:
-        job.greet(rank)
-    job.trains(6)
-    for rank in job.ranks:
-        since = unix_ns(job.now - wait_s)
-        rank.says["outside"] = OutsideLook(COLLECTIVE, "all_reduce", since, wait_s > 1)
-    job.passes(0.5)
-    return job
-
-
 def without_agents(*later_s, wait_s=0.05, seconds=4.0):
     """The first ranks leave with exit code 1, each later by this time."""
-    job = outside(wait_s)
+    job = looked_at(wait_s=wait_s)
     for rank, later in zip(job.ranks, later_s, strict=False):
         rank.ends(1, later_s=later, exiting=False)
     job.passes(seconds)
@@ -183,16 +168,7 @@ def summary(job, **changes):
 
 def test_the_policy_says_which_hang_is_named_with_a_cancellation():
     """The hang was over some seconds before the job was cancelled."""
-    job = trained()
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    job.passes(10)
-    for rank in job.ranks:
-        rank.comes_back()
-    job.trains(6)
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(3)
+    job = cancelled_after_a_hang(6)
 
     assert "Until then: rank 2 has been in fetch_labels" in summary(job)
     assert "Until then" not in summary(job, cancelled_because_s=2.0)

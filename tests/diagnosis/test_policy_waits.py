@@ -6,7 +6,13 @@ import pytest
 
 from tests.diagnosis.habits import used_to, validated
 from tests.diagnosis.rules.phases import saving
-from tests.diagnosis.rules.starting import early, enter, missing, spawned
+from tests.diagnosis.rules.starting import (
+    early,
+    enter,
+    missing,
+    spawned,
+    works_before_init_with_a_short_timeout,
+)
 from tests.jobs import FakeJob, trained
 from tests.second_policy import Case, stands
 
@@ -122,16 +128,6 @@ WAITS = [
 @pytest.mark.parametrize("case", WAITS, ids=Case.name)
 def test_the_policy_says_how_long_others_may_wait_for_a_rank(case):
     assert case.said_by_both() == (case.ours, case.theirs)
-
-
-def works_before_init_with_a_short_timeout():
-    job = early(3)
-    job.ranks[2].works_at("tokenise", line=12)
-    for rank in job.ranks:
-        rank.told["init_timeout_ms"] = 60_000
-    enter(job, 0, 1)
-    job.passes(33)
-    return job
 
 
 def sleeps_a_second_after_the_others_entered():

@@ -59,7 +59,7 @@ def rule(context: Context) -> list[Finding]:
     found, certain = _first_to_go(snapshot, policy)
     if not certain:
         if all(rank.gone for rank in present) and not any(_is_known_to_fail(rank) for rank in bad):
-            # A job that has ended, perhaps as it should.
+            # The job has ended, and nobody has seen a failure.
             return []
         # Peers of a rank that has gone fail within moments: then it is known who else has.
         last = max(went_unix_ns(rank) for rank in snapshot.ranks if rank.gone)

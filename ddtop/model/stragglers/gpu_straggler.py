@@ -187,7 +187,7 @@ def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
     """A few compute in each span, while all others draw what a waiting kernel draws."""
     ordered = sorted(members, key=lambda one: one.watts[-1])
     usual, most = ordered[len(ordered) // 2].watts[-1], ordered[-1].watts[-1]
-    # Also where none of them reports any power.
+    # Also true if all of them report 0 W.
     if usual >= policy.gpu_wait_power_ratio * most:
         return None
     split = max(

@@ -151,18 +151,17 @@ class PySpy:
             _content(self._errors)[:65536].decode(errors="replace"),
         )
         self._close()
-        found: tuple[ThreadStack, ...] | str
         found = (
-            threads(output, self.pid)
+            parsed(output, self.pid)
             if code == 0
             else explain(self.pid, errors or f"it ended with code {code}")
         )
         way = self._argument_lists.pop(0)
         if not isinstance(found, str):
-            self._result, self.note = found, self._less(way)
-            self.call = call_of(output, self.pid) if "--locals" in way else None
-            self.asleep = asleep_in(output, self.pid)
-            self.tids = tids_in(output)
+            self._result, self.note = threads(found, self.pid), self._less(way)
+            self.call = call_of(found, self.pid) if "--locals" in way else None
+            self.asleep = asleep_in(found, self.pid)
+            self.tids = tids_in(found)
             return
         if self._first_error is None:
             self._first_error = found
@@ -262,49 +261,42 @@ def find() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def threads(output: bytes, pid: int) -> tuple[ThreadStack, ...] | str:
-    """py-spy's JSON as stacks; a sentence if it is none."""
+def parsed(output: bytes, pid: int) -> list[_Thread] | str:
+    """py-spy's JSON; a sentence if it is none."""
     if len(output) > OUTPUT_MAX_BYTES:
         return f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {pid}"
     try:
-        found = msgspec.json.decode(output, type=list[_Thread])
+        return msgspec.json.decode(output, type=list[_Thread])
     except (msgspec.DecodeError, RecursionError) as error:
         return f"py-spy wrote what this ddtop cannot read ({error})"
+
+
+def threads(found: list[_Thread], pid: int) -> tuple[ThreadStack, ...]:
+    """The threads as stacks."""
     # The main thread must not be the one that is left out.
     main = _main_of(found, pid)
-    found.sort(key=lambda thread: thread is not main)
-    return fitting(tuple(_stack(thread, thread is main) for thread in found[:THREADS_MAX]))
+    ordered = sorted(found, key=lambda thread: thread is not main)
+    return fitting(tuple(_stack(thread, thread is main) for thread in ordered[:THREADS_MAX]))
 
 
-def asleep_in(output: bytes, pid: int) -> bool | None:
+def asleep_in(found: list[_Thread], pid: int) -> bool | None:
     """Whether the main thread sleeps in this dump; None where py-spy does not say."""
-    try:
-        main = _main_of(msgspec.json.decode(output, type=list[_Thread]), pid)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    main = _main_of(found, pid)
     return not main.active if main is not None and main.active is not None else None
 
 
-def tids_in(output: bytes) -> dict[int, int]:
+def tids_in(found: list[_Thread]) -> dict[int, int]:
     """The kernel's id of each thread by Python's id."""
-    try:
-        found = msgspec.json.decode(output, type=list[_Thread])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
     known = ((one.thread_id, one.os_thread_id) for one in found)
     return {thread: tid for thread, tid in known if thread is not None and tid is not None}
 
 
-def call_of(output: bytes, pid: int) -> str | None:
+def call_of(found: list[_Thread], pid: int) -> str | None:
     """The call of torch.distributed that the main thread is in, with those of its arguments that
     say whom it is with: `broadcast(src=0, group=None)`. None where it is in none.
 
     Of all variables that py-spy read only the arguments in `ARGUMENTS` are looked at.
     """
-    try:
-        found = msgspec.json.decode(output, type=list[_Thread])
-    except (msgspec.DecodeError, RecursionError):
-        return None
     main = _main_of(found, pid)
     for frame in main.frames if main is not None else ():
         if not frame.filename.endswith(_COMMUNICATES) or frame.name.startswith("_"):

@@ -32,8 +32,8 @@ GAP_BYTES = 4
 costs as much."""
 
 FEW_CELLS = 1000
-"""Up to so many changed cells are written in the shorter of two orders. More are whole lines, which
-are written line by line."""
+"""At most this many changed cells are written in the shorter of two orders. More than these are
+usually whole lines, which are written line by line."""
 
 RIGHT_HALF = ""
 """The content of the second cell of a wide character."""
@@ -118,7 +118,7 @@ class Differ:
         by_line = self._written(changes, self._pens)
         if not single or not 1 < sum(len(columns) for _, _, columns in changes) <= FEW_CELLS:
             return by_line
-        # An age that grows in each row of a table: from row to row the pen stays the same.
+        # If an age grows in each row of a table, the changed cells have the same pen.
         return min(by_line, self._written(_by_pen(changes), self._pens), key=len)
 
     def _written(self, changes: Iterable[_Change], pens: Pens) -> str:

@@ -169,7 +169,7 @@ class Track:
         self.there_since_unix_ns = min(self.there_since_unix_ns, since) if stayed else since
         self.frames, self.reading, self.switches = frames, reading, now.switches
         self.since_unix_ns, self.asleep = since, slept
-        # A master that prepares data for all has no reason to wait for them.
+        # The others wait for data that one rank prepares for them. That rank is not late.
         given = reading.call is not None and is_from_root(reading.call)
         self.counted.take(now.unix_ns, P2P if given else reading.kind, since)
         self.apart_looks = self.apart_looks + 1 if reading.kind is None and not worked else 0

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ddtop.model.stacks.frames import Owner, owner_of
+from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
-_WAITS = (
-    ("threading.py", frozenset({"join", "_wait_for_tstate_lock", "_shutdown"})),
-    ("concurrent/futures/_base.py", frozenset({"result", "exception", "wait"})),
-    ("ray/_private/worker.py", frozenset({"main_loop"})),
-)
-"""Where a main thread waits for other threads of its process."""
+_WAITS = frozenset({"future", "exit"})
+"""Meanings of frames in which a main thread waits for other threads of its process."""
+_JOINS = (("/threading.py", "join"), ("/ray/_private/worker.py", "main_loop"))
+"""The same for frames without such a meaning: `join` is a lock like others there."""
 _COMMUNICATES = "/torch/distributed/"
 
 
@@ -55,7 +54,9 @@ def _waits_for_threads(main: ThreadStack) -> bool:
 
 def _is_wait(frame: StackFrame) -> bool:
     name = frame.function.rpartition(".")[2]
-    return any(frame.file.endswith(file) and name in functions for file, functions in _WAITS)
+    if word_of(frame.file, name) in _WAITS:
+        return True
+    return any(frame.file.endswith(file) and name == function for file, function in _JOINS)
 
 
 def _runs_own_code(thread: ThreadStack) -> bool:

@@ -29,6 +29,17 @@ def enter(job, *numbers):
         job.ranks[number].is_in_init()
 
 
+def works_before_init_with_a_short_timeout():
+    """Rank 2 is late by 33 s, and the group has timeout=timedelta(seconds=60)."""
+    job = early(3)
+    job.ranks[2].works_at("tokenise", line=12)
+    for rank in job.ranks:
+        rank.told["init_timeout_ms"] = 60_000
+    enter(job, 0, 1)
+    job.passes(33)
+    return job
+
+
 def missing(**variables):
     job = early(4, absent=[3])
     for rank in job.ranks:

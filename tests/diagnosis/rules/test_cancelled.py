@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop.wire.records import HelperEnd, LastException
+from tests.diagnosis.rules.departures import cancelled_after_a_hang
 from tests.jobs import place, trained, unix_ns
 from tests.spread import SpreadJob
 
@@ -257,15 +258,6 @@ def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
 
 
 def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_reported():
-    job = trained()
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    job.passes(10)
-    for rank in job.ranks:
-        rank.comes_back()
-    job.trains(30)
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(3)
+    job = cancelled_after_a_hang(30)
 
     assert job.kinds() == [("info", "cancelled", ())]

@@ -6,27 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.outside import COLLECTIVE, RUN, OutsideLook
-from tests.jobs import SECOND, FakeJob, unix_ns
+from ddtop.wire.outside import OutsideLook
+from tests.diagnosis.rules.departures import looked_at
+from tests.jobs import SECOND, unix_ns
 
 KILL, SEGV, TERM, ABRT = 9, 11, 15, 6
 MPI = {"OMPI_COMM_WORLD_RANK": "1"}
-
-
-def looked_at(world_size=3, wait_s=0.05, **told):
-    """A job that was started without ddtop. At each look all ranks have been in all_reduce for
-    `wait_s`.
-    """
-    job = FakeJob(world_size, run=RUN)
-    for rank in job.ranks:
-        rank.told |= told
-        job.greet(rank)
-    job.trains(6)
-    for rank in job.ranks:
-        since = unix_ns(job.now - wait_s)
-        rank.says["outside"] = OutsideLook(COLLECTIVE, "all_reduce", since, wait_s > 1)
-    job.passes(0.5)
-    return job
 
 
 def computes(job, number):

@@ -10,7 +10,13 @@ from ddtop.diagnosis.calm import calm
 from ddtop.policy import POLICY
 from ddtop.wire.rendezvous import Rendezvous
 from ddtop.wire.stacks import StackFrame
-from tests.diagnosis.rules.starting import early, enter, missing, spawned
+from tests.diagnosis.rules.starting import (
+    early,
+    enter,
+    missing,
+    spawned,
+    works_before_init_with_a_short_timeout,
+)
 from tests.jobs import FakeJob
 
 # -- rank-missing
@@ -185,12 +191,7 @@ def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
 
 def test_half_of_the_groups_own_timeout_makes_it_critical_sooner():
     """With timeout=timedelta(seconds=60), the finding has to come at 30 s."""
-    job = early(3)
-    job.ranks[2].works_at("tokenise", line=12)
-    for rank in job.ranks:
-        rank.told["init_timeout_ms"] = 60_000
-    enter(job, 0, 1)
-    job.passes(33)
+    job = works_before_init_with_a_short_timeout()
 
     assert job.kinds() == [("critical", "late-to-init", (2,))]
 

@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.relay.processes import pyspy
-from ddtop.relay.processes.pyspy import FRAMES_MAX, THREADS_MAX, PySpy, explain, no_right, threads
+from ddtop.relay.processes.pyspy import (
+    FRAMES_MAX,
+    THREADS_MAX,
+    PySpy,
+    explain,
+    no_right,
+    parsed,
+    threads,
+)
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
 PROGRAM = """
@@ -271,7 +279,7 @@ def test_many_threads_and_deep_stacks_are_bounded_and_the_main_one_is_kept() -> 
     found = [{"frames": [frame], "thread_name": str(number)} for number in range(300)]
     found.append({"frames": [frame] * 200, "thread_name": "MainThread"})
 
-    stacks = threads(json.dumps(found).encode(), 1)
+    stacks = threads(dump_of(found), 1)
 
     assert len(stacks) == THREADS_MAX
     assert not isinstance(stacks, str)
@@ -291,7 +299,7 @@ def test_addresses_of_c_code_become_its_library() -> None:
     frames = [{"name": name, "filename": library, "line": 0, "module": library} for name in names]
     frames.insert(3, {"name": "step", "filename": "train.py", "line": 7})
 
-    found = threads(json.dumps([{"frames": frames}]).encode(), 1)
+    found = threads(dump_of([{"frames": frames}]), 1)
 
     assert not isinstance(found, str)
     assert [frame.function for frame in found[0].frames] == [
@@ -313,7 +321,9 @@ JSON = st.recursive(
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_py_spy_writes_is_stacks_or_a_sentence(output: bytes) -> None:
-    assert isinstance(threads(output, 1), (str, tuple))
+    found = parsed(output, 1)
+
+    assert isinstance(found, str) or isinstance(threads(found, 1), tuple)
 
 
 def test_without_kernel_ids_the_thread_that_began_in_a_module_is_the_main_one():
@@ -328,7 +338,7 @@ def test_without_kernel_ids_the_thread_that_began_in_a_module_is_the_main_one():
         {"frames": [{"name": "f", "filename": "a.py"}, {"name": "<module>", "filename": "a.py"}]},
     ]
 
-    found = pyspy.threads(json.dumps(said).encode(), 4800)
+    found = pyspy.threads(dump_of(said), 4800)
 
     assert [(one.main, one.frames[0].function) for one in found] == [(True, "f"), (False, "run")]
 
@@ -336,7 +346,12 @@ def test_without_kernel_ids_the_thread_that_began_in_a_module_is_the_main_one():
 def test_where_two_threads_began_in_a_module_none_is_the_main_one():
     said = [{"frames": [{"name": "<module>", "filename": "a.py"}]}] * 2
 
-    assert [one.main for one in pyspy.threads(json.dumps(said).encode(), 4800)] == [False, False]
+    assert [one.main for one in pyspy.threads(dump_of(said), 4800)] == [False, False]
+
+
+def dump_of(said):
+    """What py-spy wrote, as ddtop reads it."""
+    return pyspy.parsed(json.dumps(said).encode(), 4800)
 
 
 def dumped(*frames):
@@ -385,11 +400,11 @@ USER = "/home/ada/train.py"
     ],
 )
 def test_of_variables_only_the_arguments_are_shown_that_say_whom_a_call_is_with(frames, call):
-    assert pyspy.call_of(dumped(*frames), 4711) == call
+    assert pyspy.call_of(pyspy.parsed(dumped(*frames), 4711), 4711) == call
 
 
-def test_what_is_no_json_has_no_call():
-    assert pyspy.call_of(b"Error: ", 4711) is None
+def test_what_is_no_json_is_explained():
+    assert "cannot read" in pyspy.parsed(b"Error: ", 4711)
 
 
 @NEEDS_PY_SPY
@@ -429,6 +444,12 @@ def test_it_says_whether_the_main_thread_slept(target: subprocess.Popen[str]) ->
 def test_what_py_spy_does_not_say_of_the_main_thread_is_unknown() -> None:
     thread = {"thread_id": 1, "os_thread_id": 7, "frames": []}
     written = [thread | {"active": active} for active in (False, True, None)]
-    found = [pyspy.asleep_in(json.dumps([one]).encode(), 7) for one in written]
 
-    assert (found, pyspy.asleep_in(b"no", 7)) == ([True, False, None], None)
+    assert [pyspy.asleep_in(dump_of([one]), 7) for one in written] == [True, False, None]
+
+
+def test_the_kernels_id_of_a_thread_is_found_by_pythons() -> None:
+    known = {"thread_id": 140_000, "os_thread_id": 7, "frames": []}
+    unknown = {"thread_id": 140_001, "frames": []}
+
+    assert pyspy.tids_in(dump_of([known, unknown])) == {140_000: 7}

@@ -1,0 +1,35 @@
+"""Jobs whose ranks end: without agents, and after a hang that was over."""
+
+from __future__ import annotations
+
+from ddtop.wire.outside import COLLECTIVE, RUN, OutsideLook
+from tests.jobs import FakeJob, trained, unix_ns
+
+
+def looked_at(world_size=3, wait_s=0.05, **told):
+    """A job that was started without ddtop, all ranks in all_reduce for `wait_s` at each look."""
+    job = FakeJob(world_size, run=RUN)
+    for rank in job.ranks:
+        rank.told |= told
+        job.greet(rank)
+    job.trains(6)
+    for rank in job.ranks:
+        since = unix_ns(job.now - wait_s)
+        rank.says["outside"] = OutsideLook(COLLECTIVE, "all_reduce", since, wait_s > 1)
+    job.passes(0.5)
+    return job
+
+
+def cancelled_after_a_hang(over_for_s):
+    """Rank 2 was stuck for ten seconds; the job trained again for this long, then SIGTERM came."""
+    job = trained()
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    job.passes(10)
+    for rank in job.ranks:
+        rank.comes_back()
+    job.trains(over_for_s)
+    for rank in job.ranks:
+        rank.ends(signal=15, later_s=0.01 * rank.number)
+    job.passes(3)
+    return job
