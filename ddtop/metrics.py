@@ -177,7 +177,7 @@ METRICS = (
     Metric(
         "report_age_s",
         "s",
-        "how long ago the rank's agent was last heard; what is older than 3 s is shown as old",
+        "how long ago the rank's agent was last heard; what is older than 3.5 s is shown as old",
         "the arrival of its records at the relay",
     ),
     Metric(

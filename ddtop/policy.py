@@ -79,10 +79,10 @@ class Policy:
     """Those are at most this part of the ranks. Of more nobody can say that the others wait."""
     slowdown_delay_ratio: float = 0.2
     """Share of the time in which a rank waits for a CPU, to name that as the cause."""
-    report_silent_s: float = 3.0
-    """Six missed reports: only C code that holds the GIL, or a stopped process, causes that."""
+    report_silent_s: float = 3.5
+    """Three missed reports: only C code that holds the GIL, or a stopped process, causes that."""
     reports_apart_s: float = 1.5
-    """Agents report twice a second, in a large world once. In a longer gap some were left out."""
+    """Agents report once or twice a second. In a longer gap some reports were left out."""
     host_quiet_s: float = 3.0
     """A relay reports once a second, and hubs forward reports a few times a second. After three
     missed reports the ranks of the host are not judged by their last reports."""
@@ -137,7 +137,7 @@ class Policy:
     """A rank moves if it progressed within this time, or within its own step if that is longer."""
     step_old_s: float = 2.0
     """After this time without progress, and after three steps, a rank's step time and the job's
-    speed are out of date. Reports come twice a second."""
+    speed are out of date. Reports come once or twice a second."""
     step_old_factor: float = 3.0
     """... of its own steps, and so many of them without progress. Steps vary by a factor of two."""
     window_s: float = 10.0
@@ -469,7 +469,7 @@ class Policy:
     arrivals_stuck_s: float = 0.5
     """The difference must last this long."""
     arrivals_fresh_s: float = 2.5
-    """A ratio that an agent reported longer ago does not count. Agents report twice a second."""
+    """A ratio that an agent reported longer ago does not count."""
     arrivals_calm_s: float = 60.0
     """After this time without a difference the relay asks again at once, then with pauses."""
     arrivals_pauses_s: tuple[float, ...] = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
@@ -512,8 +512,8 @@ class Policy:
     """A step so long after the agent's last tick: Python runs, so the agent waits for no GIL."""
     worker_idle_s: float = 0.1
     """A child that used no CPU for this time is idle, so faulthandler may walk its frames."""
-    exit_unseen_s: float = 2.0
-    """A rank not in /proc has ended if its agent is silent this long. It reports twice a second."""
+    exit_unseen_s: float = 2.5
+    """A rank not in /proc has ended if its agent is silent this long. It reports every second."""
     recording_slow_s: float = 20.0
     """A disk that takes longer to write one second's records is reported."""
     gpu_lost_samples: int = 3

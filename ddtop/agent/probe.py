@@ -2,8 +2,8 @@
 `ddtop.agent.sources`.
 
 A probe runs on the agent's thread. `sample` is called at every tick, four times a second, and
-`fields` at every report, twice a second. If a probe raises, the guard switches it off by its name;
-its last values stay in the record.
+`fields` at every report, once or twice a second. If a probe raises, the guard switches it off by
+its name; its last values stay in the record.
 
 `ddtop.agent.report` itself reads what every report needs: the identity of the rank
 (`ddtop.agent.rank`), the open calls on the state page, the uncaught exception, full garbage

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 REPORT_EVERY_NS = 500_000_000
+CALM_REPORT_EVERY_NS = 1_000_000_000
+"""The pace of a calm rank. A report costs as much CPU as a tick."""
+CALM_NS = 1_000_000_000
+"""A rank is calm if it has progressed within this time, and waits for nothing longer than that."""
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
 SPAWN_EVERY_NS = 6_000_000_000
@@ -77,15 +81,31 @@ class Reporter:
             guard.run(name, sample, tick)
         if greet:
             self._send_hello()
-        # The sum of two ticks, each with a jitter of a fifth, is never a third shorter than the
-        # report interval.
-        if now - self._report_at >= REPORT_EVERY_NS - 100_000_000:
+        if self._is_due(now):
             self._report_at = now
             if not self._rank.dump_file.still_ours():
                 self._send_hello()
             self._report()
             # Sending clears the descriptor's signal for commands that have arrived meanwhile.
             self.listen(now)
+
+    def _is_due(self, now: int) -> bool:
+        """Whether it is time for a report: once a second while the rank is calm, else twice."""
+        # The sum of two ticks, each with a jitter of a fifth, is never a third shorter than the
+        # report interval; that of four ticks is never a fifth shorter.
+        since = now - self._report_at + 100_000_000
+        if since < REPORT_EVERY_NS:
+            return False
+        if since >= CALM_REPORT_EVERY_NS or self._tick.stuck:
+            return True
+        # A rank that waits for data each step is sampled more often: that tells which worker is
+        # late.
+        waits_for_data = self._rank.page.words[layout.LOADER_WAIT_SINCE_AT]
+        return bool(waits_for_data) or now - self._moved_at() > CALM_NS
+
+    def _moved_at(self) -> int:
+        """When any source last saw progress, monotonic ns; 0 if none has."""
+        return max((probe.moved_at or 0 for probe in self._probes.values()), default=0)
 
     def listen(self, now: int) -> None:
         """Receive the relay's commands; start another relay if it has been silent for long."""
@@ -265,7 +285,7 @@ class Reporter:
         for name, fields in self._reports:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()
-        moved = max((probe.moved_at or 0 for probe in self._probes.values()), default=0)
+        moved = self._moved_at()
         waits = [wait / 1e6 for one in communication for wait in one.longest_waits_ns()]
         # A wait that has happened twice is normal.
         waits.sort(reverse=True)

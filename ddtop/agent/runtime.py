@@ -1,4 +1,5 @@
-"""The agent's one thread: samples the probes four times a second, sends a record twice a second.
+"""The agent's one thread: samples the probes four times a second, sends a record once a second,
+and twice a second while the rank makes no progress.
 
 Theory of operation. The program's threads only write words to the state page and leave notes. This
 thread reads them, torch's own counters and the frames of the rank's thread, and sends a record

@@ -18,6 +18,11 @@ from threading import get_ident
 from ddtop import private, registry
 from ddtop.wire import page as layout
 
+_SLOTS = range(
+    layout.SLOTS_AT, layout.SLOTS_AT + layout.SLOTS * layout.SLOT_WORDS, layout.SLOT_WORDS
+)
+_CALLS = slice(_SLOTS.start + layout.SLOT_CALL, _SLOTS.stop, layout.SLOT_WORDS)
+
 
 class StatePage:
     """The page of this process. The program's threads write `words`, one store a word.
@@ -106,8 +111,7 @@ class StatePage:
         call that calls a wrapped call takes a second slot.
         """
         words = self.words
-        for index in range(layout.SLOTS):
-            at = layout.SLOTS_AT + index * layout.SLOT_WORDS
+        for at in _SLOTS:
             if words[at + layout.SLOT_CALL] == 0:
                 words[at + layout.SLOT_SEQUENCE] += 1
                 words[at + layout.SLOT_THREAD] = ctypes.c_int64(get_ident()).value
@@ -125,9 +129,11 @@ class StatePage:
 
     def open_calls(self) -> list[tuple[int, int, int, int, int]]:
         """(call, since monotonic ns, peer, tag, thread) of the calls that have not returned."""
-        words, found = self.words, []
-        for index in range(layout.SLOTS):
-            at = layout.SLOTS_AT + index * layout.SLOT_WORDS
+        words = self.words
+        if not any(words[_CALLS].tolist()):
+            return []
+        found = []
+        for at in _SLOTS:
             if 0 < words[at + layout.SLOT_CALL] < len(layout.CALLS):
                 found.append(
                     (

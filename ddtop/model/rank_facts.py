@@ -161,7 +161,7 @@ def _progress(
 def _iteration(state: RankState, memory: RankMemory) -> int | None:
     """The newest count of iterations.
 
-    A report is up to half a second old, and older for a rank that is silent or has ended. With such
+    A report is up to a second old, and older for a rank that is silent or has ended. With such
     reports, ranks at the same iteration seemed a dozen iterations apart. So the relay also reads
     the count on the state page whenever it looks at the process, and once more when the process has
     ended.

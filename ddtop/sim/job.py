@@ -32,7 +32,8 @@ do.
 """
 SLOT_S = SLOT_NS / SECOND_NS
 OFTEN_TO = 1024
-"""Up to this many ranks, each reports twice a second, as agents do; above it, once."""
+"""Up to this many ranks, each reports twice a second, as agents of ranks without progress do; above
+it, once."""
 STUCK_AFTER_S = 1.0
 """The time after which agents report that they are stuck."""
 UNSTUCK_AFTER_S = 3.0

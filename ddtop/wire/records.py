@@ -235,7 +235,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RankState(Record, frozen=True, array_like=True, gc=False):
-    """What a rank does now. Sent twice a second; the newest one replaces one that is still queued.
+    """What a rank does now. Sent once a second, and twice while the rank makes no progress; the
+    newest one replaces one that is still queued.
 
     `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last
     sample. `wait_samples` of `all_samples` found a collective pending. `activity_samples` follows

@@ -45,7 +45,7 @@ def by_function(spots: Iterable[Spot]) -> list[Spot]:
 
 
 CATCHES_TOLD = 8
-"""Places that a rank reports; each is a line of text twice a second."""
+"""Places that a rank reports; each is a line of text in every report."""
 
 
 class Caught(msgspec.Struct, frozen=True, array_like=True):

@@ -32,8 +32,8 @@ def test_a_rank_whose_next_report_is_not_due_is_not_silent(seconds):
 
 
 def test_a_rank_that_misses_its_turn_is_silent():
-    assert facts_after(8.2, APART_NS).state is State.SILENT
-    assert facts_after(3.1, 0).state is State.SILENT
+    assert facts_after(8.7, APART_NS).state is State.SILENT
+    assert facts_after(3.6, 0).state is State.SILENT
 
 
 def test_its_step_is_no_older_than_its_report():

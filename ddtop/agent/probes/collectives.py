@@ -165,9 +165,7 @@ class Collectives(Communication):
             return []
         times = self._recorder.times(self._size_guess())
         self._note_entries()
-        tracked = [
-            (self._track(recorder, group), seq, at, op) for recorder, group, seq, at, op in times
-        ]
+        tracked = [(self._track(by, group), seq, at, op) for by, group, seq, at, op in times]
         return [time for time in tracked if time[0] in self._watches]
 
     def look(
@@ -278,6 +276,8 @@ class Collectives(Communication):
     def _may_read_status(self, now: int) -> bool:
         if self._status_unreadable or not any(watch.enqueued for watch in self._watches.values()):
             return False
+        if all(watch.used for watch in self._watches.values()):
+            return True
         without = self._not_read()
         unseen = [
             (name, watch)

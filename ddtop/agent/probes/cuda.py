@@ -45,7 +45,7 @@ class Cuda(Probe):
         self._mark: tuple[object, ...] = ()
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """Sample here: twice a second is enough, because the numbers are read every two seconds."""
+        """Sample here: once a second is enough, because the numbers are read every two seconds."""
         rank, seen = self._rank, tick.seen
         if rank is not None:
             iteration = rank.page.words[layout.ITERATION_AT]

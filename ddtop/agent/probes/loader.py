@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 WAITED_KEPT = 40
-"""Samples (20 s) whose waits are added up for each loader."""
+"""Samples (20 to 40 s) whose waits are added up for each loader."""
 OWED_KEPT, OWED_LEAST = 20, 8
 """Samples (10 s of waiting) of which worker must deliver, and how many of them are enough."""
 

@@ -86,7 +86,7 @@ def _less(new: float | None, points: deque[tuple[int, float]] | None) -> bool:
 
 
 class ProgressProbe(Probe):
-    """Reads the registered sources twice a second."""
+    """Reads the registered sources at each report."""
 
     name = "progress"
 

@@ -108,7 +108,7 @@ PAGES = (
         ),
         found=(
             (
-                "The agent in the rank reports twice a second. It has not reported for"
+                "The agent in the rank reports every second. It has not reported for"
                 " {report_silent_s}, but the process has neither ended nor stopped."
             ),
             (

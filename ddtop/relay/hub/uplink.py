@@ -36,8 +36,8 @@ LOST_S = 6.0
 """Three beats. TCP itself would notice a cut cable only after a quarter of an hour."""
 FLUSH_S, FLUSH_MANY_S, FLUSH_MOST_S = 0.25, 0.5, 1.0
 MANY_RANKS, MOST_RANKS = 512, 4096
-"""Agents report twice a second; of a large world the hub gets the newest report of each rank once a
-second."""
+"""Agents report up to twice a second; of a large world the hub gets the newest report of each rank
+once a second."""
 MESSAGES_AT_ONCE = 8
 LAST_WORDS_MS = 200
 VERSION = "1"
