@@ -35,14 +35,14 @@ def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> Trainin
     found = TrainingProgress(
         source=source,
         step=int(median(steps)) if steps else None,
-        total_steps=_first([one.total_steps for one in own]),
+        total_steps=_first(one.total_steps for one in own),
         epoch=_median([one.epoch for one in own]),
-        total_epochs=_first([one.total_epochs for one in own]),
+        total_epochs=_first(one.total_epochs for one in own),
         phase=phased.phase,
         samples_per_s=_median([one.samples_per_s for one in rest]),
         tokens_per_s=_median([one.tokens_per_s for one in rest]),
-        loss=_first([one.loss for one in rest]),
-        lr=_first([one.lr for one in rest]),
+        loss=_first(one.loss for one in rest),
+        lr=_first(one.lr for one in rest),
         eta_s=_median([one.eta_s for one in own]),
         since_unix_ns=phased.since_unix_ns,
         steps_per_s=_median([one.steps_per_s for one in own]),
@@ -97,5 +97,5 @@ def _median(values: Sequence[float | None]) -> float | None:
     return float(median(known)) if known else None
 
 
-def _first(values: Sequence[T | None]) -> T | None:
+def _first(values: Iterable[T | None]) -> T | None:
     return next((value for value in values if value is not None), None)

@@ -87,11 +87,10 @@ def cpu(
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
-    if (
-        ratio >= policy.cpu_waning_ratio
-        and _cpu_mean(memory, now, policy) >= policy.cpu_working_ratio
-    ):
-        return ratio, True, wakes_per_s
+    if ratio >= policy.cpu_waning_ratio:
+        whole = memory.cpu.grown(policy.window_s, now)
+        if _cpu_mean(memory, whole, now, policy) >= policy.cpu_working_ratio:
+            return ratio, True, wakes_per_s
     served = _is_served(memory) and wakes_per_s >= policy.socket_working_switches_per_s
     return ratio, served, wakes_per_s
 
@@ -120,7 +119,7 @@ def transfers(memory: RankMemory, now: int, policy: Policy) -> bool:
     """
     now = max(min(now, memory.process_unix_ns), now - int(policy.relay_away_s * 1e9))
     grown = memory.cpu.grown(policy.window_s, now)
-    if grown is None or _cpu_mean(memory, now, policy) >= policy.busy_ratio:
+    if grown is None or _cpu_mean(memory, grown, now, policy) >= policy.busy_ratio:
         return False
     seconds, (_, io_bytes, switches) = grown
     if io_bytes / seconds >= policy.io_working_bytes_per_s:
@@ -139,9 +138,8 @@ def _is_served(memory: RankMemory) -> bool:
     return memory.process is not None and "pipe_read" in (memory.process.wchan or "")
 
 
-def _cpu_mean(memory: RankMemory, now: int, policy: Policy) -> float:
-    """Cores used over the whole window, without the agent's."""
-    grown = memory.cpu.grown(policy.window_s, now)
+def _cpu_mean(memory: RankMemory, grown: Grown, now: int, policy: Policy) -> float:
+    """Cores used over the whole window, without the agent's. `grown`: of `memory.cpu` over it."""
     own_ratio = _own_ratio(memory, policy.window_s, now)
     return grown[1][0] / (grown[0] * 1e9) - own_ratio if grown else 0.0
 
