@@ -26,9 +26,9 @@ class Table:
         self.rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
-        """The subject of a file is the first line of its docstring."""
+        """The subject of a file is the first paragraph of its docstring."""
         for item in items:
-            text = (item.module.__doc__ or "").strip().split("\n")[0]
+            text = " ".join((item.module.__doc__ or "").strip().split("\n\n")[0].split())
             self.subjects[item.module.__name__.rpartition(".")[2]] = text
             self.rows.setdefault(_row(item.nodeid), [])
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.model.state.facts import State
-from ddtop.present.findings.timeline import CAME, CONTACT, ENDED, FINDING, STACKS, Timeline
+from ddtop.present.findings.timeline import CONTACT, ENDED, FINDING, JOINED, STACKS, Timeline
 from ddtop.present.text import line_width, plain
 from ddtop.ui.backfill import recall
 from ddtop.ui.render.events import event_row, events_table, rows_of, story_lines
@@ -54,7 +54,7 @@ def test_a_finding_has_a_row_when_it_began_and_one_when_it_was_over():
     timeline = watched(stuck(0), stuck(10), well(20))
 
     assert lines(timeline) == [
-        "22:10:20    came                        ranks 0-7 of 8 came",
+        "22:10:20    joined                      ranks 0-7 of 8 joined",
         (
             "22:12:49  ✖ loader-stuck           51s  rank 5 has been in the DataLoader (data.py:40"
             " load_image);…"
@@ -115,25 +115,28 @@ def coming(seconds, ranks, started_s=0.0):
     return snapshot, builders.calm(snapshot)
 
 
-def came(timeline):
-    return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == CAME]
+def joined(timeline):
+    return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == JOINED]
 
 
 def test_ranks_whose_first_words_come_one_after_the_other_came_together():
-    assert came(watched(coming(0, {0, 3}), coming(2, {0, 1, 3}, 1), coming(4, range(8), 1))) == [
-        (0, "ranks 0-7 of 8 came")
+    assert joined(watched(coming(0, {0, 3}), coming(2, {0, 1, 3}, 1), coming(4, range(8), 1))) == [
+        (0, "ranks 0-7 of 8 joined")
     ]
 
 
 def test_a_rank_that_comes_much_later_has_its_own_entry():
     looks = coming(0, range(7)), coming(60, range(8), 50)
 
-    assert came(watched(*looks)) == [(0, "ranks 0-6 of 8 came"), (50 * SECOND, "rank 7 of 8 came")]
+    assert joined(watched(*looks)) == [
+        (0, "ranks 0-6 of 8 joined"),
+        (50 * SECOND, "rank 7 of 8 joined"),
+    ]
 
 
 def test_that_a_rank_is_heard_late_does_not_mean_that_it_came_late():
-    assert came(watched(coming(0, {0, 1}, -900), coming(60, range(8), -900))) == [
-        (-900 * SECOND, "ranks 0-7 of 8 came")
+    assert joined(watched(coming(0, {0, 1}, -900), coming(60, range(8), -900))) == [
+        (-900 * SECOND, "ranks 0-7 of 8 joined")
     ]
 
 
@@ -141,7 +144,10 @@ def test_who_came_is_reported_once_when_the_time_before_is_read():
     timeline = watched(coming(100, range(8)))
     timeline.absorb(watched(coming(0, {0, 1}), coming(50, range(8), 50)))
 
-    assert came(timeline) == [(0, "ranks 0,1 of 8 came"), (50 * SECOND, "ranks 2-7 of 8 came")]
+    assert joined(timeline) == [
+        (0, "ranks 0,1 of 8 joined"),
+        (50 * SECOND, "ranks 2-7 of 8 joined"),
+    ]
 
 
 def test_who_asks_why_when_all_is_well_again_reads_what_was():
@@ -217,7 +223,7 @@ def test_what_stood_before_this_viewer_looked_and_stands_now_is_one_entry():
     assert len(found) == 1
     assert found[0].words[0][1] == "rank 5 sleeps"
     assert found[0].over_unix_ns is None
-    assert [entry.what for entry in timeline.entries].count(CAME) == 1
+    assert [entry.what for entry in timeline.entries].count(JOINED) == 1
 
 
 def test_what_had_cleared_before_this_viewer_looked_is_there_too():

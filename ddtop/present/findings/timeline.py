@@ -17,10 +17,10 @@ from ddtop.present.text import clean
 from ddtop.words import units
 from ddtop.words.ranks import ranks_text
 
-FINDING, CAME, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
+FINDING, JOINED, ENDED, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
     *(
         "finding",
-        "came",
+        "joined",
         "ended",
         "exception",
         "restart",
@@ -84,8 +84,8 @@ class Timeline:
         self._latest: dict[Hashable, Hashable] = {}
         self._seen: set[Hashable] = set()
         self._attempt: int | None = None
-        self._came_for: tuple[object, ...] = ()
-        self._last_came: tuple[str, int, tuple[int, ...]] = (CAME, 0, ())
+        self._joined_for: tuple[object, ...] = ()
+        self._last_joined: tuple[str, int, tuple[int, ...]] = (JOINED, 0, ())
         self._lost_unix_ns: int | None = None
         self._last: Snapshot | None = None
         self._losses = Losses()
@@ -151,7 +151,7 @@ class Timeline:
             self.__dict__.update(earlier.__dict__)
             return
         begin = self.began_unix_ns
-        self._absorb_came(earlier, begin)
+        self._absorb_joined(earlier, begin)
         self._absorb_losses(earlier)
         for key, entry in earlier._entries.items():
             known = self._entries.get(key)
@@ -170,16 +170,16 @@ class Timeline:
                     words = _with_words(words, max(at, begin), text)
                 self._put(replace(known, unix_ns=entry.unix_ns, words=words))
 
-    def _absorb_came(self, earlier: Timeline, begin: int) -> None:
+    def _absorb_joined(self, earlier: Timeline, begin: int) -> None:
         """Now it is known when the ranks of the first look joined."""
         dated = {
             rank
             for entry in earlier._entries.values()
-            if entry.what == CAME
+            if entry.what == JOINED
             for rank in entry.ranks
         }
         for key, entry in list(self._entries.items()):
-            if entry.what == CAME and entry.unix_ns <= begin and dated.issuperset(entry.ranks):
+            if entry.what == JOINED and entry.unix_ns <= begin and dated.issuperset(entry.ranks):
                 del self._entries[key]
                 self._sorted = None
 
@@ -248,7 +248,7 @@ class Timeline:
         )
 
     def _ranks(self, snapshot: Snapshot) -> None:
-        self._came(snapshot)
+        self._joined(snapshot)
         gone: dict[str, list[RankFacts]] = {}
         dumps: dict[str, list[RankFacts]] = {}
         for rank in snapshot.ranks:
@@ -282,22 +282,22 @@ class Timeline:
         self._seen.add(key)
         return True
 
-    def _came(self, snapshot: Snapshot) -> None:
+    def _joined(self, snapshot: Snapshot) -> None:
         """Add ranks that are new since the last look. It searches only if the counts have
         changed."""
         subject = (snapshot.run, snapshot.attempt, snapshot.world_size, snapshot.reporting)
-        if subject == self._came_for:
+        if subject == self._joined_for:
             return
-        self._came_for = subject
-        came = [
+        self._joined_for = subject
+        joined = [
             (rank.rank, rank.hello.started_unix_ns)
             for rank in snapshot.ranks
             if rank.hello is not None
-            and self._first((CAME, rank.rank, rank.hello.pid, snapshot.attempt))
+            and self._first((JOINED, rank.rank, rank.hello.pid, snapshot.attempt))
         ]
-        if came:
-            ranks = tuple(rank for rank, _ in came)
-            started = max(started for _, started in came) or snapshot.time_unix_ns
+        if joined:
+            ranks = tuple(rank for rank, _ in joined)
+            started = max(started for _, started in joined) or snapshot.time_unix_ns
             # A rank of the first look joined when its process started. A later one joined after the
             # last look without it.
             last = self._last
@@ -305,10 +305,10 @@ class Timeline:
                 last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0)
             )
             at = started if last is None or there else max(started, last.time_unix_ns)
-            self._put_came(snapshot, at, ranks)
+            self._put_joined(snapshot, at, ranks)
 
-    def _put_came(self, snapshot: Snapshot, at: int, ranks: tuple[int, ...]) -> None:
-        key = self._last_came
+    def _put_joined(self, snapshot: Snapshot, at: int, ranks: tuple[int, ...]) -> None:
+        key = self._last_joined
         before = self._entries.get(key)
         joins = (
             before is not None
@@ -319,10 +319,10 @@ class Timeline:
             at, ranks = before.unix_ns, tuple(sorted((*before.ranks, *ranks)))
             del self._entries[key]
         else:
-            key = (CAME, snapshot.attempt, ranks)
-        self._last_came = key
-        text = f"{ranks_text(ranks, 6)} of {snapshot.world_size:,} came"
-        self._add(Entry(key, at, CAME, ((at, text),), ranks))
+            key = (JOINED, snapshot.attempt, ranks)
+        self._last_joined = key
+        text = f"{ranks_text(ranks, 6)} of {snapshot.world_size:,} joined"
+        self._add(Entry(key, at, JOINED, ((at, text),), ranks))
 
     def _ended(self, how: str, ranks: list[RankFacts]) -> None:
         if self._fold and len(ranks) > FOLD_FROM:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.findings.banner import severity_mark
 from ddtop.present.findings.timeline import (
-    CAME,
     CONTACT,
     ENDED,
     FINDING,
     JOB,
+    JOINED,
     LOSS,
     ORDER,
     RAISED,
@@ -36,7 +36,7 @@ FIELDS = (
     Field("text", "", 16, grows=20),
 )
 _NAMES = {
-    CAME: "came",
+    JOINED: "joined",
     ENDED: "ended",
     RAISED: "exception",
     RESTARTED: "restart",

@@ -41,7 +41,7 @@ def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
     found = events(looks(job))
 
     assert len(found) == 3
-    assert found[0].text == "ranks 0,1 of 2 came"
+    assert found[0].text == "ranks 0,1 of 2 joined"
     assert found[1].text.startswith("critical: rank-stopped: rank 1")
     assert unix_ns(5) <= found[1].unix_ns <= unix_ns(6)
     assert found[2].text == "over: rank-stopped of rank 1"
@@ -72,14 +72,14 @@ def test_a_restart_is_an_event():
     job.restarts()
     job.trains(5)
 
-    assert texts(job) == ["ranks 0,1 of 2 came", "ranks 0,1 of 2 came", "restarted: attempt 1"]
+    assert texts(job) == ["ranks 0,1 of 2 joined", "ranks 0,1 of 2 joined", "restarted: attempt 1"]
 
 
 def test_nothing_happens_in_a_healthy_job_after_its_ranks_have_come():
     job = FakeJob(2)
     job.trains(10)
 
-    assert [line[8:] for line in timeline_lines(events(looks(job)))] == ["  ranks 0,1 of 2 came"]
+    assert [line[8:] for line in timeline_lines(events(looks(job)))] == ["  ranks 0,1 of 2 joined"]
 
 
 def looked(job):

@@ -43,7 +43,7 @@ def test_each_number_has_its_line_with_its_scale_and_the_last_events_follow():
         "loader wait",
     ]
     assert "4.3 to 5.3" in lines[1]
-    assert "ranks 0-7 of 8 came" in lines[-1]
+    assert "ranks 0-7 of 8 joined" in lines[-1]
 
 
 def test_wide_terminals_have_charts_also_of_the_gpus():
