@@ -140,6 +140,21 @@ def test_that_a_rank_is_heard_late_does_not_mean_that_it_came_late():
     ]
 
 
+def test_ranks_of_which_some_are_in_the_time_before_joined_once():
+    """The recording begins with the first rank; the first look has all of them."""
+    timeline = watched(coming(2, range(8), 1))
+    timeline.absorb(watched(coming(1, {3})))
+
+    assert joined(timeline) == [(0, "ranks 0-7 of 8 joined")]
+
+
+def test_ranks_that_joined_much_later_than_those_of_the_time_before_keep_their_time():
+    timeline = watched(coming(100, range(8), 90))
+    timeline.absorb(watched(coming(1, {3})))
+
+    assert joined(timeline) == [(0, "rank 3 of 8 joined"), (90 * SECOND, "ranks 0-7 of 8 joined")]
+
+
 def test_who_came_is_reported_once_when_the_time_before_is_read():
     timeline = watched(coming(100, range(8)))
     timeline.absorb(watched(coming(0, {0, 1}), coming(50, range(8), 50)))

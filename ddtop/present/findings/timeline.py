@@ -151,9 +151,11 @@ class Timeline:
             self.__dict__.update(earlier.__dict__)
             return
         begin = self.began_unix_ns
-        self._absorb_joined(earlier, begin)
+        parts = self._absorb_joined(earlier, begin)
         self._absorb_losses(earlier)
         for key, entry in earlier._entries.items():
+            if key in parts:
+                continue
             known = self._entries.get(key)
             if known is None and (identity := entry.finding and entry.finding.identity) is not None:
                 known = (
@@ -170,18 +172,25 @@ class Timeline:
                     words = _with_words(words, max(at, begin), text)
                 self._put(replace(known, unix_ns=entry.unix_ns, words=words))
 
-    def _absorb_joined(self, earlier: Timeline, begin: int) -> None:
-        """Now it is known when the ranks of the first look joined."""
-        dated = {
-            rank
-            for entry in earlier._entries.values()
-            if entry.what == JOINED
-            for rank in entry.ranks
-        }
+    def _absorb_joined(self, earlier: Timeline, begin: int) -> set[Hashable]:
+        """Now it is known when the ranks of the first look joined. Returns the keys of the earlier
+        entries that are part of one here: these ranks joined together with the others."""
+        before = [entry for entry in earlier._entries.values() if entry.what == JOINED]
+        dated = {rank for entry in before for rank in entry.ranks}
+        found: set[Hashable] = set()
         for key, entry in list(self._entries.items()):
-            if entry.what == JOINED and entry.unix_ns <= begin and dated.issuperset(entry.ranks):
+            if entry.what != JOINED or entry.unix_ns > begin:
+                continue
+            if dated.issuperset(entry.ranks):
                 del self._entries[key]
                 self._sorted = None
+                continue
+            parts = [one for one in before if set(one.ranks) < set(entry.ranks)]
+            first = min((one.unix_ns for one in parts), default=entry.unix_ns)
+            if parts and entry.unix_ns - first <= TOGETHER_NS:
+                found.update(one.key for one in parts)
+                self._put(replace(entry, unix_ns=min(first, entry.unix_ns)))
+        return found
 
     def _absorb_losses(self, earlier: Timeline) -> None:
         """Remove from the sums of the first look the losses that are now known to be earlier."""
