@@ -36,7 +36,8 @@ REPORT_EVERY_NS = 500_000_000
 CALM_REPORT_EVERY_NS = 1_000_000_000
 """The pace of a calm rank. A report costs as much CPU as a tick."""
 CALM_NS = 1_000_000_000
-"""A rank is calm if it has progressed within this time, and waits for nothing longer than that."""
+"""A rank is calm if it has progressed within this time, has no stuck collective and does not wait
+for data."""
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
 SPAWN_EVERY_NS = 6_000_000_000
@@ -98,8 +99,7 @@ class Reporter:
             return False
         if since >= CALM_REPORT_EVERY_NS or self._tick.stuck:
             return True
-        # A rank that waits for data each step is sampled more often: that tells which worker is
-        # late.
+        # More samples of a rank that waits for data show which worker is late.
         waits_for_data = self._rank.page.words[layout.LOADER_WAIT_SINCE_AT]
         return bool(waits_for_data) or now - self._moved_at() > CALM_NS
 

@@ -18,10 +18,9 @@ from threading import get_ident
 from ddtop import private, registry
 from ddtop.wire import page as layout
 
-_SLOTS = range(
-    layout.SLOTS_AT, layout.SLOTS_AT + layout.SLOTS * layout.SLOT_WORDS, layout.SLOT_WORDS
+_CALLS = slice(
+    layout.SLOT_STARTS.start + layout.SLOT_CALL, layout.SLOT_STARTS.stop, layout.SLOT_STARTS.step
 )
-_CALLS = slice(_SLOTS.start + layout.SLOT_CALL, _SLOTS.stop, layout.SLOT_WORDS)
 
 
 class StatePage:
@@ -111,7 +110,7 @@ class StatePage:
         call that calls a wrapped call takes a second slot.
         """
         words = self.words
-        for at in _SLOTS:
+        for at in layout.SLOT_STARTS:
             if words[at + layout.SLOT_CALL] == 0:
                 words[at + layout.SLOT_SEQUENCE] += 1
                 words[at + layout.SLOT_THREAD] = ctypes.c_int64(get_ident()).value
@@ -133,7 +132,7 @@ class StatePage:
         if not any(words[_CALLS].tolist()):
             return []
         found = []
-        for at in _SLOTS:
+        for at in layout.SLOT_STARTS:
             if 0 < words[at + layout.SLOT_CALL] < len(layout.CALLS):
                 found.append(
                     (

@@ -41,6 +41,7 @@ STEP_SOURCES = (SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER)
 
 # Call slots, one per thread, for calls that the flight recorder does not record.
 SLOTS_AT, SLOTS, SLOT_WORDS = 32, 16, 8
+SLOT_STARTS = range(SLOTS_AT, SLOTS_AT + SLOTS * SLOT_WORDS, SLOT_WORDS)
 SLOT_SEQUENCE, SLOT_THREAD, SLOT_CALL, SLOT_SINCE, SLOT_PEER, SLOT_TAG, SLOT_COUNT = (
     0,
     1,
@@ -147,9 +148,9 @@ def _mpi(page: memoryview | bytes) -> bytes:
 def _init_since(page: memoryview | bytes) -> int:
     """Since when a thread is inside init_process_group or MPI_Init."""
     words = memoryview(page)[: (SLOTS_AT + SLOTS * SLOT_WORDS) * 8].cast("q")
-    starts = range(SLOTS_AT, SLOTS_AT + SLOTS * SLOT_WORDS, SLOT_WORDS)
     return min(
-        (words[at + SLOT_SINCE] for at in starts if words[at + SLOT_CALL] in _INITS), default=0
+        (words[at + SLOT_SINCE] for at in SLOT_STARTS if words[at + SLOT_CALL] in _INITS),
+        default=0,
     )
 
 

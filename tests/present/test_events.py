@@ -115,6 +115,11 @@ def coming(seconds, ranks, started_s=0.0):
     return snapshot, builders.calm(snapshot)
 
 
+def restarted(look):
+    snapshot, verdict = look
+    return replace(snapshot, attempt=snapshot.attempt + 1), verdict
+
+
 def joined(timeline):
     return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == JOINED]
 
@@ -153,6 +158,14 @@ def test_ranks_that_joined_much_later_than_those_of_the_time_before_keep_their_t
     timeline.absorb(watched(coming(1, {3})))
 
     assert joined(timeline) == [(0, "rank 3 of 8 joined"), (90 * SECOND, "ranks 0-7 of 8 joined")]
+
+
+def test_ranks_of_the_attempt_before_have_their_own_entry():
+    """A restart within some seconds."""
+    timeline = watched(restarted(coming(3, range(8), 2)))
+    timeline.absorb(watched(coming(1, {3})))
+
+    assert joined(timeline) == [(0, "rank 3 of 8 joined"), (2 * SECOND, "ranks 0-7 of 8 joined")]
 
 
 def test_who_came_is_reported_once_when_the_time_before_is_read():

@@ -185,7 +185,11 @@ class Timeline:
                 del self._entries[key]
                 self._sorted = None
                 continue
-            parts = [one for one in before if set(one.ranks) < set(entry.ranks)]
+            parts = [
+                one
+                for one in before
+                if set(one.ranks) < set(entry.ranks) and _attempt_of(one) == _attempt_of(entry)
+            ]
             first = min((one.unix_ns for one in parts), default=entry.unix_ns)
             if parts and entry.unix_ns - first <= TOGETHER_NS:
                 found.update(one.key for one in parts)
@@ -437,3 +441,8 @@ def over_text(finding: Finding) -> str:
 def timeline_lines(happened: Iterable[Event]) -> list[str]:
     """One line per event, with the local time."""
     return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]
+
+
+def _attempt_of(joined: Entry) -> object:
+    """The attempt of an entry about ranks that joined: the second part of its key."""
+    return joined.key[1] if isinstance(joined.key, tuple) else None
