@@ -1,0 +1,1 @@
+"""Programs that people run by hand; no test and no job needs them."""
