@@ -166,7 +166,7 @@ def test_no_test_imports_from_a_test_module():
     """
     found = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in (ROOT / "tests").rglob("*.py")
+        for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         and any(

@@ -23,7 +23,7 @@ TEXTS += [
 ]
 ARCHITECTURE_LINES_MAX, DECISION_LINES_MAX, COLUMNS_MAX = 250, 60, 100
 _VARIABLE = re.compile(r"\bDDTOP(?:_[A-Z]+)*\b")
-_FILE = re.compile(r"`((?:ddtop|tests|docs)/[\w/.-]+\.\w+)(?::\d+)?`")
+_FILE = re.compile(r"`((?:ddtop|tests|tools|docs)/[\w/.-]+\.\w+)(?::\d+)?`")
 
 
 @pytest.mark.parametrize("name", PAGES)

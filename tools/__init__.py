@@ -1,1 +1,1 @@
-"""Programs that people run by hand; no test and no job needs them."""
+"""Programs that people run by hand."""

@@ -1,4 +1,4 @@
-"""Three minutes of the soak: `python -m tests.soak` runs for half an hour."""
+"""Three minutes of the soak: `python -m tools.soak` runs for half an hour."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_job_that_is_not_left_in_peace_loses_nothing_and_leaves_nothing():
     behind.
     """
     pytest.importorskip("torch")
-    command = [sys.executable, "-m", "tests.soak", "--minutes", MINUTES, "--kill-every", "30"]
+    command = [sys.executable, "-m", "tools.soak", "--minutes", MINUTES, "--kill-every", "30"]
 
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=MOST_S, check=False

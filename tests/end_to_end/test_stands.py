@@ -1,4 +1,4 @@
-"""Fourteen hangs in two real jobs at once; `python -m tests.benchmarks.stands --count 200` makes
+"""Fourteen hangs in two real jobs at once; `python -m tools.benchmarks.stands --count 200` makes
 more of them.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.stand_rank import SHAPES
+from tools.benchmarks.stand_rank import SHAPES
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = (",".join(SHAPES[:4]), ",".join(SHAPES[4:]))
@@ -24,7 +24,7 @@ def test_fourteen_hangs_of_many_kinds_of_training_are_named_with_their_rank():
     waiting.
     """
     pytest.importorskip("torch")
-    command = [sys.executable, "-m", "tests.benchmarks.stands", "--mixed", "--count", str(STANDS)]
+    command = [sys.executable, "-m", "tools.benchmarks.stands", "--mixed", "--count", str(STANDS)]
     jobs = [
         subprocess.Popen(
             [*command, "--shapes", shapes, "--seed", str(seed)],

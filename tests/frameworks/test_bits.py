@@ -1,14 +1,14 @@
 """The result of a training is the same, bit by bit, with and without ddtop.
 
-`python -m tests.frameworks --bits` compares the programs of all frameworks that are installed.
+`python -m tools.frameworks --bits` compares the programs of all frameworks that are installed.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.cases import CASES
-from tests.frameworks.running import same_bits
+from tools.frameworks.cases import CASES
+from tools.frameworks.running import same_bits
 
 
 @pytest.mark.torch

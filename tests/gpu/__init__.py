@@ -1,1 +1,0 @@
-"""Checks that need a machine with an NVIDIA GPU: run `python -m tests.gpu.check` there."""

@@ -13,14 +13,14 @@ import sys
 import pytest
 
 from ddtop.relay.gpus.nvml import driver_is_there
-from tests.gpu import check
+from tools.gpu import check
 
 
 @pytest.mark.skipif(driver_is_there(), reason="a host without a driver")
 def test_without_a_driver_and_without_any_package_it_says_so():
     """`-I -S`: no site-packages at all, as on a machine to which only the repository was copied."""
     code = (
-        f"import sys; sys.path.insert(0, {str(check.ROOT)!r}); import tests.gpu.check as c;"
+        f"import sys; sys.path.insert(0, {str(check.ROOT)!r}); import tools.gpu.check as c;"
         " sys.argv = ['check']; sys.exit(c.main())"
     )
     done = subprocess.run(
@@ -41,7 +41,7 @@ def test_without_a_driver_and_without_any_package_it_says_so():
 def test_each_part_is_there_and_says_what_it_is():
     rooms = [
         importlib.import_module(name)
-        for name in ("tests.gpu.cards", "tests.gpu.jobs", "tests.gpu.nccl", "tests.gpu.several")
+        for name in ("tools.gpu.cards", "tools.gpu.jobs", "tools.gpu.nccl", "tools.gpu.several")
     ]
     for name in check.PARTS:
         (part,) = [found for room in rooms if (found := vars(room).get(name)) is not None]
@@ -86,10 +86,10 @@ def test_claims_are_shown_before_all_else_and_lines_are_cut():
 
 def test_a_part_that_does_not_come_back_is_ended_and_named(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "ROOT", tmp_path)
-    (tmp_path / "tests/gpu").mkdir(parents=True)
-    for package in ("tests", "tests/gpu"):
+    (tmp_path / "tools/gpu").mkdir(parents=True)
+    for package in ("tools", "tools/gpu"):
         (tmp_path / package / "__init__.py").touch()
-    (tmp_path / "tests/gpu/check.py").write_text(
+    (tmp_path / "tools/gpu/check.py").write_text(
         "import time; print('SEEN something', flush=True); time.sleep(60)"
     )
     with (tmp_path / "log").open("w") as log:

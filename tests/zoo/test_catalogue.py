@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from tests.zoo.case import CaseError
-from tests.zoo.catalogue import all_cases, cases_of
+from tools.zoo.case import CaseError
+from tools.zoo.catalogue import all_cases, cases_of
 
 PROGRAM = '''
 """A program."""

@@ -1,5 +1,5 @@
 """The programs of the zoo, and a few of them as real jobs under names that mean nothing:
-`python -m tests.zoo` runs all.
+`python -m tools.zoo` runs all.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ import ast
 
 import pytest
 
-from tests.zoo.catalogue import PROGRAMS, all_cases, cases_of
-from tests.zoo.rename import Renamed
-from tests.zoo.report import SECONDS_BAR_S, line
-from tests.zoo.run import Options, run
-from tests.zoo.tools.ddtop import Ddtop
+from tools.zoo.catalogue import PROGRAMS, all_cases, cases_of
+from tools.zoo.rename import Renamed
+from tools.zoo.report import SECONDS_BAR_S, line
+from tools.zoo.run import Options, run
+from tools.zoo.tools.ddtop import Ddtop
 
 SEED = 11
 FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")

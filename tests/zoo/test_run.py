@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from tests.benchmarks.stage import StageError
-from tests.zoo import run as runner
-from tests.zoo.catalogue import all_cases
-from tests.zoo.judge import Heard, begun
-from tests.zoo.report import COLUMNS, bars, comparison, line, markdown, percentile
-from tests.zoo.run import Options, left_out, read_outcomes, run_all
-from tests.zoo.tools.ddtop import Ddtop
+from tools.benchmarks.stage import StageError
+from tools.zoo import run as runner
+from tools.zoo.catalogue import all_cases
+from tools.zoo.judge import Heard, begun
+from tools.zoo.report import COLUMNS, bars, comparison, line, markdown, percentile
+from tools.zoo.run import Options, left_out, read_outcomes, run_all
+from tools.zoo.tools.ddtop import Ddtop
 
 
 def outcome(name, named_s=None, wrong=(), **more):

@@ -1,7 +1,7 @@
 """What is read of trainers that own the loop. The doubles have the attributes that the trainers'
 sources have.
 
-The real programs are in tests/frameworks.
+The real programs are in tools/frameworks.
 """
 
 from __future__ import annotations

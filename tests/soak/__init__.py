@@ -1,1 +1,0 @@
-"""A training that is disturbed in many ways, and what that cost: `python -m tests.soak`."""

@@ -1,0 +1,1 @@
+"""Tries the versions of torch, Textual, pyzmq and msgspec that ddtop works with, one by one."""

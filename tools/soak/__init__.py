@@ -1,0 +1,1 @@
+"""A training that is disturbed in many ways, and what that cost: `python -m tools.soak`."""
