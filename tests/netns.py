@@ -23,7 +23,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -369,29 +368,3 @@ class Net:
                 self._wire.wait()
                 self._hears.close()
             sweep(self.prefix)
-
-
-def main() -> None:
-    """`python -m tests.netns`: a job on three hosts to experiment with, until Ctrl-C."""
-    with tempfile.TemporaryDirectory(prefix="ddnet-") as folder:
-        net = Net(Path(folder) / "net")
-        try:
-            net.plain("apart")
-            inside = " ".join(net["login"].inside[:-4])
-            here = net["login"].environment
-            print(
-                f"DDTOP_STATE={here['DDTOP_STATE']} DDTOP_RUNTIME={here['DDTOP_RUNTIME']} {inside}"
-                f" {sys.executable} -m ddtop"
-            )
-            print(
-                f"cut off: ip -n {net['node2'].space} link set eth0 down (and up); Ctrl-C ends it",
-                flush=True,
-            )
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.pause()
-        finally:
-            net.close()
-
-
-if __name__ == "__main__":
-    main()
