@@ -17,7 +17,8 @@ from docs.generate import DOCS, PAGES, decisions, environment, json_schema, offl
 
 ROOT = DOCS.parent
 PACKAGE = ROOT / "ddtop"
-TEXTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")]
+NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tools/README.md")
+TEXTS = [ROOT / name for name in NAMES]
 TEXTS += [
     path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).as_posix() not in PAGES
 ]
