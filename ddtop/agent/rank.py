@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddtop import registry
+from ddtop.agent.guard import guard
 from ddtop.agent.identity import Identity
 from ddtop.agent.limits import LIMITS, Limits
 from ddtop.agent.notes import Notes
+from ddtop.agent.stacks import walk
 from ddtop.agent.stacks.dump_file import DumpFile
 from ddtop.agent.stacks.frames import FrameReader
+from ddtop.agent.stacks.walk import Walk
 from ddtop.agent.state_page import StatePage
+from ddtop.wire import page as layout
 
 if TYPE_CHECKING:
     from ddtop.agent.probe import Probe
@@ -76,7 +80,11 @@ class Rank:
         self.pid = os.getpid()
         self.start_ticks = registry.start_ticks(self.pid) or 0
         self.page = StatePage(self.pid, self.start_ticks)
-        self.frames = FrameReader()
+        self.frames = FrameReader(
+            Walk(self.page.words, layout.WALKING_AT, os.environ.get(walk.VARIABLE, ""))
+        )
+        if self.frames.walk.off is not None:
+            guard.note("frames", self.frames.walk.off)
         self.main_id = self.lead_id = threading.main_thread().ident or 0
         self.stepper = 0
         self.notes = Notes()

@@ -208,6 +208,8 @@ class Reporter:
 
     def _on_dump(self, command: Command) -> None:
         rank = self._rank
+        if rank.frames.walk.off is not None:
+            return  # The relay takes them in another way.
         request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
         self._send(
             threads.take(request, rank.who.rank, rank.pid, rank.frames, automatic, rank.lead_id)

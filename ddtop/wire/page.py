@@ -29,10 +29,12 @@ BATCHES_AT, LOADER_WAIT_SINCE_AT, LOADER_WAIT_TOTAL_AT = 8, 9, 10
 EXHAUSTED_AT, EXHAUSTED_MONO_AT = 11, 12
 EXITING_AT = 13  # monotonic ns at which the interpreter began to exit, 0 before
 EXCEPTION_SEQUENCE_AT, EXCEPTION_BYTES_AT = 14, 15
-GC_SINCE_AT = 16  # monotonic ns at which a full garbage collection began, 0 outside of one
+GC_SINCE_AT = 16  # monotonic ns at which a garbage collection began, 0 outside of one
 # The DataLoader worker that must deliver a batch for which the rank has waited long; 0: none.
 OWING_PID_AT = 17
 LEAD_AT = 18  # the kernel's number of the rank's thread, 0: the main thread
+GC_TOTAL_AT = 19  # ns in all garbage collections together
+WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
 SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")
@@ -106,6 +108,7 @@ class PageView(msgspec.Struct, frozen=True):
         return self.iteration if self.iteration_source != SOURCE_NONE else None
 
     lead_tid: int = 0
+    walking: bool = False
 
 
 def read_page(page: memoryview | bytes) -> PageView:
@@ -136,6 +139,7 @@ def read_page(page: memoryview | bytes) -> PageView:
         owing_pid=words[OWING_PID_AT],
         iteration_source=words[ITERATION_SOURCE_AT],
         lead_tid=words[LEAD_AT],
+        walking=bool(words[WALKING_AT]),
     )
 
 

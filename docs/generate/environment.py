@@ -79,6 +79,13 @@ VARIABLES = (
         "`0` stops the relay from taking stacks by itself when the job makes no progress.",
     ),
     Variable(
+        "DDTOP_FRAMES",
+        JOB,
+        "on",
+        "`off`: the agent does not read the frames of the program's threads. There is then no place"
+        " of a rank, and stacks come from py-spy.",
+    ),
+    Variable(
         "DDTOP_SIGNAL",
         JOB,
         "off",

@@ -10,13 +10,12 @@ Check: `stage.fwd_cache.keys()` in the program.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.records import Stage
 
 if TYPE_CHECKING:
@@ -51,25 +50,20 @@ class PipelineProbe(Probe):
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The stages now."""
         stages = [stage for one in self._stages if (stage := one()) is not None]
-        in_schedule, passes = running_pass(self._rank.lead_id)
+        in_schedule, passes = running_pass(self._rank.frames, self._rank.lead_id)
         # With several stages the frames do not show which of them runs.
         passes = passes if len(stages) == 1 else None
         return {"pipeline": tuple(_stage(stage, in_schedule, passes) for stage in stages)}
 
 
-def running_pass(thread_id: int) -> tuple[bool, str | None]:
+def running_pass(frames: FrameReader, thread_id: int) -> tuple[bool, str | None]:
     """Whether the thread is inside a schedule's step, and in a forward or a backward of it."""
-    frame: FrameType | None = sys._current_frames().get(thread_id)
     passes = None
-    for _ in range(DEPTH_MAX):
-        if frame is None:
-            break
-        code = frame.f_code
+    for code, _, _ in frames.walk.stack(thread_id, DEPTH_MAX):
         if passes is None and code.co_name in _PASSES and code.co_filename.endswith(_STAGE_FILE):
             passes = _PASSES[code.co_name]
         elif code.co_filename.endswith(_SCHEDULE_FILE) and code.co_name.startswith("step"):
             return True, passes
-        frame = frame.f_back
     return False, None
 
 

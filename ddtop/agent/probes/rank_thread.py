@@ -7,14 +7,13 @@ queue, future) or runs no code of the program, and another thread is in torch's 
 that other thread. One case remains uncertain: if the main thread waits for a background thread that
 communicates for it, the background thread is reported.
 
-Source: `sys._current_frames()`, read on the agent's thread with the GIL held (10 us a thread). It
+Source: `ddtop.agent.stacks.walk`, on the agent's thread with the GIL held (10 us a thread). It
 shows Python frames only: inside C code the place is the line that called it. Check:
 `py-spy dump --pid PID`.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -93,7 +92,7 @@ class Lead:
         self._scanned_at, self.ident = now, self._main_id
         own = threading.get_ident()
         others = [
-            ident for ident in list(sys._current_frames()) if ident not in (own, self._main_id)
+            ident for ident in self._frames.walk.threads() if ident not in (own, self._main_id)
         ][:THREADS_MAX]
         looks = [
             (ident, seen)

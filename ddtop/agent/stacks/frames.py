@@ -1,7 +1,8 @@
 """What a thread does: its innermost user frame, its activity, and what it waits on.
 
-Source: `sys._current_frames()`. Caveat: Python frames only. No frame object outlives a call of
-`look`, because its locals hold tensors. Check: `py-spy dump --pid PID`.
+Source: `sys._current_frames()`, read by `ddtop.agent.stacks.walk`. Caveat: Python frames only. No
+frame object outlives a call of `look`, because its locals hold tensors. Check: `py-spy dump --pid
+PID`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import os
 import sys
 import sysconfig
 from collections import deque
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import ddtop
+from ddtop.agent.stacks.walk import Walk
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frameworks import framework_of
 from ddtop.wire.records import ACTIVITIES
 from ddtop.wire.stacks import StackFrame
 
-BATON_FILE, BATON_WAITS = "torch/utils/file_baton.py", "wait"
-"""Processes wait here for the process that builds an extension. `lock_file_path` is the file that
-this process has made."""
+BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock_file_path"
+"""Processes wait here for the process that builds an extension. `BATON_PATH` is the attribute that
+names the file of that process."""
 LOCK_PATH_MAX = 512
 
 TRACEBACK_MOST, TRACEBACK_OUTER = 24, 6
@@ -140,10 +142,11 @@ class Stay:
 
 class FrameReader:
     """Reads frames. It remembers the kind of file of each code object, so that a look costs only
-    some microseconds.
+    some microseconds. `walk`: reads the stacks of the threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, walk: Walk | None = None) -> None:
+        self.walk = walk or Walk(memoryview(bytearray(8)).cast("q"), 0)
         self._kinds: dict[str, str] = {}
         self._meanings: dict[tuple[str, str], tuple[int | None, str | None]] = {}
         paths = sysconfig.get_paths()
@@ -159,14 +162,11 @@ class FrameReader:
 
     def look(self, thread_id: int) -> ThreadLook | None:
         """What the thread does at this moment; None if it has no Python frame (any more)."""
-        frame: FrameType | None = sys._current_frames().get(thread_id)
-        if frame is None:
+        stack = self.walk.stack(thread_id, _DEPTH_MAX)
+        if not stack:
             return None
         seen, kinds, inner = ThreadLook(), self._kinds, None
-        for _ in range(_DEPTH_MAX):
-            if frame is None:
-                break
-            code = frame.f_code
+        for code, line, frame_id in stack:
             file = code.co_filename
             try:
                 kind = kinds[file]
@@ -176,29 +176,33 @@ class FrameReader:
                 seen.framework, seen.framework_call = kind, code.co_name
                 seen.inside = seen.function is None
                 if seen.inside:
-                    inner = code, frame.f_lineno
+                    inner = code, line
             if seen.function is not None and seen.activity != UNSEEN:
                 if seen.framework is not None:
                     break
             elif kind is not _USER:
-                self._pass_library(seen, file, code.co_name, frame)
+                self._pass_library(seen, code, line)
+                if code.co_name == BATON_WAITS and file.endswith(BATON_FILE):
+                    # It waits until that file is gone, and the process that made it may have died.
+                    path = self.walk.text_of_self(thread_id, code, BATON_PATH, _DEPTH_MAX)
+                    seen.waits_for = path and path[:LOCK_PATH_MAX]
             elif seen.function is None:
                 seen.function, seen.file, seen.line, seen.frame_id = (
                     code.co_name,
                     file,
-                    frame.f_lineno,
-                    id(frame),
+                    line,
+                    frame_id,
                 )
                 # Python 3.10 has no qualified names.
                 seen.qualname = getattr(code, "co_qualname", None)
-            frame = frame.f_back
         if seen.activity == UNSEEN:
             seen.activity = OTHER
         if seen.function is None:
             _place_without_own_code(seen, inner)
         return seen
 
-    def _pass_library(self, seen: ThreadLook, file: str, name: str, frame: FrameType) -> None:
+    def _pass_library(self, seen: ThreadLook, code: CodeType, line: int) -> None:
+        file, name = code.co_filename, code.co_name
         meaning = self._meanings.get((file, name))
         if meaning is None:
             meaning = self._meanings[file, name] = (_activity_of(file, name), word_of(file, name))
@@ -207,15 +211,10 @@ class FrameReader:
         if seen.function is None:
             # A frame inside the user's frame: what it calls.
             if seen.callee is None and not file.startswith(self._own):
-                seen.callee, seen.file, seen.line = name, file, frame.f_lineno
+                seen.callee, seen.file, seen.line = name, file, line
             # The library call nearest to the user's line has the best name: Queue.get, for example,
             # waits on a lock inside.
             seen.waits_on = meaning[1] or seen.waits_on
-            if name == BATON_WAITS and file.endswith(BATON_FILE):
-                # It waits until that file is gone, and the process that made it may have died. The
-                # locals here are the baton and no tensor.
-                path = getattr(frame.f_locals.get("self"), "lock_file_path", None)
-                seen.waits_for = str(path)[:LOCK_PATH_MAX] if path is not None else None
 
     def is_user(self, file: str) -> bool:
         """Whether a file is the user's own: not the standard library, site-packages or ddtop."""

@@ -22,8 +22,8 @@ class FakeStage:
 
 
 def seen(monkeypatch, stage, in_schedule=True, passes=None):
-    monkeypatch.setattr(pipeline, "running_pass", lambda _: (in_schedule, passes))
-    probe = PipelineProbe(SimpleNamespace(lead_id=0))
+    monkeypatch.setattr(pipeline, "running_pass", lambda *_: (in_schedule, passes))
+    probe = PipelineProbe(SimpleNamespace(lead_id=0, frames=None))
     probe.add(stage)
     (found,) = probe.fields(Tick())["pipeline"]
     return found
@@ -59,8 +59,11 @@ def test_between_two_steps_only_the_stage_is_reported(monkeypatch):
 
 
 def test_of_several_stages_none_is_said_to_run(monkeypatch):
-    monkeypatch.setattr(pipeline, "running_pass", lambda _: (True, "forward"))
-    probe, stages = PipelineProbe(SimpleNamespace(lead_id=0)), [FakeStage(0, 4), FakeStage(2, 4)]
+    monkeypatch.setattr(pipeline, "running_pass", lambda *_: (True, "forward"))
+    probe, stages = (
+        PipelineProbe(SimpleNamespace(lead_id=0, frames=None)),
+        [FakeStage(0, 4), FakeStage(2, 4)],
+    )
     for stage in stages:
         probe.add(stage)
 

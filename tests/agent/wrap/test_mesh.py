@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 from ddtop.agent import current
 from ddtop.agent.notes import meshes
 from ddtop.agent.probes.pipeline import PipelineProbe
+from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.wrap import pipelining
 from ddtop.agent.wrap.distributed import wrap_mesh
 
@@ -54,7 +55,7 @@ def test_a_pipeline_stage_is_handed_to_the_probe_of_its_rank(monkeypatch):
         def __init__(self, index):
             self.stage_index, self.num_stages, self.chunks = index, 2, None
 
-    rank = SimpleNamespace(late_probes={}, lead_id=0)
+    rank = SimpleNamespace(late_probes={}, lead_id=0, frames=FrameReader())
     monkeypatch.setattr(current, "_rank", rank)
     pipelining.wrap(module_with(_PipelineStageBase=Stage))
     kept = [Stage(0), Stage(1)]

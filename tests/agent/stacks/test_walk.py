@@ -1,0 +1,153 @@
+"""Frames of threads that move on, read without a crash."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from ddtop.agent.stacks import threads, walk
+from ddtop.agent.stacks.frames import FrameReader
+from ddtop.agent.stacks.walk import Walk
+from ddtop.wire import page as layout
+
+PROGRAM = Path(__file__).with_name("walking.py")
+
+
+def run(name, how):
+    """The end of a program of `walking.py`."""
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), name, how],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["moving", "busy", "seen"])
+def test_a_thread_that_moves_on_meanwhile_harms_nobody(name):
+    ended = run(name, "safely")
+
+    assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="only 3.11 makes such frames")
+def test_these_programs_find_a_walk_that_is_not_safe():
+    """Each step of this walk is a bytecode: it ends with a crash, or with a frame that is none."""
+    assert run("moving", "plainly").returncode != 0
+
+
+class Kept:
+    """Something that a local holds."""
+
+
+@pytest.fixture
+def waiting():
+    """A thread that waits, with an object in a local."""
+    ready, done, made = threading.Event(), threading.Event(), []
+
+    def waits():
+        kept = Kept()
+        made.append(weakref.ref(kept))
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    ready.wait()
+    yield thread, done, made[0]
+    done.set()
+    thread.join()
+
+
+def test_no_frame_outlives_the_walk(waiting):
+    """Its locals end with the function, in the thread of the program."""
+    thread, done, kept = waiting
+    stack = Walk([0], 0).stack(thread.ident, 200)
+
+    assert "waits" in [code.co_name for code, _, _ in stack]
+    done.set()
+    thread.join()
+    assert kept() is None
+
+
+def test_only_the_innermost_frames_are_read(waiting):
+    thread, _, _ = waiting
+    whole = Walk([0], 0).stack(thread.ident, 200)
+
+    assert Walk([0], 0).stack(thread.ident, 2) == whole[:2]
+
+
+def test_a_thread_that_has_ended_has_no_stack():
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+
+    assert Walk([0], 0).stack(thread.ident, 200) == []
+    assert thread.ident not in Walk([0], 0).threads()
+    assert threading.get_ident() in Walk([0], 0).threads()
+
+
+class Words(list):
+    """The state page, with all that was written to it."""
+
+    def __init__(self):
+        super().__init__([0] * layout.SLOTS_AT)
+        self.written = []
+
+    def __setitem__(self, at, value):
+        self.written.append((at, value))
+        super().__setitem__(at, value)
+
+
+def test_the_page_says_when_frames_are_read():
+    """A process that crashes in between has crashed because of ddtop."""
+    words = Words()
+    Walk(words, layout.WALKING_AT).stack(threading.get_ident(), 9)
+
+    assert words.written == [(layout.WALKING_AT, 1), (layout.WALKING_AT, 0)]
+
+
+def test_a_walk_that_fails_leaves_the_collector_and_the_page_as_they_were(monkeypatch):
+    """Without memory, for example."""
+
+    def fails():
+        raise MemoryError
+
+    monkeypatch.setattr(walk.sys, "_current_frames", fails)
+    words = Words()
+
+    with pytest.raises(MemoryError):
+        Walk(words, 5).stack(1, 9)
+    assert gc.isenabled()
+    assert words[5] == 0
+
+
+@pytest.mark.parametrize("wanted", ["off", "0", " OFF "])
+def test_ddtop_frames_switches_the_walk_off(wanted):
+    off = Walk([0], 0, wanted)
+
+    assert off.off == "switched off by DDTOP_FRAMES"
+    assert off.threads() == []
+    reader = FrameReader(off)
+    assert reader.look(threading.get_ident()) is None
+    assert threads.take("q", 0, 1, reader, False).threads == ()
+
+
+@pytest.mark.parametrize("wanted", ["", "on", "1"])
+def test_otherwise_frames_are_read(wanted):
+    assert Walk([0], 0, wanted).off is None
+
+
+def test_without_a_gil_no_frame_is_read(monkeypatch):
+    """Another thread could leave the frame at any moment."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+
+    assert "without a GIL" in Walk([0], 0).off
+    assert Walk([0], 0).stack(threading.get_ident(), 9) == []
