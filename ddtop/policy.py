@@ -499,7 +499,7 @@ class Policy:
     """A folder in which a file was open for writing is watched for this time. Checkpoints are
     written every few minutes."""
     gc_shown_s: float = 0.5
-    """A full garbage collection is reported from this time on. It is seen once a second, so a
+    """A garbage collection is reported from this time on. It is seen once a second, so a
     shorter one would seem to last that long."""
     oom_mark_s: float = 30.0
     """The OOM killer's count is compared with the one of at least so long ago. A worker that it

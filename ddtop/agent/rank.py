@@ -96,7 +96,6 @@ class Rank:
         self.final_seqs: dict[str, int] = {}
         self.exiting = False
         self.started_unix_ns = time.time_ns()
-        self.gc_total_ns = 0
         folder = self.page.path and self.page.path.parent
         file = f"{self.pid}-{self.start_ticks}.stacks"
         self.dump_file = DumpFile(folder, file, os.environ.get("DDTOP_SIGNAL", ""))

@@ -307,7 +307,7 @@ class Reporter:
                 probes_off=tuple(
                     f"{name}: {redacted(reason)}" for name, reason in guard.off.items()
                 ),
-                gc_total_ns=rank.gc_total_ns,
+                gc_total_ns=rank.page.words[layout.GC_TOTAL_AT],
                 **self._fields,
             )
         )

@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 import ddtop
-from ddtop.agent import current, user_calls
+from ddtop.agent import collector, current, user_calls
 from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.own_thread import OwnThread
@@ -39,7 +39,6 @@ Hz the agent used 2.3 ms of CPU per second (0.052 ms per step of 22 ms), at 4 Hz
 (0.034 ms). Ten seconds still have 40 samples."""
 BEFORE_FORK_S = 0.005
 AT_EXIT_S = 0.3
-FULL_COLLECTION = 2
 
 _dropped: list[object] = []
 """Objects that a forked child must neither use nor destroy."""
@@ -59,6 +58,7 @@ class Runtime:
         self._over = threading.Lock()
         self._over.acquire()
         self._thread = OwnThread(self._run)
+        self._collector_timer = collector.timer(rank.page.words)
 
     def start(self) -> bool:
         """Install the hooks and start the thread, on the main thread and before user code runs.
@@ -68,7 +68,7 @@ class Runtime:
         current.become(self._rank)
         ddtop._agent = user_calls
         exceptions_uncaught.install(self._rank)
-        gc.callbacks.append(self._on_collection)
+        gc.callbacks.append(self._collector_timer)
         os.register_at_fork(
             before=self._before_fork,
             after_in_parent=self._after_fork,
@@ -134,16 +134,10 @@ class Runtime:
                 reporter.last_words()
                 link.close(linger_ms=100)
 
-    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
-        # Only full collections: those of the young generations are too short to matter.
-        if info["generation"] != FULL_COLLECTION:
-            return
-        now, words = time.monotonic_ns(), self._rank.page.words
-        if phase == "start":
-            words[layout.GC_SINCE_AT] = now
-        else:
-            self._rank.gc_total_ns += now - (words[layout.GC_SINCE_AT] or now)
-            words[layout.GC_SINCE_AT] = 0
+    def _leave_collector(self) -> None:
+        # The program may have emptied the list.
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._collector_timer)
 
     # -- fork and exit
 
@@ -161,6 +155,7 @@ class Runtime:
     def _in_child(self) -> None:
         if not self._is_here():
             return
+        self._leave_collector()
         current.become(None)
         ddtop._agent = None
         guard.run("fork warning", self._fork_warning.end)
@@ -176,8 +171,7 @@ class Runtime:
             return
         self._rank.exiting = True
         self._rank.page.words[layout.EXITING_AT] = time.monotonic_ns()
-        with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._on_collection)
+        self._leave_collector()
         guard.run("exceptions at exit", lambda: exceptions_uncaught.note_last(self._rank))
         self._stop = True
         self._over.release()

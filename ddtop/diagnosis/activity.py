@@ -179,7 +179,7 @@ def _certain(facts: RankFacts) -> Classified | None:
         other = process.became and f"running another program, {process.became}"
         return Classified("exit", other or "leaving the interpreter", PROCESS)
     if process.gc_since_unix_ns is not None:
-        return Classified("gc", "in a full garbage collection", PROCESS)
+        return Classified("gc", "in a garbage collection", PROCESS)
     return None
 
 

@@ -101,12 +101,12 @@ def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:
 
 
 def collecting_line(rank: RankFacts, now_unix_ns: int) -> str | None:
-    """How long a full garbage collection has been going on."""
+    """How long a garbage collection has been going on."""
     since = rank.process.report.gc_since_unix_ns if rank.process.report is not None else None
     if since is None:
         return None
     return (
-        f"rank {rank.rank}: its full garbage collection has been going on for"
+        f"rank {rank.rank}: its garbage collection has been going on for"
         f" {duration((now_unix_ns - since) / 1e9)}"
     )
 

@@ -121,7 +121,7 @@ def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
     if ratio < policy.cause_part * share:
         return None
-    text = f"spends {about(ratio)} of the time in full garbage collections"
+    text = f"spends {about(ratio)} of the time in garbage collections"
     return Cause(
         GC,
         text,

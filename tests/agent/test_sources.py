@@ -17,6 +17,7 @@ from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Communication, Probe
 from ddtop.agent.sources import SOURCES, ProbeRow
 from ddtop.wire import frames
+from ddtop.wire import page as layout
 from ddtop.wire.records import Group, Groups, RankState
 
 
@@ -130,7 +131,8 @@ def reporter(monkeypatch):
     def made(*rows, late=None):
         monkeypatch.setattr(report, "SOURCES", rows)
         who = SimpleNamespace(rank=0, local_rank=0, world_size=2, attempt=0, script="train.py")
-        page = SimpleNamespace(open_calls=list, path=None, fallback=None)
+        words = [0] * layout.SLOTS_AT
+        page = SimpleNamespace(open_calls=list, path=None, fallback=None, words=words)
         dump = SimpleNamespace(
             still_ours=lambda: True, signal=None, path=None, descriptor=None, off=None
         )
@@ -151,7 +153,6 @@ def reporter(monkeypatch):
             destroyed=False,
             joined=False,
             exception=None,
-            gc_total_ns=0,
         )
         link = Link()
         return report.Reporter(rank, link), rank, link

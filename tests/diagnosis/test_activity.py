@@ -230,7 +230,7 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
         ({"process": process("T")}, "stopped", "stopped"),
         ({"process": process("t")}, "stopped", "held by a debugger"),
         ({"process": process("D", frozen=True)}, "frozen", "frozen by its cgroup"),
-        ({"process": process(gc_since_unix_ns=5)}, "gc", "in a full garbage collection"),
+        ({"process": process(gc_since_unix_ns=5)}, "gc", "in a garbage collection"),
         ({"process": process(exiting=True)}, "exit", "leaving the interpreter"),
         ({"process": process(exiting=True, gc_since_unix_ns=5)}, "exit", "leaving the interpreter"),
         (

@@ -87,7 +87,7 @@ class Hold:
     seconds: float
     #: Share of the agent's samples that came late: C code held the GIL, or there was no CPU.
     held_ratio: float = 0.0
-    #: Share of the time in full garbage collections.
+    #: Share of the time in garbage collections.
     gc_ratio: float = 0.0
     #: Where the samples that came late found the main thread.
     spot: Spot | None = None

@@ -39,7 +39,7 @@ def test_a_full_garbage_collection_is_named_with_its_time():
         (2,),
     )
     assert (
-        "C code holds the GIL: no report for 8 s, in a full garbage collection (train.py:"
+        "C code holds the GIL: no report for 8 s, in a garbage collection (train.py:"
         in finding.summary
     )
     assert finding.evidence[0] == "rank 2: its full garbage collection has been going on for 8 s"

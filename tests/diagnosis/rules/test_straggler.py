@@ -187,7 +187,7 @@ def test_full_garbage_collections_are_the_cause():
     answers(job)
     passes(2)
 
-    assert "it spends 50% of the time in full garbage collections" in job.finding().summary
+    assert "it spends 50% of the time in garbage collections" in job.finding().summary
 
 
 def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
