@@ -245,7 +245,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     iteration or a batch last moved. `healthy_wait_max_ms`: the longest wait that ended in the last
     100 steps, `usual_wait_ms` the second longest. `recorder`: why the flight recorder reports
     nothing; `recorder_skips`: reads left out while a group was about to get its first entry.
-    `gc_total_ns`: time in full garbage collections. `spots`: where the last `spots_samples` (half
+    `gc_total_ns`: time in garbage collections. `spots`: where the last `spots_samples` (half
     a minute) found the main thread most often. `held_samples` were late because something held the
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
     of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
@@ -341,7 +341,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `syscall`: the system call in which the main thread sleeps ("read", "futex"), None while it runs
     or where it cannot be read. `file`: what the descriptor of that call is ("/data/a.tar", "stdin",
     "socket", "pipe"); `remote`: the peer of that socket ("10.0.0.7:443"). `frozen`: its cgroup is
-    frozen. From the state page: `gc_since_unix_ns`, a full garbage collection runs since then;
+    frozen. From the state page: `gc_since_unix_ns`, a garbage collection runs since then;
     `exiting`, the interpreter has begun to exit; `init_since_unix_ns`, it is inside
     init_process_group since then. `became`: the name of the program that has replaced it by exec
     since its Hello; None: it is still the same program.
@@ -418,7 +418,8 @@ class Exit(Record, frozen=True, array_like=True):
     killer of its cgroup counted a kill at that time; None where that cannot be read. `orphans`:
     children that outlived it (DataLoader workers keep its sockets open); `orphan_sockets`: how many
     sockets they hold. `oom_line`: the line of the kernel's log about it, where that may be read.
-    `iteration`: how many it had finished, from its state page.
+    `iteration`: how many it had finished, and `walking`: the agent's thread was reading the frames
+    of its other threads, both from its state page.
     """
 
     rank: int | None
@@ -437,6 +438,7 @@ class Exit(Record, frozen=True, array_like=True):
     orphan_sockets: int | None = None
     mpi: MpiState | None = None
     iteration: int | None = None
+    walking: bool = False
 
 
 class Stacks(Record, frozen=True, array_like=True):

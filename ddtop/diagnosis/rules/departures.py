@@ -31,7 +31,7 @@ from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiCall
-from ddtop.wire.records import HelperEnd
+from ddtop.wire.records import Exit, HelperEnd
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import by_value, ranks_text, verb
 from ddtop.words.sentences import clipped, file_line
@@ -165,6 +165,9 @@ _OF_SIGNALS = {
     7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
     11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
 }
+_CRASHES = (4, 6, 7, 11)
+"""SIGILL, SIGABRT, SIGBUS, SIGSEGV: what the kernel or the C library sends to a process that made a
+mistake."""
 _PASSED_ON = 128
 """A launcher whose process was ended by a signal exits with this number plus the signal's."""
 
@@ -233,6 +236,14 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
     )
 
 
+def _was_crashed_by_ddtop(ended: Exit) -> bool:
+    """The process crashed in the moment in which the agent's thread reads other threads' frames.
+
+    That moment takes less than a thousandth of the time, and no other Python code runs in it.
+    """
+    return ended.walking and ended.signal in _CRASHES
+
+
 def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Finding:
     assert first.process.exit is not None
     how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
@@ -241,12 +252,17 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
         summary = f"{name} is gone, and how it ended is not known"
     else:
         summary = f"{name} was killed by {how}"
+    if _was_crashed_by_ddtop(first.process.exit):
+        summary = f"ddtop's own thread crashed {name}: {how}"
     if first.progress.iteration is not None:
         summary += f" in iteration {first.progress.iteration:,}"
     advice = _OF_SIGNALS.get(
         first.process.exit.signal or 0, "see who sent the signal; then start the job again"
     )
     evidence = _evidence(snapshot, first)
+    if _was_crashed_by_ddtop(first.process.exit):
+        evidence = (f"{name}: it died while ddtop read the stacks of its threads", *evidence)
+        advice = "set DDTOP_FRAMES=off, start the job again, and report this to ddtop's authors"
     if first.process.exit.oom:
         advice = (
             "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher"

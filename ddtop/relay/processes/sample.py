@@ -229,7 +229,7 @@ def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
 
 
 def _from_page(watched: Watched, now_mono_ns: int, policy: Policy) -> tuple[int | None, bool]:
-    """(since when a full garbage collection is going on, whether its interpreter exits), from the
+    """(since when a garbage collection is going on, whether its interpreter exits), from the
     state page.
     """
     view = watched.page = page(watched.hello)
@@ -294,6 +294,7 @@ def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Ex
         if view is not None and view.mpi
         else None,
         iteration=view.counted if view is not None else None,
+        walking=view is not None and view.walking,
     )
 
 

@@ -232,6 +232,31 @@ def test_a_killed_rank_is_named_with_its_signal():
     assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIGKILL in iteration 100")
 
 
+@pytest.mark.parametrize(
+    ("ending", "ours"),
+    [
+        ({"signal": 11, "walking": True}, True),
+        ({"signal": 6, "walking": True}, True),
+        ({"signal": 11}, False),
+        # Somebody else ended it in that moment.
+        ({"signal": 9, "walking": True}, False),
+        ({"signal": 15, "walking": True}, False),
+    ],
+)
+def test_a_rank_that_dies_while_ddtop_reads_its_frames_was_crashed_by_ddtop(ending, ours):
+    job = trained()
+    job.ranks[3].ends(**ending)
+    job.others_wait(3)
+    job.passes(3)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("rank-killed", (3,))
+    assert finding.summary.startswith("ddtop's own thread crashed rank 3 (pid 4803): SIG") is ours
+    assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIG") is not ours
+    assert ("DDTOP_FRAMES=off" in finding.advice) is ours
+
+
 def test_the_out_of_memory_killer_is_distinguished():
     """The exit code is -9 and the log is empty: the most common question of all."""
     job = trained()

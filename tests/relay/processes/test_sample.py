@@ -203,6 +203,22 @@ def test_what_has_been_counted_is_read_from_the_page():
     assert (before, after) == (None, 243)
 
 
+def test_whether_ddtop_was_reading_frames_when_a_rank_died_is_on_its_page():
+    program = "print('up', flush=True); import signal; signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        page = StatePage(process.pid, registry.start_ticks(process.pid))
+        rank = watched(process.pid, page_path=str(page.path))
+        process.send_signal(signal.SIGSEGV)
+        assert select.select([rank.pidfd], [], [], 10)[0]
+        before = sample.last_words(rank, 0, 5_000, POLICY)
+        page.words[layout.WALKING_AT] = 1
+        after = sample.last_words(rank, 0, 5_000, POLICY)
+        sample.forget(rank)
+
+    assert (before.signal, before.walking, after.walking) == (signal.SIGSEGV, False, True)
+
+
 @pytest.fixture
 def victim(tmp_path):
     path = tmp_path / "thesis.page"
