@@ -18,6 +18,7 @@ import pytest
 
 from ddtop import registry
 from tests.conftest import Home
+from tests.crashes import crashes
 
 PROGRAMS = Path(__file__).parent / "programs"
 END_S = 10.0
@@ -243,6 +244,8 @@ class World:
             process.wait()
         for path in self.pages():
             path.unlink(missing_ok=True)
+        if found := crashes(self.home.state):
+            pytest.fail("\n".join(["a rank crashed, and no test had told it to:", *found]))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from ddtop.link.viewer_side import ViewerLink
 from ddtop.viewer.follower import request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
+from tests.crashes import CrashError, crashes
 
 HERE = Path(__file__).resolve().parent
 WORKLOAD, PLAIN = HERE / "workload.py", HERE / "plain_rank.py"
@@ -50,7 +51,7 @@ class StageError(Exception):
 
 class Stage:
     """The surroundings of one job called `name`; a context manager, after which nothing of it is
-    left.
+    left. A rank that crashes ends it with a CrashError, unless `crash_expected`.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,6 +60,7 @@ class Stage:
         self.home = Path(tempfile.mkdtemp(prefix="ddb-"))
         self.processes: list[subprocess.Popen[bytes]] = []
         self._before: dict[str, str | None] = {}
+        self.crash_expected = False
 
     def __enter__(self) -> Stage:
         for variable, value in self._folders().items():
@@ -74,6 +76,8 @@ class Stage:
     ) -> None:
         try:
             self._end()
+            if not self.crash_expected and (found := crashes(self.home / "state")):
+                raise CrashError("\n".join(["a rank crashed, and nobody had told it to:", *found]))
         finally:
             for variable, value in self._before.items():
                 if value is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ddtop.diagnosis.kinds import Kind
 from tools.benchmarks.stage import Stage, StageError
 from tools.zoo.case import Case
 from tools.zoo.judge import AFTER_S, Outcome, begun, ended, take, watched_s
@@ -62,6 +63,9 @@ def run(case: Case, tool: Tool, options: Options = Options()) -> Outcome:
     outcome.unable = tool.missing() or tool.unable(case)
     if not outcome.unable:
         with Stage("verdict") as stage:
+            stage.crash_expected = any(
+                kind == Kind.RANK_KILLED.value for kind, _ in (*case.expected, *case.tolerated)
+            )
             try:
                 _watch(stage, case, tool, options, outcome)
             except (StageError, JobError) as error:
