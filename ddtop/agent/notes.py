@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 PEER_WAITS_KEPT = 100
+MESHES_MAX = 1024
 
 
 class Notes(dict[type, Any]):
@@ -77,7 +78,8 @@ class PeerNotes:
         self.bases.pop(group, None)
 
 
-_meshes: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+_meshes: dict[tuple[object, ...], ref[Any]] = {}
+"""The references have no callback: one would run inside the collector."""
 
 
 def note_mesh(mesh: Any) -> None:
@@ -86,10 +88,14 @@ def note_mesh(mesh: Any) -> None:
     Only one of several slices with the same dimensions is kept, because a program may make
     thousands.
     """
+    if len(_meshes) >= MESHES_MAX:
+        for key, known in _meshes.copy().items():
+            if known() is None:
+                _meshes.pop(key, None)
     root = getattr(mesh, "_root_mesh", None)
-    _meshes[mesh.mesh_dim_names, id(mesh if root is None else root)] = mesh
+    _meshes[mesh.mesh_dim_names, id(mesh if root is None else root)] = ref(mesh)
 
 
 def meshes() -> list[Any]:
     """The DeviceMesh objects that still exist, in the order in which they were made."""
-    return [mesh for one in _meshes.valuerefs() if (mesh := one()) is not None]
+    return [mesh for one in list(_meshes.values()) if (mesh := one()) is not None]

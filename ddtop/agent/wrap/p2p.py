@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from ddtop.agent import current
 from ddtop.agent.notes import PeerNotes
@@ -29,10 +29,10 @@ _WRAPPED = "__ddtop_wrapped__"
 _SIDES = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _MARKS_MAX = 4096
 
-_marks: dict[int, tuple[int, int, int]] = {}
-"""id of a Work that isend or irecv returned -> (call, peer, tag)."""
-_works: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The same ids, to tell a Work from another one that got its address."""
+_marks: dict[int, tuple[ref[Any], tuple[int, int, int]]] = {}
+"""id of a Work that isend or irecv returned -> the Work, to tell it from another one that got its
+address, and (call, peer, tag). The reference has no callback: one would run inside the collector.
+"""
 
 
 def wrap(module: ModuleType) -> None:
@@ -154,15 +154,14 @@ def _remember(work: Any, call: int, peer: int, tag: int) -> None:
     if work is None:
         return
     if len(_marks) >= _MARKS_MAX:
-        for key in [key for key in _marks if key not in _works]:
-            del _marks[key]
+        # A copy, and `pop` with a default: other threads add and remove marks at the same time.
+        for key, (known, _) in _marks.copy().items():
+            if known() is None:
+                _marks.pop(key, None)
         if len(_marks) >= _MARKS_MAX:
             return
-    try:
-        _works[id(work)] = work
-    except TypeError:
-        return
-    _marks[id(work)] = (call, peer, tag)
+    with contextlib.suppress(TypeError):
+        _marks[id(work)] = (ref(work), (call, peer, tag))
 
 
 def _wrap_barrier(module: ModuleType) -> None:
@@ -197,11 +196,11 @@ def _wrap_wait(module: ModuleType) -> None:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         mark = _marks.get(id(self))
         rank = current.get() if mark is not None else None
-        if mark is None or rank is None or _works.get(id(self)) is not self:
+        if mark is None or rank is None or mark[0]() is not self:
             return original(self, *args, **kwargs)
         notes: PeerNotes = rank.notes[PeerNotes]
         began = time.monotonic_ns()
-        slot = rank.page.enter_call(*mark)
+        slot = rank.page.enter_call(*mark[1])
         try:
             return original(self, *args, **kwargs)
         finally:

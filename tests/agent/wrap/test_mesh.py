@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType, SimpleNamespace
 
-from ddtop.agent import current
+from ddtop.agent import current, notes
 from ddtop.agent.notes import meshes
 from ddtop.agent.probes.pipeline import PipelineProbe
 from ddtop.agent.stacks.frames import FrameReader
@@ -39,6 +39,20 @@ def test_a_mesh_is_remembered_after_it_was_made_and_is_what_the_program_asked_fo
 
     assert (mesh.kind, mesh.mesh_dim_names) == ("cpu", ("dp", "tp"))
     assert sum(one is mesh for one in meshes()) == 1
+
+
+def test_meshes_that_are_gone_make_room_and_run_no_code_when_they_go(monkeypatch):
+    """A callback of a weak reference would run inside the collector."""
+    known = {}
+    monkeypatch.setattr(notes, "_meshes", known)
+    monkeypatch.setattr(notes, "MESHES_MAX", 2)
+    for number in range(2):
+        notes.note_mesh(FakeMesh("cpu", mesh_dim_names=(number,)))
+    kept = FakeMesh("cpu", mesh_dim_names=("dp",))
+    notes.note_mesh(kept)
+
+    assert notes.meshes() == [kept]
+    assert [one.__callback__ for one in known.values()] == [None]
 
 
 def test_the_stand_in_of_a_torch_without_distributed_is_left_alone():

@@ -48,3 +48,44 @@ def test_a_group_that_is_gone_counts_no_more(module):
     module.notes.forget("0")
 
     assert module.notes.calls == {}
+
+
+class Work:
+    """What isend returns."""
+
+
+def test_works_that_are_gone_make_room_and_run_no_code_when_they_go(monkeypatch):
+    """A callback of a weak reference would run in the thread that drops the Work, or inside the
+    collector.
+    """
+    monkeypatch.setattr(p2p, "_marks", {})
+    monkeypatch.setattr(p2p, "_MARKS_MAX", 2)
+    for _ in range(2):
+        p2p._remember(Work(), 1, 2, 3)
+    kept = Work()
+    p2p._remember(kept, 1, 2, 3)
+
+    ((known, mark),) = p2p._marks.values()
+    assert (known(), mark) == (kept, (1, 2, 3))
+    assert known.__callback__ is None
+
+
+def test_a_thread_that_remembers_a_work_while_another_one_makes_room_raises_nothing(monkeypatch):
+    """The program's own isend would raise it."""
+
+    class Crowded(dict):
+        """Another thread takes a mark away and adds one whenever this thread copies the marks."""
+
+        def copy(self):
+            found = super().copy()
+            self.popitem()
+            self["another"] = (lambda: None, (0, 0, 0))
+            return found
+
+    marks = Crowded({number: (lambda: None, (0, 0, 0)) for number in range(2)})
+    monkeypatch.setattr(p2p, "_marks", marks)
+    monkeypatch.setattr(p2p, "_MARKS_MAX", 2)
+    kept = Work()
+    p2p._remember(kept, 1, 2, 3)
+
+    assert marks[id(kept)][0]() is kept
