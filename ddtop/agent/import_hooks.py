@@ -43,14 +43,15 @@ class Finder:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                _add_step(spec, name, sources)
+                guard.run(f"wrap {name}", _add_step, spec, name, sources)
                 return spec
         return None
 
 
 def _add_step(spec: ModuleSpec, name: str, sources: Sequence[ProbeRow]) -> None:
     loader: Any = spec.loader
-    if loader is None or not hasattr(loader, "exec_module"):
+    # A loader of frozen modules is a class, which other modules share.
+    if loader is None or isinstance(loader, type) or not hasattr(loader, "exec_module"):
         return
     execute = loader.exec_module
     around = [source for source in sources if source.around]

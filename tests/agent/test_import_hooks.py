@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
 import pytest
@@ -83,6 +84,42 @@ def test_a_wrapper_that_raises_is_switched_off_and_the_import_succeeds(hooked, m
 
     assert importlib.import_module(NAME).__name__ == NAME
     assert guard.off == {f"wrap {NAME}": "AttributeError: no init_process_group"}
+
+
+class Slotted:
+    """A loader that takes no attributes, as one in C. It makes the module of its name."""
+
+    __slots__ = ()
+
+    def create_module(self, _spec):
+        return None
+
+    def exec_module(self, module):
+        module.value = 7
+
+
+class Frozen:
+    """A loader that is used as a class, as that of frozen modules."""
+
+    @staticmethod
+    def create_module(_spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        module.value = 7
+
+
+@pytest.mark.parametrize("loader", [Slotted(), Frozen])
+def test_a_loader_that_cannot_be_changed_loads_its_module_all_the_same(hooked, monkeypatch, loader):
+    """The program has its own importer: a module in one file, a frozen application."""
+    finder = SimpleNamespace(
+        find_spec=lambda name, *_: ModuleSpec(name, loader) if name == NAME else None
+    )
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:1], finder, *sys.meta_path[1:]])
+
+    assert importlib.import_module(NAME).value == 7
+    assert hooked[1] == []
 
 
 def test_a_missing_module_is_missing(hooked):
