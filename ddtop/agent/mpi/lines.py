@@ -26,7 +26,11 @@ Past = tuple[Comm, int, int, int, int, int]
 
 
 class Line:
-    """One thread's place on the page. `inside`: it shows a call, or the thread has no place."""
+    """One thread's place on the page. `inside`: it shows a call, or the thread has no place.
+
+    `given`: the arguments of the collective that the thread is in. Other threads must not hold
+    them: they could come to hold the last reference to a buffer of the program.
+    """
 
     __slots__ = ("at_bytes", "call_at", "given", "inside", "serial", "thread")
 
@@ -36,7 +40,7 @@ class Line:
         self.inside = index < 0
         self.serial = 0
         self.thread = ctypes.c_int64(get_ident()).value
-        self.given: tuple[Any, ...] | None = None
+        self.given: tuple[Any, ...] = ()
 
 
 class Lines:

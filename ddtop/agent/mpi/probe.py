@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from ddtop.agent.limits import Limits
-from ddtop.agent.mpi.lines import RING, Lines, Past
+from ddtop.agent.mpi.lines import RING, Line, Lines, Past
 from ddtop.agent.mpi.rhythm import Rhythm
 from ddtop.agent.probe import Communication, Tick
 from ddtop.wire import mpi as layout
@@ -123,14 +125,14 @@ class MpiProbe(Communication):
             (one for one in list(self._lines.by_thread.values()) if one.thread == call.thread_id),
             None,
         )
-        given = line.given if line is not None and line.serial == call.serial else None
-        for one in given or ():
-            dtype = getattr(one, "dtype", None)
-            if dtype is not None:
-                nbytes = (
-                    call.nbytes if call.nbytes is not None else _int(getattr(one, "nbytes", None))
-                )
-                return msgspec.structs.replace(call, dtype=str(dtype)[:20], nbytes=nbytes)
+        if line is None:
+            return call
+        found = list(zip(_of_given(line, "dtype"), _of_given(line, "nbytes"), strict=False))
+        if line.serial == call.serial:
+            for dtype, nbytes in found:
+                if dtype is not None:
+                    nbytes = call.nbytes if call.nbytes is not None else _int(nbytes)
+                    return msgspec.structs.replace(call, dtype=str(dtype)[:20], nbytes=nbytes)
         return call
 
     def _traffic(self) -> tuple[MpiTraffic, ...]:
@@ -138,7 +140,7 @@ class MpiProbe(Communication):
             MpiTraffic(comm.group.name, peer, tag, sent, received)
             for comm in list(self._lines.comms.values())
             if comm.group is not None and not comm.wild
-            for (peer, tag), (sent, received) in list(comm.traffic.items())
+            for (peer, tag), (sent, received) in comm.traffic.copy().items()
         ]
         return tuple(found[-TRAFFIC_KEPT:])
 
@@ -157,6 +159,18 @@ class MpiProbe(Communication):
             tag if tag >= 0 else None,
             nbytes if nbytes >= 0 else None,
         )
+
+
+_GIVEN = attrgetter("given")
+
+
+def _of_given(line: Line, name: str) -> list[Any]:
+    """This attribute of each argument of the call that the thread is in, None where it has none.
+
+    One call of C code: this thread holds no argument at any time at which the program can run.
+    """
+    given = chain.from_iterable(map(_GIVEN, (line,)))
+    return list(map(getattr, given, repeat(name), repeat(None)))
 
 
 def _past(one: Past) -> MpiPart:

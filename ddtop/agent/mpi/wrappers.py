@@ -65,7 +65,7 @@ def collective(
             words[line.call_at] = 0
             words[comm.done_at] = seq
             words[comm.last_at] = code
-            line.inside, line.given = False, None
+            line.inside, line.given = False, ()
 
     return call
 

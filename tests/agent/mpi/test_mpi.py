@@ -6,6 +6,7 @@ They run on any Python and without mpi4py.
 from __future__ import annotations
 
 import random
+import sys
 import threading
 
 import pytest
@@ -316,3 +317,36 @@ def test_where_a_method_table_cannot_be_replaced_the_world_becomes_a_subclass(mo
     rank = Rank()
     assert "only COMM_WORLD and its Dups" in rank.less
     assert isinstance(rank.mpi.COMM_WORLD, rank.mpi.Intracomm)
+
+
+class Buffer:
+    dtype, nbytes = "float32", 64
+
+
+def test_the_agent_never_holds_a_buffer_while_the_program_can_run():
+    """The call may return at any time. Then the last reference, and the destructor of a buffer on a
+    device, would be the agent's. The program can run between any two bytecodes.
+    """
+    rank, references, found = Rank(), set(), []
+    buffers = (Buffer(), Buffer())
+
+    def look():
+        given = rank.lines.by_thread[threading.get_ident()].given
+        call, probe = rank.read().calls[0], MpiProbe(rank.lines, rank.part, LIMITS)
+
+        def at_each_bytecode(frame, _event, _argument):
+            frame.f_trace_opcodes = True
+            references.add((sys.getrefcount(given), sys.getrefcount(buffers[0])))
+            return at_each_bytecode
+
+        sys.settrace(at_each_bytecode)
+        try:
+            found.append(probe._described(call))
+        finally:
+            sys.settrace(None)
+
+    rank.mpi.during = look
+    rank.mpi.COMM_WORLD.Allreduce(*buffers)
+
+    assert [one.dtype for one in found] == ["float32"]
+    assert len(references) == 1
