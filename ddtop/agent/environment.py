@@ -36,7 +36,9 @@ def redacted_environment(environ: Mapping[str, str]) -> dict[str, str]:
     first = [name for name in environ if _FIRST.match(name)]
     rest = [name for name in environ if _OTHERS.match(name) and name not in first]
     shown = (*first, *rest)[:VARIABLES_MAX]
-    return {name: redacted_variable(name, environ[name], VALUE_CHARACTERS) for name in shown}
+    # The program may remove a variable meanwhile.
+    found = {name: value for name in shown if (value := environ.get(name)) is not None}
+    return {name: redacted_variable(name, value, VALUE_CHARACTERS) for name, value in found.items()}
 
 
 def redacted_argv(argv: list[str]) -> tuple[str, ...]:

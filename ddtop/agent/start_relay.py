@@ -93,10 +93,13 @@ def start_relay(job: str, run: str, socket: Path) -> bool:
 
 
 def _environment() -> dict[str, str]:
+    # The program may remove a variable meanwhile.
     kept = {
         name: value
-        for name, value in os.environ.items()
-        if name not in _DROPPED and not name.startswith(_DROPPED_PREFIXES)
+        for name in list(os.environ)
+        if name not in _DROPPED
+        and not name.startswith(_DROPPED_PREFIXES)
+        and (value := os.environ.get(name)) is not None
     }
     # The folder of this ddtop: it may be on the path only through an editable install of another
     # prefix.

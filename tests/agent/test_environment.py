@@ -74,3 +74,17 @@ def test_a_secret_among_them_is_replaced():
 
     assert (shown["TORCH_HUB_TOKEN"], shown["NCCL_AUTH_KEY"]) == ("(redacted)", "(redacted)")
     assert len(shown["TORCH_HOME"]) == VALUE_CHARACTERS
+
+
+class Leaving(dict):
+    """An environment whose variables are gone when they are read."""
+
+    def __getitem__(self, name):
+        raise KeyError(name)
+
+    def get(self, name, default=None):
+        return default
+
+
+def test_a_variable_that_the_program_removes_meanwhile_is_left_out():
+    assert redacted_environment(Leaving(MASTER_ADDR="node1", MASTER_PORT="29500")) == {}
