@@ -58,6 +58,12 @@ def stat_fields(pid: int | str) -> list[str] | None:
         return None
 
 
+def runs(pid: int | str) -> bool:
+    """Whether the main thread of the process runs or could run now. Check: `ps -o stat= -p PID`."""
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] == "R"
+
+
 def stack_start(fields: Sequence[str]) -> int:
     """The address at which the stack of a process begins, of what `stat_fields` returns.
 

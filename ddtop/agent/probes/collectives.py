@@ -31,7 +31,7 @@ from ddtop.agent.probes.recorder import (
 from ddtop.agent.probes.sequence_number import numbers_of
 from ddtop.agent.probes.torch_group import describe, error_of
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, LOADER, OPTIMIZER
-from ddtop.procfs import stat_fields
+from ddtop.procfs import runs
 from ddtop.wire.page import HEARTBEAT_AT
 from ddtop.wire.rank_runs import BESIDE
 from ddtop.wire.records import Collective, GroupProgress
@@ -353,8 +353,8 @@ class Collectives(Communication):
         nccl: set[str] = set()
         if in_line_since is not None and now - in_line_since > self._limits.in_line_ns:
             nccl = self._on_nccl()
-            # This comes last, because it reads a file.
-            nccl = nccl if nccl and _spins() else set()
+            # It spins for its GPU: asleep it waits for something else. Last, as it reads a file.
+            nccl = nccl if nccl and runs("self") else set()
         for name, watch in self._watches.items():
             if watch.moved_at > self._status_at:
                 watch.completed, watch.open = None, []
@@ -589,12 +589,3 @@ class Collectives(Communication):
         self._names.clear()
         self._ended.clear()
         self.groups, self._left = (), False
-
-
-def _spins() -> bool:
-    """Whether the main thread is running now, as it does while it spins for its GPU.
-
-    A thread that sleeps waits for something else, and the other ranks wait for it.
-    """
-    fields = stat_fields("self")
-    return fields is not None and fields[0] == "R"
