@@ -102,7 +102,7 @@ class Rank:
         self.tick = threading.Lock()
         self.wake: Callable[[], object] = _nothing
         self._hello = True
-        self._paused = 0
+        self._paused = self._making = 0
 
     def say(self, text: str) -> None:
         """Print one line on stderr, from rank 0 only."""
@@ -143,6 +143,20 @@ class Rank:
     def collectives_paused(self) -> bool:
         """A process group is being destroyed."""
         return self._paused > 0
+
+    def pause_recorder(self) -> None:
+        """Stop reading the flight recorder; process groups are still read. Waits as above."""
+        self._making += 1
+        self._wait_for_tick()
+
+    def resume_recorder(self) -> None:
+        """Read the flight recorder again."""
+        self._making -= 1
+
+    @property
+    def recorder_paused(self) -> bool:
+        """A process group is being made."""
+        return self._making > 0
 
     def _wait_for_tick(self) -> None:
         if self.tick.acquire(timeout=PAUSE_S):

@@ -1,9 +1,9 @@
 """The progress of this rank in each of its process groups, and its open collectives.
 
 Source: torch's sequence numbers, read at every tick (1 us); the flight recorder's status, at most
-four times a second; its entries, once a stuck collective. Caveat: the read of the status walks a
-C++ map without its lock. The status is not read while a group may be about to get its first entry;
-after 5 s without progress it is read anyway, once a second. Check:
+four times a second; its entries, once a stuck collective. Caveat: the read of the status walks C++
+maps without their lock. The status is not read while a group is being made, or may be about to get
+its first entry; after 5 s without progress it is read anyway, once a second. Check:
 `torch.distributed._dump_fr_trace` in the program.
 """
 
@@ -161,7 +161,7 @@ class Collectives(Communication):
 
     def entered(self, unix_minus_mono: int = 0) -> list[tuple[str, int, int, str]]:
         """(group, sequence number, unix ns, op) of the last collectives; reads the entries once."""
-        if self._recorder is None or not self._recorder_answers():
+        if self._recorder is None or self._recorder_paused() or not self._recorder_answers():
             return []
         times = self._recorder.times(self._size_guess())
         self._note_entries()
@@ -213,7 +213,7 @@ class Collectives(Communication):
 
     def _look_at_groups(self, c10d: Any, now: int) -> None:
         world, found = c10d._world, []
-        for group, own in list(world.pg_names.items()):
+        for group, own in world.pg_names.copy().items():
             for name, seq in numbers_of(str(own), group).items():
                 self._look_at_number(name, seq, now)
                 found.append((name, group))
@@ -263,7 +263,7 @@ class Collectives(Communication):
         if self.stuck is None or now - self._errors_at < ENTRIES_EVERY_NS:
             return
         self._errors_at = now
-        for group, name in list(c10d._world.pg_names.items()):
+        for group, name in c10d._world.pg_names.copy().items():
             watch = self._watches.get(str(name))
             if watch is not None:
                 watch.error = error_of(c10d._world, group)
@@ -273,8 +273,13 @@ class Collectives(Communication):
             watch.completed is not None for watch in self._watches.values()
         )
 
+    def _recorder_paused(self) -> bool:
+        return self._rank is not None and self._rank.recorder_paused
+
     def _may_read_status(self, now: int) -> bool:
-        if self._status_unreadable or not any(watch.enqueued for watch in self._watches.values()):
+        if self._recorder_paused() or self._status_unreadable:
+            return False
+        if not any(watch.enqueued for watch in self._watches.values()):
             return False
         if all(watch.used for watch in self._watches.values()):
             return True
@@ -407,7 +412,7 @@ class Collectives(Communication):
         return all(key in self._names for key in status)
 
     def _maybe_read_entries(self, now: int, unix_minus_mono: int) -> None:
-        if self._recorder is None or self.why_blind is not None:
+        if self._recorder is None or self._recorder_paused() or self.why_blind is not None:
             return
         key: tuple[object, ...]
         gaps = self._gaps()
@@ -492,6 +497,10 @@ class Collectives(Communication):
     ) -> bool:
         """Read and use the entries; False if they cannot be read now."""
         assert self._recorder is not None
+        if self._rank is not None and self._rank.exiting:
+            # The thread that reads them could be in C++ without the GIL while the interpreter ends:
+            # there Python before 3.14 ends the thread, and with it the process (SIGABRT).
+            return False
         self._entries_at = now
         if gpu is not None and self._rank is not None:
             # If the driver blocks this read, the silence of the agent must not look as if C code

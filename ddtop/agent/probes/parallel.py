@@ -38,7 +38,7 @@ def meanings_of(world: Any, meshes: Iterable[Any]) -> dict[str, tuple[str, ...]]
         for dimension, name in _dimensions(mesh):
             _add(found, name, short(dimension))
     names: dict[int, str] = {}
-    for group, name in list(world.pg_names.items()):
+    for group, name in world.pg_names.copy().items():
         names[id(group)] = str(name)
         _add(found, str(name), of_description(str(getattr(group, "group_desc", "") or "")))
     for module_name, words in _MODULES:

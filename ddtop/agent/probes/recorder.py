@@ -313,7 +313,8 @@ class Recorder:
             self._give_up(f"a read did not end within {DEADLINE_S:.0f} s")
             return None
         if errors:
-            raise errors[0]
+            # Taken out: else the error would hold this frame, and this frame the error.
+            raise errors.pop()
         return results[0] if results else None
 
 

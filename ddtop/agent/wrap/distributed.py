@@ -28,10 +28,11 @@ _WRAPPED = "__ddtop_wrapped__"
 def wrap(module: ModuleType) -> None:
     """Replace these functions in `torch.distributed.distributed_c10d`."""
     _replace(module, "init_process_group", _before_init, _after_init)
-    _replace(module, "new_group", None, None)
+    _replace(module, "new_group", _before_making, _after_making)
     # torch 2.4 has it for the first time, and only for NCCL.
-    _replace(module, "split_group", None, None, _splits_a_part)
+    _replace(module, "split_group", _before_making, _after_making, _splits_a_part)
     _replace(module, "destroy_process_group", _before_destroy, _after_destroy)
+    _pause_while(module, "_abort_process_group")
 
 
 def wrap_mesh(module: ModuleType) -> None:
@@ -82,6 +83,27 @@ def _replace(
     setattr(module, name, wrapper)
 
 
+def _pause_while(module: ModuleType, name: str) -> None:
+    """Read no process group while this function runs."""
+    original = getattr(module, name, None)
+    if original is None or hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        rank = current.get()
+        if rank is None:
+            return original(*args, **kwargs)
+        rank.pause_collectives()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            rank.resume_collectives()
+
+    setattr(wrapper, _WRAPPED, True)
+    setattr(module, name, wrapper)
+
+
 def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """A new_group for which only its members have to come."""
     return bool(kwargs.get("use_local_synchronization") or args[4:5] == (True,))
@@ -124,6 +146,20 @@ def _after_init() -> None:
         rank.joined = True
 
 
+def _before_making(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    # The constructor of a group writes its members into the recorder, without the GIL. The status
+    # is read without the recorder's lock (FlightRecorderDetail.hpp, `getPgConfigJson`).
+    rank = current.get()
+    if rank is not None:
+        rank.pause_recorder()
+
+
+def _after_making() -> None:
+    rank = current.get()
+    if rank is not None:
+        rank.resume_recorder()
+
+
 def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     rank = current.get()
     if rank is None:
@@ -142,7 +178,7 @@ def _sequence_numbers() -> dict[str, int]:
     """How far this rank has come in each of its groups; what cannot be read is left out."""
     found = {}
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-    for group, name in list(getattr(world, "pg_names", {}).items()):
+    for group, name in getattr(world, "pg_names", {}).copy().items():
         try:
             numbers = numbers_of(str(name), group)
         except Exception:  # noqa: BLE001 - a backend that counts otherwise

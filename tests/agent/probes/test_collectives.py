@@ -16,7 +16,7 @@ from ddtop.agent.probes.group_status import ended
 from ddtop.agent.probes.recorder import _Entry, collective
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
 from ddtop.wire.records import ACTIVITIES
-from tests.agent.probing import SECOND, FakeGroup
+from tests.agent.probing import SECOND, FakeGroup, FakeRecorder
 
 
 def refuse():
@@ -68,6 +68,49 @@ def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending
 
     assert bench.pending is None
     assert bench.probe.skips > 0
+
+
+def test_while_a_group_is_made_nothing_is_read_from_the_recorder(bench):
+    """Torch writes the new group into maps that these reads walk without its lock."""
+    bench.passes(1, steps=True, completed=1)
+    bench.probe._rank = SimpleNamespace(recorder_paused=True, exiting=False)
+    bench.recorder.status = bench.recorder.entries = bench.recorder.times = None
+    bench.passes(10, completed=1)
+
+    assert bench.probe.entered() == []
+    bench.recorder = bench.probe._recorder = FakeRecorder()
+    bench.probe._rank.recorder_paused = False
+    bench.passes(1, completed=0)
+    assert bench.probe.progress(0)[0].completed == bench.group.seq
+
+
+def test_a_rank_that_exits_begins_no_read_of_entries(bench):
+    """A thread that is inside the read when the interpreter ends would abort the process."""
+    bench.passes(3, steps=True, completed=0)
+    bench.recorder.entries = None
+    bench.probe._rank = SimpleNamespace(
+        recorder_paused=False, exiting=True, destroyed=False, collectives_paused=False
+    )
+    bench.passes(2, completed=1)
+    bench.probe.close(SimpleNamespace(now=bench.now, unix_minus_mono=0))
+
+    assert bench.pending is not None
+
+
+class Changing(dict):
+    """The table of groups. Its pairs are allocated one by one, and on Python before 3.12 each
+    allocation may let another thread add a group.
+    """
+
+    def items(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_group_that_another_thread_makes_meanwhile_switches_nothing_off(bench):
+    bench.world.pg_names = Changing(bench.world.pg_names)
+    bench.passes(3, steps=True, completed=1)
+
+    assert [one.enqueued for one in bench.probe.progress(0)] == [bench.group.seq]
 
 
 def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):

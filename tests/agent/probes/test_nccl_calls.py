@@ -209,7 +209,7 @@ def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
     holds the GIL.
     """
     page = SimpleNamespace(words=dict.fromkeys(range(64), 7))
-    nccl.bench.probe._rank = SimpleNamespace(page=page)
+    nccl.bench.probe._rank = SimpleNamespace(page=page, recorder_paused=False, exiting=False)
     nccl.trains(3)
     heartbeat = page.words[HEARTBEAT_AT]
     nccl.calls()
@@ -259,7 +259,12 @@ def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
     """
     bench = nccl.bench
     bench.probe._rank = SimpleNamespace(
-        collectives_paused=False, destroyed=False, times_destroyed=0, final_seqs={}
+        collectives_paused=False,
+        recorder_paused=False,
+        exiting=False,
+        destroyed=False,
+        times_destroyed=0,
+        final_seqs={},
     )
     nccl.trains(5)
     bench.looks()

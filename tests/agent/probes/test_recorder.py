@@ -4,10 +4,12 @@ given where none works.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 
@@ -101,6 +103,30 @@ def test_a_handler_that_works_is_the_only_way_that_is_taken(monkeypatch):
 
     assert seqs(Recorder().entries(2000)) == [1, 2]
     assert torch.reads == ["handler"]
+
+
+def test_an_error_of_torch_is_not_kept(monkeypatch):
+    """It holds frames, and a frame holds what its function had. The next collection could be an
+    hour away.
+    """
+
+    raised = []
+
+    class TorchError(RuntimeError):
+        def __init__(self):
+            raised.append(ref(self))
+
+    def fails(_collectives, _only_active):
+        raise TorchError
+
+    torch = Torch(monkeypatch)
+    torch.native._dump_fr_trace_json = fails
+    gc.disable()
+    try:
+        Recorder().entries(20)
+        assert [error() for error in raised] == [None]
+    finally:
+        gc.enable()
 
 
 def test_many_entries_are_read_directly_only_for_a_rank_that_makes_no_progress(monkeypatch):

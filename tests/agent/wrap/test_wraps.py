@@ -42,6 +42,12 @@ class FakeRank:
     def resume_collectives(self):
         self.paused.append("resume")
 
+    def pause_recorder(self):
+        self.paused.append("pause recorder")
+
+    def resume_recorder(self):
+        self.paused.append("resume recorder")
+
     def word(self, at):
         return self.page.words[at]
 
@@ -286,6 +292,32 @@ def test_while_a_group_is_destroyed_the_agent_does_not_look_at_it(rank, torch):
 
     assert rank.paused == ["pause", "destroy", "resume"]
     assert rank.destroyed
+
+
+@pytest.mark.parametrize("name", ["new_group", "split_group"])
+def test_while_a_group_is_made_the_agent_does_not_read_the_recorder(rank, torch, name):
+    """The constructor writes into maps that the recorder reads without its lock."""
+    module = Unwatched(
+        torch.distributed.distributed_c10d, **{name: lambda *_: rank.paused.append(name)}
+    )
+    distributed.wrap(module)
+    getattr(module, name)("a group")
+
+    assert rank.paused == ["pause recorder", name, "resume recorder"]
+
+
+def test_while_a_group_is_aborted_the_agent_does_not_look_at_it(rank, torch):
+    def abort(*_):
+        rank.paused.append("abort")
+        raise RuntimeError("ncclCommAbort")
+
+    module = Unwatched(torch.distributed.distributed_c10d, _abort_process_group=abort)
+    distributed.wrap(module)
+    with pytest.raises(RuntimeError, match="ncclCommAbort"):
+        module._abort_process_group()
+
+    assert rank.paused == ["pause", "abort", "resume"]
+    assert not rank.destroyed
 
 
 def test_wrapping_twice_wraps_once(torch):
