@@ -85,8 +85,7 @@ class ObjectSource(ProgressSource):
         if own is None:
             return None
         found = self.read_from(own)
-        # One reference is this name, the other the argument of the call.
-        if getrefcount(own) <= 2:
+        if getrefcount(own) <= ALONE:
             kept.append(own)
         return found
 
@@ -94,6 +93,14 @@ class ObjectSource(ProgressSource):
         """The values of this object. The rules of `read` apply."""
         raise NotImplementedError
 
+
+def _alone() -> int:
+    own = object()
+    return getrefcount(own)
+
+
+ALONE = _alone()
+"""What `getrefcount` says of an object that one local variable holds: 2, from Python 3.14 on 1."""
 
 kept: list[Any] = []
 """Objects of which the agent held the last reference. If the agent dropped them, their destructors

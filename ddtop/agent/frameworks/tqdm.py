@@ -13,7 +13,14 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.progress_notes import BAR, ProgressSource, Reading, kept, progress_notes
+from ddtop.agent.progress_notes import (
+    ALONE,
+    BAR,
+    ProgressSource,
+    Reading,
+    kept,
+    progress_notes,
+)
 from ddtop.wire.progress import TEST, VALIDATE
 
 _LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[=:]\s*([-+.\deE]+|nan|inf)")
@@ -56,8 +63,7 @@ class TqdmSource(ProgressSource):
         found = _reading([vars(one) for one in bars])
         while bars:
             bar = bars.pop()
-            # One reference is this name, the other the argument of the call.
-            if sys.getrefcount(bar) <= 2:
+            if sys.getrefcount(bar) <= ALONE:
                 kept.append(bar)
             del bar
         if found is not None and found.phase is not None:

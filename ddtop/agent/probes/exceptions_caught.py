@@ -4,7 +4,7 @@ Source: `sys.monitoring`, for one tick in five seconds. It reports each exceptio
 handler. These events cannot be switched off for single places, so the window is short, and closed
 after EVENTS_MAX events. `finally`, `with` and an `except` that does not match are handlers too:
 each raises again, which undoes the count. Only the rank's thread and the program's own code count.
-Between windows another tool may use the tool number. No exception, and with it no frame, is kept.
+Between windows another tool may use the tool number. No exception, no frame and no code is kept.
 Caveat: an exception that is caught and raised again as another counts as caught. Check: put a
 counter into the handler.
 """
@@ -84,18 +84,17 @@ def probe(rank: Rank) -> ExceptionsCaught | None:
 
 
 class _Place:
-    """A handler in one window: the instruction and the exception's name."""
+    """A handler in one window. `key`: what identifies it, also on other ranks."""
 
-    __slots__ = ("code", "count", "name", "offset")
+    __slots__ = ("count", "key")
 
     def __init__(self, code: CodeType, offset: int, name: str) -> None:
-        self.code, self.offset, self.name, self.count = code, offset, name, 0
-
-    def key(self) -> _Key:
-        """What identifies it, also on other ranks."""
-        ends = ((end, line) for _, end, line in self.code.co_lines() if line is not None)
-        line = next((line for end, line in ends if self.offset < end), self.code.co_firstlineno)
-        return self.name, self.code.co_filename, self.code.co_qualname, line  # type: ignore[attr-defined, unused-ignore]
+        # The code is not kept: if it is the program's last one, its destructor must not run in the
+        # agent's thread.
+        ends = ((end, line) for _, end, line in code.co_lines() if line is not None)
+        line = next((line for end, line in ends if offset < end), code.co_firstlineno)
+        self.key: _Key = name, code.co_filename, code.co_qualname, line  # type: ignore[attr-defined, unused-ignore]
+        self.count = 0
 
 
 class ExceptionsCaught(Probe):
@@ -178,8 +177,7 @@ class ExceptionsCaught(Probe):
         counts: dict[_Key, int] = {}
         for place in list(self._places.values()):  # one call of the event may still be under way
             if place.count > 0:
-                key = place.key()
-                counts[key] = counts.get(key, 0) + place.count
+                counts[place.key] = counts.get(place.key, 0) + place.count
         self._places, self._handled = {}, {}
         self._windows.append((max(ended_at - self._opened_at, 1), counts))
         self.state = self._report()

@@ -81,6 +81,13 @@ def test_a_bar_that_only_the_agent_still_holds_is_not_destroyed_by_it():
     assert destroyed == [1]
 
 
+def test_a_bar_that_the_program_holds_too_is_not_kept():
+    bar = Bar(1, 2)
+    source.TqdmSource(SimpleNamespace(_instances=iter([bar]))).read()
+
+    assert kept == []
+
+
 def test_real_bars_are_read_as_they_are():
     tqdm = pytest.importorskip("tqdm")
     outer = tqdm.tqdm(total=3, desc="Epoch", file=io.StringIO())

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 
@@ -132,6 +133,26 @@ def test_what_a_library_catches_is_not_reported(catches):
             pass
 
     assert set(looked(catches, reads)) == {"reads"}
+
+
+@seen
+def test_code_that_the_program_drops_goes_at_once(catches):
+    """Else the last reference would be the agent's, and what belongs to the code, such as the
+    caches of torch.compile, would be destroyed in its thread.
+    """
+    names = {}
+    exec(
+        compile("def made():\n try: raise ValueError\n except ValueError: pass", __file__, "exec"),
+        names,
+    )
+    code = ref(names["made"].__code__)
+    catches.take_turn(catches._next_at)
+    names["made"]()
+    names.clear()
+
+    assert code() is None
+    catches.take_turn(catches._next_at - 1)
+    assert [(one.function, one.line) for one in catches.state.caught] == [("made", 3)]
 
 
 @seen
