@@ -8,6 +8,8 @@ note class in its file: `Notes` makes an object of any class on request.
 from __future__ import annotations
 
 from collections import deque
+from itertools import starmap
+from operator import is_
 from typing import Any
 from weakref import ref
 
@@ -38,6 +40,23 @@ class LoaderNotes:
     def __init__(self) -> None:
         self.iterator: ref[Any] | None = None
         self.first_batch: int | None = None
+
+
+_NO_ARGUMENTS: tuple[tuple[()]] = ((),)
+
+
+def attribute_of(one: ref[Any], name: str, default: Any = None) -> Any:
+    """An attribute of an object of the program, the default where object or attribute is missing.
+
+    One call of C code: this thread does not hold the object at any time at which the program can
+    run. So the last reference, and with it the destructor, stays the program's.
+    """
+    return next(map(getattr, starmap(one, _NO_ARGUMENTS), (name,), (default,)))
+
+
+def is_gone(one: ref[Any]) -> bool:
+    """Whether the object no longer exists; it is not held either."""
+    return next(map(is_, starmap(one, _NO_ARGUMENTS), (None,)))
 
 
 class GradientNotes:

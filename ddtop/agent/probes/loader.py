@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from ddtop.agent.notes import GradientNotes, LoaderNotes
+from ddtop.agent.notes import GradientNotes, LoaderNotes, attribute_of, is_gone
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes import loader_workers as workers
 from ddtop.agent.probes.sampler import SamplerHistory
@@ -61,7 +62,11 @@ class LoaderHistory:
         self._wait_total_ns = 0
 
     def look_at(
-        self, iterator: Any, words: memoryview, group: str | None, first_batch: int | None
+        self,
+        iterator: ref[Any] | None,
+        words: memoryview,
+        group: str | None,
+        first_batch: int | None,
     ) -> Feed | None:
         """The source of that iterator's data; None between two epochs, when there is no
         iterator."""
@@ -104,7 +109,7 @@ class LoaderHistory:
         total = self._totals.setdefault(waited, [0, 0])
         total[0], total[1] = total[0] + grown_ns, total[1] + 1
 
-    def queue_of(self, iterator: Any, waits: bool) -> _Queue:
+    def queue_of(self, iterator: ref[Any] | None, waits: bool) -> _Queue:
         """The iterator's numbers. Between two epochs, without an iterator, the settings of the last
         one.
         """
@@ -158,15 +163,14 @@ def read(
 
     `words`: of the state page. `group`: where gradients are averaged.
     """
-    iterator = notes.iterator() if notes.iterator is not None else None
+    # If the agent held the iterator, and held it last, it would shut down the workers.
+    iterator = notes.iterator
+    iterator = None if iterator is None or is_gone(iterator) else iterator
     if iterator is None and not words[layout.BATCHES_AT] and not words[layout.LOADER_WAIT_SINCE_AT]:
         return None
     since = words[layout.LOADER_WAIT_SINCE_AT]
     queue = history.queue_of(iterator, bool(since))
     feed = history.look_at(iterator, words, group, notes.first_batch)
-    # Drop it before /proc is read: if this were the last reference, the agent would shut down the
-    # workers instead of the program.
-    del iterator
     exhausted_mono = words[layout.EXHAUSTED_MONO_AT]
     now = time.monotonic_ns()
     # Not Process.is_alive(): it reaps, and the program would lose the exit code.
@@ -215,33 +219,29 @@ def _owing(queue: _Queue, seen: list[workers.Worker], late: bool) -> tuple[int |
     return queue.owing, late
 
 
-def _queue(iterator: Any, waits: bool = False) -> _Queue:
-    number = getattr(iterator, "_num_workers", 0) or 0
-    processes = getattr(iterator, "_workers", None)
-    pin_memory, prefetch = (
-        getattr(iterator, "_pin_memory", None),
-        getattr(iterator, "_prefetch_factor", None),
-    )
+def _queue(iterator: ref[Any], waits: bool = False) -> _Queue:
+    number = attribute_of(iterator, "_num_workers", 0) or 0
+    processes = attribute_of(iterator, "_workers")
+    pin_memory = attribute_of(iterator, "_pin_memory")
+    prefetch = attribute_of(iterator, "_prefetch_factor")
     if not number or processes is None:
         return _Queue(number, pin_memory=pin_memory, prefetch_factor=prefetch)
-    held = getattr(iterator, "_task_info", {})
+    held = attribute_of(iterator, "_task_info", {})
     depth = sum(1 for info in list(held.values()) if len(info) > 1)
     for name in ("_worker_result_queue", "_data_queue"):
-        queue = getattr(iterator, name, None)
+        queue = attribute_of(iterator, name)
         try:
-            depth += queue.qsize()  # type: ignore[union-attr]  # absent: AttributeError
+            depth += queue.qsize()
         except (AttributeError, NotImplementedError, OSError):
             continue
-        if getattr(iterator, "_data_queue", None) is getattr(
-            iterator, "_worker_result_queue", None
-        ):
+        if queue is attribute_of(iterator, "_data_queue"):
             break
     pids = [process.pid for process in list(processes)]
     owing = None
-    info = held.get(getattr(iterator, "_rcvd_idx", None))
+    info = held.get(attribute_of(iterator, "_rcvd_idx"))
     if info and len(info) == 1 and 0 <= info[0] < len(pids):
         owing = pids[info[0]]
-    closing = bool(getattr(iterator, "_shutdown", False))
+    closing = bool(attribute_of(iterator, "_shutdown"))
     if waits and not held and not closing:
         owing = _not_resumed(iterator, pids)
     capacity = number * (prefetch or 2)
@@ -258,7 +258,7 @@ def _queue(iterator: Any, waits: bool = False) -> _Queue:
     )
 
 
-def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
+def _not_resumed(iterator: ref[Any], pids: list[int | None]) -> int | None:
     """At the begin of an epoch with persistent workers: the pid of the worker that is not ready
     yet.
 
@@ -266,7 +266,7 @@ def _not_resumed(iterator: Any, pids: list[int | None]) -> int | None:
     message from its queue. Torch counts how many workers have answered, but not which.
     """
     late: list[int] = []
-    for pid, queue in zip(pids, list(getattr(iterator, "_index_queues", ())), strict=False):
+    for pid, queue in zip(pids, list(attribute_of(iterator, "_index_queues", ())), strict=False):
         try:
             waits = queue.qsize() > 0
         except (AttributeError, NotImplementedError, OSError, ValueError):

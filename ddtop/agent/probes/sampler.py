@@ -15,6 +15,7 @@ from weakref import ref
 
 import msgspec
 
+from ddtop.agent.notes import attribute_of
 from ddtop.agent.probes import dataset_digest
 from ddtop.wire.loader import Feed
 
@@ -50,7 +51,7 @@ class SamplerHistory:
 
     def look(
         self,
-        iterator: Any,
+        iterator: ref[Any],
         steps: int,
         batches: int,
         group: str | None,
@@ -61,24 +62,25 @@ class SamplerHistory:
         `steps`, `batches`: the rank's counts so far. `group`: where gradients are averaged.
         `first_batch`: a digest of the first batch of this pass.
         """
-        index = getattr(iterator, "_index_sampler", None)
+        index = attribute_of(iterator, "_index_sampler")
         if index is None:
             return None
-        sampler, yielded = getattr(index, "sampler", index), getattr(iterator, "_num_yielded", 0)
+        sampler = getattr(index, "sampler", index)
+        yielded = attribute_of(iterator, "_num_yielded", 0)
         source = self._sources.get(id(sampler))
         # A sampler that is created again for each epoch often has the id of the last one.
         if source is None or (source.sampler is not None and source.sampler() is not sampler):
             if len(self._sources) >= SOURCES_MAX:
                 self._sources.clear()
-            feed = _described(iterator, index, sampler, getattr(iterator, "_dataset", None))
+            feed = _described(iterator, index, sampler, attribute_of(iterator, "_dataset"))
             source = self._sources[id(sampler)] = _Source(feed, _reference(sampler))
             self._last = (0, 0, 0)
-        # Not compared by id, for the same reason. Each loader has its own entry, because a
-        # validation may come in between.
-        if source.at is None or source.at() is not iterator or yielded < source.yielded:
+        # Not compared by id, for the same reason: an object has one weak reference without a
+        # callback. Each loader has its own entry, because a validation may come in between.
+        if source.at is not iterator or yielded < source.yielded:
             # A new pass over the data; persistent workers keep the iterator.
             _begin(source, sampler)
-        source.at, source.yielded = ref(iterator), yielded
+        source.at, source.yielded = iterator, yielded
         if self._last[0] == id(sampler):
             # If both have grown between two samples of the same loader, it feeds the optimizer.
             source.steps += max(0, min(steps - self._last[1], batches - self._last[2]))
@@ -123,7 +125,7 @@ def _exactly(one: Any, *names: str) -> bool:
     return type(one).__module__ == "torch.utils.data.sampler" and type(one).__name__ in names
 
 
-def _described(iterator: Any, index: Any, sampler: Any, dataset: Any) -> Feed:
+def _described(iterator: ref[Any], index: Any, sampler: Any, dataset: Any) -> Feed:
     plain = (
         _exactly(index, "BatchSampler", "SequentialSampler", "RandomSampler")
         and _exactly(sampler, "SequentialSampler", "RandomSampler")
@@ -135,8 +137,8 @@ def _described(iterator: Any, index: Any, sampler: Any, dataset: Any) -> Feed:
     length = _length(sampler) if plain else None
     programs = (
         dataset,
-        getattr(iterator, "_collate_fn", None),
-        getattr(iterator, "_worker_init_fn", None),
+        attribute_of(iterator, "_collate_fn"),
+        attribute_of(iterator, "_worker_init_fn"),
     )
     return Feed(
         type(sampler).__name__,

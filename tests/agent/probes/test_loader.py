@@ -294,22 +294,28 @@ def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_
     assert found.workers_cpu_ns is not None
 
 
-def test_the_probe_holds_the_iterator_no_longer_than_it_must(monkeypatch):
-    """If the agent held the last reference, torch would end the workers on the agent's thread, for
-    five seconds each.
+def test_the_agent_never_holds_the_iterator_while_the_program_can_run():
+    """If it did, and the program dropped it then, the agent's thread would shut down the workers,
+    which takes seconds. The program can run between any two bytecodes.
     """
-    iterator, held = Iterator(os.getpid()), []
-    monkeypatch.setattr(
-        loader_workers,
-        "worker",
-        lambda pid: held.append(sys.getrefcount(iterator)) or loader_workers.Worker(pid, "S", 0),
-    )
-    page = StatePage(os.getpid(), 3)
-    before = sys.getrefcount(iterator)
-    loader.read(page.words, noted(iterator), None, 0, loader.LoaderHistory(LIMITS))
-    page.remove()
+    iterator, references = Iterator(os.getpid()), set()
 
-    assert held == [before]
+    def at_each_bytecode(frame, _event, _argument):
+        frame.f_trace_opcodes = True
+        if frame.f_code.co_filename == loader.__file__:
+            references.add(sys.getrefcount(iterator))
+        return at_each_bytecode
+
+    notes, page = noted(iterator), StatePage(os.getpid(), 3)
+    sys.settrace(at_each_bytecode)
+    try:
+        found = loader.read(page.words, notes, None, 0, loader.LoaderHistory(LIMITS))
+    finally:
+        sys.settrace(None)
+        page.remove()
+
+    assert found.workers == 1
+    assert len(references) == 1
 
 
 @pytest.mark.parametrize("pid", [0, 1 << 30])
@@ -340,8 +346,9 @@ def test_who_owes_is_not_said_of_few_waits_or_of_one_worker(child, sampled):
 
 def test_between_two_epochs_the_number_of_workers_still_stands():
     history = loader.LoaderHistory(LIMITS)
-    set_up = SimpleNamespace(_num_workers=3, _workers=[], _pin_memory=False, _prefetch_factor=4)
-    history.queue_of(set_up, waits=False)
+    set_up = Iterator(1, 2, 3)
+    set_up._prefetch_factor = 4
+    history.queue_of(ref(set_up), waits=False)
 
     between = history.queue_of(None, waits=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 
@@ -42,7 +43,7 @@ def look(loader, samplers=None, steps=0):
     """What the agent reads at the loader's first batch."""
     iterator = iter(loader)
     next(iterator)
-    return (samplers or SamplerHistory()).look(iterator, steps, steps, "0")
+    return (samplers or SamplerHistory()).look(ref(iterator), steps, steps, "0")
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -147,7 +148,7 @@ def test_validation_in_the_middle_of_an_epoch_does_not_begin_another():
     train, check = iter(DataLoader(Rows(["a"]), sampler=sampler)), iter(DataLoader(Rows(["b"])))
     for iterator in (train, check, train, check, train):
         next(iterator)
-        found = samplers.look(iterator, 0, 0, "0")
+        found = samplers.look(ref(iterator), 0, 0, "0")
 
     assert (found.epochs, found.same_epoch) == (1, False)
 
@@ -178,8 +179,8 @@ def test_a_validation_loader_between_the_epochs_feeds_no_steps():
     look(train, samplers, 10)
     iterator = iter(check)
     next(iterator)
-    samplers.look(iterator, 20, 20, "0")
-    found = samplers.look(iterator, 20, 40, "0")
+    samplers.look(ref(iterator), 20, 20, "0")
+    found = samplers.look(ref(iterator), 20, 40, "0")
 
     assert found.steps == 0
 
@@ -213,7 +214,7 @@ def test_what_passes_over_the_batches_of_others_takes_more_than_it_steps():
     iterator = iter(loader)
     next(iterator)
     for steps in (0, 5, 10):
-        found = samplers.look(iterator, steps, 2 * steps, "0")
+        found = samplers.look(ref(iterator), steps, 2 * steps, "0")
 
     assert (found.steps, found.taken) == (10, 20)
 
