@@ -3,7 +3,7 @@
 Source: torch's sequence numbers, read at every tick (1 us); the flight recorder's status, at most
 four times a second; its entries, once a stuck collective. Caveat: the read of the status walks C++
 maps without their lock. The status is not read while a group is being made, or may be about to get
-its first entry; after 5 s without progress it is read anyway, once a second. Check:
+its first entry; after 5 s without progress it is read anyway, after 10 s again, and so on. Check:
 `torch.distributed._dump_fr_trace` in the program.
 """
 
@@ -44,7 +44,6 @@ LOOK_EVERY_NS = 200_000_000
 MEANINGS_EVERY_NS = 2_000_000_000
 ENTRIES, STATUS, MEANINGS = "entries", "recorder status", "parallel groups"
 """Names in `probes_off`."""
-UNSEEN_READ_EVERY_NS = 1_000_000_000
 ENTRIES_EVERY_NS = 5_000_000_000
 _ELSEWHERE = (LOADER, FORWARD, OPTIMIZER)
 """Activities in which a rank waits for no collective. A wait inside a forward (FSDP, DDP's buffers)
@@ -300,7 +299,7 @@ class Collectives(Communication):
         self.skips += 1
         still = now - max(watch.moved_at for watch in self._watches.values())
         long_still = still > self._limits.unseen_read_after_ns
-        return long_still and now - self._status_at > UNSEEN_READ_EVERY_NS
+        return long_still and now - self._status_at > still // 2
 
     def _look_at_status(self, now: int) -> None:
         if self._recorder is None:

@@ -97,6 +97,22 @@ def test_a_rank_that_exits_begins_no_read_of_entries(bench):
     assert bench.pending is not None
 
 
+def test_in_a_long_stall_a_status_that_may_be_written_is_read_ever_more_rarely(bench):
+    """The unused group may get its first entry at any time, in the map that the read walks."""
+    bench.passes(3, steps=True, completed=1)
+    idle, reads = FakeGroup(), []
+    bench.world.pg_names[idle] = "1"
+    bench.world.pg_group_ranks[idle] = {0: 0, 1: 1}
+    bench.recorder.status = lambda _without=(): reads.append(bench.now) or bench.recorder.says
+    began = bench.now
+    bench.passes(120, completed=1)
+
+    assert [round((at - began) / SECOND) for at in reads] == pytest.approx(
+        [6, 11, 22, 44, 88], abs=1
+    )
+    assert bench.pending is not None
+
+
 class Changing(dict):
     """The table of groups. Its pairs are allocated one by one, and on Python before 3.12 each
     allocation may let another thread add a group.
