@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import subprocess
 import sys
 import threading
@@ -127,6 +128,28 @@ def test_a_walk_that_fails_leaves_the_collector_and_the_page_as_they_were(monkey
         Walk(words, 5).stack(1, 9)
     assert gc.isenabled()
     assert words[5] == 0
+
+
+def test_a_walk_that_fails_in_the_middle_holds_no_frame(waiting, monkeypatch):
+    """Its traceback lives on for a while."""
+    thread, done, kept = waiting
+
+    monkeypatch.setattr(walk, "_line", operator.index)
+    with pytest.raises(TypeError) as raised:
+        Walk([0], 0).stack(thread.ident, 200)
+    done.set()
+    thread.join()
+
+    assert raised.value.__traceback__ is not None
+    assert kept() is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before 3.12 all interpreters share a GIL")
+def test_beside_another_interpreter_no_frame_is_read():
+    """Its threads do not wait for our GIL, and their frames are in its own memory."""
+    ended = run("beside", "safely")
+
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 @pytest.mark.parametrize("wanted", ["off", "0", " OFF "])

@@ -136,7 +136,7 @@ def f{shape}(left):
         thread.start()
     gc.set_threshold(1)
     allowed = {*(f"f{shape}" for shape in range(12)), "work", "run", "_bootstrap_inner"}
-    allowed |= {"_bootstrap", "__del__", "<lambda>"}
+    allowed |= {"_bootstrap", "__init__", "__del__", "<lambda>"}
     for _ in range(60):
         for thread in threads:
             names = named(walk(thread.ident))
@@ -183,8 +183,39 @@ def seen(walk):
     assert not gc.isenabled(), "the program has switched it off"
 
 
+def beside(walk):
+    """Another interpreter runs functions, with a GIL of its own."""
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    said, says = os.pipe()
+    stops, stop = os.pipe()
+    program = f"""
+import os, select
+def deep(left):
+    return deep(left - 1) if left else sum(range(50))
+os.write({says}, b"!")
+while not select.select([{stops}], [], [], 0)[0]:
+    deep(30)
+"""
+    own = threading.get_ident()
+    assert named(walk(own))[-1] == "<module>"
+    other = interpreters.create()
+    run = getattr(interpreters, "exec", None) or interpreters.run_string
+    thread = threading.Thread(target=run, args=(other, program))
+    thread.start()
+    os.read(said, 1)
+    for _ in range(2000):
+        assert walk(own) == walk(thread.ident) == []
+    os.write(stop, b"!")
+    thread.join()
+    interpreters.destroy(other)
+    assert named(walk(own))[-1] == "<module>"
+
+
 if __name__ == "__main__":
-    {"moving": moving, "busy": busy, "seen": seen}[sys.argv[1]](
+    {"moving": moving, "busy": busy, "seen": seen, "beside": beside}[sys.argv[1]](
         {"plainly": plainly, "safely": safely}[sys.argv[2]]
     )
     sys.stdout.flush()
