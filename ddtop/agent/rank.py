@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddtop import registry
-from ddtop.agent.guard import guard
 from ddtop.agent.identity import Identity
 from ddtop.agent.limits import LIMITS, Limits
 from ddtop.agent.notes import Notes
@@ -83,8 +82,6 @@ class Rank:
         self.frames = FrameReader(
             Walk(self.page.words, layout.WALKING_AT, os.environ.get(walk.VARIABLE, ""))
         )
-        if self.frames.walk.off is not None:
-            guard.note("frames", self.frames.walk.off)
         self.main_id = self.lead_id = threading.main_thread().ident or 0
         self.stepper = 0
         self.notes = Notes()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from ddtop.agent.notes import attribute_of, is_gone
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.wire.records import Stage
@@ -49,7 +50,7 @@ class PipelineProbe(Probe):
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The stages now."""
-        stages = [stage for one in self._stages if (stage := one()) is not None]
+        stages = [one for one in self._stages if not is_gone(one)]
         in_schedule, passes = running_pass(self._rank.frames, self._rank.lead_id)
         # With several stages the frames do not show which of them runs.
         passes = passes if len(stages) == 1 else None
@@ -59,26 +60,28 @@ class PipelineProbe(Probe):
 def running_pass(frames: FrameReader, thread_id: int) -> tuple[bool, str | None]:
     """Whether the thread is inside a schedule's step, and in a forward or a backward of it."""
     passes = None
-    for code, _, _ in frames.walk.stack(thread_id, DEPTH_MAX):
-        if passes is None and code.co_name in _PASSES and code.co_filename.endswith(_STAGE_FILE):
-            passes = _PASSES[code.co_name]
-        elif code.co_filename.endswith(_SCHEDULE_FILE) and code.co_name.startswith("step"):
+    for (file, function, _, _), _ in frames.walk.stack(thread_id, DEPTH_MAX):
+        if passes is None and function in _PASSES and file.endswith(_STAGE_FILE):
+            passes = _PASSES[function]
+        elif file.endswith(_SCHEDULE_FILE) and function.startswith("step"):
             return True, passes
     return False, None
 
 
-def _stage(stage: Any, in_schedule: bool, passes: str | None) -> Stage:
-    index, stages = int(stage.stage_index), int(stage.num_stages)
-    chunks = stage.chunks if isinstance(stage.chunks, int) else None
+def _stage(stage: ref[Any], in_schedule: bool, passes: str | None) -> Stage:
+    index = int(attribute_of(stage, "stage_index", 0))
+    stages = int(attribute_of(stage, "num_stages", 0))
+    chunks = attribute_of(stage, "chunks")
+    chunks = chunks if isinstance(chunks, int) else None
     if not in_schedule:
         return Stage(index, stages, chunks)
     # The keys are numbers. They are copied in one C call, so the program cannot change them
     # meanwhile.
-    in_flight = tuple(sorted(stage.fwd_cache)[:IN_FLIGHT_MAX])
+    in_flight = tuple(sorted(attribute_of(stage, "fwd_cache", ()))[:IN_FLIGHT_MAX])
     # The last stage keeps each output until the end of the step, unless the program has switched
     # that off.
     last = index == stages - 1
-    outputs = len(stage.output_chunks) if last else 0
+    outputs = len(attribute_of(stage, "output_chunks", ())) if last else 0
     microbatch = None
     if passes == FORWARD:
         microbatch = _next_forward(in_flight, outputs, last)

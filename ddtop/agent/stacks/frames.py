@@ -11,11 +11,10 @@ import os
 import sys
 import sysconfig
 from collections import deque
-from types import CodeType
 from typing import Any
 
 import ddtop
-from ddtop.agent.stacks.walk import Walk
+from ddtop.agent.stacks.walk import Place, Walk
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frameworks import framework_of
 from ddtop.wire.records import ACTIVITIES
@@ -165,44 +164,38 @@ class FrameReader:
         stack = self.walk.stack(thread_id, _DEPTH_MAX)
         if not stack:
             return None
-        seen, kinds, inner = ThreadLook(), self._kinds, None
-        for code, line, frame_id in stack:
-            file = code.co_filename
+        seen, kinds = ThreadLook(), self._kinds
+        inner: Place | None = None
+        for place, frame_id in stack:
+            file, function, qualname, line = place
             try:
                 kind = kinds[file]
             except KeyError:
                 kind = self._kind(file)
             if kind is not _USER and kind is not _LIBRARY and seen.framework is None:
-                seen.framework, seen.framework_call = kind, code.co_name
+                seen.framework, seen.framework_call = kind, function
                 seen.inside = seen.function is None
                 if seen.inside:
-                    inner = code, line
+                    inner = place
             if seen.function is not None and seen.activity != UNSEEN:
                 if seen.framework is not None:
                     break
             elif kind is not _USER:
-                self._pass_library(seen, code, line)
-                if code.co_name == BATON_WAITS and file.endswith(BATON_FILE):
+                self._pass_library(seen, file, function, line)
+                if function == BATON_WAITS and file.endswith(BATON_FILE):
                     # It waits until that file is gone, and the process that made it may have died.
-                    path = self.walk.text_of_self(thread_id, code, BATON_PATH, _DEPTH_MAX)
+                    path = self.walk.text_of_self(thread_id, file, function, BATON_PATH)
                     seen.waits_for = path and path[:LOCK_PATH_MAX]
             elif seen.function is None:
-                seen.function, seen.file, seen.line, seen.frame_id = (
-                    code.co_name,
-                    file,
-                    line,
-                    frame_id,
-                )
-                # Python 3.10 has no qualified names.
-                seen.qualname = getattr(code, "co_qualname", None)
+                seen.function, seen.file, seen.line, seen.frame_id = function, file, line, frame_id
+                seen.qualname = qualname
         if seen.activity == UNSEEN:
             seen.activity = OTHER
         if seen.function is None:
             _place_without_own_code(seen, inner)
         return seen
 
-    def _pass_library(self, seen: ThreadLook, code: CodeType, line: int) -> None:
-        file, name = code.co_filename, code.co_name
+    def _pass_library(self, seen: ThreadLook, file: str, name: str, line: int) -> None:
         meaning = self._meanings.get((file, name))
         if meaning is None:
             meaning = self._meanings[file, name] = (_activity_of(file, name), word_of(file, name))
@@ -242,17 +235,16 @@ class FrameReader:
         return not file.startswith(self._library)
 
 
-def _place_without_own_code(seen: ThreadLook, inner: tuple[CodeType, int] | None) -> None:
+def _place_without_own_code(seen: ThreadLook, inner: Place | None) -> None:
     """The place of a thread that has no frame of the program.
 
-    `inner`: the innermost function of a framework on the stack, and its line.
+    `inner`: the innermost function of a framework on the stack.
     """
     if inner is not None:
         # A process that a framework has started: its loop says more than the line of the standard
         # library in which it waits.
-        code, seen.line = inner
-        seen.function, seen.file = code.co_name, code.co_filename
-        seen.qualname, seen.inside = getattr(code, "co_qualname", None), False
+        seen.file, seen.function, seen.qualname, seen.line = inner
+        seen.inside = False
     elif seen.callee is not None:
         # The interpreter is shutting down, or a library runs the program.
         seen.function, seen.callee = seen.callee, None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import CodeType
 
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.redaction import redacted_start
@@ -66,15 +65,11 @@ def _thread(ident: int, name: str | None, main: bool, reader: FrameReader) -> Th
     stack = reader.walk.stack(ident, DEPTH_MAX)
     found = tuple(
         StackFrame(
-            _name(code)[:TEXT_CHARACTERS],
-            code.co_filename[-TEXT_CHARACTERS:],
+            qualname[:TEXT_CHARACTERS],
+            file[-TEXT_CHARACTERS:],
             line or 0,
-            reader.is_user(code.co_filename),
+            reader.is_user(file),
         )
-        for code, line, _ in stack[:FRAMES_MAX]
+        for (file, _, qualname, line), _ in stack[:FRAMES_MAX]
     )
     return ThreadStack(found, name, ident, main, len(stack) - len(found))
-
-
-def _name(code: CodeType) -> str:
-    return str(getattr(code, "co_qualname", code.co_name))

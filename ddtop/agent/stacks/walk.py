@@ -11,10 +11,8 @@ no thread can leave a function, fork, or see what happens here, and no local of 
 here. On 3.10 and 3.11 the collector is off inside the window. Since 3.12 the collector starts only
 between bytecodes. Without a GIL there is no such window, so nothing is read. Since 3.12 another
 interpreter of the process may have a GIL of its own, and `sys._current_frames()` reads its threads
-too (gh-158364): that ends the process. So nothing is read once there is another interpreter.
-
-Caveat: a program's own `sys.addaudithook` runs Python code inside the window. That cannot crash the
-process, but other threads may then run and see that the collector is off.
+too (gh-158364): that ends the process. So nothing is read once there is another interpreter, and
+nothing if the program has an audit hook (`sys.addaudithook`), which would run in the window.
 
 Check: `tests/agent/stacks/test_walk.py`; `docs/explanation/harmless.md` lists what else runs in a
 rank.
@@ -27,15 +25,26 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate, chain, compress, repeat, starmap, takewhile
-from operator import attrgetter, eq, is_, itemgetter, methodcaller, setitem
-from types import CodeType, FrameType
+from operator import attrgetter, eq, itemgetter, methodcaller, setitem
+from types import FrameType
 from typing import Any
 
+from ddtop.agent.guard import guard
+
 VARIABLE = "DDTOP_FRAMES"
+OWNERS_DEPTH_MAX = 200
 _ONCE: tuple[tuple[()]] = ((),)
 """The arguments of one call without arguments, for `starmap`."""
 _ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
-_code, _line, _locals = attrgetter("f_code"), attrgetter("f_lineno"), attrgetter("f_locals")
+_function = attrgetter("f_code.co_filename", "f_code.co_name")
+_place = attrgetter(
+    "f_code.co_filename",
+    "f_code.co_name",
+    "f_code.co_qualname" if sys.version_info >= (3, 11) else "f_code.co_name",
+    "f_lineno",
+)
+Place = tuple[str, str, str, int]
+"""File, function, its qualified name (Python 3.10 has none: again the function), line."""
 
 
 def why_not(wanted: str) -> str | None:
@@ -45,9 +54,21 @@ def why_not(wanted: str) -> str | None:
     """
     if wanted.strip().lower() in ("0", "off", "no", "none"):
         return f"switched off by {VARIABLE}"
+    if (3, 11) <= sys.version_info < (3, 11, 5):
+        # gh-106092: the end of a frame object may read freed memory.
+        return "Python 3.11.0 to 3.11.4 may crash after frames were read; 3.11.5 does not"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "without a GIL the frames of other threads cannot be read safely"
     return None
+
+
+def _is_audited() -> bool:
+    """Whether the program has an audit hook. Python checks this argument only for a hook."""
+    try:
+        sys.audit(None)  # type: ignore[arg-type]
+    except TypeError:
+        return True
+    return False
 
 
 def _interpreters() -> Callable[[], list[Any]] | None:
@@ -71,55 +92,60 @@ class Walk:
 
     def __init__(self, words: memoryview, at: int, wanted: str = "") -> None:
         self._enter, self._leave = ((words, at, 1),), ((words, at, 0),)
-        self.off = why_not(wanted)
         self._interpreters = _interpreters()
+        self.off: str | None = None
+        if (reason := why_not(wanted)) is not None:
+            self._switch_off(reason)
 
     def threads(self) -> list[int]:
         """Python's numbers of the threads that have frames, with that of the calling thread."""
         found: list[int] = []
-        if self.off is None:
-            self._run([], map(found.extend, starmap(sys._current_frames, _ONCE)))
+        self._run([], map(found.extend, starmap(sys._current_frames, _ONCE)))
         return found
 
-    def stack(self, thread_id: int, most: int) -> list[tuple[CodeType, int, int]]:
-        """(code, line, id of the frame) of the innermost `most` frames, innermost first.
+    def stack(self, thread_id: int, most: int) -> list[tuple[Place, int]]:
+        """The place and the id of the innermost `most` frames, innermost first.
 
-        Empty if the thread has no Python frame (any more).
+        Empty if the thread has no Python frame (any more). No code object is handed out either: the
+        program may have dropped it.
         """
-        found: list[tuple[CodeType, int, int]] = []
-        if self.off is None:
-            frames: list[FrameType] = []
-            facts = zip(map(_code, frames), map(_line, frames), map(id, frames), strict=True)
-            self._run(
-                frames,
-                *_collect(thread_id, most, frames),
-                starmap(found.extend, ((facts,),)),
-                starmap(frames.clear, _ONCE),
-            )
+        found: list[tuple[Place, int]] = []
+        frames: list[FrameType] = []
+        self._run(
+            frames,
+            _collect(thread_id, most, frames),
+            starmap(found.extend, ((zip(map(_place, frames), map(id, frames), strict=True),),)),
+        )
         return found
 
-    def text_of_self(self, thread_id: int, code: CodeType, name: str, most: int) -> str | None:
-        """The text `self.NAME` in the innermost frame that runs `code`; None if there is none.
+    def text_of_self(self, thread_id: int, file: str, function: str, name: str) -> str | None:
+        """The text `self.NAME` in the innermost frame of that function; None if there is none.
 
         It is read from the object's own dictionary, so that no code of the program runs.
         """
         found: list[object] = []
-        if self.off is None:
-            frames: list[FrameType] = []
-            here = compress(frames, map(is_, map(_code, frames), repeat(code)))
-            owners = map(vars, map(itemgetter("self"), map(_locals, here)))
-            self._run(
-                frames,
-                *_collect(thread_id, most, frames),
-                starmap(found.extend, ((map(methodcaller("get", name), owners),),)),
-                starmap(frames.clear, _ONCE),
-            )
+        frames: list[FrameType] = []
+        here = compress(frames, map(eq, map(_function, frames), repeat((file, function))))
+        owners = map(vars, map(itemgetter("self"), map(attrgetter("f_locals"), here)))
+        self._run(
+            frames,
+            _collect(thread_id, OWNERS_DEPTH_MAX, frames),
+            starmap(found.extend, ((map(methodcaller("get", name), owners),),)),
+        )
         return next((one for one in found if isinstance(one, str)), None)
+
+    def _switch_off(self, reason: str) -> None:
+        self.off = reason
+        guard.note("frames", reason)
 
     def _run(self, frames: list[FrameType], *steps: Iterable[object]) -> None:
         """Run all steps inside one call of C code. Each step is an iterator of C that takes no
-        bytecode to advance. `frames`: where they collect frames, and which they empty."""
-        inside: Iterable[object] = chain(*steps)
+        bytecode to advance. `frames`: where they collect frames."""
+        if self.off is None and _is_audited():
+            self._switch_off("the program has an audit hook, which would run among the frames")
+        if self.off is not None:
+            return
+        inside: Iterable[object] = chain(*steps, starmap(frames.clear, _ONCE))
         alone: list[bool] = []
         if self._interpreters is not None:
             count = map(len, starmap(self._interpreters, _ONCE))
@@ -148,12 +174,14 @@ class Walk:
                 gc.enable()
             raise
         if alone == [False]:
-            self.off = "the program has another interpreter, whose frames cannot be read safely"
+            self._switch_off(
+                "the program has another interpreter, whose frames cannot be read safely"
+            )
 
 
-def _collect(thread_id: int, most: int, frames: list[FrameType]) -> tuple[Iterable[object], ...]:
+def _collect(thread_id: int, most: int, frames: list[FrameType]) -> Iterable[object]:
     """The step that puts the frames of a thread into `frames`, innermost first."""
     first = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
     # accumulate calls getattr(frame, "f_back"); takewhile ends at None.
     up = takewhile(bool, accumulate(chain(first, repeat("f_back", most - 1)), getattr))
-    return (starmap(frames.extend, ((up,),)),)
+    return starmap(frames.extend, ((up,),))

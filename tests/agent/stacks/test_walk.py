@@ -72,7 +72,7 @@ def test_no_frame_outlives_the_walk(waiting):
     thread, done, kept = waiting
     stack = Walk([0], 0).stack(thread.ident, 200)
 
-    assert "waits" in [code.co_name for code, _, _ in stack]
+    assert "waits" in [function for (_, function, _, _), _ in stack]
     done.set()
     thread.join()
     assert kept() is None
@@ -134,7 +134,7 @@ def test_a_walk_that_fails_in_the_middle_holds_no_frame(waiting, monkeypatch):
     """Its traceback lives on for a while."""
     thread, done, kept = waiting
 
-    monkeypatch.setattr(walk, "_line", operator.index)
+    monkeypatch.setattr(walk, "_place", operator.index)
     with pytest.raises(TypeError) as raised:
         Walk([0], 0).stack(thread.ident, 200)
     done.set()
@@ -150,6 +150,31 @@ def test_beside_another_interpreter_no_frame_is_read():
     ended = run("beside", "safely")
 
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+def test_beside_an_audit_hook_no_frame_is_read():
+    """It is code of the program, and would run in the middle of the walk. It cannot be removed."""
+    program = (
+        "import sys; from ddtop.agent.stacks.walk import Walk; import threading\n"
+        "walk, own = Walk(memoryview(bytearray(8)).cast('q'), 0), threading.get_ident()\n"
+        "assert walk.stack(own, 9); sys.addaudithook(lambda *_: None)\n"
+        "assert walk.stack(own, 9) == walk.threads() == []; print(walk.off)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ended.stdout == "the program has an audit hook, which would run among the frames\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "reads"),
+    [((3, 10, 13), True), ((3, 11, 4), False), ((3, 11, 5), True), ((3, 12, 0), True)],
+)
+def test_where_python_itself_may_crash_after_a_walk_there_is_none(monkeypatch, version, reads):
+    monkeypatch.setattr(sys, "version_info", version)
+
+    assert (walk.why_not("") is None) is reads
 
 
 @pytest.mark.parametrize("wanted", ["off", "0", " OFF "])

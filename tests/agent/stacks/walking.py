@@ -22,7 +22,9 @@ def plainly(thread_id):
     """The walk that crashed a rank: each step is a bytecode."""
     frame, found = sys._current_frames().get(thread_id), []
     while frame is not None:
-        found.append((frame.f_code, frame.f_lineno, id(frame)))
+        code = frame.f_code
+        place = code.co_filename, code.co_name, code.co_name, frame.f_lineno
+        found.append((place, id(frame)))
         frame = frame.f_back
     return found
 
@@ -61,7 +63,7 @@ def moves():
 
 
 def named(stack):
-    return [code.co_name for code, _, _ in stack]
+    return [function for (_, function, _, _), _ in stack]
 
 
 def moving(walk):
