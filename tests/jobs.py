@@ -46,11 +46,18 @@ from tests.ranks import (  # noqa: F401
     unix_ns,
 )
 
+JOINED_S = 2.5
+"""A viewer that looks for this long shows each finding of the moment: it appears after two looks
+and disappears after three.
+"""
+
 
 class FakeJob:
     """A job of `world_size` ranks on `hosts` hosts. `now`: seconds since its first record."""
 
     policy: Policy = POLICY
+    joined_s: float | None = None
+    """When the viewer joined whose verdict is asked for; None: JOINED_S ago."""
 
     def __init__(
         self,
@@ -204,8 +211,13 @@ class FakeJob:
         return found
 
     def verdict(self) -> Verdict:
-        """The findings of this moment."""
-        return self.verdicts()[-1]
+        """The findings of this moment.
+
+        A viewer that joins at any second reads the same, so this one has just joined. What a judge
+        remembers (the findings until the end, a finding that comes back) needs `joined_s` 0.
+        """
+        joined_s = self.now - JOINED_S if self.joined_s is None else self.joined_s
+        return self.verdicts(max(0.0, joined_s))[-1]
 
     def finding(self) -> Finding:
         """The only finding of this moment."""

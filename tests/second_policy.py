@@ -55,7 +55,7 @@ def stands_from_the_start(scenario: Callable[..., FakeJob], *given: object) -> S
 
     def says(policy: Policy) -> object:
         job = scenario(*given)
-        job.policy = policy
+        job.policy, job.joined_s = policy, 0.0
         return job.kinds()
 
     return says

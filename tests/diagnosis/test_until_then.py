@@ -11,10 +11,18 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.until_then import with_what_stood
 from ddtop.policy import POLICY
 from ddtop.wire.records import HelperEnd
-from tests.jobs import FakeJob, brief, trained, unix_ns
+from tests import jobs
+from tests.jobs import FakeJob, brief, unix_ns
 from tests.viewer.taped import taped
 
 HANG = ("critical", "not-in-collective", (2,))
+
+
+def trained() -> FakeJob:
+    """A job in its tenth second, whose viewer was there from the start."""
+    job = jobs.trained()
+    job.joined_s = 0.0
+    return job
 
 
 def hung(seconds: float = 10.0) -> FakeJob:

@@ -23,6 +23,7 @@ def looked_at(world_size=3, wait_s=0.05, **told):
 def cancelled_after_a_hang(over_for_s):
     """Rank 2 was stuck for ten seconds; the job trained again for this long, then SIGTERM came."""
     job = trained()
+    job.joined_s = 0.0
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
     job.passes(10)

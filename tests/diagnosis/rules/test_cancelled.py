@@ -222,6 +222,7 @@ def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
 def hung_then_cancelled():
     """Rank 2 is stuck elsewhere. After ten seconds the time limit ends all ranks."""
     job = trained()
+    job.joined_s = 0.0
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
     job.passes(10)
@@ -248,6 +249,7 @@ def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
 def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
     """The first rank's end is critical for a moment, until it is clear that all ranks follow."""
     job = trained()
+    job.joined_s = 0.0
     job.ranks[0].ends(signal=15)
     job.passes(2)
     for rank in job.ranks[1:]:
