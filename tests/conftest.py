@@ -31,6 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The same with nohup and SIGHUP.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# pytest-xdist sets it in its workers, and commands that tests start would print lines of that width.
+os.environ.pop("COLUMNS", None)
 
 settings.register_profile(
     "ddtop",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 
 import pytest
 
 from ddtop import registry
-from ddtop.cli import main
 from tests import hosts
+from tests.cli.commands import ddtop
 from tests.relay.stage import Stage, sees_ranks
 
 
@@ -28,16 +26,11 @@ def stand_in(tmp_path, home):
 
 
 @pytest.fixture
-def attached(stand_in, monkeypatch, capfd):
-    """Runs `ddtop attach` in this process: starting one would take longer than the test."""
+def attached(stand_in):
+    """`ddtop attach` where it ends before a job is joined."""
 
     def attached(*words, **variables):
-        for name, value in {**stand_in.environment, **variables}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["ddtop", "attach", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return subprocess.CompletedProcess(words, left.value.code, *capfd.readouterr())
+        return ddtop("attach", *words, **{**stand_in.environment, **variables})
 
     return attached
 

@@ -1,13 +1,9 @@
-"""Jobs on another host, and ddtop as a process."""
+"""Jobs on another host, and `ddtop attach` to them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 from ddtop import registry
-from tests.cli.commands import write_ended
+from tests.cli.commands import ddtop_process, write_ended
 
 
 def over(job, name="train-47"):
@@ -20,20 +16,5 @@ def over(job, name="train-47"):
 
 def attach(there, *words, **variables):
     """What the command prints without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", "attach", *words],
-        env={**os.environ, **there.environment, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def ddtop(*words, **variables):
-    environ = {name: value for name, value in os.environ.items() if name != "DDTOP_HUB"} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", *words], env=environ, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    # What an ssh may say is limited by the memory of the process, and this one has all tests in it.
+    return ddtop_process("attach", *words, **{**there.environment, **variables})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 
@@ -20,7 +19,7 @@ from ddtop.viewer.routes import relay
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
 from tests import hosts
-from tests.cli.commands import finished, killed
+from tests.cli.commands import ddtop_process, finished, killed
 from tests.cli.elsewhere import attach, over
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui.terminals import Terminal
@@ -238,14 +237,7 @@ def test_a_relay_of_another_key_does_not_answer(stage, monkeypatch):
 
 
 def test_a_bridge_refuses_a_terminal(home):
-    found = subprocess.run(
-        [sys.executable, "-m", "ddtop", "bridge"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    found = ddtop_process("bridge")
 
     assert found.returncode == 2
     assert "starts it there" in found.stderr

@@ -53,18 +53,20 @@ def test_help_imports_no_command():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", SUMMARIES)
-def test_the_options_of_a_command_are_shown_without_textual_torch_or_zeromq(name):
+def test_the_options_of_every_command_are_shown_without_textual_torch_or_zeromq():
     """Help and a mistyped option come at once, and on a host that has none of them."""
     program = (
-        f"import sys; from ddtop.cli import cli; cli.load({name!r});"
-        "print([name for name in ('textual', 'torch', 'zmq', 'asyncio') if name in sys.modules])"
+        "import sys; from ddtop.cli import SUMMARIES, cli\n"
+        "for name in SUMMARIES:\n"
+        "    cli.load(name)\n"
+        "    for module in {'textual', 'torch', 'zmq', 'asyncio'} & set(sys.modules):\n"
+        "        print(name, 'has', module)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
 
-    assert done.stdout == "[]\n"
+    assert done.stdout == ""
 
 
 def test_an_unknown_command_is_a_usage_error_that_names_it():

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ddtop import registry
-from tests.cli.commands import ddtop, finished, killed, write_ended
+from tests.cli.commands import ddtop, ddtop_process, finished, killed, write_ended
 
 COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
 
@@ -245,7 +245,9 @@ sys.exit(7)
 
 @pytest.mark.parametrize("separator", [[], ["--"]])
 def test_run_becomes_the_command_with_ddtop_set(home, separator):
-    done = ddtop("run", "--job", "llama", *separator, sys.executable, "-c", SHOW, "--lr", "1", "-h")
+    done = ddtop_process(
+        "run", "--job", "llama", *separator, sys.executable, "-c", SHOW, "--lr", "1", "-h"
+    )
 
     assert (done.returncode, done.stdout) == (7, "1 llama ['--lr', '1', '-h']\n")
 

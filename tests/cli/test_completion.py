@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -23,14 +22,7 @@ def offered(*words):
         "COMP_WORDS": " ".join(("ddtop", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    program = "import sys; sys.argv = ['ddtop']; from ddtop.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=dict(os.environ) | asked,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ddtop(**asked)
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 

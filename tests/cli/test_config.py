@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.cli import config as config_file
 from ddtop.policy import POLICY
-from tests.cli.commands import ddtop
+from tests.cli.commands import ddtop, ddtop_process
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_edit_opens_a_new_file_and_checks_what_was_written(home, tmp_path):
 
 def test_what_a_viewer_likes_does_not_reach_a_job(file, tmp_path):
     file.write_text('remote = "/opt/ddtop"\n')
-    done = ddtop("run", "--", "env")
+    done = ddtop_process("run", "--", "env")
 
     assert "DDTOP=1" in done.stdout, done.stderr
     assert "/opt/ddtop" not in done.stdout

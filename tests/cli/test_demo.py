@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,18 +13,13 @@ from ddtop.cli.errors import CommandError
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, DemoPlace
 from ddtop.diagnosis.explain import PAGES
+from tests.cli.commands import ddtop
 
 PLACE = DemoPlace(4000, 4001, "/tmp/store")
 
 
 def demo(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", "demo", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ddtop("demo", *words)
 
 
 def variables(fault, name, ranks=4):
@@ -99,10 +92,7 @@ def test_the_environments_differ_in_the_fault_alone(ranks):
 
 def test_a_page_says_how_to_see_its_kind_if_a_demo_can_make_it(home):
     def last_line(kind):
-        words = [sys.executable, "-m", "ddtop", "explain", kind]
-        return subprocess.run(
-            words, capture_output=True, text=True, timeout=60, check=True
-        ).stdout.splitlines()[-1]
+        return ddtop("explain", kind).stdout.splitlines()[-1]
 
     assert last_line("left-early") == "see it: ddtop demo --fault left-early"
     assert "ddtop demo" not in last_line("io-stall")

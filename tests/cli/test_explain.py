@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from ddtop.diagnosis.explain import PAGES
+from tests.cli.commands import ddtop
 
 
 def explain(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", "explain", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ddtop("explain", *words)
 
 
 def test_a_kind_is_explained(home):

@@ -22,7 +22,7 @@ from ddtop.cli.digests import JobSeries
 from ddtop.cli.errors import CommandError
 from ddtop.cli.exporter import newest
 from ddtop.viewer.fleet import FleetJob
-from tests.cli.commands import ddtop
+from tests.cli.commands import ddtop_process
 from tests.relay.stage import DEADLINE_S, listed_job
 
 pytest.importorskip("prometheus_client")
@@ -294,7 +294,7 @@ def test_a_folder_of_the_kernel_cannot_be_written(home):
 
 def test_without_the_client_library_it_says_what_to_install(home, tmp_path):
     (tmp_path / "prometheus_client.py").write_text("raise ImportError(name='prometheus_client')\n")
-    done = ddtop("exporter", PYTHONPATH=str(tmp_path))
+    done = ddtop_process("exporter", PYTHONPATH=str(tmp_path))
 
     assert done.returncode == 2
     assert done.stderr == (

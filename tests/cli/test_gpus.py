@@ -26,6 +26,7 @@ from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.nvml import NvidiaDriver, driver_is_there
 from ddtop.wire.gpu import Gpu, GpuProcess
 from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
+from tests.cli.commands import ddtop
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml
 
 ROOT = Path(__file__).parents[2]
@@ -125,13 +126,7 @@ def test_a_driver_that_does_not_load_is_exit_code_3_and_a_sentence():
 
 @pytest.mark.skipif(driver_is_there(), reason="a host without a driver")
 def test_a_host_without_gpu_gets_one_line_and_no_traceback():
-    done = subprocess.run(
-        [sys.executable, "-m", "ddtop", "gpus"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ddtop("gpus")
 
     assert (done.returncode, done.stdout) == (3, "")
     assert (

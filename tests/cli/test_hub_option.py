@@ -11,7 +11,7 @@ from ddtop import registry
 from ddtop.cli import routing
 from ddtop.cli.errors import CommandError
 from ddtop.viewer.routes import relay
-from tests.cli.elsewhere import ddtop
+from tests.cli.commands import ddtop
 
 
 @pytest.mark.parametrize("command", ["attach", "status", "diagnose", "report"])

@@ -15,7 +15,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from ddtop.cli import mcp_server
-from tests.cli.commands import ddtop, killed, write_ended
+from tests.cli.commands import ddtop_process, killed, write_ended
 from tests.jobs import FakeJob
 
 TOOLS = {"list_jobs", "diagnose", "stacks", "explain", "history"}
@@ -88,7 +88,7 @@ def test_an_answer_is_bounded_however_large_the_job(home, monkeypatch):
 
 def test_without_the_sdk_it_says_what_to_install(home, tmp_path):
     (tmp_path / "mcp.py").write_text("raise ImportError(name='mcp')\n")
-    done = ddtop("mcp", PYTHONPATH=str(tmp_path))
+    done = ddtop_process("mcp", PYTHONPATH=str(tmp_path))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

@@ -23,6 +23,7 @@ from ddtop.viewer.routes.outside import OutsideSource
 from ddtop.viewer.source import Look
 from ddtop.wire.records import Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
+from tests.cli.commands import ddtop
 from tests.cli.outside import script_in, started
 from tests.jobs import trained
 
@@ -58,16 +59,6 @@ def two_ranks(script):
         started(script, RANK="1", WORLD_SIZE="2") as one,
     ):
         yield zero, one
-
-
-def ddtop(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
 
 
 def skip_without_right(done):

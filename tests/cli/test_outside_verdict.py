@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -64,25 +62,14 @@ def test_status_has_a_row_for_each_rank(home, script):
     assert [one["iteration"] for one in shown["ranks"]] == [None] * 3
 
 
-def test_without_py_spy_that_is_reported_first_and_the_rest_is_shown(home, script, tmp_path):
+def test_without_py_spy_that_is_reported_first_and_the_rest_is_shown(home, script, monkeypatch):
     """Without py-spy the process states can still be read."""
-    bare = tmp_path / "bin"
-    bare.mkdir()
-    code = (
-        "import sys, ddtop.relay.processes.pyspy as pyspy; pyspy.find = lambda: None;"
-        "import ddtop.cli; sys.argv = ['ddtop', *sys.argv[1:]]; ddtop.cli.main()"
-    )
+    monkeypatch.setattr(pyspy, "find", lambda: None)
     zero, one, two = three_ranks(script)
     with zero as a, one as b, two as c:
         os.kill(b.pid, signal.SIGSTOP)
         words = ["diagnose", "--pid", f"{a.pid},{b.pid},{c.pid}", "--for", "4"]
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = ddtop(*words)
         for process in (a, b, c):
             process.kill()
 

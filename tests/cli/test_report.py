@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import subprocess
-import sys
 import time
 
 import pytest
@@ -14,20 +11,10 @@ from ddtop import journal, registry
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Stacks
 from ddtop.wire.stacks import StackFrame, ThreadStack
+from tests.cli.commands import ddtop
 from tests.jobs import FakeJob, unix_ns
 
 NAME, SENDER = "train-47", "0" * 12
-
-
-def ddtop(*words, **more):
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **more,
-    )
 
 
 def killed():
@@ -46,6 +33,12 @@ def killed():
     return job
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A report is written into the folder where the command runs."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def ended(home):
     """A job that ended, with its last state and its journal."""
@@ -61,7 +54,7 @@ def ended(home):
 
 
 def test_a_report_is_a_file_that_only_its_owner_reads(ended, tmp_path):
-    done = ddtop("report", NAME, cwd=tmp_path)
+    done = ddtop("report", NAME)
 
     (path,) = tmp_path.glob("ddtop-report-*")
     assert done.returncode == 0
@@ -77,7 +70,7 @@ def test_a_report_is_a_file_that_only_its_owner_reads(ended, tmp_path):
 
 
 def test_a_report_on_stdout_is_nothing_but_the_report(ended, tmp_path):
-    done = ddtop("report", NAME, "-o", "-", cwd=tmp_path)
+    done = ddtop("report", NAME, "-o", "-")
 
     assert (done.returncode, done.stderr, list(tmp_path.glob("ddtop-report*"))) == (0, "", [])
     assert done.stdout.startswith(f"# ddtop report: {NAME}\n")
@@ -105,7 +98,7 @@ def test_a_file_that_cannot_be_written_is_named(ended, tmp_path):
 
 
 def test_an_unknown_job_has_no_report(home, tmp_path):
-    done = ddtop("report", "bert", cwd=tmp_path)
+    done = ddtop("report", "bert")
 
     assert done.returncode == 3
     assert "no job named bert" in done.stderr
@@ -156,7 +149,7 @@ def test_a_job_that_left_nothing_is_no_contact(ended):
 
 def test_the_home_folder_is_not_in_a_report(ended, tmp_path):
     """The paths in the stacks are below a home folder."""
-    done = ddtop("report", NAME, "-o", "-", env={**os.environ, "HOME": "/home/ada"})
+    done = ddtop("report", NAME, "-o", "-", HOME="/home/ada")
 
     assert "/home/ada" not in done.stdout
 

@@ -13,8 +13,7 @@ import pytest
 from ddtop import journal, registry
 from ddtop.cli import job_list, routing
 from ddtop.present.hosts.jobs import Health
-from tests.cli.commands import finished
-from tests.cli.elsewhere import ddtop
+from tests.cli.commands import ddtop, finished
 
 NOBODY = "feedfeedfeed"
 """The identity of another host."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -16,25 +13,12 @@ from ddtop.sim.job import SimulatedJob
 from ddtop.viewer.follower import Follower, request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, HostState, RankState, Reply, Stacks
+from tests.cli.commands import ddtop
 from tests.ui.terminals import Terminal
 
 SECOND = 1_000_000_000
 BEGAN = 1_700_000_000 * SECOND
 PROGRAM = "import sys; sys.argv = ['ddtop', *{words!r}]; from ddtop.cli import main; main()"
-
-
-def ddtop(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("DDTOP")
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "ddtop", *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 class Clock:
