@@ -56,6 +56,7 @@ def _ip(*words: str) -> None:
 
 
 @functools.cache
+@functools.cache
 def unable() -> str | None:
     """Why no hosts can be made here; None if they can."""
     if os.getuid() != 0:

@@ -14,6 +14,7 @@ import pytest
 
 from tests import netns
 
+pytestmark = pytest.mark.job
 if why := netns.unable():
     pytest.skip(why, allow_module_level=True)
 

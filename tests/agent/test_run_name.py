@@ -101,7 +101,9 @@ STEP = {
 
 
 @pytest.mark.parametrize(
-    ("tree", "name"), [(f"train-{os.getpid()}|", "10.0"), ("launch-7|", "launch-7"), ("", "10.0")]
+    ("tree", "name"),
+    [(f"train-{os.getpid()}|", "10.0"), ("launch-7|", "launch-7"), ("", "10.0")],
+    ids=["its own", "its launcher's", "none"],
 )
 def test_tasks_of_srun_on_one_node_have_the_name_of_their_step(home, tree, name):
     """Any program may be a task. It becomes a rank when it joins a group, and has named a process

@@ -155,8 +155,6 @@ def test_without_mpi4py_the_note_says_what_to_install(monkeypatch):
 
 @pytest.mark.torch
 def test_the_flight_recorder_is_tried_in_a_process_of_its_own():
-    pytest.importorskip("torch")
-
     mark, what, text = doctor._torch()
 
     assert what == "torch"

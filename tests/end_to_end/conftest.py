@@ -20,11 +20,19 @@ from ddtop import registry
 from tests.conftest import Home
 from tests.crashes import crashes
 
-PROGRAMS = Path(__file__).parent / "programs"
+FOLDER = Path(__file__).parent
+PROGRAMS = FOLDER / "programs"
 END_S = 10.0
 START_S = 90.0
 """Several imports of torch on a loaded machine take their time."""
 PAGES = (Path("/dev/shm"), Path("/tmp"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder start real jobs."""
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.job)
 
 
 class World:
@@ -63,7 +71,7 @@ class World:
         )
 
     def torchrun(
-        self, name: str, *words: str, ranks: int = 2, **variables: object
+        self, name: str, *words: str, ranks: int = 2, ddtop: bool = True, **variables: object
     ) -> subprocess.Popen[bytes]:
         """The same under torchrun."""
         launcher = [
@@ -74,7 +82,9 @@ class World:
             "--nproc-per-node",
             str(ranks),
         ]
-        return self.start_command([*launcher, str(PROGRAMS / f"{name}.py"), *words], **variables)
+        return self.start_command(
+            [*launcher, str(PROGRAMS / f"{name}.py"), *words], ddtop, **variables
+        )
 
     def start_command(
         self, command: list[str], ddtop: bool = True, **variables: object
@@ -249,10 +259,9 @@ class World:
 
 
 @pytest.fixture
-def world(home: Home, tmp_path: Path) -> Iterator[World]:
-    folder = tmp_path / "world"
-    folder.mkdir()
-    found = World(home, folder)
+def world(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    # Sockets are made in it, whose paths have a limit: the name of the test would be too long.
+    found = World(home, tmp_path_factory.mktemp("world"))
     try:
         yield found
     finally:

@@ -10,7 +10,6 @@ import pytest
 
 @pytest.mark.torch
 def test_a_region_that_was_announced_is_quiet_then_a_warning_and_no_excuse(world):
-    pytest.importorskip("torch")
     world.torchrun("exporting", "15", "600")
 
     def muted():

@@ -6,7 +6,6 @@ import pytest
 
 from tests.recorders import records_gloo
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 

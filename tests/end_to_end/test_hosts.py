@@ -13,7 +13,6 @@ import pytest
 from ddtop.relay.hub.topology import derived_ports
 from tests import netns
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 if why := netns.unable():
     pytest.skip(why, allow_module_level=True)

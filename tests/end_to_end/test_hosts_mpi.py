@@ -13,7 +13,7 @@ from tests import netns
 pytest.importorskip("mpi4py")
 from tests.end_to_end.mpi_programs import ANY_HOST, MPIRUN, PROGRAM
 
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")]
+pytestmark = pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")
 if why := netns.unable():
     pytest.skip(why, allow_module_level=True)
 

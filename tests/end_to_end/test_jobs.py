@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from ddtop.relay.processes.pyspy import find
+
 pytestmark = pytest.mark.torch
 
 
@@ -54,6 +56,7 @@ def test_a_healthy_torchrun_job_is_ok_is_stopped_goes_on_and_is_killed(world):
     assert "SIGKILL" in ended["findings"][0]["summary"]
 
 
+@pytest.mark.smoke
 def test_a_rank_that_misses_a_collective_is_named_with_its_place(world):
     """This is the main purpose of ddtop."""
     world.torchrun("train", "stands")
@@ -66,6 +69,23 @@ def test_a_rank_that_misses_a_collective_is_named_with_its_place(world):
     assert (finding["op"], finding["seq"]) == ("all_reduce", 21)
 
 
+@pytest.mark.smoke
+@pytest.mark.skipif(find() is None, reason="py-spy is not installed")
+def test_a_hang_of_a_job_without_ddtop_is_named_from_outside(world):
+    launcher = world.torchrun("train", "stands", ddtop=False)
+
+    def named():
+        done = world.ddtop("diagnose", "--pid", str(launcher.pid), "--json")
+        found = json.loads(done.stdout)["findings"] if done.stdout else []
+        return [one for one in found if one["kind"] == "not-in-collective"]
+
+    (finding,) = world.until(named, 90.0, "a finding from outside")
+
+    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
+    assert "wait_for_licence (train.py:" in finding["summary"]
+
+
+@pytest.mark.smoke
 def test_the_rank_that_raised_is_named_and_not_its_victims(world):
     launcher = world.torchrun("train", "raises")
     assert world.done(launcher, 60) == 1
@@ -197,6 +217,7 @@ def test_an_exception_in_mp_spawn_is_named_though_no_hook_sees_it(world):
     assert "rank 1 raised ValueError: bad sample 7 at spawned.py:" in finding["summary"]
 
 
+@pytest.mark.smoke
 def test_after_a_job_that_ended_well_nothing_is_left(world):
     """People uninstalled other tools because these left pages in /dev/shm, sockets, locks and a
     relay that lives for ever.

@@ -13,7 +13,7 @@ import pytest
 from tests.end_to_end.mpi_programs import ANY_HOST, MPIRUN, PROGRAM
 
 pytest.importorskip("mpi4py")
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")]
+pytestmark = pytest.mark.skipif(MPIRUN is None, reason="mpirun is not here")
 
 
 def start(world, what):
@@ -47,6 +47,7 @@ def test_a_healthy_simulation_counts_its_iterations_and_nothing_is_wrong(world):
     assert criticals(world.diagnose(3.0)) == []
 
 
+@pytest.mark.smoke
 def test_a_receive_with_a_tag_that_nobody_sends_is_named_with_the_counts(world):
     start(world, "take_wrong_tag")
 

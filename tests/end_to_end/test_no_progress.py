@@ -10,7 +10,6 @@ from ddtop import registry
 from ddtop.policy import POLICY
 from ddtop.viewer.follower import look_once
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 

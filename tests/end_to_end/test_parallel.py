@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch.distributed.pipelining")
 pytestmark = pytest.mark.torch
 
 

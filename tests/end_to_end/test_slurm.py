@@ -15,7 +15,7 @@ from tests.end_to_end.conftest import PROGRAMS
 
 if why := slurm_cluster.unable():
     pytest.skip(why, allow_module_level=True)
-pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

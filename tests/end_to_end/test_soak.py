@@ -24,7 +24,6 @@ def test_a_job_that_is_not_left_in_peace_loses_nothing_and_leaves_nothing():
     the losses are the same to the last bit, every viewer ends as it should, and nothing is left
     behind.
     """
-    pytest.importorskip("torch")
     command = [sys.executable, "-m", "tools.soak", "--minutes", MINUTES, "--kill-every", "30"]
 
     done = subprocess.run(

@@ -48,6 +48,7 @@ def functions(one):
     return [frame["function"] for frame in one["frames"]]
 
 
+@pytest.mark.smoke
 def test_a_rank_that_holds_the_gil_is_read_by_signal_and_the_others_by_their_agents(world):
     started = start(world, "gil", ranks=3)
     world.until(lambda: world.status()[1]["state"] == "silent", 20, "a silent rank")
@@ -131,6 +132,7 @@ def test_the_programs_own_handlers_work_before_and_after_a_dump(world):
         assert stacks(world)[0] == 0
 
 
+@pytest.mark.smoke
 def test_a_signal_goes_to_the_rank_that_was_named_and_to_no_other(world):
     started = start(world, "handles")
 

@@ -23,7 +23,6 @@ def test_fourteen_hangs_of_many_kinds_of_training_are_named_with_their_rank():
     """After a sixth of all backwards with several buckets, torch's status shows a sleeping rank as
     waiting.
     """
-    pytest.importorskip("torch")
     command = [sys.executable, "-m", "tools.benchmarks.stands", "--mixed", "--count", str(STANDS)]
     jobs = [
         subprocess.Popen(

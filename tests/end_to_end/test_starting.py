@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 

@@ -10,7 +10,6 @@ import signal
 
 import pytest
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 

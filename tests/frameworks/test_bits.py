@@ -11,9 +11,9 @@ from tools.frameworks.cases import CASES
 from tools.frameworks.running import same_bits
 
 
+@pytest.mark.job
 @pytest.mark.torch
 def test_a_training_with_fsdp2_ends_with_the_same_weights_with_and_without_ddtop():
-    pytest.importorskip("torch")
     (case,) = [one for one in CASES if one.name == "FSDP2"]
 
     assert same_bits(case) == "same"

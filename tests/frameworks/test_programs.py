@@ -15,10 +15,7 @@ import pytest
 from tools.frameworks.cases import CASES
 from tools.frameworks.running import START_S, running
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = [pytest.mark.job, pytest.mark.torch]
 NAMED_S = 60.0
 
 

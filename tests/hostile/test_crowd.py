@@ -14,6 +14,7 @@ import pytest
 from ddtop.wire.records import RankState
 from tests.hostile.scene import GREETING
 
+pytestmark = pytest.mark.job
 CROWD = int(os.environ.get("DDTOP_TEST_CROWD", "1000"))
 
 

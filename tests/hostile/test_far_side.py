@@ -88,6 +88,7 @@ def test_json_comes_through_as_it_is(far):
     )
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("kind", ["everything", "ranks", "stacks", "answers"])
 def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
     """Once it took a gibibyte after ten seconds."""

@@ -14,7 +14,7 @@ from ddtop.wire.records import HostState
 from tests.hostile.scene import DEADLINE_S, Scene
 from tests.silent_fs import NEEDS_FUSE, hangs
 
-pytestmark = NEEDS_FUSE
+pytestmark = [NEEDS_FUSE, pytest.mark.job]
 
 
 @pytest.fixture

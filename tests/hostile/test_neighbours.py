@@ -70,6 +70,7 @@ def test_what_only_a_relay_may_say_is_not_taken_from_a_rank(scene, record):
     scene.serves()
 
 
+@pytest.mark.job
 def test_a_flood_of_tiny_frames_is_counted_and_keeps_nobody_waiting(scene):
     """Twenty thousand here; two million by hand."""
     before = scene.host(lambda _: True).garbled

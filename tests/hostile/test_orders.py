@@ -127,6 +127,7 @@ def test_an_order_that_there_is_not_changes_nothing(scene):
     assert scene.host(lambda _: True).garbled <= before + len(names)
 
 
+@pytest.mark.job
 def test_a_flood_of_requests_for_stacks_is_answered_and_bounded(scene):
     """Two hundred requests at once: the rank is asked, and nothing waits longer for its reports."""
     size = scene.process.memory_info().rss
@@ -142,6 +143,7 @@ def test_a_flood_of_requests_for_stacks_is_answered_and_bounded(scene):
     assert scene.process.memory_info().rss - size < 16 << 20
 
 
+@pytest.mark.job
 def test_a_flood_of_requests_asks_the_rank_once_in_two_seconds(scene):
     """A thousand requests per second slowed a job from 72 steps a second to 10."""
     viewer, began, number, orders = scene.joined(), time.monotonic(), 0, 0

@@ -79,7 +79,6 @@ def parser_of_accelerate():
     return pytest.importorskip("accelerate.commands.launch").launch_command_parser()
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("launcher", "parser"),
     [("torchrun", parser_of_torchrun), ("accelerate launch", parser_of_accelerate)],

@@ -18,11 +18,10 @@ SEED = 11
 FEW = ("own-lock", "passed-over", "ring", "raises", "struck", "ends-well")
 
 
+@pytest.mark.job
 @pytest.mark.torch
 @pytest.mark.parametrize("name", FEW)
 def test_what_a_viewer_reads_is_right_and_nothing_before_it_was_wrong(name):
-    pytest.importorskip("torch")
-
     outcome = run(all_cases()[name], Ddtop(), Options(seed=SEED))
 
     assert outcome.right, line(outcome)
