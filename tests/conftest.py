@@ -32,8 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The same with nohup and SIGHUP.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# pytest-xdist sets it in its workers, and commands that tests start would print lines of that width.
-os.environ.pop("COLUMNS", None)
+# pytest-xdist sets them in its workers. A command that a test starts would not see its own
+# terminal's size.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 settings.register_profile(
     "ddtop",
