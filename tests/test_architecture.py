@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -17,6 +18,7 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager"
 HEAVY = {"torch", "pynvml", "numpy"}
 
 
+@functools.cache
 def trees():
     return [(path, ast.parse(path.read_text())) for path in MODULES]
 
