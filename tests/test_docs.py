@@ -24,6 +24,7 @@ TEXTS += [
 ]
 ARCHITECTURE_LINES_MAX, DECISION_LINES_MAX, COLUMNS_MAX = 250, 60, 100
 _VARIABLE = re.compile(r"\bDDTOP(?:_[A-Z]+)*\b")
+_PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 _FILE = re.compile(r"`((?:ddtop|tests|tools|docs)/[\w/.-]+\.\w+)(?::\d+)?`")
 
 
@@ -127,6 +128,14 @@ def test_every_file_that_a_page_names_exists(path):
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_picture_that_a_page_shows_exists(path):
+    """A reader on GitHub gets the path as it stands in the page; the site has the same paths."""
+    shown = _PICTURE.findall(path.read_text(encoding="utf-8"))
+
+    assert [name for name in shown if not (path.parent / name).is_file()] == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_command_line_that_a_page_shows_is_understood(path):
     """Readers copy it."""
     wrong = [line for line in commands_in(path.read_text(encoding="utf-8")) if not understood(line)]
@@ -188,7 +197,7 @@ def test_pictures_load_nothing_from_elsewhere():
 
     assert [
         path.name
-        for path in (DOCS / "screenshots").glob("*.svg")
+        for path in (ROOT / "screenshots").glob("*.svg")
         if remote.search(path.read_text())
     ] == []
 

@@ -86,7 +86,7 @@ def look_inside(wheel: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"tests/conftest.py", "tools/house.py", ".ci/run", "constraints.txt"}
-    wanted |= {"LICENSE", "ddtop/py.typed"}
+    wanted |= {"LICENSE", "ddtop/py.typed", "screenshots/demo.gif", "screenshots/draw.py"}
     claim(wanted <= names, "the sdist holds the tests and what they need")
 
 

@@ -1,9 +1,9 @@
-"""Films the real demo: python docs/screenshots/film.py
+"""Films the real demo: python screenshots/film.py
 
 It types `ddtop demo` in a terminal of its own, waits for what a person would wait for, presses `e`
 and `d`, and quits. What the terminal got is written as an asciinema recording, `demo.cast`, and as
 an animated picture, `demo.gif`, drawn with the monospaced font of this machine (DejaVu). Needs
-pyte and pillow: `pip install -e '.[docs,test]'`. `asciinema play docs/screenshots/demo.cast` shows
+pyte and pillow: `pip install -e '.[docs,test]'`. `asciinema play screenshots/demo.cast` shows
 it in a terminal.
 """
 

@@ -1,5 +1,5 @@
 """Draws the pictures of the README from the real demo, and of large jobs from simulated ones:
-python docs/screenshots/draw.py [PICTURE ...]
+python screenshots/draw.py [PICTURE ...]
 
 Each starts a demo job or a simulated one, lets the dashboard look at it without a terminal, and
 saves what it shows as SVG, with the characters of its font inside. With DDTOP_PNG=FOLDER it is

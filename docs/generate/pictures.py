@@ -1,0 +1,23 @@
+"""A hook of mkdocs: the site has the pictures of the top level, which the pages link to as GitHub
+does.
+"""
+
+from __future__ import annotations
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+from docs.generate import DOCS
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds each picture with the path that it has from docs/."""
+    root = DOCS.parent
+    for path in sorted((root / "screenshots").glob("*.svg")):
+        name = path.relative_to(root).as_posix()
+        # Unasked, mkdocs leaves out what begins with a dot.
+        included = InclusionLevel.INCLUDED
+        files.append(
+            File(f"../{name}", str(DOCS), config.site_dir, True, dest_uri=name, inclusion=included)
+        )
+    return files
