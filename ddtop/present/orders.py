@@ -18,6 +18,7 @@ def order_text(order: Order) -> str:
     what = {
         "stacks": "asked for stacks of",
         "native": "asked for native stacks of",
+        "stacks-by-signal": "asked for stacks by signal of",
         "signal": "ordered a signal to",
         "mute": "muted",
     }

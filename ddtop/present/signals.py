@@ -11,7 +11,10 @@ from ddtop.present.glyphs import UNICODE, Glyphs
 from ddtop.present.text import Line, clean, clip_line, wrap
 from ddtop.words.ranks import ranks_text
 
-SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
+STACKS = None
+"""The first entry of the menu: the dump signal, and only for ranks that it cannot crash."""
+SIGNALS: tuple[tuple[signal.Signals | None, str], ...] = (
+    (STACKS, "by signal, also of a rank in which C code holds the GIL"),
     (signal.SIGTERM, "asks it to end; what the launcher sends to the others"),
     (signal.SIGINT, "as Ctrl-C: KeyboardInterrupt in Python"),
     (signal.SIGHUP, "its terminal is gone: ends it"),
@@ -25,6 +28,10 @@ SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
 )
 """In the order in which they are offered."""
 LISTED = 8
+DISTURBS = (
+    "only a rank in which C code holds the GIL, and its forked workers, get the signal. A call in C"
+    " that does not restart after a signal (sleep, poll) returns early there."
+)
 
 
 def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> str | None:
@@ -55,7 +62,7 @@ def menu_lines(
     for number, (one, meaning) in enumerate(SIGNALS):
         here = number == cursor
         lead = f"  {glyphs.arrow} " if here else " " * (len(glyphs.arrow) + 3)
-        name = f"{one.name.removeprefix('SIG'):<5} {one.value:>2}"
+        name = f"{one.name.removeprefix('SIG'):<5} {one.value:>2}" if one else "stacks  "
         line: Line = (
             (lead, "key"),
             (name, "bold" if here else ""),
@@ -66,11 +73,13 @@ def menu_lines(
 
 
 def question_lines(
-    ranks: Sequence[RankFacts], what: signal.Signals, width: int, glyphs: Glyphs = UNICODE
+    ranks: Sequence[RankFacts], what: signal.Signals | None, width: int, glyphs: Glyphs = UNICODE
 ) -> list[Line]:
     """The question before a signal is sent, with all processes that it would reach."""
-    lines: list[Line] = [*_wrapped(f"send {what.name} to {_whom(ranks)}?", width, "warning")]
-    meaning = dict(SIGNALS).get(what, "")
+    asked, meaning = f"take the stacks of {_whom(ranks)} by signal?", DISTURBS
+    if what is not STACKS:
+        asked, meaning = f"send {what.name} to {_whom(ranks)}?", dict(SIGNALS)[what]
+    lines: list[Line] = [*_wrapped(asked, width, "warning")]
     lines += [*_wrapped(f"{meaning[:1].upper()}{meaning[1:]}", width, "dim"), ()]
     for rank in ranks[:LISTED]:
         script = clean(rank.hello.script) if rank.hello else ""

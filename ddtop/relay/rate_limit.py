@@ -24,17 +24,18 @@ Ranks = frozenset[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request of a viewer."""
+    """One request of a viewer. `how`: BY_SIGNAL or empty."""
 
     viewer: bytes
     name: str
     ranks: Ranks
     who: str
+    how: str = ""
 
 
 @dataclass
 class Turn:
-    """One dump for all viewers that asked. Its name is that of the first request."""
+    """One dump for all viewers that asked for the same. Its name is that of the first request."""
 
     due: float
     asked: dict[bytes, Asked] = field(default_factory=dict)
@@ -65,13 +66,13 @@ class Turns:
         self._at: dict[int, float] = {}
         self._native_all_at = float("-inf")
         self._native_at: dict[int, float] = {}
-        self._waiting: Turn | None = None
+        self._waiting: dict[str, Turn] = {}
         self._shared: dict[str, tuple[float, tuple[Asked, ...]]] = {}
 
     @property
     def due(self) -> float:
         """When `take` will return a turn; infinity if no request waits."""
-        return self._waiting.due if self._waiting is not None else float("inf")
+        return min((turn.due for turn in self._waiting.values()), default=float("inf"))
 
     def ask(self, asked: Asked, now: float) -> None:
         """Queue a request. `take` returns it when its turn has come.
@@ -79,16 +80,16 @@ class Turns:
         If a viewer asks again, its new request replaces the one that waits.
         """
         due = max(now, self._last(asked.ranks) + EVERY_S)
-        turn = self._waiting = self._waiting or Turn(due)
+        turn = self._waiting.setdefault(asked.how, Turn(due))
         turn.due = max(turn.due, due)
         turn.asked[asked.viewer] = asked
 
     def take(self, now: float) -> Turn | None:
         """The turn that is due; returned once."""
-        turn = self._waiting
-        if turn is None or now < turn.due:
+        how = next((how for how, turn in self._waiting.items() if now >= turn.due), None)
+        if how is None:
             return None
-        self._waiting = None
+        turn = self._waiting.pop(how)
         self.note(turn.ranks, now)
         others = tuple(one for one in turn.asked.values() if one is not turn.first)
         self._shared = {name: one for name, one in self._shared.items() if now - one[0] < SHARED_S}

@@ -24,10 +24,25 @@ from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.sample import Watched
 from ddtop.relay.rate_limit import Asked, Turns
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Command, Hello, Mute, Order, Reply, Stacks
+from ddtop.wire.records import (
+    BY_SIGNAL,
+    NATIVE,
+    AnyRecord,
+    Command,
+    Hello,
+    Mute,
+    Order,
+    Reply,
+    Stacks,
+)
 
 RANKS_TEXT, TEXT = 40, 300
 """Characters of the list of ranks, and of the answer, in a line of the audit."""
+DISTURBS = {
+    NATIVE: "native stacks stop each process for a moment",
+    BY_SIGNAL: "a signal may end a call in C early",
+}
+"""What only a viewer with the controller key may ask for, and why."""
 MUTES_MAX, MUTE_S_MAX = 16, 7 * 86400
 """Mutes of one job, and how long (s) one may last. A mute is for a known finding; who wants silence
 for ever does not need ddtop."""
@@ -99,10 +114,11 @@ class RelayRequests:
         """Make the requests whose turn has come, and continue those under way."""
         turn = self._turns.take(now)
         if turn is not None:
-            self._ask_stacks(turn.first.name, turn.ranks, native=False)
-            self._publish_order(
-                Order("stacks", _text_of(turn.ranks), tuple(one.who for one in turn.asked.values()))
-            )
+            how = turn.first.how
+            self._ask_stacks(turn.first.name, turn.ranks, how)
+            what = "stacks-by-signal" if how == BY_SIGNAL else "stacks"
+            by = tuple(one.who for one in turn.asked.values())
+            self._publish_order(Order(what, _text_of(turn.ranks), by))
         self.dumps.on_time()
 
     def sharers(self, stacks: Stacks) -> list[Asked]:
@@ -203,26 +219,25 @@ class RelayRequests:
     def _follow_stacks(
         self, arguments: tuple[str, ...], role: str, viewer: bytes, who: str
     ) -> Reply:
-        name, text, *how = (*arguments, "", "")[: max(2, len(arguments))]
+        name, text, how = (*arguments, "", "", "")[:3]
         now, ranks = time.monotonic(), ranks_of(text)
         if not name:
             raise OrderError("a request for stacks needs a name")
-        if "native" not in how:
-            self._turns.ask(Asked(viewer, name[:64], ranks, who), now)
+        if role != CONTROLLER and how in DISTURBS:
+            raise OrderError(f"{DISTURBS[how]}, and this viewer is read-only")
+        if how != NATIVE:
+            how = how if how == BY_SIGNAL else ""
+            self._turns.ask(Asked(viewer, name[:64], ranks, who, how), now)
             count = self._count(ranks)
             self.on_time(now)
             return Reply("stacks", count=count, text=name)
-        if role != CONTROLLER:
-            raise OrderError(
-                "native stacks stop each process for a moment, and this viewer is read-only"
-            )
         left_s = self._turns.native_wait_s(ranks, now)
         if left_s > 0:
             raise OrderError(
                 f"native stacks of these ranks were taken lately; again in {left_s:.0f} s"
             )
         self._turns.note(ranks, now)
-        count = self._ask_stacks(name[:64], ranks, native=True)
+        count = self._ask_stacks(name[:64], ranks, NATIVE)
         self._publish_order(Order("native", _text_of(ranks), (who,)))
         return Reply("stacks", count=count, text=name)
 
@@ -243,13 +258,9 @@ class RelayRequests:
         """How many processes will answer."""
         return len(self._asked(ranks)) + (self.hub.count(ranks) if self.hub is not None else 0)
 
-    def _ask_stacks(self, request: str, ranks: frozenset[int] | None, native: bool) -> int:
-        count = self.dumps.ask(request, self._asked(ranks), native=native)
-        return count + (
-            self.hub.ask_stacks(request, ranks, "native" if native else "")
-            if self.hub is not None
-            else 0
-        )
+    def _ask_stacks(self, request: str, ranks: frozenset[int] | None, how: str) -> int:
+        count = self.dumps.ask(request, self._asked(ranks), how=how)
+        return count + (self.hub.ask_stacks(request, ranks, how) if self.hub is not None else 0)
 
     def _is_ours(self, arguments: tuple[str, ...]) -> bool:
         watched = self._ranks.watched.get(number(arguments[1]) or 0) if len(arguments) > 1 else None
@@ -282,7 +293,7 @@ class RelayRequests:
         self._turns.note(
             [one.hello.rank for one in watched if one.hello.rank is not None], time.monotonic()
         )
-        self.dumps.ask(request, watched, native=how == "native", automatic=how == "auto")
+        self.dumps.ask(request, watched, how=how, automatic=how == "auto")
         for pid in pids.difference(one.hello.pid for one in watched):
             self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
 

@@ -132,7 +132,7 @@ ACTIONS = (
         "f9,s",
         "F9 s",
         "signal",
-        "send a signal to these ranks; asks before it does",
+        "stacks by signal, or another signal, to these ranks; asks before it does",
         "signals",
         _PICKED,
     ),

@@ -152,8 +152,8 @@ class AskedStacks:
         """Note the ranks that `ask` will ask."""
         self.ranks, self._refusal, self._before = ranks, None, self.session.newest.dump
 
-    async def ask(self) -> None:
-        """Ask those ranks."""
+    async def ask(self, by_signal: bool = False) -> None:
+        """Ask those ranks. `by_signal`: the user has agreed to the dump signal."""
         look = self.session.newest
         if look.snapshot is not None and (
             look.snapshot.ended is not None or not look.snapshot.live
@@ -162,7 +162,7 @@ class AskedStacks:
         elif look.travelled:
             self._refusal = "this is the past: stacks can only be asked for now"
         else:
-            self._refusal = await self.session.source.ask_stacks(self.ranks or ())
+            self._refusal = await self.session.source.ask_stacks(self.ranks or (), by_signal)
 
     def change_view(self) -> None:
         """Switch between classes and the tree."""

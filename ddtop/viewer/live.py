@@ -23,7 +23,7 @@ from ddtop.viewer.requests import REPLY_S, Requests, signal_command
 from ddtop.viewer.routes.relay import GoneError, Link, NoContactError, Route, route_to
 from ddtop.viewer.source import Look
 from ddtop.wire.hosts import LEAF
-from ddtop.wire.records import Command, Reply
+from ddtop.wire.records import BY_SIGNAL, Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
 NOT_HEARD = "the relay is not heard, trying again"
@@ -140,14 +140,15 @@ class LiveSource:
         self._at, self._past = at_unix_ns, self._past if at_unix_ns is not None else None
         self._engine.travel(at_unix_ns)
 
-    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         """Ask the relay for the stacks of these ranks (empty: all)."""
         link, deaf = self._link, self._why_no_request()
         if link is None or deaf:
             return f"no stacks can be asked for: {deaf}"
         if self._at is not None:
             return f"no stacks can be asked for: {PAST}"
-        command = self._asking.stacks(ranks, self._follower.now_unix_ns(), time.monotonic())
+        how = BY_SIGNAL if by_signal else ""
+        command = self._asking.stacks(ranks, self._follower.now_unix_ns(), time.monotonic(), how)
         await link.send(request(command))
         return None
 

@@ -190,9 +190,9 @@ class ReplaySource:
         """Show that moment; None: the last one."""
         self._at = at_unix_ns
 
-    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         """A recording cannot answer."""
-        del ranks
+        del ranks, by_signal
         return (
             f"{RECORDING}: it shows the stacks that were taken then; nobody can be asked for others"
         )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddtop.viewer.source import Dump
-from ddtop.wire.records import Command, Reply, Stacks
+from ddtop.wire.records import NATIVE, Command, Reply, Stacks
 from ddtop.words.ranks import rank_list
 from ddtop.words.units import plural
 
@@ -44,13 +44,16 @@ class Requests:
         self._signals: list[Reply] = []
 
     def stacks(
-        self, ranks: Sequence[int], now_unix_ns: int, now_mono_s: float, native: bool = False
+        self, ranks: Sequence[int], now_unix_ns: int, now_mono_s: float, how: str = ""
     ) -> Command:
-        """The command that asks for the stacks of these ranks (empty: all)."""
+        """The command that asks for the stacks of these ranks (empty: all).
+
+        `how`: NATIVE, BY_SIGNAL, or empty.
+        """
         request = uuid.uuid4().hex[:12]
-        seconds = NATIVE_ANSWERS_S if native else ANSWERS_S
+        seconds = NATIVE_ANSWERS_S if how == NATIVE else ANSWERS_S
         self._open = _Open(Dump(request, now_unix_ns), seconds, now_mono_s, set())
-        return Command("stacks", arguments=(request, rank_list(ranks), "native" if native else ""))
+        return Command("stacks", arguments=(request, rank_list(ranks), how))
 
     def take(self, answer: Reply | Stacks, now_mono_s: float) -> None:
         """Take in one answer of the relay or of a process."""

@@ -85,9 +85,9 @@ class Source(Protocol):
         """Let `look` show that moment instead of now (the last one of a journal); None: back to
         now."""
 
-    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         """Ask for the stacks of these ranks (empty: all). They come with `look`; a sentence if they
-        cannot be asked for."""
+        cannot be asked for. `by_signal`: those that cannot run Python may get the dump signal."""
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Send a signal to a rank; returns a sentence with the result."""

@@ -490,11 +490,11 @@ class Mute(msgspec.Struct, frozen=True, array_like=True):
 class Order(Record, frozen=True, array_like=True):
     """What a viewer or the relay had done to ranks; sent by the relay that did it.
 
-    `what`: stacks, native, signal or mute. `ranks`: "0,3-5", empty for all. `by`: who, one text
-    each: the role of the key, what that ddtop says about itself, and its address. `text`: the
-    result. `ok` False: it was refused. `mutes`: all that this relay has been told to mute, None
-    where nobody has told it any; each order has them, because a viewer that joins gets the last
-    one.
+    `what`: stacks, native, stacks-by-signal, signal or mute. `ranks`: "0,3-5", empty for all. `by`:
+    who, one text each: the role of the key, what that ddtop says about itself, and its address.
+    `text`: the result. `ok` False: it was refused. `mutes`: all that this relay has been told to
+    mute, None where nobody has told it any; each order has them, because a viewer that joins gets
+    the last one.
     """
 
     what: str
@@ -505,13 +505,17 @@ class Order(Record, frozen=True, array_like=True):
     mutes: tuple[Mute, ...] | None = None
 
 
+NATIVE, BY_SIGNAL = "native", "signal"
+"""How stacks may be taken besides by the agent: with py-spy, or by the dump signal."""
+
+
 class Command(Record, frozen=True, array_like=True):
     """A request: a viewer's to the relay, or a relay's to its agents.
 
     A viewer sends `join`, `ping`, `stacks`, `signal` and `mute`; a relay sends `alive`, `dump` and
     `arrivals`. `history_s`: how many seconds of history a joining viewer wants. `arguments`: of
-    `stacks` the name of the request, the ranks ("0,3-5", empty for all) and "native" where py-spy
-    is wanted; of `signal` the rank, the pid and the number of the signal; of `mute` the kind, the
+    `stacks` the name of the request, the ranks ("0,3-5", empty for all) and NATIVE, BY_SIGNAL or
+    neither; of `signal` the rank, the pid and the number of the signal; of `mute` the kind, the
     ranks, for how many seconds (0 ends it) and the reason; of `dump` the name of the request and
     "auto" where nobody asked; of `arrivals` the name of the request; of `alive` what the relay
     cannot do. `pid`: the relay's own. In a viewer's order `instance` and `pid` say who gives it, in

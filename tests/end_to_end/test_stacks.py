@@ -53,7 +53,7 @@ def test_a_rank_that_holds_the_gil_is_read_by_signal_and_the_others_by_their_age
     started = start(world, "gil", ranks=3)
     world.until(lambda: world.status()[1]["state"] == "silent", 20, "a silent rank")
 
-    code, found = stacks(world)
+    code, found = stacks(world, "--signal")
 
     assert (code, found["unanswered"]) == (0, [])
     assert main_of(found, 1)["method"] == "signal"
@@ -96,7 +96,7 @@ def test_a_rank_in_interpreter_exit_gets_no_signal(world):
     started = start(world, "leaves")
     world.until(lambda: world.status()[1]["state"] in ("silent", "exited"), 20, "a silent rank")
 
-    _, found = stacks(world)
+    _, found = stacks(world, "--signal")
 
     answered = [one for one in found["groups"] if 1 in one["ranks"]]
     if answered:
@@ -129,7 +129,7 @@ def test_the_programs_own_handlers_work_before_and_after_a_dump(world):
         world.until(
             lambda times=times: seen() == (times, times, times), 20, "answers to three signals"
         )
-        assert stacks(world)[0] == 0
+        assert stacks(world, "--signal")[0] == 0
 
 
 @pytest.mark.smoke
@@ -170,7 +170,7 @@ def test_a_signal_that_makes_no_sense_is_refused(world, words):
 def test_the_last_stacks_can_be_read_after_the_job_has_ended(world):
     started = start(world, "gil")
     world.until(lambda: world.status()[1]["state"] == "silent", 20, "a silent rank")
-    stacks(world)
+    stacks(world, "--signal")
     for one in started:
         one.kill()
     world.until(lambda: world.diagnose()["ended"], 20, "the end")

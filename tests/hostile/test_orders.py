@@ -158,9 +158,10 @@ def test_a_flood_of_requests_asks_the_rank_once_in_two_seconds(scene):
     scene.serves()
 
 
-def test_native_stacks_are_not_for_a_viewer_that_may_only_look(scene):
-    """py-spy stops the process while it reads."""
-    reply = scene.reply(scene.joined(), Command("stacks", arguments=("n1", "0", "native")))
+@pytest.mark.parametrize("how", ["native", "signal"])
+def test_stacks_that_may_disturb_are_not_for_a_viewer_that_may_only_look(scene, how):
+    """py-spy stops the process while it reads, and a signal may end a call in C."""
+    reply = scene.reply(scene.joined(), Command("stacks", arguments=("n1", "0", how)))
 
     assert (reply.ok, "read-only" in reply.text) == (False, True)
 
@@ -174,6 +175,16 @@ def test_native_stacks_are_taken_once_in_half_a_minute(scene):
 
     assert (first.ok, second.ok) == (True, False)
     assert "again in" in second.text
+
+
+def test_stacks_by_signal_are_told_to_all_with_who_asked(scene):
+    controller = scene.joined(controller=True)
+    reply = scene.reply(controller, Command("stacks", arguments=("s1", "0", "signal")))
+    told = scene.hears(
+        lambda record: isinstance(record, Order) and record.what == "stacks-by-signal"
+    )
+
+    assert (reply.ok, told.ranks, "controller" in told.by[0]) == (True, "0", True)
 
 
 def test_each_order_is_told_to_all_with_who_gave_it(scene):

@@ -77,13 +77,14 @@ def test_only_the_ranks_that_were_named_are_asked(stage):
 
 
 def test_a_rank_without_dump_signal_whose_agent_is_silent_is_answered_for_with_the_reason(stage):
-    """Its agent never answers. Then the relay tries the signal, which this process does not handle,
-    and then py-spy, if that is installed.
+    """Its agent never answers. Then the relay tries the signal, if a controller has asked for it,
+    which this process does not handle, and then py-spy, if that is installed.
     """
     stage.rank(0, dump_off="switched off by DDTOP_SIGNAL")
-    viewer = stage.viewer()
+    viewer = stage.viewer(controller=True)
+    order(viewer, "join")
     stage.heard(viewer, sees_ranks)
-    order(viewer, "stacks", "q1", "0", "")
+    order(viewer, "stacks", "q1", "0", "signal")
 
     found = stage.heard(viewer, is_stacks)[-1]
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from ddtop.wire.records import BY_SIGNAL
 from tests.relay.dumps import ranks as ranks_room
 from tests.relay.dumps.ranks import Ranks
 
@@ -107,7 +108,7 @@ def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_
 
 
 def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
-    """The same program, with a look that a person requests.
+    """The same program, with stacks by signal, which a person requests.
 
     It shows that the test above can count an interrupted call.
     """
@@ -118,7 +119,7 @@ def test_the_counts_see_what_a_signal_does(monkeypatch, tmp_path):
         one = ranks.start("count", words=("held", str(LONG_CALL_MS), str(over)))
         # One signal may come between two calls; of several signals at least one meets a call.
         for number in range(4):
-            ranks.dumps.ask(f"person {number}", [one])
+            ranks.dumps.ask(f"person {number}", [one], how=BY_SIGNAL)
             found = ranks.finish()[-1]
         over.touch()
         told = json.loads(ranks.started[0].stdout.readline())

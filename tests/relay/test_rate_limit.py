@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ddtop.relay.dumps.journal_share import JournalShare
 from ddtop.relay.rate_limit import EVERY_S, NATIVE_EVERY_S, Asked, Turns
+from ddtop.wire.records import BY_SIGNAL
 
 
 def asked(viewer, name, *ranks):
@@ -95,6 +96,21 @@ def test_native_stacks_are_taken_once_in_half_a_minute():
     assert turns.native_wait_s(frozenset({2}), 101.0) == 0.0
     assert turns.native_wait_s(None, 110.0) == 101.0 + NATIVE_EVERY_S - 110.0
     assert turns.native_wait_s(frozenset({1}), 130.0) == 0.0
+
+
+def test_a_request_by_signal_waits_for_its_turn_and_takes_no_other_along():
+    """Who has asked without it must not have ranks signalled."""
+    turns = Turns()
+    turns.ask(Asked(b"a", "plain", None, "a"), 100.0)
+    turns.ask(Asked(b"b", "forced", frozenset({1}), "b", BY_SIGNAL), 100.0)
+    taken = [turns.take(100.0), turns.take(100.0)]
+
+    assert [(one.first.name, one.first.how, one.ranks) for one in taken] == [
+        ("plain", "", None),
+        ("forced", BY_SIGNAL, frozenset({1})),
+    ]
+    turns.ask(Asked(b"b", "again", frozenset({1}), "b", BY_SIGNAL), 100.5)
+    assert (turns.take(100.5), turns.due) == (None, 100.0 + EVERY_S)
 
 
 def test_stacks_leave_most_of_the_recording_to_everything_else():

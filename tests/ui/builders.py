@@ -418,6 +418,7 @@ class FakeSource:
     shown: Look
     intervals: list[float] = field(default_factory=list)
     asked: list[tuple[int, ...]] = field(default_factory=list)
+    asked_by_signal: list[bool] = field(default_factory=list)
     signals: list[tuple[int, int]] = field(default_factory=list)
     refuses: str | None = None
 
@@ -430,10 +431,11 @@ class FakeSource:
     def set_interval(self, seconds: float) -> None:
         self.intervals.append(seconds)
 
-    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         if self.refuses is not None:
             return self.refuses
         self.asked.append(ranks)
+        self.asked_by_signal.append(by_signal)
         self.shown = replace(self.shown, dump=Dump(f"r{len(self.asked)}", self.now_unix_ns()))
         return None
 

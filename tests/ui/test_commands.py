@@ -216,7 +216,7 @@ async def test_a_signal_is_picked_with_the_mouse_and_sent_by_its_key_only():
         await pilot.click("KeyBar", offset=(12, 0))
         await pilot.pause()
 
-        assert asked == "send SIGHUP to rank 5?"
+        assert asked == "send SIGINT to rank 5?"
         assert len(source.signals) == 1
 
 

@@ -12,6 +12,7 @@ from ddtop.present.signals import SIGNALS
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.signals import SignalsScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.wire.records import Exit
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, live
@@ -41,7 +42,7 @@ async def sent(app, pilot):
 async def test_a_signal_is_chosen_confirmed_and_sent():
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
-        await pilot.press("f9", "down", "down", "up", "enter")
+        await pilot.press("f9", "down", "down", "down", "up", "enter")
         question = screen_text(app)
         assert source.signals == []
         await pilot.press("y")
@@ -58,7 +59,7 @@ async def test_a_signal_is_chosen_confirmed_and_sent():
 async def test_every_other_key_is_a_no(key):
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
-        await pilot.press("f9", "enter", key, "y")
+        await pilot.press("f9", "down", "enter", key, "y")
         await pilot.pause()
 
         assert source.signals == []
@@ -69,10 +70,49 @@ async def test_every_other_key_is_a_no(key):
 async def test_what_is_typed_faster_than_the_screen_is_drawn_is_understood():
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
-        await pilot.press("f9", "down", "enter", "n", "enter", "y")
+        await pilot.press("f9", "down", "down", "enter", "n", "enter", "y")
         await sent(app, pilot)
 
         assert source.signals == [(5, signal.SIGINT)]
+
+
+async def test_stacks_by_signal_are_the_first_choice_and_the_question_says_what_they_disturb():
+    source = live(HANG, VERDICT)
+    async with watching(source) as (app, pilot):
+        await pilot.press("f9", "enter")
+        question = screen_text(app)
+        assert source.asked == []
+        await pilot.press("y")
+        await pilot.pause()
+
+        assert question[2] == "take the stacks of rank 5 by signal?"
+        assert "returns early" in " ".join(question)
+        assert (source.asked, source.asked_by_signal, source.signals) == ([(5,)], [True], [])
+        assert isinstance(app.screen, StacksScreen)
+        # Asked again, without the question, the rank gets no signal.
+        await pilot.press("d")
+        await pilot.pause()
+        assert source.asked_by_signal == [True, False]
+        await pilot.press("escape")
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_no_to_stacks_by_signal_asks_nobody():
+    source = live(HANG, VERDICT)
+    async with watching(source) as (_, pilot):
+        await pilot.press("f9", "enter", "n", "escape")
+
+        assert (source.asked, source.signals) == ([], [])
+
+
+async def test_the_palette_finds_stacks_by_signal():
+    source = live(HANG, VERDICT)
+    async with watching(source) as (app, pilot):
+        await pilot.press("ctrl+p", *"stacks", "space", *"by", "space", *"signal", "enter")
+        await pilot.pause()
+
+        assert isinstance(app.screen, SignalsScreen)
+        assert "stacks" in next(line for line in screen_text(app) if "by signal" in line)
 
 
 async def test_escape_leaves_the_menu_without_sending():
@@ -88,7 +128,7 @@ async def test_escape_leaves_the_menu_without_sending():
 async def test_all_tagged_ranks_get_it_and_the_result_is_one_sentence():
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
-        await pilot.press("space", "space", "f9", "enter", "y")
+        await pilot.press("space", "space", "f9", "down", "enter", "y")
         await sent(app, pilot)
 
         assert source.signals == [(0, signal.SIGTERM), (5, signal.SIGTERM)]
@@ -99,7 +139,7 @@ async def test_a_refusal_of_the_relay_is_shown():
     source = live(HANG, VERDICT)
     source.refuses = "no signal was sent: rank 5 with pid 4805 is not running here (any more)"
     async with watching(source) as (app, pilot):
-        await pilot.press("f9", "enter", "y")
+        await pilot.press("f9", "down", "enter", "y")
         await sent(app, pilot)
 
         assert (
@@ -140,7 +180,7 @@ async def test_a_rank_that_became_another_process_while_the_question_stood_gets_
     """
     source = live(HANG, VERDICT)
     async with watching(source) as (app, pilot):
-        await pilot.press("f9", "enter")
+        await pilot.press("f9", "down", "enter")
         hello = builders.hello(5)
         other = replace(
             HANG.ranks[5],
@@ -176,6 +216,10 @@ def app_of():
     return DdtopApp(live(HANG, VERDICT), JOB, clock=lambda: NOW, glyphs=UNICODE)
 
 
-@pytest.mark.parametrize("keys", [["f9"], ["f9", "down", "enter"]], ids=["menu", "question"])
+@pytest.mark.parametrize(
+    "keys",
+    [["f9"], ["f9", "enter"], ["f9", "down", "down", "enter"]],
+    ids=["menu", "stacks", "question"],
+)
 def test_picture(snap_compare, keys):
     assert snap_compare(app_of(), terminal_size=(80, 24), press=keys)

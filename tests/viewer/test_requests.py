@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ddtop.viewer.requests import ANSWERS_S, NATIVE_ANSWERS_S, REPLY_S, Requests, signal_command
-from ddtop.wire.records import Reply, Stacks
+from ddtop.wire.records import BY_SIGNAL, NATIVE, Reply, Stacks
 
 ASKED_NS = 5_000
 
 
-def asked(ranks=(), native=False):
+def asked(ranks=(), how=""):
     asking = Requests()
-    command = asking.stacks(ranks, ASKED_NS, 0.0, native)
+    command = asking.stacks(ranks, ASKED_NS, 0.0, how)
     return asking, command.arguments[0]
 
 
@@ -19,11 +19,15 @@ def answer(request, rank, **more):
 
 
 def test_the_command_names_the_request_the_ranks_and_the_way():
-    first, second = (
-        Requests().stacks((0, 3, 4, 5), 0, 0.0, native).arguments for native in (False, True)
+    first, second, third = (
+        Requests().stacks((0, 3, 4, 5), 0, 0.0, how).arguments for how in ("", NATIVE, BY_SIGNAL)
     )
 
-    assert (first[1:], second[1:]) == (("0,3-5", ""), ("0,3-5", "native"))
+    assert (first[1:], second[1:], third[1:]) == (
+        ("0,3-5", ""),
+        ("0,3-5", "native"),
+        ("0,3-5", "signal"),
+    )
     assert first[0] != second[0]
     assert Requests().stacks((), 0, 0.0).arguments[1] == ""
 
@@ -94,7 +98,7 @@ def test_what_does_not_come_is_given_up_some_seconds_after_the_last_that_came():
 
 
 def test_py_spy_is_given_more_time():
-    asking, request = asked(native=True)
+    asking, request = asked(how=NATIVE)
     asking.take(Reply("stacks", text=request, count=1), 0.0)
 
     assert asking.dump(NATIVE_ANSWERS_S).refused is None

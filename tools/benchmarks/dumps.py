@@ -14,7 +14,7 @@ from ddtop.model.stacks.merge import merge
 from ddtop.relay.rate_limit import EVERY_S
 from ddtop.viewer.follower import request
 from ddtop.wire import frames
-from ddtop.wire.records import Command, Reply, Stacks
+from ddtop.wire.records import BY_SIGNAL, Command, Reply, Stacks
 from tools.benchmarks.stage import HERE, Stage, StageError
 from tools.benchmarks.table import Row, limited
 
@@ -94,7 +94,7 @@ class _Viewer:
     """A viewer that asks for stacks and waits for all of them."""
 
     def __init__(self, entry: registry.JobEntry) -> None:
-        self._link = ViewerLink(entry.address, entry.port, registry.secret())
+        self._link = ViewerLink(entry.address, entry.port, registry.secret(), controller=True)
         self._link.send(request(Command("join")))
         self._asked = 0
         for data in self._link.receive(GIVE_UP_S):
@@ -103,11 +103,11 @@ class _Viewer:
                 return
         raise StageError("the relay does not answer")
 
-    def ask(self) -> list[Stacks]:
-        """The answers of all ranks."""
+    def ask(self, how: str = "") -> list[Stacks]:
+        """The answers of all ranks. `how`: BY_SIGNAL or empty."""
         self._asked += 1
         name, expected, found = f"bench-{self._asked}", None, []
-        self._link.send(request(Command("stacks", arguments=(name, "", ""))))
+        self._link.send(request(Command("stacks", arguments=(name, "", how))))
         for data in self._link.receive(GIVE_UP_S):
             record = frames.open_record(frames.open_envelope(data))
             if isinstance(record, Reply) and record.name == "stacks":
@@ -145,7 +145,7 @@ def _latency(
         took = []
         for _ in range(times):
             began = time.monotonic()
-            answers = viewer.ask()
+            answers = viewer.ask(BY_SIGNAL if "signal" in methods else "")
             merge(answers)
             took.append(time.monotonic() - began)
             if {one.method for one in answers} != methods:

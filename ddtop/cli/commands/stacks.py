@@ -46,12 +46,12 @@ PATIENCE_S = 1.0
 class Wanted:
     """The command's options.
 
-    `ranks`: empty for all. `last`: print the last stacks and ask nobody. `source`: with the lines
-    of source around each frame.
+    `ranks`: empty for all. `how`: NATIVE, BY_SIGNAL or empty. `last`: print the last stacks and ask
+    nobody. `source`: with the lines of source around each frame.
     """
 
     ranks: tuple[int, ...] = ()
-    native: bool = False
+    how: str = ""
     as_json: bool = False
     tree: bool = False
     threads: bool = False
@@ -70,6 +70,12 @@ class Wanted:
     is_flag=True,
     help="With C and C++ frames, through py-spy; each process stops for a moment.",
 )
+@click.option(
+    "--signal",
+    "by_signal",
+    is_flag=True,
+    help="By signal where C code holds the GIL; a call in C such as sleep may return early there.",
+)
 @click.option("--tree", is_flag=True, help="Every frame once, with the ranks whose stacks have it.")
 @click.option("--threads", is_flag=True, help="All frames of the other threads too.")
 @click.option("--frames", is_flag=True, help="All frames of libraries and frameworks too.")
@@ -87,6 +93,7 @@ def command(
     as_json: bool,
     ranks: str | None,
     native: bool,
+    by_signal: bool,
     tree: bool,
     threads: bool,
     frames: bool,
@@ -102,6 +109,8 @@ def command(
     Exit code 1: a rank did not answer, 3: no contact, 4: the relay is not heard.
     """
     only_one_route(pids, host, hub)
+    if by_signal and (native or last or pids is not None):
+        raise CommandError("ddtop: --signal goes with none of --native, --last and --pid", USAGE)
     if pids is not None:
         if job is not None or ranks is not None:
             raise CommandError(
@@ -114,6 +123,7 @@ def command(
         wait=wait_s > 0,
         json=as_json,
         native=native,
+        signal=by_signal,
         tree=tree,
         threads=threads,
         frames=frames,
@@ -123,9 +133,11 @@ def command(
     only = [f"--rank={ranks}"] if ranks is not None else []
     run_there(host, remote, hub, job, "stacks", *only, *words)
     from ddtop.cli.ranks import parse_ranks
+    from ddtop.wire.records import BY_SIGNAL, NATIVE
 
     numbers = parse_ranks(ranks) if ranks is not None else ()
-    wanted = Wanted(numbers, native, as_json, tree, threads, frames, last, source=not no_source)
+    how = NATIVE if native else BY_SIGNAL if by_signal else ""
+    wanted = Wanted(numbers, how, as_json, tree, threads, frames, last, source=not no_source)
     sys.exit(stacks(job, wait_s, wanted, hub))
 
 
@@ -168,9 +180,9 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
     from ddtop.present.stacks.dump_sets import answers
     from ddtop.viewer.follower import join, request
 
-    # py-spy stops a process for native frames, so only users who may act on the job may ask for
-    # them.
-    follower, link = join(entry, controller=wanted.native)
+    # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
+    # for them.
+    follower, link = join(entry, controller=bool(wanted.how))
     try:
         follower.look(follower.now_unix_ns() - JUDGED_NS)
         snapshot, verdict = follower.look()
@@ -179,9 +191,7 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
             return _last(snapshot, verdict, wanted)
         asked_unix_ns, asked_mono_s = follower.now_unix_ns(), time.monotonic()
         link.send(
-            request(
-                follower.asking.stacks(wanted.ranks, asked_unix_ns, asked_mono_s, wanted.native)
-            )
+            request(follower.asking.stacks(wanted.ranks, asked_unix_ns, asked_mono_s, wanted.how))
         )
         _wait(follower, link)
         _wait_for_workers(follower, link, wanted.ranks)

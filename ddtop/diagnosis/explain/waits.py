@@ -122,6 +122,7 @@ PAGES = (
             ),
         ),
         steps=(
+            "See its Python frames, by a signal:\nddtop stacks JOB --rank R --signal",
             "See its C frames:\nddtop stacks JOB --rank R --native",
             (
                 "If it waits for the GIL itself, another thread of the rank holds it; the same"

@@ -2,13 +2,14 @@
 blocking the relay.
 
 The agent is asked first: it reads the stacks with the GIL, which does not disturb the rank. If it
-is silent or does not answer, the next step depends on who asked. For a user, the dump signal makes
-faulthandler write the stacks; py-spy comes last, because it stops the process while it reads. When
-no person has asked, the relay does not disturb the job: it sends no signal, and py-spy only reads
-memory (`--nonblocking`).
+is silent or does not answer, the next step depends on who asked for what. For a person who asks for
+stacks by signal, the dump signal makes faulthandler write them; the agent of a silent rank is not
+waited for. py-spy comes last, because it stops the process while it reads. When no person has
+asked, the relay does not disturb the job: py-spy only reads memory (`--nonblocking`).
 
 Children of a rank that make no progress (DataLoader workers) are asked after it, one after the
-other. Forked ones get the same signal, because they share the rank's file; py-spy reads the others.
+other. Forked ones share the rank's file, so they get the same signal if a person has asked for it;
+py-spy reads the others.
 When no person has asked, the relay reads only the worker that must deliver the next batch. Each
 rank ends with exactly one `Stacks` record. If there are no stacks, the record says why.
 """
@@ -28,7 +29,7 @@ from ddtop.relay.dumps import faulthandler_text, gil_wait, signal
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched
-from ddtop.wire.records import Hello, Stacks
+from ddtop.wire.records import BY_SIGNAL, NATIVE, Hello, Stacks
 from ddtop.wire.stacks import ThreadStack
 
 AGENT_S = 2.0
@@ -43,7 +44,10 @@ PY_SPY_S = 15.0
 PY_SPY_AT_ONCE = 2
 POLL_S = 0.02
 WORKERS_MAX = 16
-NO_SIGNAL = "its agent is silent, and a signal is sent only for a person who asks (ddtop stacks)"
+NO_SIGNAL = (
+    "its agent does not answer, and a signal is sent only for a person who asks for one"
+    " (F9, or ddtop stacks --signal)"
+)
 
 WAITING, AGENT, LOOK, SIGNAL, PY_SPY, DONE = (
     "waiting",
@@ -69,19 +73,19 @@ class _Target:
     """One rank that is asked. `step` is the current method, `since` its start (monotonic s).
 
     `requests`: the requests that still wait for an answer; several viewers may have asked at the
-    same time. `gently`: the running py-spy was started without the request of a person. `threads`:
-    its threads at the first look.
+    same time. `how`: NATIVE, BY_SIGNAL or neither. `asked_more`: somebody has asked for more since
+    py-spy was started. `threads`: its threads at the first look.
     """
 
     watched: Watched
     requests: list[str]
     automatic: bool
-    native: bool
+    how: str
     step: str = WAITING
     since: float = 0.0
     size: int = -1
     spy: PySpy | None = None
-    gently: bool = False
+    asked_more: bool = False
     why: list[str] = field(default_factory=list)
     children: deque[_Child] = field(default_factory=deque)
     child_pidfd: int | None = None
@@ -111,7 +115,7 @@ class Dumps:
         request: str,
         watched: Iterable[Watched],
         *,
-        native: bool = False,
+        how: str = "",
         automatic: bool = False,
     ) -> int:
         """Begin to ask these ranks. Returns the number of `Stacks` records that the request will
@@ -124,22 +128,25 @@ class Dumps:
             count += 1
             known = self._targets.get(one.hello.pid)
             if known is not None and known.step != DONE:
-                self._join(known, request)
+                self._join(known, request, how, automatic)
                 continue
             if known is not None:
                 self._leave_child(known)
-            target = _Target(one, [request], automatic, native, first_request=request)
+            target = _Target(one, [request], automatic, how, first_request=request)
             target.children.extend(_workers(one, automatic))
             self._targets[one.hello.pid] = target
             self._begin(target)
         return count
 
-    def _join(self, target: _Target, request: str) -> None:
+    def _join(self, target: _Target, request: str, how: str, automatic: bool) -> None:
         target.requests.append(request)
-        # Now a person has asked: an automatic request may now use all methods.
-        target.automatic = False
+        by_signal = how == BY_SIGNAL != target.how
+        target.asked_more |= by_signal or (target.automatic and not automatic)
+        target.automatic &= automatic
+        if by_signal:
+            target.how = how
         if target.step == AGENT:
-            self._ask_agent(target.watched.hello.pid, request, False)
+            self._ask_agent(target.watched.hello.pid, request, automatic)
 
     def on_agent_answer(self, pid: int, request: str) -> None:
         """This rank's agent has sent its stacks (they are forwarded as they are)."""
@@ -184,7 +191,7 @@ class Dumps:
         state = _state(hello.pid)
         if state is None:
             self._unanswered(target, "gone")
-        elif target.native:
+        elif target.how == NATIVE:
             self._enter(target, PY_SPY)
         elif state in "Tt":
             target.why.append("stopped: it cannot run a handler (kill -CONT lets it go on)")
@@ -218,7 +225,7 @@ class Dumps:
     def _signal(self, target: _Target) -> None:
         """Begin to look at its threads. The signal follows if they show that no Python runs."""
         hello = target.watched.hello
-        why = NO_SIGNAL if target.automatic else None
+        why = NO_SIGNAL if target.how != BY_SIGNAL else None
         why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
         if why is not None:
             target.why.append(why)
@@ -260,7 +267,7 @@ class Dumps:
         return faulthandler_text.parse(data)
 
     def _try_py_spy(self, target: _Target) -> None:
-        if target.native:
+        if target.how == NATIVE:
             self._unanswered(target, "; ".join(target.why))
         else:
             self._enter(target, PY_SPY)
@@ -274,14 +281,14 @@ class Dumps:
             return
         if not isinstance(found, str):
             self._answered(target, "py-spy", found, note)
-        elif target.gently and not target.automatic:
-            # Meanwhile a person has asked, so more methods are allowed.
+        elif target.asked_more:
+            # More methods are allowed now.
             target.why.clear()
             self._begin(target)
-        elif target.native:
+        elif target.how == NATIVE:
             # The agent's stacks, without native frames, are better than none. The record has the
             # reason.
-            target.native = False
+            target.how = ""
             target.why.append(found)
             self._begin(target)
         else:
@@ -296,8 +303,8 @@ class Dumps:
         if sum(1 for one in self._targets.values() if one.spy is not None) >= PY_SPY_AT_ONCE:
             return
         gently = target.automatic or (_state(pid) or "T") in "Tt"
-        target.spy = PySpy(pid, native=target.native and not gently, nonblocking=gently)
-        target.gently, target.since = target.automatic, time.monotonic()
+        target.spy = PySpy(pid, native=target.how == NATIVE and not gently, nonblocking=gently)
+        target.asked_more, target.since = False, time.monotonic()
 
     def _spied(
         self, target: _Target, age: float
@@ -366,7 +373,7 @@ class Dumps:
         is_idle = child.seen is not None and child.seen == _effort(child.pid)
         if is_idle and registry.start_ticks(child.pid) == child.start_ticks:
             target.child = child
-            if not target.automatic:
+            if target.how == BY_SIGNAL:
                 self._signal_child(target, child)
             # By now the others have been idle long enough.
             self._enter(target, DONE)

@@ -5,10 +5,11 @@ can crash the process: one run in two did, with a second thread in a loop. So th
 processes in which no Python can run: the agent is silent, and the threads show that C code holds
 the GIL (`gil_wait`), so no frame changes. A forked child is asked only while all its threads sleep.
 
-The default action of the signal is to kill. So four things are checked right before: it is the same
-process; it catches the signal; the file of faulthandler is still open under the number that the
-rank reported (a program that closes descriptors would otherwise get our text in a file of its own);
-and the interpreter is not exiting, because it removes the handler then.
+The default action of the signal is to kill. So five things are checked right before: it is the same
+process; it catches the signal; it does not wait for signals itself (`sigwait` would return ours);
+the file of faulthandler is still open under the number that the rank reported (a program that
+closes descriptors would otherwise get our text in a file of its own); and the interpreter is not
+exiting, because it removes the handler then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from ddtop import private, registry
 from ddtop.policy import Policy
+from ddtop.procfs import wchan
 from ddtop.relay.processes import sample
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
@@ -56,6 +58,9 @@ def why_not(hello: Hello, pid: int, start_ticks: int, policy: Policy) -> str | N
     masks = _masks(pid)
     if masks is None or registry.start_ticks(pid) != start_ticks:
         return "gone"
+    # While it waits for signals, the kernel shows those as not blocked.
+    if "sigtimedwait" in (wchan(pid) or ""):
+        return "waits for signals itself"
     return _why_not_handled(masks, number) or _closed(pid, hello.dump_fd, path)
 
 

@@ -1,4 +1,5 @@
-"""Sends a signal to ranks: a menu, then a question, and nothing is sent before the answer."""
+"""Sends a signal to ranks, or takes their stacks by signal: a menu, then a question, and nothing is
+sent before the answer."""
 
 from __future__ import annotations
 
@@ -9,9 +10,17 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.model.state.facts import RankFacts
-from ddtop.present.signals import SIGNALS, menu_lines, question_lines, reachable, why_no_signals
+from ddtop.present.signals import (
+    SIGNALS,
+    STACKS,
+    menu_lines,
+    question_lines,
+    reachable,
+    why_no_signals,
+)
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.screens.page import PageScreen
+from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.key_bar import Key
 
@@ -29,7 +38,7 @@ class SignalsScreen(PageScreen):
         super().__init__(session)
         self.numbers = ranks
         self.cursor = 0
-        self.chosen: tuple[signal.Signals, tuple[RankFacts, ...]] | None = None
+        self.chosen: tuple[signal.Signals | None, tuple[RankFacts, ...]] | None = None
         # The screen itself handles the keys: there is nothing to scroll.
         self.body.can_focus = False
 
@@ -107,12 +116,15 @@ class SignalsScreen(PageScreen):
             self.choose()
             return
         (what, ranks), self.chosen = self.chosen, None
-        if event.key == "y" and self._why_not() is None:
+        if event.key != "y" or self._why_not() is not None:
+            self.show_facts()
+        elif what is STACKS:
+            numbers = tuple(rank.rank for rank in ranks)
+            self.app.switch_screen(StacksScreen(self.session, numbers, by_signal=True))
+        else:
             # Not a worker of this screen: it would end with the screen, before the answer arrives.
             self.app.run_worker(send_to(self.session, ranks, what), name="signal")
             self.dismiss(None)
-        else:
-            self.show_facts()
 
 
 async def send_to(session: Session, ranks: tuple[RankFacts, ...], what: signal.Signals) -> None:

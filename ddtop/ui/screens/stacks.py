@@ -20,7 +20,10 @@ POLL_S = 0.1
 
 class StacksScreen(PageScreen):
     """Asks for the stacks of `ranks` (empty: all) and shows them; None: shows the last ones without
-    asking."""
+    asking.
+
+    `by_signal`: the first request is for stacks by signal, to which the user has agreed.
+    """
 
     topic = actions.STACKS
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,8 +34,11 @@ class StacksScreen(PageScreen):
         ("D", "ask_all", "ask all"),
     ]
 
-    def __init__(self, session: Session, ranks: tuple[int, ...] | None) -> None:
+    def __init__(
+        self, session: Session, ranks: tuple[int, ...] | None, by_signal: bool = False
+    ) -> None:
         super().__init__(session)
+        self._by_signal = by_signal
         self.asked = AskedStacks(session, ranks)
 
     def on_mount(self) -> None:
@@ -40,7 +46,7 @@ class StacksScreen(PageScreen):
         super().on_mount()
         self.set_interval(POLL_S, self._poll)
         if self.asked.ranks is not None:
-            self._ask(self.asked.ranks)
+            self._ask(self.asked.ranks, self._by_signal)
 
     def page_lines(self, width: int) -> list[Line]:
         """The answers so far, and what is missing."""
@@ -57,14 +63,14 @@ class StacksScreen(PageScreen):
             self.show_facts()
             self.asked.looked(time.monotonic() - began)
 
-    def _ask(self, ranks: tuple[int, ...]) -> None:
+    def _ask(self, ranks: tuple[int, ...], by_signal: bool = False) -> None:
         self.asked.asking(ranks)
         self.body.scroll_home(animate=False)
-        self.run_worker(self._answered(), name="ask", exclusive=True)
+        self.run_worker(self._answered(by_signal), name="ask", exclusive=True)
         self.show_facts()
 
-    async def _answered(self) -> None:
-        await self.asked.ask()
+    async def _answered(self, by_signal: bool) -> None:
+        await self.asked.ask(by_signal)
         self.show_facts()
 
     def action_ask_again(self) -> None:

@@ -65,6 +65,7 @@ PY_SPY = "py-spy"
 REFUSED_S = 30.0
 """The pause after a process that could not be read."""
 SNAPSHOT_S = 0.25
+NO_DUMP_SIGNAL = "its ranks were started without DDTOP=1: they have no dump signal"
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 
@@ -172,9 +173,11 @@ class OutsideSource:
     def travel(self, at_unix_ns: int | None) -> None:
         """Does nothing: earlier moments are not kept."""
 
-    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         """A full dump of these ranks (empty: all) and of their known workers; it pauses each for
         milliseconds."""
+        if by_signal:
+            return NO_DUMP_SIGNAL
         if pyspy.find() is None:
             return pyspy.NOT_INSTALLED
         living = [one.target for one in self._ranks.values() if one.exits_order is None]

@@ -20,7 +20,13 @@ from ddtop.link.ssh_pipe import Pipe, PipeError
 from ddtop.model.job import Job
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.stragglers.by_stack import suspects_of
-from ddtop.viewer.routes.outside import EAGER_PLACE_S, JUDGED_BY, OF_LOOKS, OutsideSource
+from ddtop.viewer.routes.outside import (
+    EAGER_PLACE_S,
+    JUDGED_BY,
+    NO_DUMP_SIGNAL,
+    OF_LOOKS,
+    OutsideSource,
+)
 from ddtop.viewer.routes.outside_jobs import OutsideJob, jobs_of
 from ddtop.viewer.routes.outside_processes import of_node, read
 from ddtop.viewer.routes.relay import NoContactError
@@ -124,8 +130,10 @@ class OutsideHosts:
     def travel(self, at_unix_ns: int | None) -> None:
         """Does nothing: earlier moments are not kept."""
 
-    async def ask_stacks(self, ranks: tuple[int, ...]) -> str | None:
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         """The stacks of the last samples; no rank is paused for them."""
+        if by_signal:
+            return NO_DUMP_SIGNAL
         count = len(ranks or self._job.snapshot(time.time_ns()).ranks)
         self._dump = Dump(OF_LOOKS, time.time_ns(), count, count)
         return None

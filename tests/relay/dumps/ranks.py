@@ -19,6 +19,8 @@ from ddtop.relay.processes import sample
 from ddtop.wire.records import Hello, Stacks
 
 DEADLINE_S = 20.0
+IN_KERNEL = {"hold_the_gil": "pipe", "wait_for_signals": "sigtimedwait"}
+"""What some kinds of rank sleep in, once they are as they should be."""
 
 
 RANK = """
@@ -86,6 +88,20 @@ def take_the_signal_away():
 def close_its_files():
     os.closerange(3, 100)
     sleep_in_python()
+
+def reopen_the_number():
+    os.closerange(3, 100)
+    while os.open(os.devnull, os.O_WRONLY) < made.descriptor:
+        pass
+    sleep_in_python()
+
+def wait_for_signals():
+    # All signals are blocked and fetched, by C code that holds the GIL.
+    threading.Thread(target=like_an_agent, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    awaited = ctypes.create_string_buffer(b"\\xff" * 128)
+    say()
+    sys.exit(ctypes.PyDLL(None).sigwait(awaited, ctypes.byref(ctypes.c_int())))
 
 def fork_a_worker():
     child = os.fork()
@@ -159,9 +175,8 @@ class Ranks:
         )
         one = sample.watch(hello, 0 if silent else time.monotonic_ns())
         assert one is not None
-        while (
-            what == "hold_the_gil" and "pipe" not in Path(f"/proc/{process.pid}/wchan").read_text()
-        ):
+        wchan = Path(f"/proc/{process.pid}/wchan")
+        while IN_KERNEL.get(what, "") not in wchan.read_text():
             assert process.poll() is None
         if "child" in told:
             self.children.append(told["child"])

@@ -20,7 +20,7 @@ from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.processes import pyspy
 from ddtop.relay.processes.pyspy import find
 from ddtop.wire.page import OWING_PID_AT
-from ddtop.wire.records import Hello, Stacks
+from ddtop.wire.records import BY_SIGNAL, Hello, Stacks
 from tests.relay.dumps.ranks import DEADLINE_S, Ranks
 
 
@@ -59,7 +59,7 @@ def functions(stacks: Stacks) -> list[str]:
 
 def test_a_rank_that_holds_the_gil_in_c_is_read_by_signal(ranks):
     one = ranks.start("hold_the_gil")
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -85,7 +85,7 @@ def test_an_agent_that_was_heard_is_asked_and_its_answer_ends_the_request(ranks)
 
 def test_an_agent_that_falls_silent_is_followed_by_the_signal(ranks):
     one = ranks.start("hold_the_gil", silent=False)
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -94,8 +94,8 @@ def test_an_agent_that_falls_silent_is_followed_by_the_signal(ranks):
 
 def test_two_viewers_that_ask_at_the_same_time_are_both_answered(ranks):
     one = ranks.start("hold_the_gil")
-    ranks.dumps.ask("first", [one])
-    ranks.dumps.ask("second", [one])
+    ranks.dumps.ask("first", [one], how=BY_SIGNAL)
+    ranks.dumps.ask("second", [one], how=BY_SIGNAL)
 
     assert sorted(found.request for found in ranks.finish()) == ["first", "second"]
 
@@ -121,6 +121,8 @@ def test_a_stopped_rank_gets_no_signal(ranks):
         ("block_the_signal", "blocks signal"),
         ("take_the_signal_away", "does not catch signal"),
         ("close_its_files", "has closed its dump file"),
+        ("reopen_the_number", "has closed its dump file"),
+        ("wait_for_signals", "waits for signals itself"),
         ("agent_ended", "its agent has ended"),
         ("leaves", "in interpreter exit"),
         ("steps_on", "is stuck while Python runs"),
@@ -132,13 +134,44 @@ def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_
     A closed descriptor may belong to a file of the program by now.
     """
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
     assert found.method == ""
     assert why in (found.why or "")
     assert ranks.started[0].poll() is None
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_two_requests_at_once_are_as_gentle_as_each_of_them(ranks, monkeypatch, automatic):
+    """The looks of the hub and of the relay itself met: the second counted as that of a person."""
+    begun = []
+    monkeypatch.setattr(
+        collect, "PySpy", lambda pid, **how: begun.append(how) or PySpyThatFindsNothing(pid)
+    )
+    one = ranks.start("hold_the_gil")
+    ranks.dumps.ask("one", [one], automatic=True)
+    ranks.dumps.ask("two", [one], automatic=automatic)
+
+    found = ranks.finish()
+
+    assert {(stacks.method, stacks.automatic) for stacks in found} == {("", automatic)}
+    assert begun[-1]["nonblocking"] is automatic
+    assert dump_signal.written(one.hello) == b""
+
+
+@pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
+def test_a_request_for_stacks_is_no_request_for_a_signal(ranks, what, no_py_spy):
+    """`d` and `ddtop stacks` may disturb nothing that their user was not told about."""
+    one = ranks.start(what)
+    ranks.dumps.ask("q", [one])
+
+    (found,) = ranks.finish()
+
+    assert (found.method, found.automatic) == ("", False)
+    assert "F9, or ddtop stacks --signal" in (found.why or "")
+    assert dump_signal.written(one.hello) == b""
 
 
 @pytest.mark.parametrize("what", ["hold_the_gil", "spin"])
@@ -178,7 +211,7 @@ def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_ca
     one = ranks.start("hold_the_gil")
     ranks.dumps.ask("auto", [one], automatic=True)
     ranks.dumps.on_time()
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     found = ranks.finish()
 
@@ -191,7 +224,7 @@ def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_ca
 def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks, no_py_spy):
     one = ranks.start("spin_in_c")
     one.cpu_ratio = 0.97
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -209,7 +242,7 @@ def test_a_rank_in_which_python_may_run_gets_no_signal_however_long_its_agent_is
     changed, and one run in two ended with SIGSEGV.
     """
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -222,7 +255,7 @@ def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy)
     """The relay is new. The ranks have not connected to it yet, and are healthy."""
     ranks.agents_answer = False
     one = ranks.start("hold_the_gil", silent=False)
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -239,7 +272,7 @@ def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal
     """
     monkeypatch.setattr(collect, "AGENT_S", 0.3)
     one = ranks.start("sleep_in_python", silent=False)
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -255,7 +288,7 @@ def test_a_forked_child_that_makes_no_progress_is_read_after_its_rank(ranks):
     end = time.monotonic() + DEADLINE_S
     while "pipe" not in Path(f"/proc/{ranks.children[0]}/wchan").read_text():
         assert time.monotonic() < end
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     rank, worker = ranks.finish()
 
@@ -342,7 +375,7 @@ def test_a_forked_worker_that_is_stopped_gets_no_signal(ranks):
     end = time.monotonic() + DEADLINE_S
     while stat_fields(worker)[0] != "T":
         assert time.monotonic() < end
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     methods = {stacks.method for stacks in ranks.finish() if stacks.worker}
 
@@ -375,7 +408,7 @@ def test_a_rank_that_ends_while_it_is_asked_is_said_to_be_gone(ranks):
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 def test_what_no_signal_reaches_is_left_to_py_spy(ranks):
     one = ranks.start("block_the_signal")
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
@@ -417,7 +450,7 @@ def test_a_link_in_the_place_of_the_dump_file_is_not_followed(ranks, tmp_path, n
     path = Path(one.hello.dump_path or "")
     path.unlink()
     path.symlink_to(precious)
-    ranks.dumps.ask("q", [one])
+    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
     (found,) = ranks.finish()
 
