@@ -135,6 +135,8 @@ class Reporter:
         self._tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
         for probe in self._probes.values():
             guard.run(probe.name, probe.close, self._tick)
+        # A signal that the program has just taken stays its own when the interpreter ends.
+        self._rank.dump_file.still_ours()
         self._report()
 
     # -- probes

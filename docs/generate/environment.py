@@ -88,9 +88,9 @@ VARIABLES = (
     Variable(
         "DDTOP_SIGNAL",
         JOB,
-        "off",
-        "The signal that makes a frozen process write its stacks: `on` (SIGRTMIN+5), a number, a"
-        " name, `RTMIN+N`, or `off`.",
+        "on",
+        "The signal that makes a frozen process write its stacks when a person asks for them by"
+        " signal: `on` (SIGRTMIN+5), a number, a name, `RTMIN+N`, or `off`.",
     ),
     Variable(
         "DDTOP_JOURNAL_MIB",

@@ -19,8 +19,9 @@ doctor = importlib.import_module("ddtop.cli.commands.doctor")
 
 
 def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
-    monkeypatch.setenv("DDTOP_SIGNAL", "on")
-    mark, what, text = doctor._dump_signal()
+    for wanted in ("", "on"):
+        monkeypatch.setenv("DDTOP_SIGNAL", wanted)
+        mark, what, text = doctor._dump_signal()
 
     assert (mark, what) == ("ok", "dump signal")
     assert "makes faulthandler write the stacks" in text
@@ -28,7 +29,7 @@ def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
 
 @pytest.mark.parametrize(
     ("wanted", "text"),
-    [("off", "switched off"), ("", "py-spy"), ("KILL", "is no signal that can be used")],
+    [("off", "switched off"), ("0", "py-spy"), ("KILL", "is no signal that can be used")],
 )
 def test_an_impossible_dump_signal_is_a_note(home, monkeypatch, wanted, text):
     monkeypatch.setenv("DDTOP_SIGNAL", wanted)

@@ -73,6 +73,19 @@ def test_it_does_what_it_does_unwatched(world, case):
     assert watched == plain
 
 
+@pytest.mark.parametrize(
+    ("wanted", "more"), [("", 1 << signal.SIGRTMIN + 5 - 1), ("off", 0)], ids=["unset", "off"]
+)
+def test_one_more_signal_is_caught_and_no_other_is_caught_blocked_or_ignored(world, wanted, more):
+    watched, plain = (
+        dict(line.split(":\t") for line in out.splitlines())
+        for _, out, _ in outcome(world, "masks", DDTOP_SIGNAL=wanted)
+    )
+
+    assert int(watched.pop("SigCgt"), 16) ^ int(plain.pop("SigCgt"), 16) == more
+    assert watched == plain
+
+
 def test_the_programs_own_handlers_get_their_signals(world):
     watched, _ = outcome(world, "handlers")
 
@@ -300,7 +313,7 @@ def test_a_killed_rank_leaves_no_page(world):
         "polite", "stays", RANK=0, WORLD_SIZE=1, DDTOP_QUIET=1, DDTOP_LINGER_S=0.2
     )
     world.relay()
-    assert sorted(path.suffix for path in world.pages()) == [".page"]
+    assert sorted(path.suffix for path in world.pages()) == [".page", ".stacks"]
 
     os.kill(process.pid, signal.SIGKILL)
     process.wait()

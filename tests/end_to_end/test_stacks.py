@@ -15,10 +15,7 @@ from ddtop.relay.processes.pyspy import find
 
 def start(world, case, ranks=2):
     """The ranks of one job. Rank 1 is stuck in the requested way."""
-    started = [
-        world.start("standing", case, RANK=rank, WORLD_SIZE=ranks, DDTOP_SIGNAL="on")
-        for rank in range(ranks)
-    ]
+    started = [world.start("standing", case, RANK=rank, WORLD_SIZE=ranks) for rank in range(ranks)]
     world.until(
         lambda: [row["state"] for row in world.status()].count("starting") == ranks, 20, "all ranks"
     )

@@ -101,7 +101,7 @@ class Stage:
         kept |= self._folders() | {"OMP_NUM_THREADS": "1", "DDTOP_LINGER_S": str(LINGER_S)}
         kept |= {"DDTOP_QUIET": "1", "DDTOP_JOB": self.name}
         if watched:
-            kept |= {"DDTOP": "1", "DDTOP_SIGNAL": "on"}
+            kept |= {"DDTOP": "1"}
         return kept | more
 
     def start(

@@ -1,11 +1,11 @@
 """Lets the relay take stacks without the agent: a dump signal, and permission for py-spy.
 
 On that signal, faulthandler writes the stacks to a file of this rank, even while C code holds the
-GIL or the agent is stuck. There is a signal only if the user sets DDTOP_SIGNAL; otherwise every
-signal keeps its usual action. It is a real-time signal that the program does not use, so no handler
-is replaced. The relay reads the file. Before it sends the signal it checks that the process catches
-it and still has the file open. A forked child inherits handler and descriptor, so a DataLoader
-worker can be asked too.
+GIL or the agent is stuck. It is a real-time signal that the program does not use, so no handler is
+replaced; DDTOP_SIGNAL names another one, or none. A program that takes the signal later has it. The
+relay reads the file. Before it sends the signal it checks that the process catches it and still has
+the file open. A forked child inherits handler and descriptor, so a DataLoader worker can be asked
+too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from pathlib import Path
 
 from ddtop import private
 
-_registered: int | None = None
-"""The signal that this process, or the one it was forked from, has given to faulthandler."""
+_registered: tuple[int, int | None] | None = None
+"""The signal that this process, or the one it was forked from, has given to faulthandler, and the
+address of faulthandler's handler."""
 OFFSET = 5
+_IGNORE = int(signal.SIG_IGN)
+_LIBC = ctypes.PyDLL(None)
+"""PyDLL keeps the GIL, so no Python code runs between two calls that belong together."""
+_ACTION = ctypes.c_void_p * 32
+"""More than any libc's struct sigaction, of which the first field is the handler."""
 _PR_SET_PTRACER = 0x59616D61
 _YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class DumpFile:
-    """The file and the signal. Made on the main thread before user code runs.
+    """The file and the signal. Made before user code runs, or when the process becomes a rank.
 
     `off`: why there is none.
     """
@@ -47,25 +53,39 @@ class DumpFile:
         if folder is None:
             self.off = "no folder for its file"
             return
-        if number != _registered and (taken := _in_use(number)):
+        ours = _registered == (number, _action(number)[0])
+        if not ours and (taken := _in_use(number)):
             self.off = taken
             return
         path = folder / name
         try:
             self.descriptor = private.opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            if not ours:
+                # At the end of the interpreter faulthandler restores the action that it found. The
+                # default action would kill a process that gets the signal after that.
+                _LIBC.sigaction(number, _ACTION(_IGNORE), None)
             # chain would drop SA_RESTART: the program's own system calls would see EINTR.
             faulthandler.register(number, file=self.descriptor, all_threads=True, chain=False)
         except (OSError, RuntimeError, ValueError) as error:
             self.off = f"{type(error).__name__}: {error}"
             self._close()
             return
-        _registered = self.signal = number
-        self.path = path
+        self.signal, self.path = number, path
+        _registered = number, _action(number)[0]
 
     def still_ours(self) -> bool:
-        """Whether the signal is still ours and not the program's; cheap enough for every report."""
-        if self.signal is None or signal.getsignal(self.signal) in (signal.SIG_DFL, None):
+        """Whether the signal is still ours and not the program's; cheap enough for every report.
+
+        If it is the program's now, faulthandler forgets it: at the end of the interpreter it would
+        restore the action that it found, over the program's. Handlers set from C count too.
+        """
+        if self.signal is None:
             return True
+        theirs = _action(self.signal)
+        if (self.signal, theirs[0]) == _registered:
+            return True
+        faulthandler.unregister(self.signal)
+        _LIBC.sigaction(self.signal, theirs, None)
         self.off = f"the program has its own handler for signal {self.signal}"
         self.signal = None
         return False
@@ -92,17 +112,9 @@ def allow_tracer(pid: int) -> None:
 
 
 def _number(wanted: str) -> tuple[int | None, str | None]:
-    """(signal, why none) of DDTOP_SIGNAL: "on", a number, a name, RTMIN+N, "off"; unset is off."""
+    """(signal, why none) of DDTOP_SIGNAL: "on", a number, a name, RTMIN+N, "off"; unset is on."""
     text = wanted.strip().upper().removeprefix("SIG")
-    if not text:
-        return (
-            None,
-            (
-                "DDTOP_SIGNAL is not set: no signal of the program's is taken unasked"
-                " (DDTOP_SIGNAL=on takes one)"
-            ),
-        )
-    if text == "ON":
+    if text in ("", "ON"):
         return signal.SIGRTMIN + OFFSET, None
     if text in ("0", "OFF", "NONE"):
         return None, "switched off by DDTOP_SIGNAL"
@@ -122,6 +134,15 @@ def _number(wanted: str) -> tuple[int | None, str | None]:
     if number not in usable:
         return None, f"DDTOP_SIGNAL={wanted[:40]} is no signal that can be used"
     return number, None
+
+
+def _action(number: int) -> ctypes.Array[ctypes.c_void_p]:
+    """The struct sigaction of a signal. Check: `SigCgt` in /proc/PID/status shows whether it is
+    caught, but not by whom.
+    """
+    found = _ACTION()
+    _LIBC.sigaction(number, None, found)
+    return found
 
 
 def _in_use(number: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -326,6 +327,7 @@ def _dump_signal() -> Line:
         os.kill(os.getpid(), dump.signal)
         stacks = faulthandler_text.parse(dump.path.read_bytes())
         faulthandler.unregister(dump.signal)
+        signal.signal(dump.signal, signal.SIG_DFL)
     if not stacks:
         text = f"signal {dump.signal} came, but faulthandler wrote nothing"
         return NOTE, "dump signal", text

@@ -46,18 +46,24 @@ def test_the_signal_writes_all_stacks_to_the_ranks_own_file(tmp_path):
     assert (tmp_path / "x.stacks").stat().st_mode & 0o777 == 0o600
 
 
-def test_no_signal_changes_its_action_unless_the_user_says_so(tmp_path):
-    """A program that ends another one by SIGRTMIN+5 must still be able to."""
-    code = """
-one = made("")
-status = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith("Sig"))
-print(one.signal, one.descriptor, int(status["SigCgt"], 16) >> (signal.SIGRTMIN + 5 - 1) & 1, one.off)
+MASKS = """
+def masks():
+    with open("/proc/self/status") as file:
+        return {name: int(text, 16) for name, _, text in (line.partition(":") for line in file) if name in ("SigBlk", "SigIgn", "SigCgt")}
+before = masks()
 """  # noqa: E501
-    assert run(tmp_path, code).startswith("None None 0 DDTOP_SIGNAL is not set")
 
 
-def test_where_the_user_wants_one_it_is_a_real_time_signal(tmp_path):
-    assert run(tmp_path, "print(made().signal - signal.SIGRTMIN)") == "5"
+@pytest.mark.parametrize("wanted", ["", "on", " ON "])
+def test_unless_the_user_says_no_one_more_signal_is_caught_and_nothing_else_changes(
+    tmp_path, wanted
+):
+    code = f"""{MASKS}
+one = made({wanted!r})
+after = masks()
+print(one.signal - signal.SIGRTMIN, after.pop("SigCgt") ^ before.pop("SigCgt") == 1 << one.signal - 1, after == before)
+"""  # noqa: E501
+    assert run(tmp_path, code) == "5 True True"
 
 
 def test_the_programs_own_handlers_all_still_work(tmp_path):
@@ -105,6 +111,66 @@ print(before, after, one.signal, one.still_ours())
     assert run(tmp_path, code) == "theirs\nTrue False None True"
 
 
+BY_C = """
+import ctypes
+LIBC = ctypes.PyDLL(None)
+HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: print("theirs"))
+LIBC.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+def take(number):
+    LIBC.signal(number, ctypes.cast(HANDLER, ctypes.c_void_p))
+"""
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "take(one.signal)",
+        "signal.signal(one.signal, lambda *_: print('theirs'))",
+        "signal.signal(one.signal, signal.SIG_IGN); print('theirs')",
+    ],
+)
+def test_the_programs_later_handler_is_not_undone_at_the_end_of_the_interpreter(tmp_path, taken):
+    """There faulthandler restores what it found when it got the signal. A C library that embeds
+    Python goes on after that. Handlers set from C are not in Python's own table.
+    """
+    code = f"""{BY_C}
+one = made()
+number = one.signal
+{taken}
+print(one.still_ours(), one.signal, "has its own handler" in one.off)
+print(faulthandler.unregister(number), flush=True)
+os.kill(os.getpid(), number)
+"""
+    assert sorted(run(tmp_path, code).splitlines()) == ["False", "False None True", "theirs"]
+
+
+def test_a_signal_that_comes_after_the_end_of_the_interpreter_does_not_kill(tmp_path):
+    """faulthandler forgets it there; a timer of a C library may send it still."""
+    code = """
+one = made()
+print(faulthandler.unregister(one.signal))
+os.kill(os.getpid(), one.signal)
+"""
+    assert run(tmp_path, code) == "True"
+
+
+def test_a_forked_child_that_takes_the_signal_and_then_becomes_a_rank_keeps_it(tmp_path):
+    code = f"""{BY_C}
+one = made()
+child = os.fork()
+if not child:
+    take(one.signal)
+    own = DumpFile(folder, "child.stacks", "")
+    os.kill(os.getpid(), one.signal)
+    print(own.signal, own.off, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    assert run(tmp_path, code) == (
+        f"theirs\nNone signal {signal.SIGRTMIN + 5} is handled or ignored already\n0"
+    )
+
+
 @pytest.mark.parametrize(
     ("wanted", "number"),
     [
@@ -127,8 +193,14 @@ def test_a_wish_that_makes_no_sense_switches_it_off_and_says_so(tmp_path, wanted
     assert out.startswith("None DDTOP_SIGNAL=")
 
 
-def test_it_can_be_switched_off(tmp_path):
-    assert run(tmp_path, "one = made('0')\nprint(one.signal, one.path)") == "None None"
+@pytest.mark.parametrize("wanted", ["off", "0"])
+def test_it_can_be_switched_off(tmp_path, wanted):
+    """A program that ends another one by SIGRTMIN+5 must still be able to."""
+    code = f"""{MASKS}
+one = made({wanted!r})
+print(one.signal, one.path, one.descriptor, masks() == before)
+"""
+    assert run(tmp_path, code) == "None None None True"
 
 
 def test_system_calls_of_the_program_are_taken_up_again(tmp_path):

@@ -110,6 +110,18 @@ def raises_in_thread() -> None:
     print("goes on")
 
 
+def masks() -> None:
+    """Which signals are blocked, ignored and caught, as the kernel says it."""
+    # With the first thread glibc catches one of its own.
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    with open("/proc/self/status") as file:
+        print(
+            *(line.strip() for line in file if line.startswith(("SigB", "SigI", "SigC"))), sep="\n"
+        )
+
+
 def exits() -> None:
     """How long the interpreter takes to exit."""
     began = time.monotonic()
