@@ -106,6 +106,21 @@ def test_a_fork_in_a_rank_is_not_the_rank(world):
     assert watched[1] == plain[1] == "40 " * 20 + "True\n"
 
 
+def test_a_forked_child_does_not_time_the_collector(world):
+    """The timer writes to the state page, and that is the parent's."""
+    program = world.folder / "forks.py"
+    program.write_text(
+        "import gc, os\n"
+        "pid = os.fork()\n"
+        "if not pid: os._exit(len(gc.callbacks))\n"
+        "print(len(gc.callbacks), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    process = world.start_command([sys.executable, str(program)], **RANK)
+
+    assert world.done(process) == 0
+    assert world.output(process)[0] == "1 0\n"
+
+
 def test_every_signal_that_a_program_blocks_stays_pending(world):
     """SIGTERM was delivered to our thread, which did not block it: exit code 143 instead of "saving
     checkpoint".
