@@ -1,19 +1,21 @@
 """The `ddtop` command, and `python -m ddtop`.
 
-A training environment has no packages of the viewer. There the command says in one sentence what
-to install.
+An image can have the agent alone, without the packages of the commands. There the command says in
+one sentence what is missing and how to get it.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 UNREACHABLE, INTERRUPTED = 3, 130
-OF_THE_VIEWER = ("click", "textual", "rich")
+OF_THE_AGENT = ("zmq", "msgspec", "psutil")
+OF_THE_COMMANDS = ("click", "textual", "rich", "tomli")
 
 
 def main() -> None:
-    """Run the `ddtop` command. Exit code 3: this Python has the agent, and no viewer."""
+    """Run the `ddtop` command. Exit code 3: this Python lacks a package."""
     try:
         from ddtop.cli import main as command
 
@@ -22,19 +24,23 @@ def main() -> None:
         # Ctrl-C while the command is still imported; later click answers it in the same way.
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in OF_THE_VIEWER:
+        name = (error.name or "").partition(".")[0]
+        if name not in (*OF_THE_AGENT, *OF_THE_COMMANDS):
             raise
-        sys.stderr.write(missing(error.name) + "\n")
+        sys.stderr.write(missing(name) + "\n")
         sys.exit(UNREACHABLE)
 
 
 def missing(name: str) -> str:
-    """What to do where a package of the viewer is not installed."""
-    return (
-        f"ddtop: {sys.executable} has ddtop's agent, but not its viewer ({name} is missing).\n"
-        f"Install it there: {sys.executable} -m pip install 'ddtop[viewer]'\n"
-        "or in a place of its own, on the same host: uv tool install 'ddtop[viewer]'"
-    )
+    """What works in this Python without the package that could not be imported, and how to get
+    it."""
+    python = sys.executable
+    lacking = [one for one in OF_THE_AGENT if find_spec(one) is None]
+    if lacking:
+        needed = f"{python} lacks {', '.join(lacking)}, which agent and commands need"
+    else:
+        needed = f"the agent works in {python}, but the commands need {name}"
+    return f"ddtop: {needed}: {python} -m pip install ddtop, or elsewhere on this host: uvx ddtop"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ddtop.cli.other_python import OF_THE_AGENT, OF_THE_COMMANDS
 from ddtop.metrics import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,10 +23,15 @@ CONTRIB = ROOT / "contrib"
 
 
 def requirements():
-    """{package: oldest release} of the light installation."""
+    """{package: oldest release} of what is installed on each Python."""
     text = (ROOT / "pyproject.toml").read_text()
-    (listed,) = re.findall(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)
+    (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]$", text, re.MULTILINE | re.DOTALL)
     return dict(re.findall(r'"([\w-]+)>=([\d.]+)"', listed))
+
+
+def test_the_agent_needs_three_of_the_dependencies_in_the_same_versions():
+    assert dict(one.split(">=") for one in OF_THE_AGENT).items() <= requirements().items()
+    assert set(OF_THE_COMMANDS) < requirements().keys()
 
 
 def test_every_file_is_in_the_table():
@@ -46,10 +53,12 @@ def test_the_spack_package_asks_for_what_the_package_asks_for():
     tree = ast.parse((CONTRIB / "spack/package.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     asked = [call for call in calls if getattr(call.func, "id", "") == "depends_on"]
-    always = {call.args[0].value for call in asked if len(call.keywords) == 1}
+    named = {call.args[0].value: {one.arg for one in call.keywords} for call in asked}
     ours = {f"py-{name}@{oldest}:" for name, oldest in requirements().items()}
+    agent = {f"py-{one.replace('>=', '@')}:" for one in OF_THE_AGENT}
 
-    assert always == ours | {"python@3.10:", "py-hatchling", "py-hatch-vcs"}
+    assert named.keys() == ours | {"python@3.10:", "py-hatchling", "py-hatch-vcs"}
+    assert {name for name in ours if "when" not in named[name]} == agent
 
 
 def test_the_image_installs_the_agent_alone():
@@ -57,7 +66,8 @@ def test_the_image_installs_the_agent_alone():
     orders = [line for line in lines if line and not line.startswith("#")]
 
     assert [order.split()[0] for order in orders] == ["ARG", "FROM", "RUN", "ENV"]
-    assert orders[2].endswith("pip install --no-cache-dir ddtop")
+    words = shlex.split(orders[2])
+    assert words[words.index("--no-deps") :] == ["--no-deps", "ddtop", *OF_THE_AGENT]
 
 
 @pytest.mark.parametrize(

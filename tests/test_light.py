@@ -1,5 +1,5 @@
-"""A training environment has no package of the viewer, and the programs that run there do not need
-one.
+"""An image can have the agent alone: the programs that run there need no package of the commands,
+and the command says what it needs.
 """
 
 from __future__ import annotations
@@ -42,27 +42,39 @@ def run(code, *arguments):
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-def test_agent_and_relay_import_no_package_of_the_viewer():
+def test_agent_and_relay_import_no_package_of_the_commands():
     ended = run(IMPORTS)
 
     assert (ended.stdout, ended.stderr) == ("all\n", "")
 
 
-@pytest.mark.parametrize("arguments", [(), ("status",), ("--version",), ("bridge",)])
-def test_the_command_says_which_package_is_missing_and_what_to_type(arguments):
+@pytest.mark.parametrize("arguments", [(), ("status",), ("--version",), ("bridge",), ("doctor",)])
+def test_the_command_says_in_a_sentence_which_package_is_missing_and_what_to_type(arguments):
     ended = run(COMMAND, *arguments)
 
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert "(click is missing)" in ended.stderr
-    assert f"{sys.executable} -m pip install 'ddtop[viewer]'" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert ended.stderr == (
+        f"ddtop: the agent works in {sys.executable}, but the commands need click:"
+        f" {sys.executable} -m pip install ddtop, or elsewhere on this host: uvx ddtop\n"
+    )
 
 
-def test_what_another_package_misses_is_not_taken_for_the_viewer():
+def test_where_the_agent_lacks_a_package_nobody_says_that_it_works():
+    """Only the first half of the line for images was typed: `pip install --no-deps ddtop`."""
     ended = run(ONLY_MSGSPEC_IS_MISSING + COMMAND, "jobs")
 
-    assert "ddtop[viewer]" not in ended.stderr
-    assert "msgspec" in ended.stderr
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.startswith(
+        f"ddtop: {sys.executable} lacks msgspec, which agent and commands need:"
+    )
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_package_that_is_none_of_ours_is_not_taken_for_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ddtop.cli", None)
+
+    with pytest.raises(ModuleNotFoundError):
+        main()
 
 
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(monkeypatch):

@@ -3,9 +3,9 @@
 It builds the sdist, and the wheel from the sdist, as `pip` would, checks both, and installs them
 into new virtual environments without an index:
 
-- `ddtop` alone, as beside a training: three packages, the hook works, the command says what its
-  viewer needs;
-- `ddtop[viewer]`, as on a login node: the commands work, `ddtop demo` says what it needs.
+- `pip install ddtop`: the commands work, `ddtop demo` says what it needs;
+- `pip install --no-deps ddtop` and three packages, for an image: a rank is watched there, and the
+  command says what it lacks.
 
 `--tools` also tries `uv tool install`, `uvx` and `pipx run` (they are installed into an environment
 of their own). `--beside torch lightning` installs ddtop next to these and asks `pip check`: by
@@ -15,16 +15,23 @@ hand, it downloads gigabytes. Everything lies in one folder, which is removed at
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import venv
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+INSTALL_PAGE = ROOT / "docs" / "howto" / "install.md"
+IMAGE_LINE = re.compile(r"^pip install (--no-deps .*)$", re.MULTILINE)
+SEEN_S, LONGEST_S = 60.0, 900.0
 LIGHT = {"ddtop", "msgspec", "psutil", "pyzmq"}
 CONSTRAINTS = ROOT / "constraints.txt"
 NO_CAP = {key: value for key, value in os.environ.items() if not key.startswith("DDTOP")}
@@ -48,6 +55,7 @@ def said(*command: str | Path, code: int = 0, **more: str) -> str:
         text=True,
         check=False,
         env=NO_CAP | more,
+        timeout=LONGEST_S,
     )
     if ended.returncode != code or "Traceback" in ended.stdout:
         raise UntrueError(f"{command}: exit code {ended.returncode}, not {code}:\n{ended.stdout}")
@@ -91,19 +99,23 @@ def look_inside(wheel: Path, sdist: Path) -> None:
 
 
 def wheelhouse(folder: Path, wheel: Path) -> None:
-    """Every package that the viewer needs, as a wheel in `folder`: no index is asked later."""
+    """ddtop and every package that it needs, as a wheel in `folder`: no index is asked later."""
     pip = (sys.executable, "-m", "pip")
-    said(*pip, "wheel", "-q", "-w", folder, "-c", CONSTRAINTS, f"{wheel}[viewer]")
+    said(*pip, "wheel", "-q", "-w", folder, "-c", CONSTRAINTS, wheel)
 
 
 def environment(folder: Path, wheels: Path, *what: str) -> Path:
     """The bin folder of a new virtual environment with these packages, from `wheels` only."""
     venv.create(folder, with_pip=True, symlinks=True)
-    pip = (folder / "bin" / "python", "-m", "pip")
-    offline = ("--no-index", "--find-links", wheels)
-    said(*pip, "install", "-q", *offline, *what, PIP_CONSTRAINT="", PIP_CONFIG_FILE=os.devnull)
-    said(*pip, "check")
+    install(folder / "bin", wheels, *what)
     return folder / "bin"
+
+
+def install(binaries: Path, wheels: Path, *what: str) -> str:
+    """Install these there, from `wheels` only. Returns what pip says, warnings included."""
+    pip = (binaries / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    offline = ("--no-index", "--find-links", wheels)
+    return said(*pip, *offline, *what, PIP_CONSTRAINT="", PIP_CONFIG_FILE=os.devnull)
 
 
 def packages(binaries: Path) -> set[str]:
@@ -113,23 +125,14 @@ def packages(binaries: Path) -> set[str]:
     return names - {"pip", "setuptools", "wheel"}
 
 
-def beside_a_training(folder: Path, wheels: Path) -> None:
-    """`pip install ddtop`: what a training environment gets."""
-    binaries = environment(folder / "light", wheels, "ddtop")
+def to_look(folder: Path, wheels: Path) -> Path:
+    """`pip install ddtop`: the command with its dashboard. Returns the bin folder."""
+    binaries = environment(folder / "full", wheels, "ddtop")
+    said(binaries / "python", "-m", "pip", "check")
     found = packages(binaries)
-    claim(found == LIGHT, f"ddtop alone installs {', '.join(sorted(found))}")
-    hook = "import sys; print('ddtop.agent.hook' in sys.modules)"
-    claim(
-        said(binaries / "python", "-c", hook, DDTOP="1").strip() == "True",
-        "the start-up hook runs with DDTOP=1",
-    )
-    text = said(binaries / "ddtop", "status", code=3)
-    claim("pip install 'ddtop[viewer]'" in text, "the command says what its viewer needs")
-
-
-def on_a_login_node(folder: Path, wheels: Path) -> None:
-    """`pip install 'ddtop[viewer]'`: where people look at jobs."""
-    binaries = environment(folder / "viewer", wheels, "ddtop[viewer]")
+    claim({"textual", "click"} | LIGHT < found, f"ddtop installs {', '.join(sorted(found))}")
+    text = install(binaries, wheels, "ddtop[viewer,gpu]")
+    claim((text, packages(binaries)) == ("", found), "the names of the old extras still work")
     version = said(binaries / "ddtop", "--version").split()[-1]
     claim(version[0].isdigit(), f"ddtop --version says {version}")
     said(binaries / "ddtop", "explain", "not-in-collective")
@@ -139,9 +142,48 @@ def on_a_login_node(folder: Path, wheels: Path) -> None:
     text = said(binaries / "ddtop", "demo", code=2, **state)
     wanted = "uvx --from 'ddtop[demo]' ddtop demo"
     claim(wanted in text, f"ddtop demo without torch says: {text.strip()}")
+    return binaries
 
 
-def with_tools(folder: Path, wheels: Path, wheel: Path) -> None:
+def in_an_image(folder: Path, wheels: Path, full: Path) -> None:
+    """The line for images of the page on installation: the agent alone."""
+    (words,) = (shlex.split(line) for line in IMAGE_LINE.findall(INSTALL_PAGE.read_text()))
+    binaries = environment(folder / "light", wheels, *words)
+    found = packages(binaries)
+    claim(found == LIGHT, f"pip install {shlex.join(words)} installs {', '.join(sorted(found))}")
+    for command in ("status", "doctor"):
+        text = said(binaries / "ddtop", command, code=3)
+        wanted = text.count("\n") == 1 and "the agent works" in text and "need click" in text
+        claim(wanted, f"ddtop {command} says there: {text.strip()}")
+    text = said(full / "ddtop", "doctor", "--python", binaries / "python")
+    claim("it has the agent alone" in text, "and ddtop doctor --python says it from elsewhere")
+    with tempfile.TemporaryDirectory(prefix="ddtop-run-") as runtime:
+        state = {"DDTOP_STATE": str(folder / "state"), "DDTOP_RUNTIME": runtime}
+        rank = {"RANK": "0", "WORLD_SIZE": "1", "DDTOP_LINGER_S": "0", "DDTOP": "1", **state}
+        until = time.monotonic() + SEEN_S
+        (folder / "rank.py").write_text("import sys; sys.stdin.read()")
+        program = subprocess.Popen(
+            [binaries / "python", folder / "rank.py"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=NO_CAP | rank,
+        )
+        try:
+            pids = [None]
+            while pids == [None] and time.monotonic() < until:
+                text = said(full / "ddtop", "status", "--json", "--wait", **state)
+                pids = [row["pid"] for row in json.loads(text)["ranks"]]
+            claim(pids == [program.pid], "a rank is watched there, and seen from elsewhere")
+        finally:
+            program.communicate()
+            # The relay ends with its job: until then it writes into these folders.
+            for job in (folder / "state").glob("*.json"):
+                relay = Path(f"/proc/{json.loads(job.read_text())['relay_pid']}")
+                while relay.exists() and time.monotonic() < until + SEEN_S:
+                    time.sleep(0.05)
+
+
+def with_tools(folder: Path, wheels: Path) -> None:
     """The tools that install programs apart: from the built wheel and these wheels only."""
     binaries = folder / "tools" / "bin"
     venv.create(folder / "tools", with_pip=True, symlinks=True)
@@ -155,20 +197,17 @@ def with_tools(folder: Path, wheels: Path, wheel: Path) -> None:
         "UV_FIND_LINKS": str(wheels),
         "UV_CACHE_DIR": str(folder / "uv-cache"),
         "UV_PYTHON": sys.executable,
+        # pipx takes uv or pip.
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
     }
-    what = f"ddtop[viewer] @ file://{wheel}"
-    said(binaries / "uv", "tool", "install", what, **own)
+    said(binaries / "uv", "tool", "run", "ddtop", "--version", **own)
+    claim(True, "uvx ddtop works")
+    said(binaries / "uv", "tool", "install", "ddtop", **own)
     said(folder / "uv-bin" / "ddtop", "--version")
-    claim(True, "uv tool install 'ddtop[viewer]' gives a command that works")
-    said(binaries / "uv", "tool", "run", "--from", what, "ddtop", "--version", **own)
-    claim(True, "uvx --from 'ddtop[viewer]' ddtop works")
-    pip_args = f"--no-index --find-links={wheels}"
-    spec = f"{wheel}[viewer]"
-    said(
-        *(binaries / "pipx", "run", "--spec", spec, "--pip-args", pip_args, "ddtop", "--version"),
-        **own,
-    )
-    claim(True, "pipx run --spec 'ddtop[viewer]' ddtop works")
+    claim(True, "uv tool install ddtop gives a command that works")
+    said(binaries / "pipx", "run", "ddtop", "--version", **own)
+    claim(True, "pipx run ddtop works")
 
 
 def beside(folder: Path, wheel: Path, names: list[str]) -> None:
@@ -196,10 +235,9 @@ def main() -> int:
             look_inside(wheel, sdist)
             wheels = folder / "wheels"
             wheelhouse(wheels, wheel)
-            beside_a_training(folder, wheels)
-            on_a_login_node(folder, wheels)
+            in_an_image(folder, wheels, to_look(folder, wheels))
             if arguments.tools:
-                with_tools(folder, wheels, wheel)
+                with_tools(folder, wheels)
             if arguments.beside:
                 beside(folder, wheel, arguments.beside)
         except UntrueError as error:

@@ -10,7 +10,7 @@ class PyDdtop(PythonPackage):
     license("Apache-2.0")
 
     version("0.1.0")
-    variant("viewer", default=False, description="The commands and the dashboard")
+    variant("viewer", default=True, description="The commands and the dashboard")
 
     depends_on("python@3.10:", type=("build", "run"))
     depends_on("py-hatchling", type="build")
@@ -18,5 +18,6 @@ class PyDdtop(PythonPackage):
     depends_on("py-pyzmq@26:", type=("build", "run"))
     depends_on("py-msgspec@0.18:", type=("build", "run"))
     depends_on("py-psutil@5.9:", type=("build", "run"))
-    depends_on("py-textual@7:", type=("build", "run"), when="+viewer")
+    depends_on("py-textual@7.0:", type=("build", "run"), when="+viewer")
     depends_on("py-click@8.1:", type=("build", "run"), when="+viewer")
+    depends_on("py-nvidia-ml-py@12.535.108:", type=("build", "run"), when="+viewer")

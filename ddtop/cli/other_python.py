@@ -3,9 +3,10 @@
 Problem: the agent must be in the Python that trains, and that is often not the Python in which
 somebody types `ddtop`. What does not work: pointing the other Python at our own folder, since
 pyzmq and msgspec are compiled for one version of Python. What we do: that Python's own pip (or uv)
-installs ddtop's light part there; a note beside it lists what was added, so that it can be removed
-again. An image that cannot be written gets a folder instead, with a `sitecustomize` that does what
-the start-up line does, because Python reads no start-up lines from PYTHONPATH.
+installs the agent there, without the packages of the commands; a note beside it lists what was
+added, so that it can be removed again. An image that cannot be written gets a folder instead, with
+a `sitecustomize` that does what the start-up line does, because Python reads no start-up lines from
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 ANSWER_S, INSTALL_S = 60.0, 900.0
 """How long that Python may take to start, and its pip to install three packages."""
 NOTE = "ddtop-setup-env.json"
+OF_THE_AGENT = ("pyzmq>=26", "msgspec>=0.18", "psutil>=5.9")
+"""What pip installs beside ddtop itself, which it installs without dependencies."""
+OF_THE_COMMANDS = ("click", "textual")
 OLDEST = (3, 10)
 _ASK = """
 import importlib.metadata, importlib.util, json, os, sys, sysconfig
@@ -79,6 +83,11 @@ class Environment:
     hook_runs: bool
     packages: dict[str, str]
 
+    def lacks(self, requirements: Sequence[str]) -> list[str]:
+        """The names of those that are not installed there, whatever their versions."""
+        names = [one.partition(">=")[0] for one in requirements]
+        return [name for name in names if name not in self.packages]
+
 
 class OtherPython:
     """One other Python. `through`: the words in front of each command, such as `docker exec NAME`.
@@ -116,7 +125,7 @@ class OtherPython:
 
     def install(self, here: Environment, what: str) -> dict[str, str]:
         """Install ddtop there. Returns what was added, name to version."""
-        self._said([*self._installer(here, "install"), what], INSTALL_S)
+        self._said([*self._installer(here, "install"), what, *OF_THE_AGENT], INSTALL_S)
         now = self.ask()
         added = {
             name: version
@@ -143,7 +152,8 @@ class OtherPython:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / NOTE).exists():
             raise CommandError(f"ddtop: {folder} holds other files: name a new folder", USAGE)
-        self._said([*self._installer(here, "install"), "--target", str(folder), what], INSTALL_S)
+        words = [*self._installer(here, "install"), "--target", str(folder)]
+        self._said([*words, what, *OF_THE_AGENT], INSTALL_S)
         (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
         (folder / NOTE).write_text("{}")
 
@@ -154,10 +164,14 @@ class OtherPython:
             return None
 
     def _installer(self, here: Environment, verb: str) -> list[str]:
+        alone = ["--no-deps"] if verb == "install" else []
         if here.has_pip:
-            return [self.python, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
+            return [
+                *(self.python, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"),
+                *alone,
+            ]
         if shutil.which("uv") and not self._through:
-            return ["uv", "pip", verb, "--quiet", "--python", self.python]
+            return ["uv", "pip", verb, "--quiet", "--python", self.python, *alone]
         raise CommandError(
             f"ddtop: {self.python} has no pip: {self.python} -m ensurepip, then again", UNREACHABLE
         )

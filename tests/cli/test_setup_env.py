@@ -1,6 +1,6 @@
 """`ddtop setup-env` and `ddtop doctor --python`, on real virtual environments and their real pip.
 
-What is installed is a small wheel of the same shape: nothing is downloaded.
+What is installed are small wheels of the same shape: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,20 +17,34 @@ import pytest
 from ddtop.cli.other_python import NOTE, OtherPython
 from tests.cli.commands import ddtop as run
 
+AGENT = ("msgspec", "psutil", "pyzmq")
 START_UP_LINE = 'import os; exec("import ddtop.agent.hook") if os.environ.get("DDTOP") else None'
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A distribution named ddtop with a hook and a start-up line, and no requirements."""
-    path = tmp_path_factory.mktemp("wheel") / "ddtop-9.9-py3-none-any.whl"
-    info = "ddtop-9.9.dist-info"
+    """A distribution named ddtop with a hook and a start-up line. Beside it are what the agent
+    needs, and not what the commands need.
+    """
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in AGENT:
+        small_wheel(folder, name, "99.0", {f"{name}.py": ""})
     files = {
         "ddtop/__init__.py": "",
         "ddtop/agent/__init__.py": "",
         "ddtop/agent/hook.py": "",
         "ddtop.pth": START_UP_LINE + "\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: ddtop\nVersion: 9.9\n",
+    }
+    requires = "".join(f"Requires-Dist: {name}\n" for name in (*AGENT, "textual", "click"))
+    return small_wheel(folder, "ddtop", "9.9", files, requires)
+
+
+def small_wheel(folder, name, version, files, requires=""):
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{name},,\n" for name in files) + f"{info}/RECORD,,\n"
@@ -48,8 +62,10 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def other(made, home):
+def other(made, wheel, home, monkeypatch):
     """A virtual environment without ddtop. What a test installs in it is removed afterwards."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     yield made
     python = OtherPython(str(made))
     python.uninstall(python.ask())
@@ -59,7 +75,8 @@ def test_the_agent_is_put_into_an_environment_and_taken_out_again(other, wheel):
     done = run("setup-env", str(other), "--from", str(wheel))
 
     assert done.returncode == 0, done.stderr
-    assert "added ddtop 9.9 in " in done.stdout
+    added = done.stdout.partition("added ")[2].partition(" in ")[0].split(", ")
+    assert sorted(added) == ["ddtop 9.9", *(f"{name} 99.0" for name in AGENT)]
     assert f"ddtop setup-env {other} --undo" in done.stdout
     assert OtherPython(str(other)).ask(watched=True).hook_runs
     assert not OtherPython(str(other)).ask().hook_runs
@@ -69,14 +86,14 @@ def test_the_agent_is_put_into_an_environment_and_taken_out_again(other, wheel):
 
     undone = run("setup-env", str(other), "--undo")
     here = OtherPython(str(other)).ask(watched=True)
-    assert "removed ddtop 9.9" in undone.stdout
-    assert (here.hook_runs, "ddtop" in here.packages) == (False, False)
+    assert "ddtop 9.9" in undone.stdout.partition("removed ")[2]
+    assert (here.hook_runs, {"ddtop", *AGENT} & here.packages.keys()) == (False, set())
     assert NOTE not in os.listdir(here.folder)
 
 
 def test_undo_removes_nothing_that_it_has_not_added(other, wheel):
     pip = [str(other / "bin" / "python"), "-m", "pip"]
-    subprocess.run([*pip, "install", "-q", str(wheel)], check=True)
+    subprocess.run([*pip, "install", "-q", "--no-deps", str(wheel)], check=True)
     try:
         undone = run("setup-env", str(other), "--undo")
 
@@ -170,7 +187,22 @@ def test_doctor_looks_at_another_python(other, wheel):
     assert (before.returncode, after.returncode) == (1, 0)
     assert f"not there: ddtop setup-env {other}" in before.stdout
     assert "ddtop 9.9 is there: jobs with DDTOP=1 are seen" in after.stdout
+    assert "lacks click, textual: it has the agent alone" in after.stdout
     assert "torch" in after.stdout
+
+
+def test_doctor_says_what_the_agent_of_another_python_lacks(other, wheel):
+    """Only the first half of the line for images was typed: `pip install --no-deps ddtop`."""
+    pip = [str(other / "bin" / "python"), "-m", "pip"]
+    subprocess.run([*pip, "install", "-q", "--no-deps", str(wheel)], check=True)
+    try:
+        done = run("doctor", "--python", str(other))
+    finally:
+        subprocess.run([*pip, "uninstall", "-q", "-y", "ddtop"], check=True)
+
+    assert done.returncode == 1
+    assert "ddtop 9.9 lacks pyzmq, msgspec, psutil" in done.stdout
+    assert "-m pip install pyzmq msgspec psutil" in done.stdout
 
 
 def test_the_note_names_what_was_added(other, wheel):
@@ -178,4 +210,4 @@ def test_the_note_names_what_was_added(other, wheel):
     here = OtherPython(str(other)).ask()
 
     with open(os.path.join(here.folder, NOTE)) as note:
-        assert json.load(note) == {"ddtop": "9.9"}
+        assert json.load(note) == {"ddtop": "9.9", **dict.fromkeys(AGENT, "99.0")}

@@ -79,16 +79,22 @@ def doctor_of(python: str) -> int:
     Raises:
         CommandError: 3, it is no Python that answers.
     """
-    from ddtop.cli.other_python import OtherPython, too_old
+    from ddtop.cli.other_python import OF_THE_AGENT, OF_THE_COMMANDS, OtherPython, too_old
 
     other = OtherPython(python)
     here = other.ask(watched=True)
     version = ".".join(map(str, here.version))
     old = too_old(here.version)
     lines: list[Line] = [(BAD if old else GOOD, "python", old or f"{version} ({here.python})")]
-    if here.hook_runs:
-        text = f"ddtop {here.packages.get('ddtop')} is there: jobs with DDTOP=1 are seen"
-        lines.append((GOOD, "hook", text))
+    version = f"ddtop {here.packages.get('ddtop')}"
+    if here.hook_runs and (lacking := ", ".join(here.lacks(OF_THE_AGENT))):
+        text = f"{version} lacks {lacking}: {here.python} -m pip install {lacking.replace(',', '')}"
+        lines.append((BAD, "hook", text))
+    elif here.hook_runs:
+        lines.append((GOOD, "hook", f"{version} is there: jobs with DDTOP=1 are seen"))
+        if lacking := ", ".join(here.lacks(OF_THE_COMMANDS)):
+            text = f"not in that Python, which lacks {lacking}: it has the agent alone"
+            lines.append((NOTE, "commands", text))
     else:
         lines.append((BAD, "hook", f"not there: ddtop setup-env {python}"))
     if "torch" not in here.packages:
