@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator
 from ddtop import folders
 from ddtop.policy import POLICY
 from ddtop.present.schemas import KEYS, json_schema
+from ddtop.relay import server
 from ddtop.viewer import thresholds
 from tests.runtime_folder import runtime_folder
 
@@ -103,6 +104,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
         monkeypatch.delenv(name, raising=False)
     # A test that calls a command in this process makes the process a view.
     monkeypatch.setattr(folders, "_patience_s", None)
+    # A relay in a thread of a test looks at its host more often, so that nobody waits for it.
+    for name in ("HOST_EVERY_S", "ALIVE_EVERY_S", "ROSTER_AFTER_S"):
+        monkeypatch.setattr(server, name, getattr(server, name) / 5)
     with runtime_folder() as runtime:
         found = Home(tmp_path / "state", runtime)
         monkeypatch.setenv("DDTOP_STATE", str(found.state))

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from ddtop import registry
+from ddtop.viewer import follower
 from tests.cli.commands import ddtop, ddtop_process, finished, killed, write_ended
 
 COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
@@ -178,10 +179,11 @@ def test_attach_without_a_terminal_prints_the_table(home):
 
 
 @pytest.fixture
-def silent_job(home):
+def silent_job(home, monkeypatch):
     """A job with a fresh job file whose relay does not answer, because a firewall drops the
     packets.
     """
+    monkeypatch.setattr(follower, "JOIN_S", 0.2)
     now = time.time_ns()
     entry = registry.JobEntry(
         registry.SCHEMA, "train", "r1", "node0", registry.host_identity(), os.getpid(),
