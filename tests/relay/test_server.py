@@ -219,12 +219,11 @@ def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
     assert not registry.read_entries()[0].live(time.time_ns())
 
 
-def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch):
+def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home):
     """torchrun takes a second to end after its ranks have.
 
     A relay with a shorter linger time would already be gone.
     """
-    monkeypatch.setattr(viewers_module, "VIEWER_SILENT_S", 0.5)
     stage = Stage(home, launcher=os.getpid(), linger_s=0.1, policy=replace(POLICY, job_over_s=0.5))
     link, pid = stage.rank()
     environment = {"TORCHELASTIC_RUN_ID": "none"}
@@ -233,6 +232,8 @@ def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch)
     stage.heard(
         stage.viewer(), lambda record: isinstance(record, HostState) and record.launcher_alive
     )
+    # As after ten seconds of silence.
+    stage.server._viewers.forget_silent(time.monotonic() + 3600)
     stage.children[0].communicate(b"\n")
     stage.thread.join(DEADLINE_S)
     gone = not stage.thread.is_alive()
