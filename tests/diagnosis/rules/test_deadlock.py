@@ -59,6 +59,16 @@ def test_another_tag_names_both_sides_and_who_waits_for_them():
     assert "the tags differ" in finding.summary
 
 
+def test_two_receives_with_different_tags_are_a_cycle():
+    """Nothing was sent, so no tag can be wrong."""
+    job = trained(2)
+    calls(job, 0, "recv", 1, 6)
+    calls(job, 1, "recv", 0, 5)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
+
+
 def test_a_recv_whose_peer_is_in_a_collective_is_the_call_that_cannot_match():
     """Rank 2 receives from rank 1 instead of rank 0. Rank 1 has nothing to send."""
     job = trained(3)

@@ -190,6 +190,15 @@ def test_several_hosts_behind_one_switch_are_one_finding():
     )
 
 
+def test_a_host_is_lost_though_a_rank_elsewhere_has_finished():
+    job = cut()
+    job.ranks[0].ends(0)
+    job.others_wait(0, 4, 5)
+    job.passes(12)
+
+    assert ("critical", "host-lost", (4, 5)) in job.kinds()
+
+
 def test_a_host_whose_ranks_had_ended_is_not_lost():
     job = SpreadJob(8, 4)
     job.trains(6)

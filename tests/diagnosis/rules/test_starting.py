@@ -17,7 +17,7 @@ from tests.diagnosis.rules.starting import (
     spawned,
     works_before_init_with_a_short_timeout,
 )
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, unix_ns
 
 # -- rank-missing
 
@@ -246,6 +246,18 @@ def test_a_rank_that_left_in_good_order_before_init_left_early():
     job.passes(5)
 
     assert job.kinds() == [("critical", "left-early", (2,))]
+
+
+def test_the_wait_for_a_rank_that_left_begins_with_its_end():
+    """The others had waited before, as for any rank that is late."""
+    job = early(3)
+    enter(job, 0, 1)
+    job.passes(4)
+    left_unix_ns = unix_ns(job.now)
+    job.ranks[2].ends(0)
+    job.passes(5)
+
+    assert job.finding().since_unix_ns == left_unix_ns
 
 
 def test_an_elastic_restart_begins_anew():
