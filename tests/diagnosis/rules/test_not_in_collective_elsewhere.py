@@ -42,7 +42,7 @@ def test_a_full_garbage_collection_is_named_with_its_time():
         "C code holds the GIL: no report for 8 s, in a garbage collection (train.py:"
         in finding.summary
     )
-    assert finding.evidence[0] == "rank 2: its full garbage collection has been going on for 8 s"
+    assert finding.evidence[0] == "rank 2: its garbage collection has been going on for 8 s"
 
 
 def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
