@@ -373,7 +373,10 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
     ):
         text = f"see why {rank.process.report.remote} does not answer, and give that call a timeout"
     elif kind == Kind.INTERPRETER_FROZEN:
-        text = f"see which C call it is: py-spy dump --native --pid {rank.pid}"
+        # A rank that was started without ddtop has no handler for the signal.
+        by_signal = f"its line: F9, or ddtop stacks --rank {rank.rank} --signal; "
+        where = "" if rank.from_outside else by_signal
+        text = f"see {where}which C call it is: py-spy dump --native --pid {rank.pid}"
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.reported.activity == "loader":

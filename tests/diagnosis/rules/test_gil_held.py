@@ -32,6 +32,9 @@ def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
         "rank 1 runs, but C code holds the GIL: no report for 8 s, last seen in tokenize"
         " (tok.py:7); ranks 0,2,3 wait"
     )
+    assert finding.advice.startswith(
+        "see its line: F9, or ddtop stacks --rank 1 --signal; which C call it is: py-spy dump"
+    )
 
 
 def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
