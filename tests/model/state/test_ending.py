@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ddtop.model.state.ending import comm_failure
 from tests.jobs import FakeJob
@@ -26,7 +24,7 @@ def test_a_group_that_fails_before_its_first_collective_has_not_worked(enqueued)
     rank = replace(
         rank,
         progress=replace(rank.progress, last_unix_ns=None),
-        comm=replace(rank.comm, groups=(msgspec.structs.replace(group, enqueued=enqueued),)),
+        comm=replace(rank.comm, groups=(replace(group, enqueued=enqueued),)),
     )
 
     assert comm_failure(rank) is bool(enqueued)
