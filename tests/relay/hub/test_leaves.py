@@ -216,6 +216,17 @@ def test_a_host_that_is_not_connected_is_answered_for(three, monkeypatch):
     assert found.why.startswith("its host is not connected")
 
 
+def test_of_requests_that_a_host_does_not_answer_the_newest_are_remembered(three, monkeypatch):
+    """A viewer that asks again and again must not fill the hub's memory."""
+    hub = three[0][0].server._role.hub
+    monkeypatch.setattr(leaves, "ORDERS_MAX", 2)
+    monkeypatch.setattr(hub, "_say", lambda *_: None)
+    for request in ("q1", "q2", "q3"):
+        hub.ask_stacks(request, None, "")
+
+    assert [list(leaf.asked) for leaf in hub._leaves.values()] == [["q2", "q3"]] * 2
+
+
 def test_a_signal_is_sent_by_the_host_of_its_rank(three, world):
     hosts, _ = three
     controller = hosts[0].viewer(controller=True)
