@@ -15,7 +15,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.link.packets import PIECE_BYTES, greeting, other_version
-from ddtop.wire.records import Command, Exit, Group, Groups, HostState, RankState, Reply
+from ddtop.wire.records import Command, Exit, Group, Groups, Hello, HostState, RankState, Reply
 from tests.speaking import process_with_link
 
 DEEP = b"\x91" * 200_000
@@ -187,6 +187,7 @@ def test_a_frame_about_another_process_is_refused_and_counted(scene):
     )
 
     assert not [one for one in found if isinstance(one, RankState) and one.iteration == 666]
+    assert not [one for one in found if isinstance(one, Hello)]
     scene.serves()
 
 

@@ -22,6 +22,15 @@ def test_what_stands_is_asked_for_once():
     assert stands(trigger, "default_pg|12|0", 0.0, 120.0) == ["default_pg|12|0"]
 
 
+def test_it_is_asked_for_as_soon_as_it_has_stood_for_the_limit():
+    trigger = DumpTrigger(POLICY, enabled=True)
+    stood_s = POLICY.auto_dump_stuck_s
+
+    assert stands(trigger, "default_pg|12|0", 0.0, stood_s, every=stood_s / 2) == [
+        "default_pg|12|0"
+    ]
+
+
 def test_what_stands_only_shortly_is_not_asked_for():
     """Each step of a slow job waits a second and a half, each time in another collective."""
     trigger = DumpTrigger(POLICY, enabled=True)
