@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -56,16 +58,28 @@ def test_a_demo_names_its_fault_and_cleans_up(world, fault, ranks, said):
 
 def test_a_demo_under_mpirun_leaves_none_of_its_shared_memory(world):
     pytest.importorskip("mpi4py")
-    before = set(os.listdir("/dev/shm"))
-    done = world.ddtop("demo", "--mpi", "--fault", "rank-killed", "--ranks", "3")
+    segments = "/dev/shm/sm_segment*"
+    before = set(glob(segments))
+    demo = world.start_command(
+        [sys.executable, "-m", "ddtop", "demo", "--mpi", "--fault", "rank-killed", "--ranks", "3"],
+        ddtop=False,
+    )
+    world.done(demo, 120)
 
-    assert "critical: rank-killed" in done.stdout, done.stderr
+    assert "critical: rank-killed" in world.output(demo)[0], world.output(demo)[1]
     assert world.processes() == set()
-    assert [
-        name
-        for name in os.listdir("/dev/shm")
-        if name.startswith(("sm_segment", "ddtop-demo")) and name not in before
-    ] == []
+    assert left_by(world, demo.pid) == []
+    # Those of another job have a process.
+    assert [path for path in glob(segments) if path not in before and not is_mapped(path)] == []
+
+
+def is_mapped(path):
+    """Whether a process has this file in its memory."""
+    for maps in glob("/proc/[0-9]*/maps"):
+        with suppress(OSError):
+            if path in Path(maps).read_text():
+                return True
+    return False
 
 
 def test_a_demo_whose_terminal_is_closed_takes_its_processes_with_it(world):
