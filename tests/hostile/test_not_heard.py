@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import msgspec
@@ -16,6 +13,7 @@ from ddtop import registry
 from ddtop.policy import POLICY
 from ddtop.viewer import follower as feed
 from ddtop.wire.records import RankState
+from tests.cli.commands import ddtop
 from tests.hostile.scene import DEADLINE_S, Scene
 
 
@@ -33,19 +31,9 @@ def relay(home):
 
 
 def commands(*wanted):
-    """(exit code, stdout, stderr) of each of these, run at the same time."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "ddtop", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        )
-        for words in wanted
-    ]
-    found = [(*one.communicate(timeout=4 * DEADLINE_S), one.returncode) for one in started]
-    return [(code, out, err) for out, err, code in found]
+    """(exit code, stdout, stderr) of each of these."""
+    found = [ddtop(*words) for words in wanted]
+    return [(one.returncode, one.stdout, one.stderr) for one in found]
 
 
 def written(relay):
@@ -60,10 +48,11 @@ def written(relay):
 
 
 @pytest.mark.parametrize("heard", ["just now", "an hour ago"])
-def test_a_stopped_relay_makes_health_unknown_in_every_command(relay, heard):
+def test_a_stopped_relay_makes_health_unknown_in_every_command(relay, heard, monkeypatch):
     """Its process exists, the kernel accepts connections for it, and no answer comes. Its job file
     grows old meanwhile.
     """
+    monkeypatch.setattr(feed, "JOIN_S", 0.3)
     entry = written(relay)
     relay.process.send_signal(signal.SIGSTOP)
     if heard == "an hour ago":

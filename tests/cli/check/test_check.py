@@ -24,6 +24,7 @@ def rows(done):
     return [line.split(maxsplit=2) for line in done.stdout.splitlines() if line[:1] != " "]
 
 
+@pytest.mark.job
 def test_a_healthy_host_passes_and_the_program_is_not_run(program, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
