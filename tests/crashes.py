@@ -32,7 +32,8 @@ def crashes(state: Path) -> list[str]:
     for path in sorted(state.glob("*.journal*")):
         with contextlib.suppress(journal.JournalError):
             for frame in journal.read(path).frames:
-                record = frames.open_record(frames.open_envelope(frame))
+                envelope = frames.open_envelope(frame)
+                record = frames.open_record(envelope) if envelope.kind == Exit.__name__ else None
                 if isinstance(record, Exit) and _is_crash(record):
                     name = signal.Signals(record.signal or 0).name
                     where = " while ddtop read its frames" if record.walking else ""

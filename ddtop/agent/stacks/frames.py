@@ -167,7 +167,8 @@ class FrameReader:
         seen, kinds = ThreadLook(), self._kinds
         inner: Place | None = None
         for place, frame_id in stack:
-            file, function, qualname, line = place
+            file, function, qualname, line_now = place
+            line = line_now or 0
             try:
                 kind = kinds[file]
             except KeyError:
@@ -243,8 +244,8 @@ def _place_without_own_code(seen: ThreadLook, inner: Place | None) -> None:
     if inner is not None:
         # A process that a framework has started: its loop says more than the line of the standard
         # library in which it waits.
-        seen.file, seen.function, seen.qualname, seen.line = inner
-        seen.inside = False
+        seen.file, seen.function, seen.qualname, line = inner
+        seen.line, seen.inside = line or 0, False
     elif seen.callee is not None:
         # The interpreter is shutting down, or a library runs the program.
         seen.function, seen.callee = seen.callee, None

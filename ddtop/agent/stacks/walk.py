@@ -43,8 +43,9 @@ _place = attrgetter(
     "f_code.co_qualname" if sys.version_info >= (3, 11) else "f_code.co_name",
     "f_lineno",
 )
-Place = tuple[str, str, str, int]
-"""File, function, its qualified name (Python 3.10 has none: again the function), line."""
+Place = tuple[str, str, str, int | None]
+"""File, function, its qualified name (Python 3.10 has none: again the function), line. The line is
+None between two lines, for example while a function returns."""
 
 
 def why_not(wanted: str) -> str | None:

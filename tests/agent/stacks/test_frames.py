@@ -339,3 +339,19 @@ def test_of_a_deep_traceback_both_ends_are_kept():
 
     assert (len(frames), omitted) == (TRACEBACK_MOST, 501 - TRACEBACK_MOST)
     assert frames[-1].function == "raised"
+
+
+class Between:
+    """A walk that finds a thread between two lines."""
+
+    def stack(self, thread_id, most):
+        """A function of the program that calls a library."""
+        library, own = f"{LIBRARY['stdlib']}/queue.py", "/home/ada/train.py"
+        return [((library, "get", "Queue.get", None), 1), ((own, "step", "step", None), 2)]
+
+
+def test_a_thread_between_two_lines_is_at_line_0():
+    """Python knows no line while a function returns. A place without one could not be sent."""
+    seen = FrameReader(Between()).look(1)
+
+    assert (seen.function, seen.callee, seen.line) == ("step", "get", 0)
