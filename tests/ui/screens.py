@@ -11,10 +11,22 @@ from tests.ui.builders import JOB, NOW
 
 @asynccontextmanager
 async def watching(source, size=(80, 24)):
+    """The app and a pilot. After its keys and clicks the screen is drawn, also a new one."""
     app = DdtopApp(source, JOB, clock=lambda: NOW, glyphs=UNICODE)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
+        for name in ("press", "click"):
+            setattr(pilot, name, _and_draw(getattr(pilot, name), pilot))
         yield app, pilot
+
+
+def _and_draw(act, pilot):
+    async def acts(*arguments, **named):
+        done = await act(*arguments, **named)
+        await pilot.pause()
+        return done
+
+    return acts
 
 
 def screen_text(app):
