@@ -77,12 +77,13 @@ def test_a_hang_of_a_job_without_ddtop_is_named_from_outside(world):
     def named():
         done = world.ddtop("diagnose", "--pid", str(launcher.pid), "--json")
         found = json.loads(done.stdout)["findings"] if done.stdout else []
-        return [one for one in found if one["kind"] == "not-in-collective"]
+        # On a busy machine a rank may be late before that: it imports a part of torch.
+        return [one for one in found if "wait_for_licence (train.py:" in one["summary"]]
 
     (finding,) = world.until(named, 90.0, "a finding from outside")
 
-    assert (finding["severity"], finding["ranks"], finding["victims"]) == ("critical", [1], [0])
-    assert "wait_for_licence (train.py:" in finding["summary"]
+    assert (finding["kind"], finding["severity"]) == ("not-in-collective", "critical")
+    assert (finding["ranks"], finding["victims"]) == ([1], [0])
 
 
 @pytest.mark.smoke
