@@ -55,6 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means. Half of the time of these tests is waiting, so there are more workers
+    than cores. Beyond eight the longest file decides.
+    """
+    return min(3 * (os.cpu_count() or 1) // 2, 8)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The pure rooms come first, so that a broken rule is named within a minute. Without torch,
     what needs it is skipped; it is not imported to find that out.
