@@ -14,7 +14,8 @@ interpreter of the process may have a GIL of its own, and `sys._current_frames()
 too (gh-158364): that ends the process. So nothing is read once there is another interpreter, and
 nothing if the program has an audit hook (`sys.addaudithook`), which would run in the window.
 
-Check: `tests/agent/stacks/test_walk.py`; `docs/explanation/audit.md` lists what else runs in a rank.
+Check: `tests/agent/stacks/test_walk.py`. `docs/explanation/audit.md` lists what else runs in a
+rank.
 """
 
 from __future__ import annotations
