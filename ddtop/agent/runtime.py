@@ -179,5 +179,6 @@ class Runtime:
         self._thread.join(AT_EXIT_S)
         if self._rank.pid == 1:
             # The kernel ends the relay with the first process of a container: no one else is left
-            # to remove the page from a /dev/shm that the host shares.
+            # to remove its two files from a /dev/shm that the host shares.
+            guard.run("dump file at exit", self._rank.dump_file.remove)
             guard.run("page at exit", self._rank.page.remove_with_folder)

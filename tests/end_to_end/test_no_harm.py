@@ -317,10 +317,10 @@ def test_a_program_that_is_pid_1_and_waits_for_all_its_children_goes_on(world):
 
     *lines, namespace = out.splitlines()
     assert (code, lines) == (0, ["pid 1", "a relay is a child", "none is left"])
-    # The relay ended together with the namespace. Its page would stay in a /dev/shm that the host
-    # shares, and the kernel reuses a namespace's number.
-    pages = Path("/dev/shm").glob(f"ddtop-pages-*-{namespace}/1-*.page")
-    assert [page for page in pages if page.stat().st_mtime >= began] == []
+    # The relay ended together with the namespace. The page and the file for stacks would stay in a
+    # /dev/shm that the host shares, and the kernel reuses a namespace's number.
+    files = Path("/dev/shm").glob(f"ddtop-pages-*-{namespace}/1-*")
+    assert [file for file in files if file.stat().st_mtime >= began] == []
 
 
 def test_a_killed_rank_leaves_no_page(world):
