@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """What `-n auto` means. Half of the time of these tests is waiting, so there are more workers
-    than cores. Beyond eight the longest file decides.
+    than cores. More than eight gain nothing: the longest file decides.
     """
     return min(3 * (os.cpu_count() or 1) // 2, 8)
 

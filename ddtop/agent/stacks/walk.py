@@ -64,7 +64,7 @@ def why_not(wanted: str) -> str | None:
 
 
 def _is_audited() -> bool:
-    """Whether the program has an audit hook. Python checks this argument only for a hook."""
+    """Whether the program has an audit hook. Python checks the argument only if there is one."""
     try:
         sys.audit(None)  # type: ignore[arg-type]
     except TypeError:
@@ -143,7 +143,7 @@ class Walk:
         """Run all steps inside one call of C code. Each step is an iterator of C that takes no
         bytecode to advance. `frames`: where they collect frames."""
         if self.off is None and _is_audited():
-            self._switch_off("the program has an audit hook, which would run among the frames")
+            self._switch_off("the program has an audit hook, which would run inside the walk")
         if self.off is not None:
             return
         inside: Iterable[object] = chain(*steps, starmap(frames.clear, _ONCE))

@@ -164,7 +164,7 @@ def test_beside_an_audit_hook_no_frame_is_read():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
 
-    assert ended.stdout == "the program has an audit hook, which would run among the frames\n"
+    assert ended.stdout == "the program has an audit hook, which would run inside the walk\n"
 
 
 @pytest.mark.parametrize(
