@@ -46,7 +46,7 @@ class Mover(Probe):
 
 @pytest.fixture
 def rank(home, monkeypatch):
-    monkeypatch.delenv("DDTOP_SIGNAL", raising=False)
+    monkeypatch.setenv("DDTOP_SIGNAL", "off")
     who = Identity(RANK, "train.py", rank=0, local_rank=0, world_size=2)
     found = Rank(who, "job", "run", home.runtime, "env", None)
     yield found
