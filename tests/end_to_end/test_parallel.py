@@ -44,9 +44,10 @@ def test_a_hang_in_an_rpc_is_reported_as_seen_and_blames_nobody(world):
     def waits():
         rows = world.status()
         told = [row["rpc"] for row in rows]
-        return rows if len(told) == 2 and all(told) and told[0]["waits"] else None
+        both = len(told) == 2 and all(told) and told[0]["waits"] and told[1]["serves"]
+        return rows if both else None
 
-    rows = world.until(waits, 90, "a call without an answer")
+    rows = world.until(waits, 90, "a call without an answer that both sides tell of")
 
     assert rows[0]["rpc"] == {"name": "worker0", "id": 0, "waits": 1, "serves": 0}
     assert rows[1]["rpc"] == {"name": "worker1", "id": 1, "waits": 0, "serves": 1}

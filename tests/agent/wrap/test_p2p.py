@@ -60,8 +60,10 @@ def test_works_that_are_gone_make_room_and_run_no_code_when_they_go(monkeypatch)
     """
     monkeypatch.setattr(p2p, "_marks", {})
     monkeypatch.setattr(p2p, "_MARKS_MAX", 2)
-    for _ in range(2):
-        p2p._remember(Work(), 1, 2, 3)
+    works = [Work(), Work()]  # both at once: one that is gone may lend its address to the next
+    for work in works:
+        p2p._remember(work, 1, 2, 3)
+    del work, works
     kept = Work()
     p2p._remember(kept, 1, 2, 3)
 
