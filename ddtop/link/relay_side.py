@@ -16,15 +16,12 @@ import zmq
 from zmq.utils import z85
 
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
-from ddtop.link.leaf_side import NOW, LeafLink, send_parts
+from ddtop.link.leaf_side import NOW, LeafLink
 from ddtop.link.listeners import Listeners
+from ddtop.link.peer_queues import PeerQueues
 from ddtop.link.rank_listener import Credentials, RankListener
 from ddtop.wire.frames import FRAME_BYTES_MAX
 
-VIEWER_QUEUE_FRAMES = 40_000
-"""More than 16 MiB of history at the smallest honest frame (about 450 bytes): joining never drops
-frames. This also bounds a viewer that stops reading; in addition the relay forgets viewers that do
-not ping."""
 INCOMING_FRAMES = 1000
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2000, 10_000
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -62,7 +59,8 @@ class RelayLink:
             self._zap = self._context.socket(zmq.REP)
             self._zap.setsockopt(zmq.LINGER, 0)
             self._zap.bind(_ZAP_ENDPOINT)
-            self._viewers = self._router(VIEWER_QUEUE_FRAMES)
+            self._viewers = self._router()
+            self.queues = PeerQueues(self._viewers)
             server = derive(secret, SERVER)
             self._viewers.setsockopt(zmq.CURVE_SERVER, 1)
             self._viewers.setsockopt(zmq.CURVE_PUBLICKEY, server.public)
@@ -87,10 +85,9 @@ class RelayLink:
         for socket in (self._ranks.descriptor, self._viewers, self._zap, self._listeners.monitor):
             self._poller.register(socket, zmq.POLLIN)
 
-    def _router(self, queue: int) -> zmq.Socket[bytes]:
+    def _router(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, queue)
         socket.setsockopt(zmq.RCVHWM, INCOMING_FRAMES)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         # Without it, frames for a full or closed peer are dropped silently.
@@ -143,13 +140,15 @@ class RelayLink:
 
         ZAP requests are answered in here.
         """
-        for socket, _ in self._poller.poll(max(0, int(timeout_s * 1000))):
+        timeout_s = max(0.0, min(timeout_s, self.queues.due_in_s()))
+        for socket, _ in self._poller.poll(int(timeout_s * 1000)):
             kind = self._kinds.get(socket, PROCESS)
             if kind == ZAP:
                 self._answer_zap()
             elif kind != LISTENERS:
                 yield kind, socket if kind in (PROCESS, HUB) else None
         self._listeners.look()
+        self.queues.turn()
 
     def receive(self, kind: str, at_most: int = 500) -> Iterator[tuple[bytes, bytes, str]]:
         """(peer, frame, role) of what has come in, bounded so that one flooding peer cannot hold
@@ -198,20 +197,19 @@ class RelayLink:
         return self._addresses.get(peer, "")
 
     def send(self, kind: str, peer: bytes, *frames: bytes) -> bool:
-        """Queue frames for a peer, for a viewer as one message.
+        """Queue frames for a peer.
 
         False if its queue is full or it has gone.
         """
         if kind == RANK:
             return all(self._ranks.send(peer, frame) for frame in frames)
         try:
-            send_parts(self._viewers, (peer, *frames))
+            return self.queues.put(peer, frames)
         except zmq.ZMQError:
             return False
-        return True
 
     def broadcast(self, peers: Iterable[bytes], *frames: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Queue frames for viewers, as one message.
+        """Queue frames for viewers.
 
         Returns the peers whose queue is full, and the peers that have gone.
         """
@@ -219,9 +217,10 @@ class RelayLink:
         gone: list[bytes] = []
         for peer in peers:
             try:
-                send_parts(self._viewers, (peer, *frames))
-            except zmq.ZMQError as error:
-                (gone if error.errno == errno.EHOSTUNREACH else full).append(peer)
+                if not self.queues.put(peer, frames):
+                    full.append(peer)
+            except zmq.ZMQError:
+                gone.append(peer)
         return full, gone
 
     def _answer_zap(self) -> None:

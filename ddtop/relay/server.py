@@ -130,6 +130,7 @@ class Server:
                     self._requests.due(),
                     self._role.due(),
                     self._ranks.look_due_s(),
+                    self._viewers.due(),
                 )
                 with without_descriptors_left():
                     for kind, what in self._link.wait(due - now):
@@ -396,6 +397,7 @@ class Server:
 
     def _on_time(self) -> None:
         now = time.monotonic()
+        self._viewers.on_time(now)
         if now >= self._ranks.look_due_s():
             for watched, unix_ns in self._ranks.look_for_ends(now):
                 self._on_gone(watched, unix_ns)
@@ -418,6 +420,7 @@ class Server:
             self._due["alive"] = now + ALIVE_EVERY_S
             self._ranks.say_all(self._alive())
             self._viewers.forget_silent(now)
+            self._link.queues.give_back_memory()
         if self._all_gone_at is not None and self._ended_unix_ns is None and self._is_over(now):
             self._ended_unix_ns = time.time_ns()
             self._look_at_host()

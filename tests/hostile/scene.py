@@ -200,7 +200,7 @@ class Scene:
             found.sendall(data)
         return found
 
-    def dealer(self, **options: object) -> zmq.Socket[bytes]:
+    def dealer(self, history_s: float = 0.0, **options: object) -> zmq.Socket[bytes]:
         """A ZeroMQ socket of a stranger, connected to the port, that has sent `join`."""
         found = self._context.socket(zmq.DEALER)
         self._dealers.append(found)
@@ -208,7 +208,8 @@ class Scene:
         for name, value in options.items():
             setattr(found, name, value)
         found.connect(f"tcp://127.0.0.1:{self.port}")
-        found.send(frames.seal(Command("join"), sender="viewer", unix_ns=0, mono_ns=0), zmq.NOBLOCK)
+        join = Command("join", history_s=history_s)
+        found.send(frames.seal(join, sender="viewer", unix_ns=0, mono_ns=0), zmq.NOBLOCK)
         return found
 
     def on_the_unix_socket(self, greets: bool = True) -> Neighbour:

@@ -201,9 +201,8 @@ sys.stdin.read()
 """
 
 
-def test_a_viewer_that_does_not_read_is_full_and_not_gone(home, monkeypatch):
+def test_a_viewer_that_does_not_read_is_full_and_not_gone(home):
     """A viewer was stopped with Ctrl-Z: its connection stays open, and nothing reads from it."""
-    monkeypatch.setattr("ddtop.link.relay_side.VIEWER_QUEUE_FRAMES", 1)
     relay = RelayLink(home.runtime / "full.sock", SECRET, "127.0.0.1")
     words = [sys.executable, "-c", ASKS_AND_WAITS, str(relay.port)]
     viewer = subprocess.Popen(words, stdin=subprocess.PIPE)
