@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.guard import Actions, Guard, Rules
+from ddtop.cli.guard import SCHEDULER_VARIABLES, Actions, Guard, Rules
 from ddtop.cli.on_critical import OnCritical
 from ddtop.cli.webhook import Webhook, checked, secret
 
@@ -31,7 +31,7 @@ def guard_of(
     Raises: CommandError: 2, an option cannot be used, or one says when to act and none says how.
     """
     command = OnCritical(on_critical, complain) if on_critical is not None else None
-    last = OnCritical(then, complain, "--then", expands=True) if then is not None else None
+    last = OnCritical(then, complain, "--then", SCHEDULER_VARIABLES) if then is not None else None
     url = _url(webhook, webhook_file)
     token = secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", token_file)
     reports = _writable(folder) if folder is not None else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from string import Template
 
 from ddtop.cli.errors import USAGE, CommandError
 
@@ -19,6 +19,9 @@ AT_ONCE_MAX = 4
 LEAVE_S = 10.0
 """A finding at the end of the job starts a last command. It gets time to send a message."""
 _POLL_S = 0.05
+_JOB_ID = re.compile(r"[0-9][A-Za-z0-9_.\[\]-]{0,63}")
+"""The id of a batch job; PBS has `12[3].server`. The id comes from the job's own environment, and
+none with other characters gets into a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,18 @@ class OnCritical:
         command: str,
         complain: Callable[[str], object],
         option: str = "--on-critical",
-        expands: bool = False,
+        expands: Sequence[str] = (),
     ) -> None:
-        """`expands`: `$NAME` in a word stands for a variable; it never becomes several words.
+        """`expands`: the variables with the id of a batch job, for which `$NAME` in a word stands.
+        No other variable is expanded: a word may be shell code, and the text of an event has names
+        that the job has chosen.
 
         Raises:
             CommandError: 2, it is no command line, or there is no such program.
         """
         self._words = _parsed(command, option)
-        self._expands = expands
+        names = "|".join(expands)
+        self._ids = re.compile(rf"\$(?:({names})\b|\{{({names})\}})") if names else None
         self._name = f"{option} {self._words[0]}"
         self._complain = complain
         self._running: list[_Running] = []
@@ -68,12 +74,9 @@ class OnCritical:
             return
         variables = {**os.environ, **environment}
         try:
-            words = self._words
-            if self._expands:
-                words = [Template(one).substitute(variables) for one in words]
-        except (KeyError, ValueError) as error:
-            why = f"${error.args[0]} is not set" if isinstance(error, KeyError) else str(error)
-            self._complain(f"{self._name} was not run for {kind}: {why}")
+            words = [self._expanded(one, variables) for one in self._words]
+        except ValueError as error:
+            self._complain(f"{self._name} was not run for {kind}: {error}")
             return
         try:
             process = _spawn(words, event, variables)
@@ -81,6 +84,16 @@ class OnCritical:
             self._complain(f"{self._name} could not be run for {kind}: {error.strerror}")
             return
         self._running.append(_Running(process, kind))
+
+    def _expanded(self, word: str, variables: Mapping[str, str]) -> str:
+        def job_id(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            value = variables.get(name)
+            if value is None or not _JOB_ID.fullmatch(value):
+                raise ValueError(f"${name} is {'not set' if value is None else 'no job id'}")
+            return value
+
+        return self._ids.sub(job_id, word) if self._ids is not None else word
 
     def look(self) -> None:
         """Report the commands that have failed since the last call."""
@@ -120,8 +133,8 @@ def _parsed(command: str, option: str) -> list[str]:
     words[0] = os.path.expanduser(words[0])
     if shutil.which(words[0]) is None:
         raise CommandError(
-            f"ddtop: {option}: there is no program {words[0]!r}; it is run without a shell, "
-            f"for more than one program: {option} \"sh -c '...'\"",
+            f"ddtop: {option}: there is no program {words[0]!r}; it is run without a shell: for "
+            "more than one program, name a script",
             USAGE,
         )
     return words

@@ -9,7 +9,7 @@ import pytest
 
 from ddtop.cli import cli
 from ddtop.cli.errors import CommandError
-from ddtop.cli.guard import Actions, Guard, Rules, scheduler_of
+from ddtop.cli.guard import SCHEDULER_VARIABLES, Actions, Guard, Rules, scheduler_of
 from ddtop.cli.on_critical import OnCritical
 from ddtop.cli.options import SECONDS
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
@@ -139,23 +139,24 @@ def test_a_command_has_the_event_on_its_input_and_in_its_environment():
     assert environment["SLURM_JOB_ID"] == "4711"
 
 
-def test_the_last_command_is_run_without_a_shell_and_a_variable_stays_one_word(tmp_path):
+def test_the_last_command_is_run_without_a_shell_and_gets_the_id_of_the_batch_job(tmp_path):
     said, out = [], tmp_path / "out"
     program = tmp_path / "then"
     program.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{out}\n')
     program.chmod(0o700)
-    last = OnCritical(f"{program} requeue $SLURM_JOB_ID '$X'", said.append, "--then", expands=True)
+    words = f"{program} requeue $SLURM_JOB_ID ${{PBS_JOBID}}.x $SLURM_JOB_IDS '$X'"
+    last = OnCritical(words, said.append, "--then", SCHEDULER_VARIABLES)
 
-    last.start(b"{}", "host-lost", {"SLURM_JOB_ID": "47", "X": "a b; $(id)"})
+    last.start(b"{}", "host-lost", {"SLURM_JOB_ID": "47", "PBS_JOBID": "1[2].head", "X": "a b"})
     last.leave()
 
-    assert (said, out.read_text()) == ([], "requeue|47|a b; $(id)|")
+    assert (said, out.read_text()) == ([], "requeue|47|1[2].head.x|$SLURM_JOB_IDS|$X|")
 
 
 def test_a_variable_that_nobody_set_stops_the_command(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     said = []
-    last = OnCritical("true $SLURM_JOB_ID", said.append, "--then", expands=True)
+    last = OnCritical("true $SLURM_JOB_ID", said.append, "--then", SCHEDULER_VARIABLES)
     last.start(b"{}", "host-lost")
 
     assert said == ["--then true was not run for host-lost: $SLURM_JOB_ID is not set"]
