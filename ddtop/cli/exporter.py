@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import platform
@@ -32,6 +33,7 @@ from ddtop.cli.host_jobs import HostFleet
 from ddtop.cli.output import printable
 from ddtop.cli.web_config import WebConfig
 from ddtop.metrics import FAMILIES, Family
+from ddtop.present.text import clean
 from ddtop.viewer.fleet import Fleet, FleetJob
 
 if TYPE_CHECKING:
@@ -40,11 +42,12 @@ if TYPE_CHECKING:
 TEXTFILE = "ddtop.prom"
 TEXTFILE_S = 5.0
 """How often the text file is written. node_exporter reads it at each of its own scrapes."""
-IDLE_S = 10.0
-"""A connection without data for this time is closed."""
-CONNECTIONS_MAX = 32
-"""Prometheus uses one connection. More than this is a mistake or an attack; further ones are closed
-at once."""
+IDLE_S, REQUEST_S = 10.0, 15.0
+"""A connection is closed that has no data for the first time, or is open for the second one: a
+client could send a byte every few seconds. Prometheus gives up after 10 s."""
+CONNECTIONS_MAX, THREADS_MAX = 32, 64
+"""Prometheus uses one connection. More than this is a mistake or an attack; a further one closes
+the oldest, whose thread may take a moment to end."""
 FIRST_LOOK_S = 3.0
 _PAGE = b"<html><title>ddtop</title><body><a href=/metrics>metrics</a></body></html>\n"
 
@@ -60,19 +63,28 @@ class Collector:
         age, and nothing else: old numbers must not look like new ones.
         """
         families = {family.name: _metric(family) for family in FAMILIES}
+        told: set[tuple[str, ...]] = set()
+
+        def add(name: str, job: list[str], labels: tuple[str, ...], value: float) -> None:
+            job, labels = [clean(one) for one in job], tuple(clean(one) for one in labels)
+            # Two names that differ in a control character only are one now.
+            if (name, *job, *labels) not in told:
+                told.add((name, *job, *labels))
+                _add(families, name, job, labels, value)
+
         jobs = newest(self._jobs())
         version = platform.python_version()
-        _add(families, "ddtop_build_info", [], (ddtop.__version__, version), 1)
-        _add(families, "ddtop_jobs", [], (), len(jobs))
+        add("ddtop_build_info", [], (ddtop.__version__, version), 1)
+        add("ddtop_jobs", [], (), len(jobs))
         for one in jobs:
             name = [one.entry.job]
-            _add(families, "ddtop_up", name, (), float(one.contact is None))
+            add("ddtop_up", name, (), float(one.contact is None))
             if one.value is None:
                 continue
-            _add(families, "ddtop_look_age_seconds", name, (), one.age_s)
+            add("ddtop_look_age_seconds", name, (), one.age_s)
             if one.contact is None:
                 for sample in one.value.samples:
-                    _add(families, sample.family, name, sample.labels, sample.value)
+                    add(sample.family, name, sample.labels, sample.value)
         yield from families.values()
 
 
@@ -142,15 +154,32 @@ class Server(ThreadingWSGIServer):
     tls: Any = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._free = threading.BoundedSemaphore(THREADS_MAX)
+        self._open: dict[Any, tuple[float, socket.socket]] = {}
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve it on a thread, or close it if too many are open."""
+        """Serve it on a thread, in place of the oldest if too many are open."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        if len(self._open) >= CONNECTIONS_MAX:
+            self._end(next(iter(self._open)))
+        self._open[client_address] = time.monotonic(), request
         super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End the requests that take too long; called twice a second."""
+        late_s = time.monotonic() - REQUEST_S
+        for client_address, (began_s, _) in list(self._open.items()):
+            if began_s < late_s:
+                self._end(client_address)
+
+    def _end(self, client_address: Any) -> None:
+        _, request = self._open.pop(client_address)
+        with contextlib.suppress(OSError):
+            # Not the method of a TLS socket, which another thread reads now.
+            socket.socket.shutdown(request, socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Do the TLS handshake on this thread, so that a client that never finishes it cannot block
@@ -158,12 +187,17 @@ class Server(ThreadingWSGIServer):
         try:
             request.settimeout(IDLE_S)
             if self.tls is not None:
-                request = self.tls.wrap_socket(request, server_side=True)
+                request = self.tls.wrap_socket(
+                    request, server_side=True, do_handshake_on_connect=False
+                )
+                self._open[client_address] = self._open[client_address][0], request
+                request.do_handshake()
             super().process_request_thread(request, client_address)
-        except OSError:
-            # A client that speaks no TLS, or has gone.
+        except (OSError, KeyError):
+            # A client that speaks no TLS, has gone, or had to go.
             self.shutdown_request(request)
         finally:
+            self._open.pop(client_address, None)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
