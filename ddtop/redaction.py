@@ -21,6 +21,7 @@ from collections.abc import Callable
 HIDDEN = "(redacted)"
 TEXT_CHARACTERS_MAX = 4096
 """Longer texts of a rank are cut before, because at most 500 characters of them are shown."""
+VALUE_CHARACTERS_MAX = 4000
 OPAQUE_CHARACTERS = 20
 """The shortest bare run that is taken for a secret: names and ids that people choose are shorter
 or have words in them.
@@ -69,13 +70,15 @@ _SHAPES = (
     r"|gl(?:pat|ptt|dt|rt|cbt|ft)-[\w.-]{16,300}"
     r"|(?:sk|pk|rk)[-_](?:live_|test_|proj-|ant-|or-)?[A-Za-z0-9_-]{16,300}"
     r"|xox[a-z]-[\w-]{10,300}|xapp-[\w-]{10,300}"
+    r"|dckr_[op]at_[\w-]{20,100}|(?:rpa|figd|glsa|pscale_tkn|xai|fw|jina|e2b|lsv2_[ps]t|tgp_v1)_"
+    r"(?=[\w-]{0,300}[0-9])[\w-]{20,300}|ABSK[A-Za-z0-9+/]{80,300}={0,2}"
     r"|(?:npm|nvapi|gsk|pplx|lin_api|ntn|r8|dop_v1|doo_v1|shpat|shpss|rubygems|hvs|hvb|wandb_v1"
     r"|tfp|glc|sbp|PMAK|key|whsec|pul|sntrys)"
     r"[-_.](?=[\w-]{0,300}[0-9])[A-Za-z0-9_=-]{24,300}|pypi-[\w-]{40,300}"
     r"|dapi[0-9a-f]{32}(?:-\d)?|SG\.[\w-]{16,100}\.[\w-]{16,100}"
     r"|sq0(?:atp|csp)-[\w-]{20,100}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}|ATATT3[\w=-]{20,300}"
     r"|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,100}"
-    r"|eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{4,2000}|\d{8,10}:AA[\w-]{33}"
+    r"|eyJ[\w-]{8,4000}\.[\w-]{8,4000}\.[\w-]{4,2000}|(?:bot)?\d{8,10}:AA[\w-]{33}"
 )
 STRONG, WEAK = 2, 1
 
@@ -170,47 +173,79 @@ def _without_named(text: str) -> str:
     another name may have a secret's name in it. The value is judged by its beginning, so that a
     line of many names does not take long.
     """
-    head, beginning, whole = _named()
+    head, opening, plain = _named()
     parts, at = [], 0
     while (found := head.search(text, at)) is not None:
         name, end = found[1] or found[2] or found[3], found.end()
-        begun = beginning.match(text, end)
-        value = (
-            whole.match(text, end)
-            if begun and _is_secret_in_text(name, begun[0], found[0] == f"{name}=")
-            else None
-        )
         parts.append(text[at:end])
         at = end
-        if value is not None:
+        if name != "-p" and not secret_name(name):
+            continue
+        opened = opening.match(text, end)
+        begun = text[opened.start(1) if opened else end : _value_end(text, end, opened, plain, 200)]
+        if begun and _is_secret_in_text(name, begun, found[0] == f"{name}="):
             parts.append(HIDDEN)
-            at = value.end()
+            at = _value_end(text, end, opened, plain, VALUE_CHARACTERS_MAX)
     return "".join((*parts, text[at:]))
+
+
+def _value_end(
+    text: str, at: int, opened: re.Match[str] | None, plain: re.Pattern[str], most: int
+) -> int:
+    """Where the value that begins at `at` ends, its closing quote included.
+
+    A quote within is escaped by backslashes. In JSON within JSON, so are the quotes around: the one
+    that closes has as many backslashes as the one that opens, or pairs of them more.
+    """
+    if opened is None:
+        found = plain.match(text, at, at + most)
+        return found.end() if found else at
+    slashes, quote, end = len(opened[1]), opened[2], min(opened.end() + most, len(text))
+    for one in _quotes().finditer(text, opened.end(), end):
+        if one[2] == "\n":
+            return one.start()
+        more = len(one[1]) - slashes
+        if one[2] != quote or (more > 0 and more % (2 * slashes + 2)):
+            continue
+        # A line of source has the backslash of its own text twice.
+        if more <= 0 or not text[one.end() : one.end() + 1].isalnum():
+            return one.end()
+    return end
+
+
+@functools.cache
+def _quotes() -> re.Pattern[str]:
+    return re.compile(r"(\\{0,64})([\"'\n])")
 
 
 @functools.cache
 def _named() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """The name of a value with what stands between them, the beginning of the value, and all of it.
+    """The name of a value with what stands between them, the quote that opens the value, and a
+    value without quotes around it.
 
     "name": "value" with any blanks, NAME=value, name = "value", name: value, --name value, and
     '--name', 'value' as a list of words is printed. Without quotes a colon needs a blank behind it,
-    or `tokenizer.py:40` would be one.
+    or `tokenizer.py:40` would be one. The value may be a literal of Python with a prefix: b'value'.
     """
-    name, option, quote, blanks = r"[\w.-]{1,200}", r"--?[\w.-]{1,200}", r"\\?[\"']", r"[ \t]{0,8}"
+    name, option, blanks = r"[\w.-]{1,200}", r"--?[\w.-]{1,200}", r"[ \t]{0,8}"
+    quote, prefix = r"\\{0,15}[\"']", r"[rRbBfFuU]{0,2}"
     spoken = r"(?i:password|passphrase|secret|token|api key)"
-    quoted = rf"{quote}{blanks}[:,]{blanks}(?={quote}|\d)"
+    quoted = rf"{quote}{blanks}[:,]{blanks}(?={prefix}{quote}|\d)"
     assigned = rf"(?:{quote})?{blanks}(?:(?:[:!+]?=|=>)(?!=){blanks}|:[ \t]{{1,8}})"
     head = re.compile(
         rf"(?<![\w.-])(?:({name})(?:{quoted}|{assigned})|({option})(?:{quote})?,?[ \t]{{1,8}}(?!--)"
         rf"|({spoken})(?: is| was| of)? (?=[\"']))"
     )
     # Not a JSON object or list: the names inside it decide.
-    plain = r"(?![{[(][ \t]{0,8}[\\\"'{[]|[{[(]\Z)[^\s,;&)}\]\"'\\]"
-    return (
-        head,
-        re.compile(rf"\\?\"[^\"\n]{{0,200}}|'[^'\n]{{0,200}}|{plain}{{1,200}}"),
-        re.compile(rf"\\?\"[^\"\n]{{0,4000}}\"?|'[^'\n]{{0,4000}}'?|{plain}{{1,4000}}"),
-    )
+    plain = r"(?![{[(][ \t]{0,8}[\\\"'{[]|[{[(]\Z)(?:[^\s,;&)}\]\"'\\]|(?<=\w)[\"'\\](?=\w))+"
+    return head, re.compile(rf"{prefix}(\\{{0,15}})([\"'])"), re.compile(plain)
+
+
+def _after_user(match: re.Match[str]) -> str:
+    """`curl -u NAME:PASSWORD`. Of other programs these are numbers (docker) or a host (rsync)."""
+    line = match.string[max(match.start() - 160, 0) : match.start()].rpartition("\n")[2]
+    calls = re.search(r"\b(?:curl|wget|https?)[\s\"']", line)
+    return match[1] + HIDDEN if calls else match[0]
 
 
 _Rule = tuple["re.Pattern[str]", "str | Callable[[re.Match[str]], str]"]
@@ -221,12 +256,37 @@ def _shaped() -> tuple[_Rule, ...]:
     compiled = re.compile
     return (
         (
+            # PEM, PGP and SSH2, then PuTTY.
             compiled(
-                r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,30}PRIVATE"
-                r" KEY-----|\Z)",
+                r"-{4,5} ?BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?----.*?"
+                r"(?:END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)? ?-{4,5}|\Z)"
+                r"|PuTTY-User-Key-File-\d:.*?(?:Private-MAC:[ \t0-9a-f]{0,200}|\Z)",
                 re.DOTALL,
             ),
             HIDDEN,
+        ),
+        (
+            compiled(
+                r"\b(Secret(?:Str|Bytes)\([ \t]{0,8}[bB]?)(?:\"(?:\\.|[^\"\\\n]){1,4000}\""
+                r"|'(?:\\.|[^'\\\n]){1,4000}')"
+            ),
+            r"\1" + HIDDEN,
+        ),
+        # A line of a netrc file, or its lines.
+        (
+            compiled(
+                r"\b((?:machine\s{1,8}\S{1,200}|default)(?:\s{1,8}(?:login|account)\s{1,8}\S{1,200})"
+                r"{0,2}\s{1,8}password\s{1,8})(?!\(redacted\))\S{1,2000}"
+            ),
+            r"\1" + HIDDEN,
+        ),
+        (
+            compiled(
+                r"(?<![\w-])((?:-u|--(?:proxy-)?user)(?:[\"']?,?[ \t]{1,8}|=)"
+                r"[\"']?[^\s:\"']{0,200}:)"
+                r"(?!\(redacted\))(\"(?=\w)|[^\s\"']){1,2000}"
+            ),
+            _after_user,
         ),
         # The whole line: a scheme stands between the name and the secret.
         (
@@ -253,7 +313,10 @@ def _shaped() -> tuple[_Rule, ...]:
         ),
         (
             compiled(
-                r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,300}"
+                r"(?i)(hooks\.slack\.com/(?:services|workflows|triggers)/"
+                r"|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot"
+                r"|\.webhook\.office\.com/webhookb2/|outlook\.office(?:365)?\.com/webhook/)"
+                r"[\w@%:/.-]{8,500}"
             ),
             r"\1" + HIDDEN,
         ),
@@ -340,7 +403,7 @@ def _word(before: str, word: str, characters: int) -> str:
         if before == "-p":
             if _may_be_password_after_p(word):
                 return HIDDEN
-        elif before in ("-u", "--user", "--userpwd") and ":" in word:
+        elif before in ("-u", "--user", "--userpwd") and re.search(r":(?!\d*$)", word):
             return word.partition(":")[0][:characters] + ":" + HIDDEN
         elif _is_secret_value(before, word) and not word.startswith("--"):
             return HIDDEN

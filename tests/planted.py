@@ -5,6 +5,7 @@ no scanner finds a real secret here.
 from __future__ import annotations
 
 import base64
+import json
 import random
 import string
 import uuid
@@ -67,6 +68,34 @@ def _pem(dice: random.Random) -> tuple[str, str]:
     return f"-----BEGIN RSA PRIVATE KEY-----\n{core}\n-----END RSA PRIVATE KEY-----", core
 
 
+def _key_block(
+    begin: str, end: str, between: str = ""
+) -> Callable[[random.Random], tuple[str, str]]:
+    """The lines of a private key in the form of another program."""
+
+    def made(dice: random.Random) -> tuple[str, str]:
+        core = _of(dice, ALNUM + "+/", 60)
+        return f"{begin}\n{between}{core}\n{end}", core
+
+    return made
+
+
+def _quoted(form: str, within: str) -> Callable[[random.Random], tuple[str, str]]:
+    """A value with a quote or a backslash in it. What follows that is what must not be seen."""
+
+    def made(dice: random.Random) -> tuple[str, str]:
+        core = _of(dice, ALNUM, 12)
+        return form.format(_of(dice, ALNUM, 6) + within + core), core
+
+    return made
+
+
+def _nested(dice: random.Random) -> tuple[str, str]:
+    core = _password(dice)
+    text = json.dumps({"user": "ada", "token": core})
+    return json.dumps({"outer": json.dumps({"inner": text})}), core
+
+
 def _basic(dice: random.Random) -> tuple[str, str]:
     core = base64.b64encode(f"ada:{_password(dice)}".encode()).decode()
     return f"Basic {core}", core
@@ -116,6 +145,40 @@ KINDS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "json in json": _named('{{\\"api_key\\": \\"{}\\"}}'),
     "yaml": _named("db_password: {}"),
     "python": _named("passwd = '{}'"),
+    "bytes": _named("token=b'{}'"),
+    "a literal with a prefix": _named('passwd = rb"{}"'),
+    "bytes in a dictionary": _named("{{b'api_key': b'{}'}}"),
+    "SecretStr": _named("SecretStr('{}')"),
+    "SecretStr, named": _named('api_key=SecretStr("{}")'),
+    "a quote in it": _quoted('password = "{}"', '\\"'),
+    "an apostrophe in it": _quoted("--password='{}'", "\\'"),
+    "a backslash in it": _quoted('"password": "{}"', "\\\\"),
+    "a quote in it, in a line of source": _quoted("f(\"password=b'{}' is wrong\")", "\\\\'"),
+    "a quote in it, without quotes": _quoted("password={}", '"'),
+    "a quote in it, in json in json": _quoted('{{\\"api_key\\": \\"{}\\"}}', '\\\\\\"'),
+    "json in json in json": _nested,
+    "pgp key": _key_block(
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----", "-----END PGP PRIVATE KEY BLOCK-----", "\n"
+    ),
+    "ssh2 key": _key_block(
+        "---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----",
+        "---- END SSH2 ENCRYPTED PRIVATE KEY ----",
+        'Comment: "rsa-key"\n',
+    ),
+    "putty key": _key_block(
+        "PuTTY-User-Key-File-3: ssh-ed25519", "Private-MAC: 00ff", "Private-Lines: 1\n"
+    ),
+    "teams webhook": _named(
+        "https://acme.webhook.office.com/webhookb2/{}@acme/IncomingWebhook/x", HEX, 36
+    ),
+    "telegram webhook": _named("https://api.telegram.org/bot1234567890:AA{}/send", URLSAFE, 33),
+    "slack workflow": _named("https://hooks.slack.com/workflows/T0001/B0002/{}", ALNUM, 24),
+    "netrc": _named("machine api.example.org login ada password {}"),
+    "netrc in lines": _named("machine api.example.org\n  login ada\n  password {}"),
+    "docker": _shape("dckr_pat_", URLSAFE, 27),
+    "runpod": _shape("rpa_", string.ascii_uppercase + string.digits, 46),
+    "curl -u": _named("curl -s -u ada:{} https://example.org"),
+    "curl --user": _named("curl --user 'ada:{}' https://example.org"),
     "azure": _named("AccountName=a;AccountKey={};EndpointSuffix=x", ALNUM, 86),
     "bare and long": _shape("", ALNUM, 32),
     "bare, safe in a url": _shape("", ALNUM, 43),
@@ -203,6 +266,11 @@ NAMES = [
     "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",  # noqa: E501
     "torchrun --nproc-per-node 8 --rdzv-id 4711 --rdzv-endpoint node0:29500 train.py",
     "python -m http.server -p 8000",
+    "docker run -u 1000:1000 --user 0:0 image",
+    "machine learning with a password prompt",
+    "default login page",
+    "key = b'weights'",
+    "rpa_" + "x" * 30,
     "mkdir -p /tmp/out",
     "--use-token --lr 1e-4",
     "CUDA error: an illegal memory access was encountered",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ddtop.redaction import redacted
 from ddtop.wire.rank_runs import BESIDE, packed
 from ddtop.wire.records import Group
 
@@ -48,7 +49,7 @@ def describe(world: Any, name: str, group: Any, meanings: tuple[str, ...] = ()) 
         ranks = tuple(sorted(world.pg_group_ranks[group]))
     except KeyError:
         ranks = ()
-    description = str(getattr(group, "group_desc", "") or "")
+    description = redacted(str(getattr(group, "group_desc", "") or ""))
     if description in ("", "undefined"):
         description = "default_pg" if group is world.default_pg else own
     if name != own:

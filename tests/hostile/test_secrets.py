@@ -1,0 +1,63 @@
+"""Secrets that a job has in its texts: none leaves its rank, and no text takes long to look at."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent.probes import torch_group
+from ddtop.redaction import redacted
+from tests import planted
+
+BYTES = 512 << 10
+CPU_S_MAX = 2.0
+"""Half a second on a machine that has nothing else to do."""
+TEXTS = {
+    "log lines": "12:00:01 step=1200 loss: 2.34 lr=1e-4 [rank 3] data from /data/x.bin\n",
+    "assignments": "a=b ",
+    "secrets": "token=abcdef123 ",
+    "quotes": '"',
+    "backslashes": "\\",
+    "escaped quotes": 'token="' + "\\'" * 3000,
+    "json in json": '\\\\\\"token\\\\\\": \\\\\\"x\\\\\\"',
+    "begins of keys": "-----BEGIN PRIVATE KEY",
+    "netrc": "machine a login b account c passwor ",
+    "names and passwords": "-u a:b ",
+    "random": "aB3/x+",
+    "urls": "https://a:b",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_half_a_mebibyte_of_any_text_is_looked_at_in_a_moment(name):
+    piece = TEXTS[name]
+    text = (piece * (BYTES // len(piece) + 1))[:BYTES]
+    began = time.process_time()
+    redacted(text)
+
+    assert time.process_time() - began < CPU_S_MAX
+
+
+class _Group:
+    """A process group of torch, as far as it is asked."""
+
+    def __init__(self, description: str) -> None:
+        self.group_desc = description
+
+
+def test_the_description_of_a_group_has_no_secret():
+    """It was sent, recorded and shown as the program gave it."""
+    world = SimpleNamespace(pg_group_ranks={}, pg_map={}, default_pg=None)
+    for kind, text, core in planted.secrets():
+        found = torch_group.describe(world, "3", _Group(f"ring {text}"))
+
+        assert core[-8:] not in found.description, kind
+        assert found.description.startswith("ring ")
+
+
+def test_the_description_of_a_group_stays_where_it_has_none():
+    world = SimpleNamespace(pg_group_ranks={}, pg_map={}, default_pg=None)
+    for text in ("mesh_tp", "WeightSync", "trainer and rollout, round 3"):
+        assert torch_group.describe(world, "3", _Group(text)).description == text
