@@ -132,12 +132,19 @@ def _parsed(command: str, option: str) -> list[str]:
         )
     words[0] = os.path.expanduser(words[0])
     if shutil.which(words[0]) is None:
-        raise CommandError(
-            f"ddtop: {option}: there is no program {words[0]!r}; it is run without a shell: for "
-            "more than one program, name a script",
-            USAGE,
-        )
+        raise CommandError(f"ddtop: {option}: {_why_not(words[0])}", USAGE)
     return words
+
+
+def _why_not(name: str) -> str:
+    if not os.path.isfile(name):
+        return (
+            f"there is no program {name!r}; it is run without a shell: for more than one program, "
+            "name a script"
+        )
+    if os.sep not in name:
+        return f"{name!r} is not on the PATH; if you mean the file in this folder: ./{name}"
+    return f"{name!r} may not be executed: chmod +x {shlex.quote(name)}"
 
 
 def _spawn(

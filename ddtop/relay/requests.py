@@ -35,6 +35,7 @@ from ddtop.wire.records import (
     Reply,
     Stacks,
 )
+from ddtop.words.units import duration
 
 RANKS_TEXT, TEXT = 40, 300
 """Characters of the list of ranks, and of the answer, in a line of the audit."""
@@ -211,7 +212,7 @@ class RelayRequests:
             until = now + for_s * 1_000_000_000
             kept.append(Mute(kind[:64], ranks[:RANKS_TEXT], until, because[:TEXT], who))
         self._mutes = tuple(kept)
-        what = f"{kind[:64] or 'all findings'} {f'for {for_s} s' if for_s else 'no longer'}"
+        what = f"{kind[:64] or 'all findings'} {f'for {duration(for_s)}' if for_s else 'no longer'}"
         text = f"{what}: {because[:TEXT]}" if because else what
         self._publish_order(Order("mute", ranks[:RANKS_TEXT], (who,), text))
         return Reply("mute", text=text)

@@ -61,7 +61,7 @@ class Changes:
         self._joined: set[tuple[int, int]] = set()
         self._reported: set[tuple[int, Order]] = set()
         self._lost_unix_ns: int | None = None
-        self._settled_unix_ns = 0
+        self._settled_unix_ns = self._told_unix_ns = 0
 
     def take(self, look: Look) -> list[Change]:
         """The changes that this look shows, in the order in which they are reported."""
@@ -73,7 +73,7 @@ class Changes:
             if self._lost_unix_ns is not None:
                 return []
             self._lost_unix_ns = now
-            at = now + int((look.contact_age_s or 0.0) * SECOND_NS)
+            at = self._told_unix_ns = now + int((look.contact_age_s or 0.0) * SECOND_NS)
             return [
                 Change(LOST, at, snapshot.attempt, contact=look.contact, progress=snapshot.progress)
             ]
@@ -84,7 +84,15 @@ class Changes:
         found += self._appeared(look, now)
         if snapshot.ended is not None:
             found.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
-        return [replace(one, progress=snapshot.progress) for one in found]
+        # Who reads the lines expects their times in order. An order of the past is older than what
+        # was seen with it, and the last state of a job than the moment at which its relay was lost.
+        found.sort(key=lambda one: one.unix_ns)
+        least = self._told_unix_ns
+        self._told_unix_ns = max([least, *(one.unix_ns for one in found)])
+        return [
+            replace(one, unix_ns=max(one.unix_ns, least), progress=snapshot.progress)
+            for one in found
+        ]
 
     def _contact_again(self, snapshot: Snapshot) -> list[Change]:
         lost, self._lost_unix_ns = self._lost_unix_ns, None

@@ -23,6 +23,11 @@ class Variable:
     meaning: str
 
 
+_FOLDER = (
+    "An absolute path. If the folder is yours and others can enter it, ddtop uses `ddtop-UID` in"
+    " it, which only you can enter. A folder of another user, or one in which everybody may write,"
+    " is refused."
+)
 _EVENT = "commands that `ddtop watch` runs; it sets them"
 VARIABLES = (
     Variable(
@@ -122,14 +127,13 @@ VARIABLES = (
         "DDTOP_STATE",
         BOTH,
         "$XDG_STATE_HOME/ddtop, else ~/.local/state/ddtop",
-        "The folder of job files, recordings and the key. A folder in which others may write is"
-        " refused.",
+        f"The folder of job files, recordings and the key. {_FOLDER}",
     ),
     Variable(
         "DDTOP_RUNTIME",
         BOTH,
         "/tmp/ddtop-UID",
-        "The folder of the unix sockets. It must be mode 0700 and yours.",
+        f"The folder of the unix sockets. {_FOLDER}",
     ),
     Variable(
         "DDTOP_CONFIG",
@@ -193,7 +197,7 @@ def page() -> str:
         "Variables of *the job* are set where the job is started, on every host. Variables of *the"
         " viewer* are set where you type `ddtop`.",
     )
-    for where in (JOB, BOTH, VIEWER, INTERNAL):
+    for where in (JOB, BOTH, VIEWER, _EVENT, INTERNAL):
         rows = (
             (code(one.name), one.default, one.meaning) for one in VARIABLES if one.where == where
         )

@@ -4,7 +4,8 @@ policy.
 
 from __future__ import annotations
 
-from ddtop.diagnosis.explain import PAGES, explain
+from ddtop.diagnosis.explain import PAGES
+from ddtop.diagnosis.explain.page import filled
 from ddtop.policy import POLICY
 from docs.generate.markdown import cell, code, fenced, head, listed, table
 
@@ -19,13 +20,12 @@ def page() -> str:
         "The severity is `critical`, `warning` or `info`. A kind never changes its name: scripts"
         " may compare it.",
     )
+    pages = {kind: filled(page, POLICY) for kind, page in PAGES.items()}
     lines += table(
         ("kind", "severity", "meaning"),
-        ((f"[{code(kind)}](#{kind})", one.severity, one.brief) for kind, one in PAGES.items()),
+        ((f"[{code(kind)}](#{kind})", one.severity, one.brief) for kind, one in pages.items()),
     )
-    for kind in PAGES:
-        one = explain(kind, POLICY)
-        assert one is not None, kind
+    for kind, one in pages.items():
         lines += [
             f"## {kind}",
             "",

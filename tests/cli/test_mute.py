@@ -27,7 +27,7 @@ def test_what_is_muted_is_reported_to_whoever_looks(home):
             "mute", "train", "straggler", "--rank", "1", "--for", "10m", "--because", "slow"
         )
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == "muted: straggler for 600 s: slow\n"
+        assert done.stdout == "muted: straggler for 10 min: slow\n"
 
         status = ddtop("status", "train").stdout
         assert "straggler of ranks 1: slow" in " ".join(status.split())

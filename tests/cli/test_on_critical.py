@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,27 @@ def test_a_program_that_was_removed_meanwhile_is_reported(tmp_path):
     assert said == [
         f"--on-critical {program} could not be run for rank-killed: No such file or directory"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("{folder}/alert.sh", "may not be executed: chmod +x {folder}/alert.sh"),
+        ("alert.sh", "is not on the PATH; if you mean the file in this folder: ./alert.sh"),
+        ("{folder}/alrt.sh", "there is no program"),
+    ],
+)
+def test_a_program_that_is_there_and_cannot_be_run_is_not_called_missing(
+    tmp_path, monkeypatch, command, said
+):
+    """The script was just written, and `chmod +x` was forgotten."""
+    monkeypatch.chdir(tmp_path)
+    Path("alert.sh").write_text("#!/bin/sh\n")
+
+    with pytest.raises(CommandError) as raised:
+        OnCritical(command.format(folder=tmp_path), print)
+    assert raised.value.code == 2
+    assert said.format(folder=tmp_path) in str(raised.value)
 
 
 def test_commands_that_do_not_end_do_not_pile_up(tmp_path):

@@ -37,6 +37,14 @@ def test_limits_stand_in_a_page_by_the_name_of_their_threshold_only(kind):
 
 
 @pytest.mark.parametrize("kind", PAGES)
+def test_no_name_of_a_threshold_is_left_in_a_page(kind):
+    page = explain(kind, POLICY)
+    text = "\n".join((page.severity, page.brief, page.meaning, *page.found))
+
+    assert re.findall(r"\{\w+\}", text) == []
+
+
+@pytest.mark.parametrize("kind", PAGES)
 def test_another_policy_changes_every_limit_of_the_page(kind):
     named = {
         name

@@ -12,6 +12,7 @@ from ddtop.policy import POLICY
 from ddtop.present.events import event_json, event_line
 from ddtop.viewer.changes import Changes
 from ddtop.viewer.source import Look
+from ddtop.wire.records import Order
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace
@@ -154,6 +155,25 @@ def test_the_last_state_of_a_job_that_ended_meanwhile_is_no_contact(changes):
     ended, _ = builders.ended()
 
     assert told(changes, Look(ended, Verdict("ok", (), ""))) == [("ended",)]
+
+
+def test_the_times_of_the_lines_never_go_back():
+    """Somebody took stacks before this viewer came, and the relay ended while it was not heard: its
+    last state is older than the line that says so.
+    """
+    changes = Changes(POLICY)
+    ordered = (NOW - 60 * SECOND, Order("stacks", "0", ("ada",), "stacks of rank 0"))
+    ended, _ = builders.ended()
+    looks = [
+        looking(0, orders=(ordered,)),
+        looking(1, contact="gone"),
+        Look(replace(ended, time_unix_ns=NOW + 2 * SECOND), Verdict("ok", (), "")),
+    ]
+    found = [change for look in looks for change in changes.take(look)]
+
+    assert [change.event for change in found] == ["ordered", "joined", "lost", "ended"]
+    times = [(change.unix_ns - NOW) // SECOND for change in found]
+    assert times == [-60, 0, 4, 4]
 
 
 def test_nothing_is_told_before_the_first_records():

@@ -35,7 +35,8 @@ def filled(page: Explanation, policy: Policy) -> Explanation:
     """The page with the values of this policy in its sentences."""
     values = limits(policy)
     found = tuple(text.format_map(values) for text in page.found)
-    return replace(page, meaning=page.meaning.format_map(values), found=found)
+    severity, meaning = (text.format_map(values) for text in (page.severity, page.meaning))
+    return replace(page, severity=severity, meaning=meaning, found=found)
 
 
 def limits(policy: Policy) -> dict[str, str]:
