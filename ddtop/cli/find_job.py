@@ -20,11 +20,19 @@ from ddtop.words.units import duration
 if TYPE_CHECKING:
     from ddtop.link.viewer_side import ViewerLink
     from ddtop.viewer.follower import Follower
+    from ddtop.viewer.routes.outside_processes import Process
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
 """At most so many jobs are listed in an error message."""
 READ_AGAIN_S = 0.25
+LAUNCHERS_EVERY_S, LAUNCHER_ENDED_S = 1.0, 5.0
+"""A launcher that fails is often started again by what called it, and a job file is written about a
+second after the first rank has begun.
+"""
+JUST_ENDED_S = 30.0
+"""A job that ended so long before it was waited for is the one that was meant: it failed at once.
+An older one of the same name is the last run in CI."""
 OF_ENDED = ("diagnose", "status", "report")
 """Commands that take the job that ended last if no job is live and none is named."""
 ENDED_WITHIN_S = 3600.0
@@ -111,19 +119,53 @@ def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
     """
     if not sys.platform.startswith("linux"):
         raise CommandError(ELSEWHERE, UNREACHABLE)
-    until = time.monotonic() + wait_s
+    until, launchers = time.monotonic() + wait_s, Launchers(name)
+    since_unix_ns = time.time_ns() - int(JUST_ENDED_S * 1e9)
     while True:
         try:
-            return registry.find_job(name, time.time_ns())
+            entry = registry.find_job(name, time.time_ns())
+            ended_unix_ns = entry.ended_unix_ns or entry.heartbeat_unix_ns
+            if not wait_s or ended_unix_ns > since_unix_ns or entry.live(time.time_ns()):
+                return entry
+            raise registry.UnknownJobError(f"no job named {entry.job} has started since", [entry])
         except registry.RegistryError as error:
             raise CommandError(str(error), UNREACHABLE) from None
         except registry.UnknownJobError as error:
+            launcher = launchers.ended() if wait_s else None
+            if launcher is not None:
+                text = f"its launcher, {launcher}, has ended, and no rank was seen"
+                raise CommandError(f"ddtop: {error}: {text}", UNREACHABLE) from None
             if error.ambiguous or time.monotonic() >= until:
                 hub = os.environ.get(HUB_VARIABLE)
                 if name is None and not error.ambiguous and hub:
                     return _asked_at(hub, HUB_VARIABLE)
                 raise unknown(name, error) from None
         time.sleep(READ_AGAIN_S)
+
+
+class Launchers:
+    """The launchers of a job that is waited for, as far as this process has seen them."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+        self._seen: dict[tuple[int, int], Process] = {}
+        self._lived_s = self._looked_s = float("-inf")
+
+    def ended(self) -> str | None:
+        """`timeout (pid 4711)`: one of them, if all have ended."""
+        from ddtop.viewer.routes.outside_jobs import launchers_of
+        from ddtop.viewer.routes.outside_processes import read
+
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LAUNCHERS_EVERY_S:
+            self._looked_s = now_s
+            self._seen |= launchers_of(read(os.getuid()), self._name, os.getpid())
+            if any(registry.start_ticks(pid) == ticks for pid, ticks in self._seen):
+                self._lived_s = now_s
+        if not self._seen or now_s - self._lived_s < LAUNCHER_ENDED_S:
+            return None
+        one = next(iter(self._seen.values()))
+        return f"{os.path.basename(one.argv[0])} (pid {one.pid})"
 
 
 def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") -> CommandError:

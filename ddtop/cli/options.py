@@ -38,13 +38,32 @@ JOB = click.argument("job", required=False, shell_complete=completion.jobs)
 AS_JSON = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable output, stable and versioned."
 )
-WAIT = click.option(
-    "--wait",
-    "wait_s",
-    is_flag=True,
-    callback=lambda _context, _option, given: WAIT_S if given else 0.0,
-    help="Wait for a job that has not shown up yet.",
-)
+_WAIT_LIMIT = "ddtop.wait_limit_s"
+WAIT_S = 600.0
+"""How long `--wait` waits for a job: the time limit of a step in CI is often an hour."""
+
+
+def WAIT(command: _Command) -> _Command:  # noqa: N802  # beside the other options
+    """`--wait`, and how long at most."""
+    limit = click.option(
+        "--wait-limit",
+        type=SECONDS,
+        default=WAIT_S,
+        is_eager=True,
+        expose_value=False,
+        callback=lambda context, _option, given: context.meta.update({_WAIT_LIMIT: given}),
+        help="How long --wait waits: 30s, 1h.  [default: 10m]",
+    )
+    wait = click.option(
+        "--wait",
+        "wait_s",
+        is_flag=True,
+        callback=lambda context, _option, given: context.meta[_WAIT_LIMIT] if given else 0.0,
+        help="Wait for a job that has not shown up yet, until its launcher has ended.",
+    )
+    return wait(limit(command))
+
+
 SSH = click.option(
     "--ssh",
     "host",
@@ -121,8 +140,6 @@ READONLY = click.option("--readonly", is_flag=True, help="Disable the keys that 
 NO_SOURCE = click.option(
     "--no-source", is_flag=True, help="Leave out the lines of source around each frame."
 )
-WAIT_S = 3600.0
-"""How long `--wait` waits for a job."""
 
 
 def only_one_route(pids: str | None, host: str | None, hub: str | None) -> None:
@@ -187,11 +204,14 @@ def run_there(
     if host is not None and hub is not None:
         raise CommandError("ddtop: --ssh and --hub exclude each other: give one of them", USAGE)
     hub_without_job(hub, job)
-    given = scheduler_given()
+    given, wait_s = scheduler_given(), 0.0
+    if "--wait" in words:
+        wait_s = click.get_current_context().meta[_WAIT_LIMIT]
+        # A ddtop there that is older knows no other limit than its own.
+        words = (*words, *([f"--wait-limit={wait_s:g}"] if wait_s != WAIT_S else []))
     if given is not None:
         from ddtop.cli import in_job
 
-        wait_s = WAIT_S if "--wait" in words else 0.0
         sys.exit(in_job.run(given, remote, job, wait_s, words))
     if host is not None:
         from ddtop.cli.over_ssh import over_ssh

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
@@ -167,6 +168,41 @@ def _unmet(
             continue
         if any(communicates(one.pid) for one in family[:LOOKED_AT_MAX]):
             yield _spawned_job(parent, family)
+
+
+# -- launchers of jobs that are started with ddtop, before their first rank
+
+
+def launchers_of(
+    host: HostProcesses, name: str | None, own_pid: int
+) -> dict[tuple[int, int], Process]:
+    """The processes that start the job of this name (its beginning suffices; None: any job), by pid
+    and start time, but for the ancestors of `own_pid`.
+
+    The Python or the mpirun that starts ranks tells the job. What counts is the topmost process
+    above it that was started with DDTOP too: a script may start its launcher late, or again.
+    """
+    mine = {own_pid, *(one.pid for one in host.ancestors(own_pid))}
+    found = {}
+    for one in host.processes.values():
+        if one.pid not in mine and _launches(one, name or ""):
+            above = [one, *host.ancestors(one.pid)]
+            *_, top = takewhile(lambda up: up.pid not in mine and _is_on(up), above)
+            found[top.pid, top.start_ticks] = top
+    return found
+
+
+def _launches(one: Process, name: str) -> bool:
+    if not _is_on(one) or one.state in "ZX" or not one.argv:
+        return False
+    who = identify(one.environment, one.argv, one.pid)
+    job = one.environment.get("DDTOP_JOB") or script_base(who.script)
+    starts = _program(one) in _MPI_LAUNCHERS or (one.python and who.role != IGNORED)
+    return starts and job.startswith(name)
+
+
+def _is_on(one: Process) -> bool:
+    return one.environment.get("DDTOP", "0") not in ("", "0")
 
 
 # -- ranks with variables
