@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
-from ddtop.cli import cli
 from docs.generate import DOCS, PAGES, decisions, environment, json_schema, offline
+from tests import shell_blocks
 
 ROOT = DOCS.parent
 PACKAGE = ROOT / "ddtop"
@@ -21,6 +20,11 @@ NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "tool
 TEXTS = [ROOT / name for name in NAMES]
 TEXTS += [
     path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).as_posix() not in PAGES
+]
+PAGES_WITH_SHELL = [
+    path
+    for path in (*ROOT.glob("*.md"), *(ROOT / "contrib").rglob("*.md"), *sorted(DOCS.rglob("*.md")))
+    if any(shell_blocks.blocks(path))
 ]
 ARCHITECTURE_LINES_MAX, DECISION_LINES_MAX, COLUMNS_MAX = 250, 60, 100
 _VARIABLE = re.compile(r"\bDDTOP(?:_[A-Z]+)*\b")
@@ -135,60 +139,57 @@ def test_every_picture_that_a_page_shows_exists(path):
     assert [name for name in shown if not (path.parent / name).is_file()] == []
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_command_line_that_a_page_shows_is_understood(path):
-    """Readers copy it."""
-    wrong = [line for line in commands_in(path.read_text(encoding="utf-8")) if not understood(line)]
+@pytest.mark.parametrize(
+    "path", PAGES_WITH_SHELL, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_every_shell_block_of_a_page_can_be_typed(path):
+    """Readers copy it, and a line break that is lost makes one command of four."""
+    wrong = [
+        f"{path.name}:{line}: {text}"
+        for line, block in shell_blocks.blocks(path)
+        for text in shell_blocks.complaints(block)
+    ]
 
     assert wrong == []
 
 
-def commands_in(text):
-    """What follows `ddtop` in the blocks of shell commands, up to the end of that command."""
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    # Quoted or substituted text is another command.
-    blocks = [re.sub(r"'[^']*'|\"[^\"]*\"|\$\([^)]*\)", "WORD", block) for block in blocks]
-    lines = [
-        line.partition("  #")[0]
-        for block in blocks
-        for line in block.replace("\\\n", " ").split("\n")
-    ]
-    found = [
-        words
-        for line in lines
-        for words in re.findall(r"(?:^|&& |[\w/.]/|srun |-- )ddtop\b([^|;&>]*)", line)
-    ]
-    return [words.strip() for words in found]
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ("ddtop status --jsn\n", "--jsn"),
+        ("ddtop stauts\n", "stauts"),
+        ("DDTOP=1 ddtop watch JOB --for\n", "--for"),
+        ("srun -N 2 ddtop check -- torchrun --ranks 4 train.py\n", "--ranks"),
+        ("wait $job && pip instal ddtop\n", "instal"),
+        ("cd docs\n", "cd: no command"),
+        ("pip install -c constraints.txt pre-commit .venv/bin/pre-commit install\n", ".venv/bin"),
+        ("pip install -e '.[tests]'\n", "tests"),
+        ("python -m tools.zoo --suffle-names 7\n", "--suffle-names"),
+        ("python -m tools.zo\n", "no such module"),
+        ("pytest -q tests/modle\n", "tests/modle"),
+        ("bash .ci/runn\n", ".ci/runn"),
+        ("sh -c 'ddtop stauts'\n", "stauts"),
+        ("kubectl create --from=$(opnssl rand)\n", "opnssl"),
+        ("ddtop status 'JOB\n", "unexpected EOF"),
+        ("ddtop jobs # a comment\nddtop jbs  # of the next line\n", "jbs"),
+    ],
+)
+def test_what_could_not_be_typed_is_found(block, said):
+    (text,) = shell_blocks.complaints(block)
+
+    assert said in text
 
 
-def understood(line):
-    """The command and its options exist."""
-    words = line.split()
-    named = bool(words) and not words[0].startswith("-")
-    if named and words[0] not in cli.commands:
-        return False
-    command = cli.load(words[0]) if named else cli
-    if isinstance(command, click.Group) and command is not cli:
-        command = command.commands.get(words[1]) if len(words) > 1 else command
-        if command is None:
-            return False
-    known = {name for one in command.params for name in one.opts} | {"--help", "-h"}
-    # What follows `--` is another command.
-    own = words[: words.index("--")] if "--" in words else words
-    return all(
-        word.partition("=")[0] in known for word in own if word.startswith("-") and len(word) > 1
-    )
+def test_what_can_be_typed_is_taken():
+    block = """\
+DDTOP=1 timeout 900 torchrun --nproc-per-node 4 train.py &
+job=$!
+ddtop watch ci --json --on-critical "ddtop report ci" > events.jsonl   # the report
+ddtop stacks --rank 0,3-5 && ddtop --sim 64; wait $job && code=0 || exit $code
+sudo $(command -v ddtop) diagnose --pid 4711
+"""
 
-
-def test_a_command_line_with_an_unknown_option_is_found():
-    assert [
-        understood(line)
-        for line in commands_in("```sh\nddtop status --jsn\nddtop stauts\nddtop status\n```")
-    ] == [
-        False,
-        False,
-        True,
-    ]
+    assert shell_blocks.complaints(block) == []
 
 
 def test_pictures_load_nothing_from_elsewhere():
