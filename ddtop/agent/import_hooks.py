@@ -12,6 +12,7 @@ import sys
 from ddtop.agent import own_imports
 from ddtop.agent.guard import guard
 from ddtop.agent.sources import SOURCES, ProbeRow
+from ddtop.agent.tracebacks import leave_out, without_ours
 
 # Not from typing: this module is loaded in every Python of a DDTOP=1 shell.
 TYPE_CHECKING = False
@@ -41,7 +42,8 @@ class Finder:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
-            spec = finder.find_spec(name, path, target)
+            with without_ours:
+                spec = finder.find_spec(name, path, target)
             if spec is not None:
                 guard.run(f"wrap {name}", _add_step, spec, name, sources)
                 return spec
@@ -63,9 +65,10 @@ def _add_step(spec: ModuleSpec, name: str, sources: Sequence[ProbeRow]) -> None:
             guard.run(f"before {name}", _run, source, "before")
         try:
             execute(module)
-        except BaseException:
+        except BaseException as error:
             for source in around:
                 guard.run(f"before {name}", _run, source, "failed")
+            leave_out(error)
             raise
         _wrap(name, sources, module)
 

@@ -55,6 +55,7 @@ def test_the_table_and_the_hooks_import_no_source():
             "ddtop.agent.import_hooks",
             "ddtop.agent.own_imports",
             "ddtop.agent.sources",
+            "ddtop.agent.tracebacks",
         ]
     )
 

@@ -6,14 +6,12 @@ line of a log), never for calls in every step.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.progress_notes import progress_notes
-
-_WRAPPED = "__ddtop_wrapped__"
+from ddtop.agent.wrapper import replace
 
 
 def as_phase(owner: Any, name: str, phase: str, by: str) -> None:
@@ -22,18 +20,12 @@ def as_phase(owner: Any, name: str, phase: str, by: str) -> None:
     Raises:
         AttributeError: this version of the framework has no such function.
     """
-
-    def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            begun = progress_notes.enter(phase, by)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                progress_notes.leave(begun)
-
-        return wrapper
-
-    _wrap(owner, name, around)
+    replace(
+        owner,
+        name,
+        lambda _args, _kwargs: progress_notes.enter(phase, by),
+        lambda begun, *_: progress_notes.leave(begun),
+    )
 
 
 def noting(owner: Any, name: str, note: Callable[..., object], part: str) -> None:
@@ -44,15 +36,7 @@ def noting(owner: Any, name: str, note: Callable[..., object], part: str) -> Non
     Raises:
         AttributeError: this version of the framework has no such function.
     """
-
-    def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            guard.run(part, lambda: note(*args, **kwargs))
-            return original(*args, **kwargs)
-
-        return wrapper
-
-    _wrap(owner, name, around)
+    replace(owner, name, lambda args, kwargs: guard.run(part, lambda: note(*args, **kwargs)))
 
 
 def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], part: str) -> None:
@@ -62,17 +46,11 @@ def while_running(owner: Any, name: str, note: Callable[[Any, bool], object], pa
         AttributeError: this version of the framework has no such method.
     """
 
-    def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            guard.run(part, note, self, True)
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                guard.run(part, note, self, False)
+    def begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+        guard.run(part, note, args[0], True)
+        return args[0]
 
-        return wrapper
-
-    _wrap(owner, name, around)
+    replace(owner, name, begin, lambda one, *_: guard.run(part, note, one, False))
 
 
 def number(value: Any) -> float | None:
@@ -88,15 +66,3 @@ def first_number(values: Any, names: tuple[str, ...]) -> float | None:
 
 LOSSES = ("loss", "train_loss", "train/loss", "loss_step", "train_loss_step", "training_loss")
 RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
-
-
-def _wrap(
-    owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
-    """Put `around(original)` in the place of `owner.name`, unless that has been done."""
-    original: Callable[..., Any] = getattr(owner, name)
-    if hasattr(original, _WRAPPED):
-        return
-    wrapper = functools.update_wrapper(around(original), original)
-    setattr(wrapper, _WRAPPED, True)
-    setattr(owner, name, wrapper)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
+from ddtop.agent.tracebacks import without_ours
 from ddtop.wire import mpi as layout
 from ddtop.wire import page
 from ddtop.wire.calls import MPI_CODES
@@ -69,7 +70,8 @@ def wrap(module: ModuleType) -> None:
             slot = current.enter_call(_INIT)
             guard.run("greeting", _say_hello, FIRST_HELLO_S)
             try:
-                return _original(*args, **kwargs)
+                with without_ours:
+                    return _original(*args, **kwargs)
             finally:
                 current.leave_call(slot)
                 guard.run("mpi", _begin, mpi)
@@ -125,7 +127,9 @@ def _wrap_finalize(mpi: Any, lines: Any) -> None:
 
         lines.words[layout.FINALIZE_AT] = time.monotonic_ns()
         guard.run("greeting", _say_hello, HELLO_S / 4)
-        return named(lines, "Finalize", lambda _, *a, **k: original(*a, **k))(None, *args, **kwargs)
+        with without_ours:
+            call = named(lines, "Finalize", lambda _, *a, **k: original(*a, **k))
+            return call(None, *args, **kwargs)
 
     if code:
         mpi.Finalize = finalize

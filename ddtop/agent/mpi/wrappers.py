@@ -16,6 +16,7 @@ from typing import Any
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi.communicators import Comm
 from ddtop.agent.mpi.lines import NO_MARK, NOW, PACK, RING, Line, Lines, Mark
+from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire.calls import MPI_CODES
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
 
@@ -39,7 +40,8 @@ def collective(
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
         if line.inside:
-            return original(self, *args, **kwargs)
+            with without_ours:
+                return original(self, *args, **kwargs)
         comm = comms.get(handle_of(self), nowhere)
         seq = comm.seq = comm.seq + 1
         root = nbytes = NONE
@@ -58,8 +60,8 @@ def collective(
         PACK(part, line.at_bytes, serial, code, comm.index, seq, root, ANY, nbytes, now, serial)
         try:
             return original(self, *args, **kwargs)
-        except Exception as error:
-            lines.failed = (type(error).__name__, code, comm, seq, root, ANY, nbytes)
+        except BaseException as error:
+            _failed(lines, error, code, comm, seq, root, ANY, nbytes)
             raise
         finally:
             words[line.call_at] = 0
@@ -70,6 +72,13 @@ def collective(
     return call
 
 
+def _failed(lines: Lines, error: BaseException, *call: Any) -> None:
+    """The call raised. What ends the program, Ctrl-C for example, is no failure of the call."""
+    if isinstance(error, Exception):
+        lines.failed = (type(error).__name__, *call)
+    leave_out(error)
+
+
 def creation(lines: Lines, name: str, original: Method) -> Method:
     """A collective that makes a communicator."""
     inner = collective(lines, name, original, None, None)
@@ -78,7 +87,8 @@ def creation(lines: Lines, name: str, original: Method) -> Method:
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         parent = comms.get(handle_of(self), lines.nowhere)
-        made = inner(self, *args, **kwargs)
+        with without_ours:
+            made = inner(self, *args, **kwargs)
         guard.run("mpi communicators", adopt, made, name, parent, parent.seq)
         return made
 
@@ -92,7 +102,8 @@ def ending(lines: Lines, original: Method) -> Method:
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         handle = handle_of(self)
-        done = original(self, *args, **kwargs)
+        with without_ours:
+            done = original(self, *args, **kwargs)
         drop(handle)
         return done
 
@@ -120,7 +131,11 @@ def started_collective(
         nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
         lines.ring[lines.total & _MASK] = (comm, code, root, seq, nbytes, NOW())
         lines.total += 1
-        request = original(self, *args, **kwargs)
+        try:
+            request = original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         words[comm.enqueued_at] = seq
         lines.mark(handle_of(request), (code, comm.index, seq, SEQ_MARK, False))
         return request
@@ -199,12 +214,11 @@ def single(lines: Lines, name: str, original: Method, point: Point, counts: bool
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
-        if line.inside:
-            return original(self, *args, **kwargs)
         comm = comms.get(handle_of(self), nowhere)
-        peer, tag = point.read(comm, args, kwargs)
+        peer, tag = (NONE, NONE) if line.inside else point.read(comm, args, kwargs)
         if peer == NONE:
-            return original(self, *args, **kwargs)
+            with without_ours:
+                return original(self, *args, **kwargs)
         if counts:
             point.count(comm, peer, tag)
         serial = line.serial = line.serial + 1
@@ -212,8 +226,8 @@ def single(lines: Lines, name: str, original: Method, point: Point, counts: bool
         PACK(part, line.at_bytes, serial, code, comm.index, 0, peer, tag, NONE, NOW(), serial)
         try:
             return original(self, *args, **kwargs)
-        except Exception as error:
-            lines.failed = (type(error).__name__, code, comm, 0, peer, tag, NONE)
+        except BaseException as error:
+            _failed(lines, error, code, comm, 0, peer, tag, NONE)
             raise
         finally:
             words[line.call_at] = 0
@@ -236,7 +250,11 @@ def started_single(
             point.count(comm, peer, tag)
         else:
             comm.wild = True
-        request = original(self, *args, **kwargs)
+        try:
+            request = original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         if peer != NONE:
             lines.mark(handle_of(request), (code, comm.index, peer, tag, persistent))
         return request
@@ -257,24 +275,23 @@ def exchange(lines: Lines, name: str, original: Method, out: Point, back: Point)
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
-        if line.inside:
-            return original(self, *args, **kwargs)
         comm = comms.get(handle_of(self), lines.nowhere)
         parts: list[Mark] = []
         for point, kind in ((out, send), (back, receive)):
-            peer, tag = point.read(comm, args, kwargs)
+            peer, tag = (NONE, NONE) if line.inside else point.read(comm, args, kwargs)
             point.count(comm, peer, tag)
             if peer != NONE:
                 parts.append((kind, comm.index, peer, tag, False))
-        return _waiting(
-            lines,
-            line,
-            code,
-            comm.index,
-            parts,
-            len(parts),
-            lambda: original(self, *args, **kwargs),
-        )
+        with without_ours:
+            return _waiting(
+                lines,
+                line,
+                code,
+                comm.index,
+                parts,
+                len(parts),
+                lambda: original(self, *args, **kwargs),
+            )
 
     return call
 
@@ -293,7 +310,8 @@ def wait_one(lines: Lines, name: str, original: Method) -> Method:
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
         if line.inside:
-            return original(self, *args, **kwargs)
+            with without_ours:
+                return original(self, *args, **kwargs)
         handle = handle_of(self)
         mark = marks.pop(handle, NO_MARK)
         kind, comm, what, tag, persistent = mark
@@ -304,6 +322,9 @@ def wait_one(lines: Lines, name: str, original: Method) -> Method:
         PACK(part, line.at_bytes, serial, code, comm, 0, what, tag, kind, NOW(), serial)
         try:
             return original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         finally:
             words[line.call_at] = 0
             line.inside = False
@@ -325,16 +346,15 @@ def wait_many(lines: Lines, name: str, original: Method) -> Method:
     @functools.wraps(original)
     def call(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
-        if line.inside:
-            return original(cls, *args, **kwargs)
         requests = args[0] if args else kwargs.get("requests")
         parts: list[Mark] = []
-        if isinstance(requests, (list, tuple)):
+        if isinstance(requests, (list, tuple)) and not line.inside:
             parts = _take(marks if all_of_them else _Peek(marks), requests, handle_of)
         total = len(parts)
-        return _waiting(
-            lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs)
-        )
+        with without_ours:
+            return _waiting(
+                lines, line, code, NONE, parts, total, lambda: original(cls, *args, **kwargs)
+            )
 
     return call
 
@@ -396,8 +416,10 @@ def named(lines: Lines, name: str, original: Method) -> Method:
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         line = by_thread.get(get_ident()) or lines.new_line()
-        if line.inside:
-            return original(self, *args, **kwargs)
-        return _waiting(lines, line, code, NONE, [], 1, lambda: original(self, *args, **kwargs))
+        total = 0 if line.inside else 1
+        with without_ours:
+            return _waiting(
+                lines, line, code, NONE, [], total, lambda: original(self, *args, **kwargs)
+            )
 
     return call

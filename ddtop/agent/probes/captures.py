@@ -11,9 +11,10 @@ C++ code begins by itself are not seen.
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
+
+from ddtop.agent.wrapper import replace
 
 
 class Captures:
@@ -37,42 +38,22 @@ class Captures:
         graph = getattr(sys.modules.get("torch.cuda.graphs"), "CUDAGraph", None)
         if self._watched or graph is None:
             return
-        begin, end = getattr(graph, "capture_begin", None), getattr(graph, "capture_end", None)
-        if begin is None or end is None:
+        if not hasattr(graph, "capture_begin") or not hasattr(graph, "capture_end"):
             return
-        graph.capture_begin, graph.capture_end = self._begins(begin), self._ends(end)
+        replace(graph, "capture_begin", self._begins, lambda one, _, error: self._ends(one, error))
+        replace(graph, "capture_end", lambda args, _: id(args[0]), lambda one, *_: self._ends(one))
         self._watched = True
-        replay = getattr(graph, "replay", None)
-        if replay is not None:
-            graph.replay = self._counts(replay)
+        if hasattr(graph, "replay"):
+            replace(graph, "replay", self._counts)
 
-    def _counts(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            # Several threads may lose a count: it only matters that the number changes.
-            self.replays += 1
-            return original(graph, *args, **kwargs)
+    def _counts(self, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        # Several threads may lose a count: it only matters that the number changes.
+        self.replays += 1
 
-        return replay
+    def _begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> int:
+        self._open.add(id(args[0]))
+        return id(args[0])
 
-    def _begins(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self._open.add(id(graph))
-            try:
-                return original(graph, *args, **kwargs)
-            except BaseException:
-                self._open.discard(id(graph))
-                raise
-
-        return capture_begin
-
-    def _ends(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return original(graph, *args, **kwargs)
-            finally:
-                self._open.discard(id(graph))
-
-        return capture_end
+    def _ends(self, graph_id: int, over: object = True) -> None:
+        if over:
+            self._open.discard(graph_id)

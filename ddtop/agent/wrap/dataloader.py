@@ -7,7 +7,6 @@ workers an epoch begins in `_reset`, which waits until all workers have answered
 
 from __future__ import annotations
 
-import functools
 from time import monotonic_ns
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from weakref import ref
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import LoaderNotes
+from ddtop.agent.wrapper import replace
 from ddtop.wire.page import (
     BATCHES_AT,
     EXHAUSTED_AT,
@@ -27,7 +27,11 @@ from ddtop.wire.page import (
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
-_WRAPPED = "__ddtop_wrapped__"
+
+_Wait = tuple[memoryview, int, int, LoaderNotes]
+"""The words of the page, since when an outer wait goes on (0: none), the begin of this one, both in
+monotonic ns, and the notes.
+"""
 
 
 def wrap(module: ModuleType) -> None:
@@ -35,10 +39,10 @@ def wrap(module: ModuleType) -> None:
 
     Also `_reset`, where it may wait for workers.
     """
-    _wrap_next(module._BaseDataLoaderIter)
+    replace(module._BaseDataLoaderIter, "__next__", _begin, _end_next)
     iterator = getattr(module, "_MultiProcessingDataLoaderIter", None)
     if hasattr(iterator, "_reset"):
-        _wrap_reset(iterator)
+        replace(iterator, "_reset", _begin_reset, _end)
 
 
 def _noted(rank: Rank, iterator: Any) -> LoaderNotes:
@@ -50,64 +54,42 @@ def _noted(rank: Rank, iterator: Any) -> LoaderNotes:
     return notes
 
 
-def _wrap_reset(iterator: Any) -> None:
-    original = iterator._reset
-    if hasattr(original, _WRAPPED):
+def _begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> _Wait | None:
+    rank = current.get()
+    if rank is None:
+        return None
+    words = rank.page.words
+    outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
+    words[LOADER_WAIT_SINCE_AT] = before
+    return words, outer, before, _noted(rank, args[0])
+
+
+def _begin_reset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Wait | None:
+    # The first call comes from the constructor and does not wait.
+    return None if kwargs.get("first_iter", args[2:3] == (True,)) else _begin(args, kwargs)
+
+
+def _end(wait: _Wait | None, *_result: object) -> None:
+    if wait is not None:
+        words, outer, before, _ = wait
+        words[LOADER_WAIT_SINCE_AT] = outer
+        if not outer:
+            words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
+
+
+def _end_next(wait: _Wait | None, batch: Any, error: BaseException | None) -> None:
+    if wait is None:
         return
-
-    @functools.wraps(original)
-    def _reset(self: Any, *args: Any, **more: Any) -> Any:
-        rank = current.get()
-        # The first call comes from the constructor and does not wait.
-        if rank is None or more.get("first_iter", args[1:2] == (True,)):
-            return original(self, *args, **more)
-        words = rank.page.words
-        outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
-        words[LOADER_WAIT_SINCE_AT] = before
-        _noted(rank, self)
-        try:
-            return original(self, *args, **more)
-        finally:
-            words[LOADER_WAIT_SINCE_AT] = outer
-            if not outer:
-                words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
-
-    setattr(_reset, _WRAPPED, True)
-    iterator._reset = _reset
-
-
-def _wrap_next(iterator: Any) -> None:
-    original = iterator.__next__
-    if hasattr(original, _WRAPPED):
-        return
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:  # noqa: N807 - the method's own name
-        rank = current.get()
-        if rank is None:
-            return original(self)
-        words = rank.page.words
-        outer, before = words[LOADER_WAIT_SINCE_AT], monotonic_ns()
-        words[LOADER_WAIT_SINCE_AT] = before
-        notes = _noted(rank, self)
-        try:
-            batch = original(self)
-        except StopIteration:
-            words[EXHAUSTED_AT] += 1
-            words[EXHAUSTED_MONO_AT] = monotonic_ns()
-            raise
-        finally:
-            words[LOADER_WAIT_SINCE_AT] = outer
-            if not outer:
-                words[LOADER_WAIT_TOTAL_AT] += monotonic_ns() - before
+    words, _, _, notes = wait
+    if isinstance(error, StopIteration):
+        words[EXHAUSTED_AT] += 1
+        words[EXHAUSTED_MONO_AT] = monotonic_ns()
+    _end(wait)
+    if error is None:
         words[BATCHES_AT] += 1
         if notes.first_batch is None:
             notes.first_batch = 0
             guard.run("first batch", _note_first, notes, batch)
-        return batch
-
-    setattr(__next__, _WRAPPED, True)
-    iterator.__next__ = __next__
 
 
 def _note_first(notes: LoaderNotes, batch: Any) -> None:

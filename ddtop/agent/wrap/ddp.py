@@ -5,7 +5,6 @@ Its members should read different data, and those on GPUs should use NCCL.
 
 from __future__ import annotations
 
-import functools
 import sys
 from types import ModuleType
 from typing import Any
@@ -13,24 +12,17 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes
-
-_WRAPPED = "__ddtop_wrapped__"
+from ddtop.agent.wrapper import replace
 
 
 def wrap(module: ModuleType) -> None:
     """Note the group after `DistributedDataParallel.__init__`; subclasses come through it too."""
-    cls: Any = module.DistributedDataParallel
-    original = cls.__init__
-    if hasattr(original, _WRAPPED):
-        return
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method's own name
-        original(self, *args, **kwargs)
-        guard.run("data parallel", _note, self)
-
-    setattr(__init__, _WRAPPED, True)
-    cls.__init__ = __init__
+    replace(
+        module.DistributedDataParallel,
+        "__init__",
+        lambda args, _kwargs: args[0],
+        lambda model, _made, error: error or guard.run("data parallel", _note, model),
+    )
 
 
 def _note(model: Any) -> None:

@@ -7,22 +7,24 @@ what its groups are for.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import note_mesh
 from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.agent.wrapper import replace
 from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
 
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
 HELLO_S = 0.2
 """The agent of a child that has just become a rank needs 0.1 s to say its first word."""
-_WRAPPED = "__ddtop_wrapped__"
 
 
 def wrap(module: ModuleType) -> None:
@@ -41,17 +43,12 @@ def wrap_mesh(module: ModuleType) -> None:
     # Without torch.distributed the class is an empty stand-in.
     if kind is None or not hasattr(kind, "mesh_dim_names"):
         return
-    original = kind.__init__
-    if hasattr(original, _WRAPPED):
-        return
-
-    @functools.wraps(original)
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        guard.run("device mesh", note_mesh, self)
-
-    setattr(construct, _WRAPPED, True)
-    kind.__init__ = construct
+    replace(
+        kind,
+        "__init__",
+        lambda args, _kwargs: args[0],
+        lambda mesh, _made, error: error or guard.run("device mesh", note_mesh, mesh),
+    )
 
 
 def _replace(
@@ -61,47 +58,36 @@ def _replace(
     after: Callable[[], None] | None,
     is_local: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> None:
-    original = getattr(module, name, None)
-    if original is None or hasattr(original, _WRAPPED):
+    if not hasattr(module, name):
         return
     is_local = is_local or _is_local
     call = CALLS.index(name)
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         if before is not None:
             guard.run(f"before {name}", before, args, kwargs)
-        slot = current.enter_call(call, OF_MEMBERS_ONLY if is_local(args, kwargs) else 0)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            current.leave_call(slot)
-            if after is not None:
-                guard.run(f"after {name}", after)
+        return current.enter_call(call, OF_MEMBERS_ONLY if is_local(args, kwargs) else 0)
 
-    setattr(wrapper, _WRAPPED, True)
-    setattr(module, name, wrapper)
+    def leave(slot: int, *_: object) -> None:
+        current.leave_call(slot)
+        if after is not None:
+            guard.run(f"after {name}", after)
+
+    replace(module, name, enter, leave)
 
 
 def _pause_while(module: ModuleType, name: str) -> None:
     """Read no process group while this function runs."""
-    original = getattr(module, name, None)
-    if original is None or hasattr(original, _WRAPPED):
+    if not hasattr(module, name):
         return
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def pause(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Rank | None:
         rank = current.get()
-        if rank is None:
-            return original(*args, **kwargs)
-        rank.pause_collectives()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            rank.resume_collectives()
+        if rank is not None:
+            rank.pause_collectives()
+        return rank
 
-    setattr(wrapper, _WRAPPED, True)
-    setattr(module, name, wrapper)
+    replace(module, name, pause, lambda rank, *_: rank and rank.resume_collectives())
 
 
 def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from weakref import ref
 from ddtop.agent import current
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.agent.tracebacks import without_ours
 from ddtop.wire.page import CALLS, NO_PEER
 
 if TYPE_CHECKING:
@@ -53,20 +54,22 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         rank = current.get()
         if rank is None:
-            return original(*args, **kwargs)
+            with without_ours:
+                return original(*args, **kwargs)
         notes: PeerNotes = rank.notes[PeerNotes]
         peer, tag = _peer_and_tag(module, side, args, kwargs)
         group = args[2] if len(args) > 2 else kwargs.get("group")
         _note_call(notes, module, group)
         if not blocks:
-            with _Counted(notes, module, group):
+            with without_ours, _Counted(notes, module, group):
                 work = original(*args, **kwargs)
             _remember(work, call, peer, tag)
             return work
         began = time.monotonic_ns()
         slot = rank.page.enter_call(call, peer, tag)
         try:
-            return original(*args, **kwargs)
+            with without_ours:
+                return original(*args, **kwargs)
         finally:
             rank.page.leave_call(slot)
             _note_wait(notes, began, rank.limits)
@@ -174,11 +177,12 @@ def _wrap_barrier(module: ModuleType) -> None:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         rank = current.get()
         if rank is None:
-            return original(*args, **kwargs)
+            with without_ours:
+                return original(*args, **kwargs)
         slot = rank.page.enter_call(call)
         try:
             group = args[0] if args else kwargs.get("group")
-            with _Counted(rank.notes[PeerNotes], module, group, whole=True):
+            with without_ours, _Counted(rank.notes[PeerNotes], module, group, whole=True):
                 return original(*args, **kwargs)
         finally:
             rank.page.leave_call(slot)
@@ -197,12 +201,14 @@ def _wrap_wait(module: ModuleType) -> None:
         mark = _marks.get(id(self))
         rank = current.get() if mark is not None else None
         if mark is None or rank is None or mark[0]() is not self:
-            return original(self, *args, **kwargs)
+            with without_ours:
+                return original(self, *args, **kwargs)
         notes: PeerNotes = rank.notes[PeerNotes]
         began = time.monotonic_ns()
         slot = rank.page.enter_call(*mark[1])
         try:
-            return original(self, *args, **kwargs)
+            with without_ours:
+                return original(self, *args, **kwargs)
         finally:
             rank.page.leave_call(slot)
             _note_wait(notes, began, rank.limits)

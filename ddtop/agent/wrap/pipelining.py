@@ -5,30 +5,24 @@ Nothing is wrapped that runs in a step. The probe reads what the stages keep for
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
-
-_WRAPPED = "__ddtop_wrapped__"
+from ddtop.agent.wrapper import replace
 
 
 def wrap(module: ModuleType) -> None:
     """Wrap the constructor in `torch.distributed.pipelining.stage`."""
     kind = getattr(module, "_PipelineStageBase", None)
-    original = getattr(kind, "__init__", None)
-    if kind is None or original is None or hasattr(original, _WRAPPED):
-        return
-
-    @functools.wraps(original)
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        guard.run("pipeline stages", _note, self)
-
-    setattr(construct, _WRAPPED, True)
-    kind.__init__ = construct
+    if kind is not None:
+        replace(
+            kind,
+            "__init__",
+            lambda args, _kwargs: args[0],
+            lambda stage, _made, error: error or guard.run("pipeline stages", _note, stage),
+        )
 
 
 def _note(stage: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.tracebacks import leave_out
 
 _WRAPPED = "__ddtop_wrapped__"
 
@@ -65,10 +66,8 @@ def wrap_spawn(module: ModuleType) -> None:
             except BaseException as error:
                 if isinstance(error, Exception):
                     _note()
-                # A `raise` alone adds no line to the traceback, which torch sends to the parent as
-                # text: it has no line of ours (Python 3.11 and later; 3.10 takes the traceback as
-                # it was).
-                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                # Torch sends the traceback to the parent as text.
+                leave_out(error)
                 raise
 
         return original(noting, *args, **kwargs)
