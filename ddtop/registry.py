@@ -296,6 +296,10 @@ def journal_path(job: str, run: str, sender: str | None = None) -> Path:
     return state_dir() / f"{job}-{run_hash(job, run, sender)}.journal"
 
 
+JOIN_FILE = "plain-runs.json"
+"""In the runtime folder: which plain ranks have joined which run."""
+
+
 def roster_path(job: str, run: str) -> Path:
     """Where a relay writes down whom it watches, for the relay that takes over if it dies."""
     return runtime_dir() / f"{run_hash(job, run)}.roster"

@@ -126,7 +126,7 @@ def join_plain(
     rank = who.rank if who.rank is not None else -1
     key = f"{os.getcwd()}|{script_path()}|{_tree_of(environ)}"
     key = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:16]
-    path = registry.runtime_dir() / "plain-runs.json"
+    path = registry.runtime_dir() / registry.JOIN_FILE
     master = multi_host.endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
     me = _Member(
         rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0
@@ -138,6 +138,9 @@ def join_plain(
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        if not os.fstat(descriptor).st_nlink:
+            # A relay that ended has just removed it.
+            return join_plain(who, environ, endpoint)
         try:
             runs = msgspec.json.decode(file.read(1 << 20), type=list[_PlainRun])
         except ValueError:

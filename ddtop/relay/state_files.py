@@ -7,6 +7,7 @@ file server that hangs, so each folder has its own thread that writes.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Iterable
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ddtop import journal, registry
+import msgspec
+
+from ddtop import journal, private, registry
 from ddtop.policy import Policy
 from ddtop.relay.history import FrameHistory
 from ddtop.relay.host.file_calls import Writer
@@ -134,6 +137,8 @@ class StateFiles:
     def leave(self) -> None:
         """Remove socket and roster: this relay ends and needs no successor."""
         self._runtime.put("roster", lambda: _remove((self.socket, self.roster)))
+        join_file = self.roster.with_name(registry.JOIN_FILE)
+        self._runtime.put("join file", lambda: _remove_join_file(join_file))
 
     def finish(self, seconds: float = FINISH_S) -> bool:
         """Wait until all is written, at most `seconds` for each folder. False: it is not."""
@@ -158,6 +163,19 @@ def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _remove_join_file(path: Path) -> None:
+    """Remove the file in which plain ranks have joined, unless one of them lives."""
+    with (
+        contextlib.suppress(OSError, ValueError, LookupError, TypeError),
+        os.fdopen(private.opened(path), "rb") as file,
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        runs = msgspec.json.decode(file.read(1 << 20))
+        ranks = [rank for run in runs for rank in run["members"]]
+        if all(registry.start_ticks(rank["pid"]) != rank["start_ticks"] for rank in ranks):
+            path.unlink()
 
 
 def _ended_reason(exits: Iterable[Exit]) -> str:

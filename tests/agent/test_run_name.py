@@ -18,6 +18,22 @@ def who(rank=0, world_size=2, elastic=False, script="train"):
     return Identity(RANK, script, rank, rank, world_size, 0, elastic)
 
 
+def test_a_rank_whose_file_a_relay_has_just_removed_joins_in_a_new_one(home, monkeypatch):
+    """It had opened the file and waited for the lock of the relay that ended."""
+    path, locks = registry.runtime_dir() / registry.JOIN_FILE, []
+
+    def flock(_file, _how):
+        if not locks:
+            path.unlink()
+        locks.append(1)
+
+    monkeypatch.setattr(run_name.fcntl, "flock", flock)
+    _, run = run_name.join_plain(who(), {})
+
+    assert len(locks) == 2
+    assert [one["run"] for one in json.loads(path.read_bytes())] == [run]
+
+
 PROGRAM = """
 import os, sys
 sys.argv = [os.environ.get("SCRIPT", "train.py")]

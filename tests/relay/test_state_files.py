@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from ddtop import registry
@@ -111,3 +113,33 @@ def test_a_folder_that_does_not_answer_is_reported_with_its_age_and_nobody_waits
     assert "has not answered for 0 s (a file server that hangs?)" in why
     assert (wrote, finished) == (True, False)
     assert files.why is None
+
+
+def plain_runs(pid, ticks):
+    """The file in which this process has joined a run."""
+    path = registry.runtime_dir() / registry.JOIN_FILE
+    member = {"rank": 0, "pid": pid, "start_ticks": ticks, "master": ":29500"}
+    path.write_bytes(msgspec.json.encode([{"run": "p1", "started_s": 0.0, "members": [member]}]))
+    return path
+
+
+def test_the_last_relay_of_plain_ranks_leaves_nothing_in_the_runtime_folder(files):
+    path = plain_runs(os.getpid(), 1)  # the pid lives, in another process
+    files.write_roster()
+    files.leave()
+    files.finish(DEADLINE_S)
+
+    assert not path.exists()
+    assert not files.roster.exists()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_file_that_a_living_rank_has_joined_in_stays(files, damaged):
+    """Ranks of another job may still come, and nobody knows what is in a damaged file."""
+    path = plain_runs(os.getpid(), registry.start_ticks(os.getpid()))
+    if damaged:
+        path.write_bytes(b'[{"members": [{"pid": {}}]}]')
+    files.leave()
+    files.finish(DEADLINE_S)
+
+    assert path.exists()
