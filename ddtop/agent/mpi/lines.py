@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections import deque
 from struct import Struct
 from threading import get_ident
 from typing import Any
@@ -56,7 +57,7 @@ class Lines:
         self.comms = self.communicators.by_handle
         self.marks: dict[int, Mark] = {}
         self.by_thread: dict[int, Line] = {}
-        self.ring: list[Past | None] = [None] * RING
+        self.ring: deque[Past] = deque(maxlen=RING)
         self.total = 0
         self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
         self.nowhere = Comm(0, -1, (), None)
@@ -80,9 +81,7 @@ class Lines:
 
     def last(self, number: int) -> list[Past]:
         """The last `number` collectives, the oldest first. May be called on the agent's thread."""
-        total, ring = self.total, self.ring
-        found = [ring[place % RING] for place in range(max(0, total - min(number, RING)), total)]
-        return [past for past in found if past is not None]
+        return list(self.ring)[-number:]
 
     def mark(self, handle: int, mark: Mark) -> None:
         """Remember what a request stands for. The next request with this handle replaces it."""

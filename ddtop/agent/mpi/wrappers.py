@@ -15,13 +15,12 @@ from typing import Any
 
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi.communicators import Comm
-from ddtop.agent.mpi.lines import NO_MARK, NOW, PACK, RING, Line, Lines, Mark
+from ddtop.agent.mpi.lines import NO_MARK, NOW, PACK, Line, Lines, Mark
 from ddtop.agent.tracebacks import leave_out, without_ours
 from ddtop.wire.calls import MPI_CODES
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
 
 Method = Callable[..., Any]
-_MASK = RING - 1
 
 
 def collective(
@@ -34,7 +33,8 @@ def collective(
         lines.by_thread,
         lines.communicators.handle_of,
     )
-    part, words, ring, nowhere = lines.part, lines.words, lines.ring, lines.nowhere
+    part, words, nowhere = lines.part, lines.words, lines.nowhere
+    remember = lines.ring.append
 
     @functools.wraps(original)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def collective(
             nbytes = _nbytes(args, buffer_at)
         serial = line.serial = line.serial + 1
         line.inside, line.given, now = True, args, NOW()
-        ring[lines.total & _MASK] = (comm, code, root, seq, nbytes, now)
+        remember((comm, code, root, seq, nbytes, now))
         lines.total += 1
         PACK(part, line.at_bytes, serial, code, comm.index, seq, root, ANY, nbytes, now, serial)
         try:
@@ -129,7 +129,7 @@ def started_collective(
         seq = comm.seq = comm.seq + 1
         root = _root(comm, args, kwargs, root_at) if root_at is not None else NONE
         nbytes = _nbytes(args, buffer_at) if buffer_at is not None else NONE
-        lines.ring[lines.total & _MASK] = (comm, code, root, seq, nbytes, NOW())
+        lines.ring.append((comm, code, root, seq, nbytes, NOW()))
         lines.total += 1
         try:
             request = original(self, *args, **kwargs)
