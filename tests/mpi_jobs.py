@@ -73,6 +73,8 @@ class MpiJob(FakeJob):
         self.inside(number, self.call(name, parts=found, parts_total=len(found)), **more)
 
 
-def sent(peer: int, tag: int, count: int = 1, received: int = 0) -> MpiTraffic:
+def sent(
+    peer: int, tag: int, count: int = 1, received: int = 0, is_last: bool = False
+) -> MpiTraffic:
     """What a rank has begun to send to that peer, and to receive from it."""
-    return MpiTraffic(WORLD, peer, tag, count, received)
+    return MpiTraffic(WORLD, peer, tag, count, received, is_last)

@@ -11,8 +11,8 @@ TAGS_MAX = 4
 
 
 def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
-    """`rank 0 has sent rank 1: 1 with tag 7 (received 0), none with tag 99`; empty if nothing is
-    counted.
+    """`rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99`; empty if
+    nothing is counted. A receiver that has received from any rank has no counts.
     """
     if wait.peer is None or wait.group is None:
         return []
@@ -26,13 +26,29 @@ def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
     if not sent and not taken:
         return []
     parts = [
-        f"{count} with tag {tag} (receives begun: {taken.get(tag, 0)})"
+        f"{count} with tag {tag}" + (f" (receives begun: {taken.get(tag, 0)})" if taken else "")
         for tag, count in sorted(sent.items())
     ]
     parts = parts[:TAGS_MAX]
     if wait.tag is not None and not sent.get(wait.tag):
         parts.append(f"none with tag {wait.tag}")
     return [f"rank {sender.rank} has sent to rank {receiver.rank}: {', '.join(parts) or 'nothing'}"]
+
+
+def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:
+    """`rank 0's last send to rank 1 had tag 11`, where rank 1 waits to receive from rank 0 with
+    another tag and has not received that send.
+    """
+    if wait.call not in RECEIVES or None in (wait.peer, wait.group, wait.tag):
+        return None
+    sender = snapshot.rank(wait.peer or 0)
+    taken = _counts(snapshot.rank(wait.rank), wait.group or "", sender.rank, sent=False)
+    kept = sender.comm.mpi.traffic if sender.comm.mpi is not None else ()
+    for one in kept:
+        is_it = one.is_last and (one.group, one.peer) == (wait.group, wait.rank)
+        if is_it and one.tag != wait.tag and one.sent > taken.get(one.tag or 0, 0):
+            return f"rank {sender.rank}'s last send to rank {wait.rank} had tag {one.tag}"
+    return None
 
 
 def _counts(rank: RankFacts, group: str, peer: int, sent: bool) -> dict[int, int]:

@@ -88,7 +88,7 @@ class MpiComm(msgspec.Struct, frozen=True, array_like=True):
 class MpiTraffic(msgspec.Struct, frozen=True, array_like=True):
     """Sends and receives that this rank has begun with one peer (a world rank) and tag.
 
-    None: any peer, any tag.
+    None: any peer, any tag. `is_last`: the last send to this peer had this tag.
     """
 
     group: str
@@ -96,6 +96,7 @@ class MpiTraffic(msgspec.Struct, frozen=True, array_like=True):
     tag: int | None
     sent: int
     received: int
+    is_last: bool = False
 
 
 class MpiState(msgspec.Struct, frozen=True, array_like=True):

@@ -35,6 +35,7 @@ class Comm:
         "group",
         "index",
         "last_at",
+        "last_tag",
         "peers",
         "seq",
         "traffic",
@@ -46,7 +47,10 @@ class Comm:
         self.uid, self.index, self.peers, self.group = uid, index, peers, group
         self.seq = 0
         self.traffic: dict[tuple[int, int], list[int]] = {}
-        # After a receive from any rank, the counts no longer say anything about one peer.
+        self.last_tag: dict[int, int] = {}
+        """Peer -> the tag of the last send to it."""
+        # After a receive from any rank, or with too many tags, the counts no longer say anything
+        # about one peer.
         self.wild = False
         base = layout.COMMS_AT + index * layout.COMM_WORDS
         known = index >= 0
@@ -59,9 +63,12 @@ class Comm:
         found = self.traffic.get((peer, tag))
         if found is None:
             if len(self.traffic) >= TRAFFIC_KEYS_MAX:
+                self.wild = True
                 return
             found = self.traffic[peer, tag] = [0, 0]
         found[which] += 1
+        if not which:
+            self.last_tag[peer] = tag
 
 
 class Communicators:

@@ -137,7 +137,7 @@ class MpiProbe(Communication):
 
     def _traffic(self) -> tuple[MpiTraffic, ...]:
         found = [
-            MpiTraffic(comm.group.name, peer, tag, sent, received)
+            MpiTraffic(comm.group.name, peer, tag, sent, received, comm.last_tag.get(peer) == tag)
             for comm in list(self._lines.comms.values())
             if comm.group is not None and not comm.wild
             for (peer, tag), (sent, received) in comm.traffic.copy().items()

@@ -11,7 +11,7 @@ from ddtop.diagnosis.advice import NEW_GROUP_RULE
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.mpi_traffic import traffic_lines
+from ddtop.diagnosis.mpi_traffic import other_tag, traffic_lines
 from ddtop.diagnosis.wait_text import peer_text
 from ddtop.model.state.facts import PeerWait, Snapshot, Wait
 from ddtop.model.waits.wait_graph import AnyWait, Graph
@@ -124,6 +124,8 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
     ranks = tuple(sorted({wait.rank for wait in odd}))
     lines = [_says(about, rank) for rank in cycle[:8]]
     instead = _instead(about, first, odd)
+    if (stray := other_tag(snapshot, first)) is not None:
+        instead += f", and {stray}"
     return Finding(
         kind=Kind.UNMATCHED_P2P,
         severity=CRITICAL,
@@ -177,8 +179,13 @@ def _cycle(
     snapshot = about.snapshot
     lines = [_says(about, rank) for rank in cycle[:16]]
     shown = "; ".join(lines[:3]) + ("; ..." if len(lines) > 3 else "")
+    stray_tags = [text for wait in single if (text := other_tag(snapshot, wait)) is not None]
     groups = sorted({wait.group for wait in collective})
-    if single and not collective and all(wait.call in RECEIVES for wait in single):
+    if stray_tags:
+        shown += f"; but {stray_tags[0]}"
+        lines += _sent(snapshot, single)
+        advice = "make the tags of the send and the recv equal, or receive what was sent first"
+    elif single and not collective and all(wait.call in RECEIVES for wait in single):
         advice = "nobody sends: look at the source of each receive, and let one of them send first"
     elif (stray := _stray(single)) is not None and not collective:
         sender, peer, waiter = stray

@@ -14,7 +14,7 @@ import pytest
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.mpi import communicators, patch
-from ddtop.agent.mpi.communicators import uid_of
+from ddtop.agent.mpi.communicators import TRAFFIC_KEYS_MAX, uid_of
 from ddtop.agent.mpi.lines import Lines
 from ddtop.agent.mpi.probe import MpiProbe
 from ddtop.agent.probe import Tick
@@ -258,6 +258,7 @@ def test_a_call_that_raises_leaves_the_page_and_is_remembered(rank):
 def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_what(rank):
     world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
     world.bcast("x", root=2)
+    world.send("x", 0, tag=3)
     world.send("x", 0, tag=7)
     probe.sample(tick_at(5_000_000_000))
     assert (probe.state.done, probe.state.traffic) == ((), ())
@@ -271,9 +272,22 @@ def test_while_something_stands_the_agent_tells_what_is_over_and_who_was_sent_wh
 
     assert probe.state.done == (layout.MpiPart("bcast", WORLD, 1, 2),)
     assert set(probe.state.traffic) == {
-        layout.MpiTraffic(WORLD, 0, 7, 1, 0),
+        layout.MpiTraffic(WORLD, 0, 3, 1, 0),
+        layout.MpiTraffic(WORLD, 0, 7, 1, 0, is_last=True),
         layout.MpiTraffic(WORLD, 0, 9, 0, 2),
     }
+
+
+def test_with_more_tags_than_are_counted_no_counts_are_reported(rank):
+    """A tag for each step: the oldest would be compared with nothing."""
+    world, probe = rank.mpi.COMM_WORLD, MpiProbe(rank.lines, rank.part, LIMITS)
+    for step in range(TRAFFIC_KEYS_MAX + 1):
+        world.send("x", 0, tag=step)
+    rank.mpi.during = lambda: probe.sample(tick_at(9_000_000_000))
+    world.recv(source=0, tag=9)
+    probe.sample(tick_at(20_000_000_000))
+
+    assert probe.state.traffic == ()
 
 
 def test_after_a_receive_from_anybody_no_counts_are_reported(rank):

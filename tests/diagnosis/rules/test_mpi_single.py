@@ -12,7 +12,7 @@ def test_a_wrong_tag_is_named_with_what_was_sent():
     job = MpiJob(2)
     job.passes(10)
     job.in_collective("Barrier", 0)
-    job.inside(0, job.ranks[0].mpi.calls[0], traffic=(sent(1, 7),))
+    job.inside(0, job.ranks[0].mpi.calls[0], traffic=(sent(1, 7, is_last=True),))
     job.in_single(1, "recv", 0, 99, traffic=(sent(0, 99, 0, 1),))
     job.passes(8)
 
@@ -20,10 +20,54 @@ def test_a_wrong_tag_is_named_with_what_was_sent():
 
     assert brief(finding) == ("critical", "unmatched-p2p", (1,))
     assert "recv from rank 0, tag 99" in finding.summary
+    assert ", and rank 0's last send to rank 1 had tag 7;" in finding.summary
     assert (
         "rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99"
         in finding.evidence
     )
+
+
+def two_that_receive(*sends, taken=()):
+    """Rank 0 has sent these to rank 1, and both wait in recv for each other."""
+    job = MpiJob(2)
+    job.passes(10)
+    job.in_single(0, "recv", 1, 6, traffic=sends)
+    job.in_single(1, "recv", 0, 12, traffic=(*taken, sent(0, 12, 0, 1)))
+    job.passes(8)
+    return job.finding()
+
+
+def test_where_the_last_send_had_another_tag_nobody_is_said_not_to_send():
+    """A small message needs no receive: its sender goes on, and waits for the answer."""
+    finding = two_that_receive(sent(1, 5, 60), sent(1, 11, is_last=True), taken=[sent(0, 5, 0, 60)])
+
+    assert brief(finding) == ("critical", "wait-cycle", (0, 1))
+    assert finding.summary.endswith("; but rank 0's last send to rank 1 had tag 11")
+    assert finding.advice.startswith("make the tags of the send and the recv equal")
+    assert (
+        "rank 0 has sent to rank 1: 60 with tag 5 (receives begun: 60), 1 with tag 11 (receives"
+        " begun: 0), none with tag 12"
+    ) in finding.evidence
+
+
+def test_where_the_last_send_was_received_nobody_sends():
+    finding = two_that_receive(sent(1, 5, 60, is_last=True), taken=[sent(0, 5, 0, 60)])
+
+    assert finding.advice.startswith("nobody sends")
+    assert "last send" not in finding.summary
+
+
+def test_how_many_receives_of_a_rank_that_takes_from_anybody_have_begun_is_not_said():
+    """Its receives are not counted by peer: 0 would be untrue."""
+    job = MpiJob(2)
+    job.passes(10)
+    job.in_collective("Barrier", 0)
+    job.in_single(1, "ssend", 0, 4, traffic=(sent(0, 4, 71, is_last=True),))
+    job.passes(8)
+    finding = job.finding()
+
+    assert brief(finding) == ("critical", "unmatched-p2p", (1,))
+    assert "rank 1 has sent to rank 0: 71 with tag 4" in finding.evidence
 
 
 def test_a_ring_of_large_sends_is_a_cycle():
