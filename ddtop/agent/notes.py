@@ -80,14 +80,16 @@ class PeerNotes:
     `calls`: how often the program called them; NCCL counts them in no sequence number.
     `bases`: the sequence number before the monitored_barrier in which this rank is now.
     `waits`: the last long waits in such calls, in ns.
+    `foreign`: whether its members are not ranks of this job.
     """
 
-    __slots__ = ("bases", "calls", "counts", "waits")
+    __slots__ = ("bases", "calls", "counts", "foreign", "waits")
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.calls: dict[str, int] = {}
         self.bases: dict[str, int] = {}
+        self.foreign: dict[str, bool] = {}
         self.waits: deque[int] = deque(maxlen=PEER_WAITS_KEPT)
 
     def forget(self, group: str) -> None:
@@ -95,6 +97,7 @@ class PeerNotes:
         self.counts.pop(group, None)
         self.calls.pop(group, None)
         self.bases.pop(group, None)
+        self.foreign.pop(group, None)
 
 
 _meshes: dict[tuple[object, ...], ref[Any]] = {}

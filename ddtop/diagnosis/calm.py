@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.activity import doing, where
+from ddtop.diagnosis.foreign import foreign_text, foreign_waits
 from ddtop.diagnosis.phase import phase_clause, phase_of
 from ddtop.diagnosis.wait_text import waited_text
 from ddtop.model.state.ending import failed
@@ -125,7 +126,9 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
         )
     waiting = sorted({wait.rank for wait in snapshot.waits})
     ending = f", and none waits for another in a collective{_stand(snapshot, policy)}"
-    if waiting:
+    if outside := foreign_waits(snapshot):
+        ending = f"; {foreign_text(snapshot, outside)}"
+    elif waiting:
         ending = f"; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in a collective"
     elif (phase := _phase_of_all(snapshot)) is not None:
         ending = f"; {phase}"

@@ -277,8 +277,14 @@ class Job(JobMemory):
             known, since = self.groups.get(group.name), self.groups_of.get(group.name, 0)
             if known is not None and memory.generation < since:
                 continue
-            # A rank that does not know the members must not hide them from ranks that do.
-            if known is None or memory.generation > since or len(group.ranks) >= len(known.ranks):
+            # A rank that does not know the members must not hide them from ranks that do. But the
+            # group is foreign if one member says so: for the others the map may fit by chance.
+            if (
+                known is None
+                or memory.generation > since
+                or group.foreign is not None
+                or (known.foreign is None and len(group.ranks) >= len(known.ranks))
+            ):
                 self.groups[group.name], self.groups_of[group.name] = group, memory.generation
                 self.sorted_groups = None
 

@@ -185,6 +185,7 @@ def _group(group: Group) -> Json:
         "meanings": list(group.meanings),
         "backend": group.backend,
         "ranks": list(group.ranks),
+        "foreign_store": group.foreign,
     }
 
 

@@ -16,6 +16,7 @@ from ddtop.policy import Policy
 from ddtop.present.collectives import op_with_bytes
 from ddtop.present.text import clean
 from ddtop.wire.records import Collective, Group, GroupProgress
+from ddtop.words.ranks import rank_list
 from ddtop.words.sentences import group_name, op_name
 
 SECOND_NS = 1_000_000_000
@@ -73,6 +74,11 @@ class GroupFacts:
 def label_of(group: Group) -> str:
     """As the program uses it (`tp`), else torch's description of it, else its name."""
     return clean(group_name(group))
+
+
+def members_text(group: Group, most: int = 0) -> str:
+    """`0-7`, or that its members are not ranks of this job."""
+    return rank_list(group.ranks, most) if group.foreign is None else "not of this job"
 
 
 def group_waits(snapshot: Snapshot, policy: Policy) -> dict[str, GroupWait]:

@@ -12,6 +12,7 @@ from ddtop.launch import launchers
 from ddtop.model.stacks.merge import Merged
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.findings.timeline import Event, timeline_lines
+from ddtop.present.groups import members_text
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.redaction import redacted
 from ddtop.present.stacks.lines import Around, Shape, stacks_text
@@ -21,7 +22,7 @@ from ddtop.wire.progress import TrainingProgress
 from ddtop.wire.records import Hello
 from ddtop.words import units
 from ddtop.words.progress import progress_text
-from ddtop.words.ranks import rank_list, ranks_text
+from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import group_name
 
 WIDTH = 120
@@ -209,7 +210,8 @@ def _groups(snapshot: Snapshot) -> list[str]:
     lines = []
     for group in snapshot.groups:
         title = (
-            f"{clean(group_name(group))} ({clean(group.backend)}): ranks {rank_list(group.ranks)}"
+            f"{clean(group_name(group))} ({clean(group.backend)}): ranks {members_text(group)}"
+            + (f", store {clean(group.foreign)}" if group.foreign else "")
             + (f", torch's name {clean(group.name)}" if group.meanings else "")
         )
         front: dict[str, list[int]] = {}

@@ -247,7 +247,11 @@ KEYS: Mapping[str, Keys] = {
         "groups[].meaning": ("string or null", "what the program uses it for, as sentences say it"),
         "groups[].meanings": ("array of string", "all names that the program has for that"),
         "groups[].backend": ("string", "its backend"),
-        "groups[].ranks": ("array of int", "its members"),
+        "groups[].ranks": ("array of int", "its members; empty where they are not of this job"),
+        "groups[].foreign_store": (
+            "string or null",
+            "where the members of a group that is not of this job have met; null for the others",
+        ),
     },
     DIAGNOSE_SCHEMA: {
         **_HEAD,

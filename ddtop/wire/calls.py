@@ -15,7 +15,7 @@ INIT_CALLS = ("init_process_group", "MPI_Init")
 NEW_GROUP, SPLIT_GROUP, OF_MEMBERS_ONLY = "new_group", "split_group", 1
 """All ranks of the job have to make the call, members or not. With `use_local_synchronization`, or
 where a group other than that of all ranks is split, only some: then the tag on the state page is
-OF_MEMBERS_ONLY."""
+OF_MEMBERS_ONLY. So is that of a monitored_barrier in a group that is not of this job."""
 GROUP_MAKERS = (NEW_GROUP, SPLIT_GROUP)
 
 MPI_CALLS: tuple[str, ...] = (

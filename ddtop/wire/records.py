@@ -316,6 +316,9 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     `runs`: on the wire in place of the `ranks` of a large one, each first, count and step
     (`wire.rank_runs`). `meanings`: what the program uses it for, the narrowest first: names of
     dimensions of a DeviceMesh ("tp"), or those of Megatron and DeepSpeed in the same words.
+    `foreign`: its members are not ranks of this job, and the store in which they have met is at
+    this address (HOST:PORT or a path, empty where it has none); then `ranks` is empty. None: it is
+    a group of this job.
     """
 
     name: str
@@ -324,6 +327,7 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     backend: str
     runs: tuple[tuple[int, int, int], ...] = ()
     meanings: tuple[str, ...] = ()
+    foreign: str | None = None
 
 
 class Groups(Record, frozen=True, array_like=True):

@@ -94,7 +94,8 @@ class GroupNames(Mapping[str, str]):
     """Torch's group names as users know them.
 
     `tp (ranks 4-7)` where it is known what the group is for, `fsdp` where there is one such group;
-    else the description where it is unique, `group 2` where the group has none. Each name is made
+    else the description where it is unique, `group 2` where the group has none. `group weights
+    (store 10.0.0.1:29511)` is not of this job. Each name is made
     when it is asked for: a job has thousands of groups, and a sentence names one of them.
     """
 
@@ -105,7 +106,8 @@ class GroupNames(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         group = self._groups[name]
         alone = _names(group) and self._texts[_named(group)] == 1
-        return _named(group) if alone else _distinguished(group)
+        text = _named(group) if alone else _distinguished(group)
+        return f"{text} (store {group.foreign})" if group.foreign else text
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)

@@ -203,6 +203,7 @@ def test_a_parallel_job_has_the_names_of_its_groups_both_ways():
         {
             "name": "0", "description": "default_pg", "meaning": "fsdp",
             "meanings": ["fsdp", "dp"], "backend": "gloo", "ranks": list(range(8)),
+            "foreign_store": None,
         }
     ]  # fmt: skip
     assert status["ranks"][0]["coordinates"] == {"fsdp": 0}

@@ -20,7 +20,9 @@ from weakref import ref
 from ddtop.agent import current
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.agent.probes.torch_group import foreign_store
 from ddtop.agent.tracebacks import without_ours
+from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS, NO_PEER
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
         notes: PeerNotes = rank.notes[PeerNotes]
         peer, tag = _peer_and_tag(module, side, args, kwargs)
         group = args[2] if len(args) > 2 else kwargs.get("group")
-        _note_call(notes, module, group)
+        if _note_call(notes, module, group):
+            peer = NO_PEER
         if not blocks:
             with without_ours, _Counted(notes, module, group):
                 work = original(*args, **kwargs)
@@ -78,13 +81,18 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
     setattr(module, name, wrapper)
 
 
-def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> None:
+def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> bool:
+    """Count the call. Whether its peer is no rank of this job: torch is asked once a group."""
     try:
         world = module._world
-        name = str(world.pg_names[world.default_pg if group is None else group])
+        group = world.default_pg if group is None else group
+        name = str(world.pg_names[group])
     except Exception:  # noqa: BLE001 - torch without these, or a group that torch will refuse
-        return
+        return False
     notes.calls[name] = notes.calls.get(name, 0) + 1
+    if name not in notes.foreign:
+        notes.foreign[name] = foreign_store(world, group) is not None
+    return notes.foreign[name]
 
 
 class _Counted:
@@ -179,10 +187,11 @@ def _wrap_barrier(module: ModuleType) -> None:
         if rank is None:
             with without_ours:
                 return original(*args, **kwargs)
-        slot = rank.page.enter_call(call)
+        notes, group = rank.notes[PeerNotes], args[0] if args else kwargs.get("group")
+        foreign = foreign_store(getattr(module, "_world", None), group) is not None
+        slot = rank.page.enter_call(call, NO_PEER, OF_MEMBERS_ONLY if foreign else 0)
         try:
-            group = args[0] if args else kwargs.get("group")
-            with without_ours, _Counted(rank.notes[PeerNotes], module, group, whole=True):
+            with without_ours, _Counted(notes, module, group, whole=True):
                 return original(*args, **kwargs)
         finally:
             rank.page.leave_call(slot)

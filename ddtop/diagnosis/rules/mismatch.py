@@ -43,12 +43,15 @@ def rule(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     if not any(_stands(wait.since_unix_ns, snapshot, policy) for wait in snapshot.waits):
         return []
+    # Two groups of other jobs may have one name.
+    foreign = {group.name for group in snapshot.groups if group.foreign is not None}
     calls: dict[tuple[str, int], dict[int, Collective]] = {}
     for rank in snapshot.ranks:
         if rank.gone:
             continue
         for call in (*rank.comm.retired_collectives, *rank.comm.open_collectives):
-            calls.setdefault((call.group, call.seq), {})[rank.rank] = call
+            if call.group not in foreign:
+                calls.setdefault((call.group, call.seq), {})[rank.rank] = call
     last: dict[str, int] = {}
     for wait in snapshot.waits:
         last[wait.group] = max(wait.seq, last.get(wait.group, wait.seq))

@@ -15,6 +15,7 @@ from ddtop.diagnosis.activity import fresh_stacks, stack_line, where
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
+from ddtop.diagnosis.foreign import foreign_text, foreign_waits, held_by
 from ddtop.diagnosis.idle import Idle
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import (
@@ -25,7 +26,7 @@ from ddtop.diagnosis.standstill import (
     standstill_of,
     word_of,
 )
-from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.state.facts import RankFacts, Snapshot, Wait
 from ddtop.policy import Policy
 from ddtop.words.ranks import ranks_text, verb
 from ddtop.words.units import duration
@@ -41,6 +42,10 @@ def rule(context: Context) -> list[Finding]:
         # The rule for such waits still tolerates this one, because earlier waits have taken as
         # long.
         return []
+    outside = foreign_waits(snapshot)
+    if outside and set(still.stances) <= held_by(snapshot, outside):
+        stands = still.quiet_s >= policy.no_progress_s
+        return [_for_outside(snapshot, still, outside, policy)] if stands else []
     if set(still.stances) <= Idle(snapshot, policy).ranks(still.active):
         return (
             [_finding(snapshot, still, INFO, policy, idle=True)]
@@ -51,6 +56,33 @@ def rule(context: Context) -> list[Finding]:
     if severity == CRITICAL and _needs_numbers(still, policy):
         severity = WARNING
     return [_finding(snapshot, still, severity, policy)] if severity is not None else []
+
+
+def _for_outside(
+    snapshot: Snapshot, still: Standstill, waits: list[Wait], policy: Policy
+) -> Finding:
+    """All ranks wait for another job. That is its usual pause, or a fault that only a look at that
+    job shows: so it is never critical here.
+    """
+    ranks = tuple(sorted({wait.rank for wait in waits}))
+    victims = tuple(sorted(set(still.stances) - set(ranks)))
+    usual = still.quiet_s < policy.no_progress_patient_s
+    summary = f"no progress for {duration(still.quiet_s)}: {foreign_text(snapshot, waits)}"
+    if victims:
+        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for that"
+    return Finding(
+        kind=Kind.NO_PROGRESS,
+        severity=INFO if usual else WARNING,
+        ranks=() if usual else ranks,
+        victims=() if usual else victims,
+        since_unix_ns=still.since_unix_ns,
+        summary=summary,
+        evidence=_evidence(snapshot, _classes(still.alive, policy), still, policy),
+        advice="see what the job on the other side of that store does: ddtop jobs, ddtop diagnose",
+        group=waits[0].group,
+        op=waits[0].op,
+        seq=waits[0].seq,
+    )
 
 
 def _needs_numbers(still: Standstill, policy: Policy) -> bool:

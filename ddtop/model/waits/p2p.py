@@ -37,9 +37,11 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
             continue
         for call in _innermost(facts):
             behind = (
-                _barrier_behind(outside, rank)
-                if call.name == BARRIER
-                else _peer_behind(ranks, rank, call)
+                _peer_behind(ranks, rank, call)
+                if call.name != BARRIER
+                else _barrier_behind(outside, rank)
+                if call.tag != OF_MEMBERS_ONLY
+                else None
             )
             if behind is not None:
                 # The wait of a Work is isend or irecv on the page; people call both send and recv.

@@ -269,7 +269,9 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         return
     page.heading("collectives")
     if wait is not None:
-        whom = ranks_text(wait.behind, 8) if wait.behind else "nobody: all have joined"
+        foreign = getattr(snapshot.group(wait.group), "foreign", None) is not None
+        nobody = "processes outside this job" if foreign else "nobody: all have joined"
+        whom = ranks_text(wait.behind, 8) if wait.behind else nobody
         since = _ago(snapshot, wait.since_unix_ns)
         page.item(
             "waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked"

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from ddtop.model.state.facts import Snapshot
 from ddtop.present.glyphs import STATE_STYLES, UNICODE, Glyphs
-from ddtop.present.groups import GroupFacts, group_facts, group_waits, label_of, member_classes
+from ddtop.present.groups import (
+    GroupFacts,
+    group_facts,
+    group_waits,
+    label_of,
+    member_classes,
+    members_text,
+)
 from ddtop.present.table.columns import state_text
 from ddtop.present.table.layout import Field, Table, table_for
 from ddtop.present.text import Line, Span, clean
@@ -36,7 +43,7 @@ def group_row(
     cells: dict[str, Span] = {
         "group": (label_of(found.group), "bold" if found.wait else ""),
         "backend": (clean(found.group.backend), "dim"),
-        "ranks": (rank_list(found.group.ranks, RANGES_MOST), "dim"),
+        "ranks": (members_text(found.group, RANGES_MOST), "dim"),
         "front": (units.count(found.front), ""),
         "behind": _behind(snapshot, found),
         "op": _op(found, glyphs),
@@ -57,7 +64,8 @@ def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
         return f"{'; '.join(parts)}{more} ({for_s})", "warning"
     if found.wait.behind:
         return f"{ranks_text(found.wait.behind, 2)} ({for_s})", "warning"
-    return f"nothing completes ({for_s})", "warning"
+    stands = "nothing completes" if found.group.foreign is None else "outside this job"
+    return f"{stands} ({for_s})", "warning"
 
 
 def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
@@ -82,7 +90,8 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
         (label_of(group), "title"),
         (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""),
     )
-    page.item("ranks", rank_list(group.ranks, 16))
+    page.item("ranks", members_text(group, 16))
+    page.item("store", clean(group.foreign or ""))
     page.item("torch's name", clean(group.name))
     page.item(
         "front",

@@ -1,4 +1,4 @@
-"""Calls between single ranks are counted by group, whatever the backend counts."""
+"""Calls between single ranks: how they are counted, and what is on the page of their peers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from ddtop.agent import current
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.wrap import p2p
+from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.page import CALLS, NO_PEER
 
 
 @pytest.fixture
@@ -91,3 +93,55 @@ def test_a_thread_that_remembers_a_work_while_another_one_makes_room_raises_noth
     p2p._remember(kept, 1, 2, 3)
 
     assert marks[id(kept)][0]() is kept
+
+
+class Group:
+    """A group of two."""
+
+    def size(self):
+        return 2
+
+    def rank(self):
+        return 0
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """The calls that the wrappers put on the page: (call, peer, tag)."""
+    link, whole = Group(), Group()
+    stores = {link: SimpleNamespace(host="node0", port=29511), whole: SimpleNamespace()}
+    world = SimpleNamespace(
+        default_pg=whole,
+        pg_names={whole: "0", link: "weights"},
+        pg_map={group: ("gloo", store) for group, store in stores.items()},
+        pg_group_ranks={link: {0: 0, 1: 1}},
+    )
+    found = []
+    page = SimpleNamespace(
+        enter_call=lambda call, peer=NO_PEER, tag=0: found.append((CALLS[call], peer, tag)),
+        leave_call=lambda _: None,
+    )
+    rank = SimpleNamespace(page=page, notes=Notes(), limits=LIMITS)
+    monkeypatch.setattr(current, "_rank", rank)
+    calls = {name: lambda *_, **__: None for name in (*p2p._SIDES, "monitored_barrier")}
+    made = SimpleNamespace(_world=world, link=link, found=found, **calls)
+    p2p.wrap(made)
+    return made
+
+
+def test_a_peer_in_a_group_of_other_jobs_is_no_rank_of_this_one(noted):
+    """Rank 1 of that group is an engine. On the page it was rank 1 of the trainer."""
+    noted.recv("tensor", 1, noted.link)
+    noted.send("tensor", 1)
+
+    assert noted.found == [("recv", NO_PEER, 0), ("send", 1, 0)]
+
+
+def test_a_barrier_in_a_group_of_other_jobs_is_none_of_this_job_s_ranks(noted):
+    noted.monitored_barrier(noted.link)
+    noted.monitored_barrier()
+
+    assert noted.found == [
+        ("monitored_barrier", NO_PEER, OF_MEMBERS_ONLY),
+        ("monitored_barrier", NO_PEER, 0),
+    ]

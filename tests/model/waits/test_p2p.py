@@ -9,6 +9,7 @@ from ddtop.model.state.facts import CommFacts, PeerWait, ProcessFacts, RankFacts
 from ddtop.model.waits.p2p import peer_waits_of
 from ddtop.model.waits.wait_graph import Graph, blames_of, cycles_of
 from ddtop.policy import POLICY
+from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.records import Hello, OpenCall
 
 NOW = 100_000_000_000
@@ -142,3 +143,11 @@ def test_every_waiter_has_an_end_or_leads_into_a_cycle(pairs):
     for _ in peers:
         leads |= {wait.rank for wait in peers if wait.peer in leads}
     assert waiting <= leads
+
+
+def test_a_monitored_barrier_of_members_only_waits_for_no_rank_of_this_job():
+    """It is in a group that is not of this job."""
+    facts = ranks(call("monitored_barrier", None, OF_MEMBERS_ONLY), None)
+
+    assert peer_waits_of(facts) == ()
+    assert blamed(facts) == {}

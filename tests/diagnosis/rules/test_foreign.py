@@ -1,0 +1,101 @@
+"""Ranks that wait in a group that is not of their job."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.diagnosis.calm import calm
+from ddtop.policy import POLICY
+from ddtop.wire.records import Group, Groups
+from tests.jobs import WORLD, FakeJob, Standing
+
+STORE = "10.0.0.1:29511"
+
+
+def between_jobs(foreign=STORE, ranks=()):
+    """Rank 0 of three shares a group for the weights with rank 0 of another job."""
+    job = FakeJob(3)
+    job.groups["weights"] = Group("weights", "weights", ranks, "gloo", (), (), foreign)
+    job.ranks[0].standings["weights"] = Standing()
+    job.say(Groups(tuple(job.groups.values())), job.ranks[0])
+    job.trains(10)
+    return job
+
+
+def waits_for_weights(job):
+    job.ranks[0].waits_in("broadcast", group="weights")
+    for rank in job.ranks[1:]:
+        rank.waits_in("barrier")
+
+
+def test_a_wait_for_another_job_is_nobody_s_fault():
+    """An engine that has waited 20 s for new weights was a critical wait-cycle, every round."""
+    job = between_jobs()
+    waits_for_weights(job)
+    job.passes(18)
+
+    assert job.ever() == []
+    text = calm(job.snapshot(), POLICY)
+    assert text.endswith(
+        "; rank 0 waits in broadcast #101 of group weights (store 10.0.0.1:29511) for processes"
+        " outside this job"
+    )
+
+
+def test_the_same_wait_would_be_a_cycle_if_the_map_were_believed():
+    """The near miss: the group is of this job, and rank 1 is in another collective."""
+    job = between_jobs(foreign=None, ranks=(0, 1))
+    waits_for_weights(job)
+    job.passes(8)
+
+    assert ("critical", "wait-cycle", (0, 1)) in job.kinds()
+
+
+def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
+    """Rollouts of a quarter of an hour are usual; a dead engine shows in the engines' own job."""
+    job = between_jobs()
+    waits_for_weights(job)
+    job.passes(30)
+
+    finding = job.finding()
+    assert (finding.severity, finding.kind, finding.ranks) == ("info", "no-progress", ())
+    assert finding.summary == (
+        "no progress for 30 s: rank 0 waits in broadcast #101 of group weights (store"
+        " 10.0.0.1:29511) for processes outside this job; ranks 1,2 wait for that"
+    )
+    job.passes(600)
+    assert job.kinds() == [("warning", "no-progress", (0,))]
+
+
+def test_a_rank_that_is_stuck_itself_is_named_beside_such_a_wait():
+    job = between_jobs()
+    job.ranks[0].waits_in("broadcast", group="weights")
+    job.ranks[1].stands_at("load", "data.py")
+    job.ranks[2].waits_in("all_reduce")
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+
+
+def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
+    """Each rank shares a group with an engine of its own, and all these groups are "weights"."""
+    job = between_jobs()
+    for rank, op in zip(job.ranks, ("broadcast", "all_gather", "barrier"), strict=True):
+        rank.waits_in(op, group="weights")
+    job.passes(18)
+
+    assert job.ever() == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_member_that_sees_the_contradiction_is_enough(first):
+    """The map {0: 0, 1: 1} fits rank 0 by chance: only rank 1 is another member than it says."""
+    job = FakeJob(2)
+    says = [
+        Group("weights", "weights", (0, 1), "gloo"),
+        Group("weights", "weights", (), "gloo", (), (), STORE),
+    ]
+    for number in (first, 1 - first):
+        job.say(Groups((job.groups[WORLD], says[number])), job.ranks[number])
+
+    assert job.snapshot().group("weights").foreign == STORE

@@ -1,0 +1,36 @@
+"""Ranks that wait for processes of another job."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+pytestmark = pytest.mark.torch
+WAITED_S = 8.0
+"""A rank without progress for which others wait is critical after 5 s."""
+
+
+def test_an_engine_that_waits_for_weights_of_a_trainer_is_not_accused(world):
+    trainer = world.start("weights", str(world.folder), "trainer", ddtop=False)
+    engine = world.torchrun("weights", str(world.folder), "engine")
+    job = world.job()
+    port = world.folder / "port"
+
+    def waits():
+        text = " ".join(world.ddtop("diagnose", job, "--for", "1").stdout.split())
+        store = f"store 127.0.0.1:{port.read_text()}"
+        return f"group weights ({store}) for processes outside this job" in text
+
+    world.until(waits, 90.0, "wait for the other job")
+    seen, until = [], time.monotonic() + WAITED_S
+    while time.monotonic() < until:
+        seen += world.diagnose()["findings"]
+
+    assert seen == []
+    status = json.loads(world.ddtop("status", job, "--json").stdout)
+    (group,) = [one for one in status["groups"] if one["name"] == "weights"]
+    assert (group["foreign_store"], group["ranks"]) == (f"127.0.0.1:{port.read_text()}", [])
+    (world.folder / "push").touch()
+    assert [world.done(engine), world.done(trainer)] == [0, 0]
