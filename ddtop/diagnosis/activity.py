@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddtop.diagnosis.kernel_wait import READS, WRITES, path_of, short, sleeps, wait_of
+from ddtop.diagnosis.kernel_wait import READS, WRITES, child_text, path_of, short, sleeps, wait_of
 from ddtop.model.stacks.frames import Owner, is_birth, owner_of
 from ddtop.model.state.facts import RankFacts, State
 from ddtop.policy import Policy
@@ -231,8 +231,8 @@ def _with_kernel_details(facts: RankFacts, found: Classified) -> Classified:
     if process is None or not sleeps(process):
         return found
     text, path = found.text, path_of(process)
-    if found.word == "child" and (process.file or "").startswith("child "):
-        text = f"waiting for {process.file}"
+    if found.word == "child":
+        text = child_text(process) or text
     elif found.word == "socket" and (process.syscall == "connect" or process.remote is not None):
         wait = wait_of(process)
         text = wait[1] if wait is not None else text

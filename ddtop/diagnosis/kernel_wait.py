@@ -189,6 +189,12 @@ def short(path: str) -> str:
     return path if len(path) <= PATH_MAX else "…" + path[-(PATH_MAX - 1) :]
 
 
+def child_text(process: ProcessState) -> str | None:
+    """`waiting for its child (pid 4711)`; None if it waits for no particular child."""
+    kind, _, pid = (process.file or "").partition(" ")
+    return f"waiting for its child (pid {pid})" if kind == "child" and pid else None
+
+
 def _by_call(process: ProcessState) -> WordAndPhrase | None:
     call, file, wchan = process.syscall, process.file, process.wchan or ""
     if call is None:
@@ -201,9 +207,7 @@ def _by_call(process: ProcessState) -> WordAndPhrase | None:
         )
     if call in _CALLS:
         word, text = _CALLS[call]
-        if word == "child" and file is not None and file.startswith("child "):
-            text = f"waiting for {file}"
-        return word, text
+        return word, (child_text(process) or text) if word == "child" else text
     if path := path_of(process):
         return _about_file(call, short(path), wchan)
     if file in _KINDS:

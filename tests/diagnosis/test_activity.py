@@ -110,7 +110,7 @@ def test_the_library_frame_below_the_users_line_says_it(waits_on, word, text):
 OF_KERNEL = [
     ({"syscall": "clock_nanosleep"}, "sleep", "asleep"),
     ({"syscall": "futex"}, "lock", "waiting for a lock"),
-    ({"syscall": "wait4", "file": "child 4811"}, "child", "waiting for child 4811"),
+    ({"syscall": "wait4", "file": "child 4811"}, "child", "waiting for its child (pid 4811)"),
     ({"syscall": "wait4"}, "child", "waiting for a child process"),
     (
         {"syscall": "vfork", "wchan": "kernel_clone"},
@@ -182,7 +182,7 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
 @pytest.mark.parametrize(
     ("waits_on", "seen", "text"),
     [
-        ("child", {"syscall": "wait4", "file": "child 4811"}, "waiting for child 4811"),
+        ("child", {"syscall": "wait4", "file": "child 4811"}, "waiting for its child (pid 4811)"),
         ("file", {"syscall": "read", "file": "/data/a.tar"}, "reading /data/a.tar"),
         (
             "checkpoint-save",

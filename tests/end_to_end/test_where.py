@@ -49,7 +49,7 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
 
     child = sentence(world, "in_child")
     match = re.search(
-        r"^rank 1 has been waiting for child (\d+) \(elsewhere.py:\d+ in_child\) for",
+        r"^rank 1 has been waiting for its child \(pid (\d+)\) \(elsewhere.py:\d+ in_child\) for",
         child["summary"],
     )
     assert match, child["summary"]

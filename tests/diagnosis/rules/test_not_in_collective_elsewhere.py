@@ -105,7 +105,7 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
         ),
         (
             {"syscall": "wait4", "file": "child 4811"},
-            "waiting for child 4811 in ask (train.py:7)",
+            "waiting for its child (pid 4811) in ask (train.py:7)",
             "--ppid 4801",
         ),
         (
