@@ -62,6 +62,9 @@ class Policy:
     socket_working_switches_per_s: float = 5.0
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
     does not wake at all, a long poll wakes about once a second."""
+    child_working_wakes_per_s: float = 5.0
+    """A rank works that waits for a child process whose main thread wakes this often. A child that
+    hangs does not wake, one that asks again and again wakes once or twice a second."""
     slowdown_info_ratio: float = 0.1
     """Share of its speed that a job has lost, over two minutes. Shared hosts vary by less."""
     slowdown_warning_ratio: float = 0.3

@@ -348,7 +348,8 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frozen. From the state page: `gc_since_unix_ns`, a garbage collection runs since then;
     `exiting`, the interpreter has begun to exit; `init_since_unix_ns`, it is inside
     init_process_group since then. `became`: the name of the program that has replaced it by exec
-    since its Hello; None: it is still the same program.
+    since its Hello; None: it is still the same program. `child_wakes_per_s`: while it waits for a
+    child process, how often that one's main thread sleeps and wakes, of several the busiest.
     """
 
     rank: int | None
@@ -373,6 +374,7 @@ class ProcessState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     remote: str | None = None
     iteration: int | None = None
     became: str | None = None
+    child_wakes_per_s: float | None = None
 
 
 class HostState(Record, frozen=True, array_like=True):

@@ -46,6 +46,15 @@ def works_beside_its_agent(policy):
     return seen(job, policy).ranks[0].process.working
 
 
+def works_by_its_child(policy):
+    """Whether a rank counts as working that waits for a child, which wakes twice a second."""
+    job = trained(1)
+    job.ranks[0].stands_at("score", waits_on="child")
+    job.ranks[0].seen_outside = {"syscall": "wait4", "child_wakes_per_s": 2.0}
+    job.passes(3)
+    return seen(job, policy).ranks[0].process.working
+
+
 def child_works(policy):
     """Whether a process without a rank number counts as working: it has done nothing for the last 3
     s.
@@ -242,6 +251,7 @@ CASES = [
     Case("asleep lately", "cpu_window_s", 8.0, working(0.01), False, True),
     Case("beside its agent", "cpu_window_s", 8.0, works_beside_its_agent, True, False),
     Case("little CPU", "cpu_waning_ratio", 0.045, working(0.04), True, False),
+    Case("by its child", "child_working_wakes_per_s", 1.0, works_by_its_child, False, True),
     Case("a child asleep lately", "cpu_window_s", 8.0, child_works, False, True),
     Case("a child that woke", "candidate_asleep_s", 3.0, child_woke, True, False),
     Case("crowded lately", "cpu_window_s", 8.0, lacks_cpu, True, False),

@@ -92,7 +92,7 @@ def cpu(
         if _cpu_mean(memory, whole, now, policy) >= policy.cpu_working_ratio:
             return ratio, True, wakes_per_s
     served = _is_served(memory) and wakes_per_s >= policy.socket_working_switches_per_s
-    return ratio, served, wakes_per_s
+    return ratio, served or _child_runs(memory, policy), wakes_per_s
 
 
 def lacks_cpu(memory: RankMemory, now: int, policy: Policy) -> bool:
@@ -136,6 +136,17 @@ def _is_served(memory: RankMemory) -> bool:
         return True
     # Reading from a pipe has no library frame: only the kernel reports it.
     return memory.process is not None and "pipe_read" in (memory.process.wchan or "")
+
+
+def _child_runs(memory: RankMemory, policy: Policy) -> bool:
+    """Whether it waits for a child process that is not asleep all the time, however little CPU that
+    one uses: a scorer between two requests, a sync of files.
+    """
+    process, place = memory.process, memory.state.place if memory.state else None
+    if process is None or (process.child_wakes_per_s or 0.0) < policy.child_working_wakes_per_s:
+        return False
+    is_child = place is not None and place.waits_on == "child"
+    return is_child or process.syscall in ("wait4", "waitid")
 
 
 def _cpu_mean(memory: RankMemory, grown: Grown, now: int, policy: Policy) -> float:

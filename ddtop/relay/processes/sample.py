@@ -39,6 +39,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CHILDREN_EVERY = 2
 """Children are read at every second look: to go through all threads of all ranks is the most
 expensive part."""
+CHILDREN_COUNTED = 32
+"""Children whose wake-ups are counted: 20 us each, while a rank waits for one of them."""
+_CHILD_WAITS = frozenset(
+    {"wait4", "waitid", "poll", "ppoll", "select", "pselect6", "read", "clock_nanosleep"}
+)
+"""Where a thread sleeps that waits for a child: for its end, for its output, or between two looks
+at it. Others sleep there too."""
 SOCKET_EVERY = 5
 """Looks between two reads of the table of all TCP sockets: a rank that talks to servers all the
 time waits on another socket at each look."""
@@ -55,7 +62,8 @@ class Watched:
     `pidfd`: None if the kernel gives none, then its end is looked for in /proc. `spoke`: it
     said Hello to this relay itself, over a connection that it made. `stack_start`: where its stack
     began after that Hello, 0 before the first look. `lead_tid`: the thread that trains, of a rank
-    without a state page; None for the main thread.
+    without a state page; None for the main thread. `child_switches`: by pid, at the last look, of
+    the children for which it may wait.
     """
 
     hello: Hello
@@ -79,6 +87,7 @@ class Watched:
     spoke: bool = False
     stack_start: int = 0
     lead_tid: int | None = None
+    child_switches: dict[int, int] = field(default_factory=dict)
 
     def note_cpu(self, now_mono_ns: int, cpu_ns: int) -> None:
         """Keep the cores used (its children included) between the last two looks, `cpu_ratio`."""
@@ -152,6 +161,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
     asleep = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
     sleep = kernel_wait.sleeping_in(pid, tid) if asleep else kernel_wait.Sleep()
+    wakes = _note_child_wakes(watched, sleep, now_mono_ns)
     if asleep and not watched.was_asleep:
         # Somebody may have moved it into another group in order to freeze it.
         watched.freezer = cgroup.freezer(pid)
@@ -186,7 +196,21 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
         remote=_remote(watched, sleep.socket),
         iteration=watched.page.counted if watched.page is not None else None,
         became=_became(watched, fields),
+        child_wakes_per_s=wakes,
     )
+
+
+def _note_child_wakes(watched: Watched, sleep: kernel_wait.Sleep, now_mono_ns: int) -> float | None:
+    """How often a child for which it may wait has slept and woken since the last look."""
+    pids = watched.children[:CHILDREN_COUNTED] if sleep.call in _CHILD_WAITS else ()
+    if (sleep.file or "").startswith("child "):
+        first = int((sleep.file or "").partition(" ")[2])
+        pids = (first, *descendants(first, CHILDREN_COUNTED))
+    seconds = (now_mono_ns - watched.cpu_seen[0]) / 1e9 if watched.cpu_seen else 0.0
+    before = watched.child_switches
+    watched.child_switches = {pid: switches(Path(f"/proc/{pid}/status")) or 0 for pid in pids}
+    grown = [count - before[pid] for pid, count in watched.child_switches.items() if pid in before]
+    return max(grown) / seconds if grown and seconds > 0 else None
 
 
 def _became(watched: Watched, fields: list[str]) -> str | None:

@@ -96,6 +96,31 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
 
 
 @pytest.mark.parametrize(
+    ("waits_on", "seen", "severity"),
+    [
+        ("child", {"syscall": "wait4", "file": "child 4811"}, "critical"),
+        ("child", {"syscall": "wait4", "child_wakes_per_s": 1.2}, "critical"),
+        ("child", {"syscall": "wait4", "child_wakes_per_s": 45.0}, "warning"),
+        # subprocess.run(capture_output=True) reads the output of its child
+        ("child", {"syscall": "poll", "child_wakes_per_s": 45.0}, "warning"),
+        # os.waitpid has no library frame
+        (None, {"syscall": "wait4", "child_wakes_per_s": 45.0}, "warning"),
+        ("socket", {"syscall": "poll", "child_wakes_per_s": 45.0}, "critical"),
+        (None, {"syscall": "clock_nanosleep", "child_wakes_per_s": 45.0}, "critical"),
+    ],
+)
+def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, severity):
+    """A scorer that computes a little at a time uses 2 % of a core."""
+    job = trained(2)
+    job.ranks[1].stands_at("score", waits_on=waits_on)
+    job.ranks[1].seen_outside = seen
+    job.others_wait(1)
+    job.passes(12)
+
+    assert job.kinds() == [(severity, "not-in-collective", (1,))]
+
+
+@pytest.mark.parametrize(
     ("seen", "text", "advice"),
     [
         (

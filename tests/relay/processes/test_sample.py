@@ -443,6 +443,50 @@ def test_the_sockets_that_orphans_hold_are_counted():
     assert gone.orphan_sockets == 2
 
 
+@pytest.mark.parametrize(
+    ("child", "runs"),
+    [
+        ("import time; print('up', flush=True)\nwhile True: time.sleep(0.02)", True),
+        (PROGRAM, False),
+    ],
+)
+@pytest.mark.parametrize(
+    "parent", ["subprocess.call({0})", "subprocess.run(['sh', '-c', '\"$@\"; true', '-', *{0}])"]
+)
+def test_how_often_the_child_wakes_for_which_a_rank_waits(parent, child, runs):
+    """A child of the child counts as well: a shell script runs the scorer."""
+    program = f"import subprocess, sys; {parent.format([sys.executable, '-c', child])}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        process.stdout.readline()
+        rank, found = watched(process.pid), None
+        deadline = time.monotonic() + 20
+        while found is None and time.monotonic() < deadline:
+            found = sample.look(rank, time.monotonic_ns(), POLICY).child_wakes_per_s
+            time.sleep(0.3)
+        found = sample.look(rank, time.monotonic_ns(), POLICY).child_wakes_per_s
+        sample.forget(rank)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    assert found is not None
+    assert (found > POLICY.child_working_wakes_per_s) is runs
+
+
+def test_a_rank_that_waits_for_no_child_has_none_whose_wakes_count(child):
+    rank = watched(child.pid)
+    looks = [sample.look(rank, at * 1_000_000_000, POLICY) for at in range(1, 4)]
+    sample.forget(rank)
+
+    assert [one.child_wakes_per_s for one in looks] == [None] * 3
+
+
 def test_the_children_of_a_process_with_thousands_are_bounded():
     children = [
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(3)
