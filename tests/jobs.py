@@ -80,6 +80,7 @@ class FakeJob:
         self.launcher_alive: bool | None = None
         self.candidates: tuple[ProcessState, ...] = ()
         self.host_says: dict[str, Any] = {}
+        self.beside: tuple[ProcessState, ...] = ()
         self.groups = {WORLD: Group(WORLD, "default_pg", tuple(range(world_size)), "gloo")}
         self.ranks = [FakeRank(self, number, 4800 + number) for number in range(world_size)]
         for number in absent:
@@ -151,7 +152,7 @@ class FakeJob:
                 name,
                 4,
                 0.5,
-                processes=tuple(rank.process() for rank in mine),
+                processes=(*(rank.process() for rank in mine), *self.beside),
                 launcher_alive=self.launcher_alive,
                 rendezvous=tuple(rank.way for rank in mine if rank.way is not None and rank.calls),
                 candidates=self.candidates,

@@ -18,14 +18,19 @@ def ancestors(pid: int) -> Callable[[], Iterator[Sequence[str]]]:
 
 
 def _command_lines(pid: int) -> Iterator[Sequence[str]]:
-    """They end at the first process that cannot be read. Source: /proc/PID/cmdline."""
+    """They end at the first process that cannot be read."""
     for _ in range(ANCESTORS_MAX):
-        if pid < 1:
+        if pid < 1 or (words := command_line(pid)) is None:
             return
-        try:
-            text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            return
-        words = text.split("\0")
-        yield words[:-1] if words[-1] == "" else words
+        yield words
         pid = parent_of(pid) or 0
+
+
+def command_line(pid: int) -> list[str] | None:
+    """The words of its command line; None if it cannot be read. Source: /proc/PID/cmdline."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    words = text.split("\0")
+    return words[:-1] if words[-1] == "" else words

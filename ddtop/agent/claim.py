@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from urllib.parse import urlparse
 
 from ddtop import launch, registry
-from ddtop.agent import current, identity, run_name, start_relay
+from ddtop.agent import current, identity, rank_above, run_name, start_relay
 from ddtop.agent.guard import guard
 from ddtop.agent.rank import Rank, say
 from ddtop.agent.runtime import Runtime
@@ -16,8 +17,23 @@ from ddtop.launch.torchrun import is_elastic
 from ddtop.wire.escaping import escaped
 
 
+def from_environment(who: identity.Identity) -> None:
+    """A program begins whose launcher has given it a number.
+
+    If a rank that has joined a group has started it, what it is depends on the group that it will
+    join itself.
+    """
+    above = rank_above.rank_above(os.getpid())
+    if above is None or not above.member:
+        become_rank(who, "env", above=above)
+
+
 def become_rank(
-    who: identity.Identity, source: str, backend: str | None = None, endpoint: str | None = None
+    who: identity.Identity,
+    source: str,
+    backend: str | None = None,
+    endpoint: str | None = None,
+    above: rank_above.RankAbove | None = None,
 ) -> None:
     """Start watching this process as rank `who.rank`. Rank 0 prints one line about it on stderr."""
     try:
@@ -36,7 +52,8 @@ def become_rank(
     if moved:
         say(who, f"ddtop: {moved}")
     start_relay.start_relay(job, run, path)
-    if Runtime(Rank(who, job, run, path, source, backend)).start():
+    rank = Rank(who, job, run, path, source, backend, above=above.pid if above else None)
+    if Runtime(rank).start():
         say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
 
 
@@ -47,8 +64,9 @@ def entering_init(
 
     -1 means that torch takes the value from the environment.
     """
-    running = current.get()
+    running, met = current.get(), _meets_at(method)
     if running is not None:
+        running.met = met
         running.backend = backend or running.backend
         if running.destroyed:
             running.destroyed = False
@@ -64,8 +82,11 @@ def entering_init(
     size = given or number(environ, "WORLD_SIZE")
     if own is None or size is None or not 0 <= own < size:
         return
-    # Do not ask for the parent's claim here: a process that joins a group is a rank, whatever its
-    # parent is.
+    # Do not ask for the parent's claim here: a process that joins a group is a rank, unless its
+    # parent is that rank.
+    above = rank_above.rank_above(os.getpid())
+    if above is not None and above.makes_helper(own, size, met):
+        return
     seen = identity.identify({}, sys.orig_argv, os.getpid())
     # The command line of a spawned child does not name the script; the tree is named after the
     # program that started the child.
@@ -75,7 +96,9 @@ def entering_init(
     local, attempt = number(environ, "LOCAL_RANK"), launch.restarts(environ)
     elastic = is_elastic(environ)
     who = identity.Identity(identity.RANK, script, own, local, size, attempt, elastic)
-    become_rank(who, "init", backend, _endpoint(method))
+    become_rank(who, "init", backend, _endpoint(method), above)
+    if (running := current.get()) is not None:
+        running.met = met
 
 
 def entering_mpi() -> None:
@@ -94,10 +117,20 @@ def is_mpi_rank(rank: int, size: int, backend: str) -> None:
 
 
 def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str | None) -> None:
+    above = rank_above.rank_above(os.getpid())
+    if above is not None and above.makes_helper(rank, size, 0):
+        return
     seen = identity.identify({}, sys.orig_argv, os.getpid())
-    become_rank(
-        identity.Identity(identity.RANK, seen.script, rank, local_rank, size), "init", backend
-    )
+    who = identity.Identity(identity.RANK, seen.script, rank, local_rank, size)
+    become_rank(who, "init", backend, above=above)
+
+
+def _meets_at(method: str | None) -> int:
+    """A checksum of where the ranks meet: HOST:PORT, or the URL of a file. 0: not known."""
+    place = method if method is not None and method.startswith("file://") else ""
+    if method is None or method.startswith(("env://", "tcp://")):
+        place = run_name.place_of(os.environ, _endpoint(method))
+    return zlib.crc32(place.encode(errors="replace"))
 
 
 def _endpoint(method: str | None) -> str | None:

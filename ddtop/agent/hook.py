@@ -44,7 +44,7 @@ def enter() -> None:
             return
         from ddtop.agent import claim
 
-        claim.become_rank(who, "env")
+        claim.from_environment(who)
 
 
 enter()

@@ -58,7 +58,8 @@ class Rank:
     that trains; `stepper`: of the thread that stepped the optimizer last, 0 before the first step.
     `joined`: it has process groups. `destroyed`: it has destroyed them all, and `final_seqs` has
     their last sequence numbers. `times_destroyed`: how often, in case it creates new ones between
-    two samples. `exiting`: the interpreter is shutting down. `tick`: held while the agent's thread
+    two samples. `met`: a checksum of where the ranks meet. `above`: the pid of the rank that has
+    started it. `exiting`: the interpreter is shutting down. `tick`: held while the agent's thread
     samples. `late_probes`: probes that a wrapper adds after the import that it waited for; their
     place in the order is in the table of sources.
     """
@@ -72,6 +73,7 @@ class Rank:
         source: str,
         backend: str | None,
         limits: Limits = LIMITS,
+        above: int | None = None,
     ) -> None:
         self.limits = limits
         self.who, self.job, self.run, self.socket, self.source = who, job, run, socket, source
@@ -91,6 +93,7 @@ class Rank:
         self.joined = False
         self.destroyed, self.times_destroyed = False, 0
         self.final_seqs: dict[str, int] = {}
+        self.met, self.above = 0, above
         self.exiting = False
         self.started_unix_ns = time.time_ns()
         folder = self.page.path and self.page.path.parent
@@ -100,6 +103,16 @@ class Rank:
         self.wake: Callable[[], object] = _nothing
         self._hello = True
         self._paused = self._making = 0
+
+    def enters_group(self, number: int, size: int) -> None:
+        """It has joined the group of all ranks, as `number` of `size`."""
+        words = self.page.words
+        words[layout.MEMBERS_AT], words[layout.MET_AT] = size, self.met
+        words[layout.MEMBER_AT] = number + 1
+
+    def leaves_group(self) -> None:
+        """It has left that group, which processes below it can see."""
+        self.page.words[layout.MEMBER_AT] = -abs(self.page.words[layout.MEMBER_AT])
 
     def say(self, text: str) -> None:
         """Print one line on stderr, from rank 0 only."""

@@ -267,6 +267,8 @@ class Reporter:
                 store_file=given.store_file if given else None,
                 script_digest=self._script_digest,
                 role=roles.role(),
+                joined=rank.page.words[layout.MEMBER_AT] > 0,
+                above=rank.above,
             )
         )
 

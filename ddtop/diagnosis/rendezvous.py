@@ -183,6 +183,11 @@ def _store_of(hello: Hello) -> tuple[str, int] | None:
     return store_address(hello.init_method, hello.environment)
 
 
+def place_of(hello: Hello) -> tuple[str, int] | str | None:
+    """Where a process meets the others: (address, port), or the path of a file."""
+    return _store_of(hello) or (hello.store_file.path if hello.store_file is not None else None)
+
+
 def store_text(rank: RankFacts) -> str | None:
     """`node0:29500`, or the path of a file."""
     found = store_of(rank)

@@ -140,7 +140,9 @@ class Job(JobMemory):
         """One of two processes that claim a rank has ended: the other is the rank from now on."""
         living = [memory.others[pid] for pid in memory.other_pids if pid in memory.others]
         # ... unless the other is the parent, which waits for the real rank.
-        successor = next((hello for hello in living if hello.claim == memory.hello.claim), None)
+        own = memory.hello
+        heirs = (one for one in living if one.claim == own.claim and one.above != own.pid)
+        successor = next(heirs, None)
         if successor is None or successor.rank is None:
             return
         new = memory.successor(successor.pid)
@@ -223,7 +225,14 @@ class Job(JobMemory):
         """Whether the new process replaces the one that has this rank now."""
         if memory.sender != envelope.sender:
             return hosts.is_quiet(self, memory.sender)
-        return hello.claim == "init" and memory.hello.claim == "env"
+        before = memory.hello
+        if hello.above == before.pid and before.joined:
+            # A child of the rank.
+            return False
+        if before.above == hello.pid and hello.joined:
+            # The child had a group before the rank, its parent, had one.
+            return True
+        return hello.claim == "init" and before.claim == "env"
 
     def _on_state(self, memory: RankMemory, envelope: Envelope, state: RankState) -> None:
         at = envelope.unix_ns

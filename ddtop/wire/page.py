@@ -35,6 +35,9 @@ OWING_PID_AT = 17
 LEAD_AT = 18  # the kernel's number of the rank's thread, 0: the main thread
 GC_TOTAL_AT = 19  # ns in all garbage collections together
 WALKING_AT = 20  # 1 while the agent's thread reads frames of other threads
+# Of the group of all ranks that it has joined: its number there plus 1 (negative after it has left
+# again), how many members there are, and a checksum of where they have met (0: not known).
+MEMBER_AT, MEMBERS_AT, MET_AT = 21, 22, 23
 
 SOURCE_NONE, SOURCE_BATCH, SOURCE_OPTIMIZER, SOURCE_USER, SOURCE_COLLECTIVES = 0, 1, 2, 3, 4
 SOURCES = (None, "batch", "optimizer", "ddtop.step", "collectives")

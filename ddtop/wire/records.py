@@ -169,7 +169,9 @@ class Hello(Record, frozen=True, array_like=True, gc=False):
     the process has open as descriptor `dump_fd`; without them `dump_off` says why. `init_method`
     and `init_timeout_ms` are the arguments of init_process_group (None: not given),
     `init_unix_ns` is when it entered. `script_digest`: of the text of its script. `role`: what the
-    process is to a system such as vLLM, Monarch or torchft, in that system's words.
+    process is to a system such as vLLM, Monarch or torchft, in that system's words. `joined`: it is
+    a member of a process group. `above`: the pid of the rank of this host that has started it,
+    directly or through others; None where none has.
     """
 
     job: str
@@ -203,6 +205,8 @@ class Hello(Record, frozen=True, array_like=True, gc=False):
     store_file: StoreFile | None = None
     script_digest: str | None = None
     role: str | None = None
+    joined: bool = False
+    above: int | None = None
 
 
 class RpcState(msgspec.Struct, frozen=True, array_like=True):

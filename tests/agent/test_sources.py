@@ -153,6 +153,7 @@ def reporter(monkeypatch):
             exiting=False,
             destroyed=False,
             joined=False,
+            above=None,
             exception=None,
         )
         link = Link()

@@ -293,6 +293,58 @@ def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_va
     assert (rank.pid, rank.claimants.pids, rank.state) == (7777, (), State.RUNNING)
 
 
+def says_hello(job, pid, claim, **told):
+    """A process claims rank 0."""
+    rank = job.ranks[0]
+    rank.pid, rank.claim, rank.told = pid, claim, told
+    job.say(rank.hello(), rank)
+
+
+def test_a_child_of_a_rank_that_has_joined_is_not_the_rank():
+    """A scorer that inherited RANK=0 has called init_process_group too."""
+    job = FakeJob(2)
+    says_hello(job, 4800, "env", joined=True)
+    says_hello(job, 7777, "init", joined=True, above=4800, world_size=1)
+
+    rank = job.snapshot().ranks[0]
+
+    assert (rank.pid, rank.claimants.pids) == (4800, (7777,))
+
+
+def test_a_child_that_had_its_group_first_is_not_the_rank_once_its_parent_has_joined():
+    """The trainer starts its server, waits until it is ready, and joins the job after that."""
+    job = FakeJob(2)
+    says_hello(job, 7777, "init", joined=True, above=4800, world_size=1)
+    assert job.snapshot().ranks[0].pid == 7777
+
+    says_hello(job, 4800, "env", joined=True)
+    says_hello(job, 7777, "init", joined=True, above=4800, world_size=1)
+
+    assert job.snapshot().ranks[0].pid == 4800
+
+
+def test_a_child_takes_the_number_of_a_parent_that_has_left_its_group():
+    """Each rank prepares the data in a group, destroys it, and starts the training as its child."""
+    job = FakeJob(2)
+    says_hello(job, 4800, "env", joined=True)
+    says_hello(job, 4800, "env", joined=False)
+    says_hello(job, 7777, "init", above=4800)
+
+    assert job.snapshot().ranks[0].pid == 7777
+
+
+def test_a_child_that_outlives_its_rank_is_not_its_heir():
+    job = FakeJob(2)
+    says_hello(job, 4800, "init", joined=True)
+    says_hello(job, 7777, "init", above=4800)
+    job.ranks[0].pid = 4800
+    job.passes(1)
+    job.ranks[0].ends(0)
+    job.passes(1)
+
+    assert (job.snapshot().ranks[0].pid, job.snapshot().ranks[0].gone) == (4800, True)
+
+
 def test_a_rank_whose_process_ended_may_come_again():
     """A rank without a launcher that was started again by hand after its crash."""
     job = FakeJob(2)

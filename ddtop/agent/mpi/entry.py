@@ -112,6 +112,7 @@ def _begin(mpi: Any) -> None:
     running.backend = running.backend or backend
     running.who.world_size = size
     running.joined = True
+    running.enters_group(rank, size)
     running.late_probes["mpi"] = MpiProbe(lines, part, running.limits)
     running.send_hello_now(HELLO_S)
     lines.communicators.tell = lambda: running.send_hello_now(HELLO_S / 4)

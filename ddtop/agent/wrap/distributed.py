@@ -98,8 +98,12 @@ def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _splits_a_part(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """A split_group of a group that is not that of all ranks: the members of that group come."""
     parent = args[0] if args else kwargs.get("parent_pg")
-    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-    return parent is not None and parent is not getattr(world, "default_pg", None)
+    return parent is not None and parent is not getattr(_world(), "default_pg", None)
+
+
+def _world() -> Any:
+    """Torch's dictionaries of all process groups; None before torch.distributed is imported."""
+    return getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 
 
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -114,7 +118,8 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given.get("rank", -1),
         given.get("world_size", -1),
         str(backend) if backend else None,
-        arguments.method,
+        # A store that is no TCPStore has no address.
+        arguments.method or ("store" if given.get("store") is not None else None),
     )
     rank = current.get()
     if rank is not None:
@@ -130,6 +135,10 @@ def _after_init() -> None:
     rank = current.get()
     if rank is not None:
         rank.joined = True
+        group = getattr(_world(), "default_pg", None)
+        # None: the call has raised.
+        if group is not None:
+            rank.enters_group(group.rank(), group.size())
 
 
 def _before_making(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
@@ -158,13 +167,14 @@ def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         rank.final_seqs = _sequence_numbers()
         rank.destroyed = True
         rank.times_destroyed += 1
+        rank.leaves_group()
+        rank.send_hello_again()
 
 
 def _sequence_numbers() -> dict[str, int]:
     """How far this rank has come in each of its groups; what cannot be read is left out."""
     found = {}
-    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-    for group, name in getattr(world, "pg_names", {}).copy().items():
+    for group, name in getattr(_world(), "pg_names", {}).copy().items():
         try:
             numbers = numbers_of(str(name), group)
         except Exception:  # noqa: BLE001 - a backend that counts otherwise

@@ -171,6 +171,11 @@ PAGES = (
                 "finding appears after {still_limit_s} in init_process_group, or as soon as one of "
                 "them has failed."
             ),
+            (
+                "Or a process that a rank has started has been in init_process_group of the job, "
+                "under the rank's number, for {still_limit_s}. A child that makes a group of its "
+                "own is no rank, and is not judged."
+            ),
         ),
         steps=(
             (

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from ddtop.diagnosis.activity import where
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
@@ -19,6 +20,7 @@ from ddtop.diagnosis.rendezvous import (
     has_entered,
     joining_of,
     path_line,
+    place_of,
     port_was_taken,
     store_of,
     store_text,
@@ -35,6 +37,8 @@ from ddtop.words.units import duration
 def rule(context: Context) -> list[Finding]:
     """At most one finding. The checks are in the order of cause and effect."""
     snapshot, policy = context.snapshot, context.policy
+    if below := _below(snapshot, policy):
+        return below
     joining = joining_of(snapshot)
     if joining is None:
         return []
@@ -148,6 +152,59 @@ def _claims(rank: RankFacts) -> list[str]:
         for one in rank.claimants.exits[:2]
     ]
     return lines
+
+
+def _below(snapshot: Snapshot, policy: Policy) -> list[Finding]:
+    """A child of a rank that joins the group of the job once more, under the number of its parent.
+
+    It waits there for ranks that have met long ago, and its parent mostly waits for it.
+    """
+    stands_ns = int(policy.still_limit_s * 1e9)
+    inside = {
+        one.pid: one.init_since_unix_ns
+        for host in snapshot.hosts
+        for one in host.processes
+        if one.init_since_unix_ns and snapshot.time_unix_ns - one.init_since_unix_ns > stands_ns
+    }
+    for rank in snapshot.ranks if inside and snapshot.ended is None else ():
+        for child in rank.claimants.hellos:
+            since = inside.get(child.pid)
+            if since is not None and _is_twin(rank.hello, child):
+                return [_below_finding(snapshot, rank, child, since, policy)]
+    return []
+
+
+def _is_twin(own: Hello | None, child: Hello) -> bool:
+    if own is None or not own.joined or child.above != own.pid:
+        return False
+    return (place_of(child), child.world_size) == (place_of(own), own.world_size)
+
+
+def _below_finding(
+    snapshot: Snapshot, rank: RankFacts, child: Hello, since: int, policy: Policy
+) -> Finding:
+    waited = duration((snapshot.time_unix_ns - since) / 1e9)
+    victims = tuple(sorted({wait.rank for wait in snapshot.waits if rank.rank in wait.behind}))
+    summary = (
+        f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid}, which"
+        f" rank {rank.rank} has started, has been in {INIT} of this job for {waited}; rank"
+        f" {rank.rank} is {where(rank, policy)}"
+    )
+    if victims:
+        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for rank {rank.rank}"
+    return Finding(
+        kind=Kind.DUPLICATE_RANK,
+        severity=CRITICAL,
+        ranks=(rank.rank,),
+        victims=victims,
+        since_unix_ns=since,
+        summary=summary,
+        evidence=tuple(_claims(rank)),
+        advice=(
+            "start the child without the launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR,"
+            " MASTER_PORT, TORCHELASTIC_*), or let it make a group of its own on another port"
+        ),
+    )
 
 
 # -- an old file

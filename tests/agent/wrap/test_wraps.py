@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,8 +31,14 @@ class FakeRank:
         self.page = StatePage(os.getpid(), 1)
         self.notes, self.limits = Notes(), LIMITS
         self.joined = self.destroyed = False
-        self.final_seqs = {}
-        self.backend, self.paused = None, []
+        self.final_seqs, self.times_destroyed = {}, 0
+        self.backend, self.paused, self.in_group = None, [], None
+
+    def enters_group(self, number, size):
+        self.in_group = (number, size)
+
+    def leaves_group(self):
+        self.in_group = None
 
     def send_hello_again(self):
         pass
@@ -278,6 +285,23 @@ def test_an_init_that_fails_is_gone_from_the_page_too(rank, torch):
         module.init_process_group("gloo")
 
     assert rank.page.open_calls() == []
+
+
+def test_a_rank_has_joined_from_the_moment_that_its_group_exists(rank, torch, monkeypatch):
+    """A child that it starts right after that reads the page."""
+    c10d = torch.distributed.distributed_c10d
+    group = SimpleNamespace(rank=lambda: 2, size=lambda: 4)
+
+    def init(*_):
+        monkeypatch.setattr(c10d._world, "default_pg", group, raising=False)
+
+    module = Unwatched(c10d, init_process_group=init, destroy_process_group=lambda *_: None)
+    distributed.wrap(module)
+
+    module.init_process_group("gloo")
+    assert rank.in_group == (2, 4)
+    module.destroy_process_group()
+    assert rank.in_group is None
 
 
 def test_while_a_group_is_destroyed_the_agent_does_not_look_at_it(rank, torch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddtop.wire.records import ProcessState
 from ddtop.wire.stacks import StackFrame
 from tests.diagnosis.rules.rendezvous import all_enter, meets
 from tests.diagnosis.rules.starting import enter
@@ -72,6 +73,57 @@ def test_a_program_that_starts_the_real_one_is_no_duplicate():
     job.passes(7)
 
     assert "duplicate-rank" not in [kind for _, kind, _ in job.ever()]
+
+
+def starts_a_twin(inside=True, **told):
+    """Rank 0 of a job that trains starts a child, which joins the group of the job again."""
+    job = meets(3)
+    for rank in job.ranks:
+        rank.phase, rank.trains, rank.told = "running", True, rank.told | {"joined": True}
+        job.say(rank.hello(), rank)
+    job.passes(10)
+    job.ranks[0].stands_at("score", "eval.py", 30, waits_on="child")
+    job.ranks[0].seen_outside = {"syscall": "wait4", "file": "child 4711"}
+    job.others_wait(0)
+    at = BASE + 11 * SECOND
+    job.beside = (ProcessState(0, 4711, "S", init_since_unix_ns=at if inside else None),)
+    given = {"claim": "init", "above": 4800, "launcher_pid": 4800, "init_unix_ns": at}
+    another(job, 0, 4711, **(given | told))
+    job.passes(8)
+    return job
+
+
+def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():
+    """`subprocess.run(["python", "eval.py"])` on rank 0: eval.py inherits RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT.
+    """
+    finding = starts_a_twin().finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "critical",
+        "duplicate-rank",
+        (0,),
+        (1, 2),
+    )
+    assert finding.summary == (
+        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, which rank 0 has started, has been"
+        " in init_process_group of this job for 8 s; rank 0 is waiting for its child (pid 4711)"
+        " (eval.py:30 score); ranks 1,2 wait for rank 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"environment": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "31007"}},
+        {"world_size": 1},
+        {"init_method": "tcp://127.0.0.1:31007"},
+        {"inside": False},
+        {"above": 4999},
+    ],
+)
+def test_a_child_that_makes_another_group_or_has_made_it_is_no_duplicate(told):
+    assert "duplicate-rank" not in [kind for _, kind, _ in starts_a_twin(**told).ever()]
 
 
 # -- rendezvous-mismatch
