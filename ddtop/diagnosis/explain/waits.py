@@ -326,7 +326,7 @@ PAGES = (
     ),
     Explanation(
         kind=Kind.THREADS_SHARE_GROUP,
-        severity="warning",
+        severity="warning; critical once the ranks wait because of it",
         brief="two threads of a rank communicate on one group at once",
         meaning=(
             "Two threads of one rank have collectives of one group open at the same time. Their"

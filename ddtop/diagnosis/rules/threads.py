@@ -16,7 +16,7 @@ from ddtop.diagnosis.finding import WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.wire.stacks import ThreadStack
-from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.ranks import ranks_text
 from ddtop.words.sentences import names_of_groups
 
 _NOT_PYTHONS = ("pt_", "native")
@@ -50,29 +50,27 @@ def rule(context: Context) -> list[Finding]:
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
-    """All findings. Findings about a shared group get the threads as their likely cause."""
+    """All findings. A finding that follows from a shared group becomes part of its cause: no rank
+    is wrong where the order of two threads is left to chance.
+    """
     by_group = {one.group: one for one in own}
-    explained = []
+    found = list(own)
     for finding in context.found:
-        why = (
-            by_group.get(finding.group)
-            if finding.group is not None and finding.kind in _FOLLOWS
-            else None
+        why = by_group.get(finding.group) if finding.kind in _FOLLOWS else None
+        if why is None:
+            found.append(finding)
+            continue
+        found[found.index(why)] = by_group[why.group] = replace(
+            why,
+            severity=finding.severity,
+            victims=tuple(sorted({*finding.ranks, *finding.victims} - set(why.ranks))),
+            since_unix_ns=finding.since_unix_ns,
+            summary=f"{why.summary}; {finding.summary.partition('; no rank is missing')[0]}",
+            evidence=(*why.evidence, *finding.evidence),
+            op=finding.op,
+            seq=finding.seq,
         )
-        if why is not None:
-            summary = finding.summary.partition("; no rank is missing")[0]
-            text = (
-                f"two threads of {ranks_text(why.ranks)} {verb(why.ranks, 'use', 'each use')} this"
-                " group at once"
-            )
-            finding = replace(
-                finding,
-                summary=f"{summary}; {text}",
-                evidence=(*why.evidence, *finding.evidence),
-                advice=why.advice,
-            )
-        explained.append(finding)
-    return explained + own
+    return found
 
 
 _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT_CYCLE})

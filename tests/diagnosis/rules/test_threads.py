@@ -61,17 +61,36 @@ def test_two_threads_with_open_collectives_of_one_group_are_named():
     assert "dist.new_group" in finding.advice
 
 
-def test_what_it_leads_to_is_explained_by_it_and_not_by_the_network():
+def test_what_it_leads_to_is_told_by_it_and_not_by_the_network():
     job = both_wait((7, "MainThread"), (8, "metrics"))
     job.passes(9)
-    stuck = next(one for one in job.verdict().findings if one.kind == "collective-stuck")
+    finding = job.finding()
 
-    assert stuck.summary.endswith("; two threads of ranks 0,1 each use this group at once")
-    assert "network" not in stuck.summary
-    assert "dist.new_group" in stuck.advice
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", KIND, (0, 1))
+    assert "which has not completed for" in finding.summary
+    assert "network" not in finding.summary
+    assert "dist.new_group" in finding.advice
 
 
-def test_a_mismatch_has_it_in_its_evidence():
+def test_a_mismatch_of_two_threads_blames_no_rank_that_is_only_in_the_minority():
+    """On rank 0 the step came first, on the others the checkpoint did. Each has both threads."""
+    job = FakeJob(3)
+    job.trains(10)
+    for rank in job.ranks:
+        order = ("barrier", "all_gather") if rank.number == 0 else ("all_gather", "barrier")
+        names = {"barrier": (7, "MainThread"), "all_gather": (8, "checkpoint")}
+        for op in order:
+            rank.waits_in(op, ((4,),) if op == "all_gather" else ())
+        by(rank, *(names[op] for op in order))
+    job.passes(6)
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", KIND, (0, 1, 2))
+    assert "collective #101 of default_pg differs between the ranks" in finding.summary
+    assert "dist.new_group" in finding.advice
+
+
+def test_a_rank_whose_second_thread_is_not_in_a_call_yet_is_a_victim():
     """On rank 0 the logger was first, on rank 1 the step was."""
     job = FakeJob(2)
     job.trains(10)
@@ -81,11 +100,27 @@ def test_a_mismatch_has_it_in_its_evidence():
     job.ranks[1].waits_in("all_reduce")
     by(job.ranks[1], (7, "MainThread"))
     job.passes(6)
-    first = job.verdict().findings[0]
+    first = job.finding()
 
-    assert (first.kind, first.severity) == ("collective-mismatch", "critical")
-    assert first.summary.endswith("; two threads of rank 0 use this group at once")
-    assert ("warning", KIND, (0,)) in job.kinds()
+    assert (first.severity, first.kind, first.ranks, first.victims) == (
+        "critical",
+        KIND,
+        (0,),
+        (1,),
+    )
+
+
+def test_a_mismatch_in_another_group_stays_what_it_is():
+    """Two threads share the default group and both wait; rank 1 reduces less in its own group."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.new_group("1", 0, 1)
+    for rank in job.ranks:
+        rank.waits_in("all_reduce", ((4 + rank.number,),), group="1")
+        by(rank, (7, "MainThread"), group="1")
+    job.passes(6)
+
+    assert [kind for _, kind, _ in job.kinds()] == ["collective-mismatch"]
 
 
 # -- near misses
