@@ -251,7 +251,8 @@ class Policy:
     """... and this many of them in a step. A few large ones are the price of the model's size, many
     small ones are not."""
     sync_bound_reduce_ratio: float = 0.75
-    """... of which this share are all_reduce or barrier. Sharded models gather by design."""
+    """... of which this share are all_reduce, barrier or have a root. Sharded models gather by
+    design."""
     sync_bound_uneven_factor: float = 1.25
     """... and no rank communicates less than the usual one by more than this: a rank that hardly
     waits is not held up by the network."""

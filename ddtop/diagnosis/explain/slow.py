@@ -106,7 +106,8 @@ PAGES = (
             (
                 "A rank spends at least {sync_bound_ratio} of its time in collectives, not counting"
                 " the wait for the last rank to arrive (from torch's flight recorder). It makes at"
-                " least {sync_bound_calls} collectives per step, nearly all of them all_reduce."
+                " least {sync_bound_calls} collectives per step, nearly all of them all_reduce,"
+                " broadcast or barrier. Sharded models gather by design."
             ),
         ),
         steps=(

@@ -55,7 +55,7 @@ class Balance:
     waiting_ratio: float
     #: Collectives in a step.
     per_step: int
-    #: Share of the collectives that are all_reduce or barrier.
+    #: Share of the collectives that are all_reduce, barrier or have a root.
     reduce_ratio: float
     step_ms: float
     unix_ns: int

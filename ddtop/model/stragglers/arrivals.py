@@ -156,7 +156,7 @@ class _Steps:
     waits: list[list[int]]
     #: When the last collective of each step began, microseconds.
     ends: list[int]
-    #: Share of the collectives that are all_reduce or barrier.
+    #: Share of the collectives that are all_reduce, barrier or have a root.
     reduce_ratio: float
     #: Collectives in each of these steps, or of these parts of steps.
     each: int
@@ -196,7 +196,7 @@ def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _S
     overlaps = 2 * sum(answer.overlaps for answer in members) >= len(members)
     waited = _longest if overlaps else _joined
     waits = [[waited(own, last, step) for step in steps] for own in arrived]
-    reducing = sum(times[0][seq][1] == REDUCING for seq in common) / len(common)
+    reducing = sum(times[0][seq][1] in (REDUCING, ROOTED) for seq in common) / len(common)
     return _Steps(members, per_step, waits, [last[step[-1]] for step in steps], reducing, each)
 
 

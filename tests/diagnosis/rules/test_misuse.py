@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.samples import SYMMETRIC, Spot
+from ddtop.wire.samples import ROOTED, SYMMETRIC, Spot
 from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
 from tests.jobs import FakeJob
 
@@ -171,6 +171,11 @@ def test_many_small_collectives_a_step_are_sync_bound():
         == "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each"
         " step of 50 ms"
     )
+
+
+def test_many_small_broadcasts_a_step_are_sync_bound_too():
+    """Each rank sends the rows that it has read to the others, row by row."""
+    assert communicating(0.8, kind=ROOTED).kinds() == [("warning", "sync-bound", (0, 1, 2, 3))]
 
 
 def test_who_communicates_too_often_is_shown_the_line_that_does():
