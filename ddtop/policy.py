@@ -294,6 +294,11 @@ class Policy:
     allocation away."""
     memory_low_bytes: float = 4 * 2.0**30
     """... and no more than this: on a large host 4 % is enough."""
+    shm_low_ratio: float = 0.1
+    """Share of a small /dev/shm that is left: 64 MiB, what a container gets by default, hold a few
+    batches."""
+    shm_low_bytes: float = 16 * 2.0**20
+    """... and no more than this: the batches that workers have ready."""
     memory_stall_ratio: float = 0.2
     """Share of the time in which some thread of the host waits for memory (reclaim, swap)."""
     address_low_ratio: float = 0.06

@@ -14,7 +14,7 @@ from ddtop.diagnosis.gpus import (
     lasting_strangers,
     why_held,
 )
-from ddtop.diagnosis.pressure import delay_of, used_cores_of
+from ddtop.diagnosis.pressure import delay_of, is_short_of, limits_of, used_cores_of
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.state.gpu_facts import Device
 from ddtop.model.state.straggler_facts import Late
@@ -23,8 +23,8 @@ from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function
 from ddtop.words.sentences import about
 
-LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, PYTHON, UNKNOWN = (
-    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "python", "unknown",
+LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, LIMIT, PYTHON, UNKNOWN = (
+    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "limit", "python", "unknown",
 )  # fmt: skip
 NOT_MEASURED = "not measured"
 """Part of the text of a cause that no measurement explains."""
@@ -53,6 +53,7 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
         _of_cpu(rank, others, share, host, policy),
         _of_memory(rank, others, host, policy),
         _of_other_programs(rank, others, share, snapshot, policy),
+        _of_limit(rank, others, policy),
         _of_python(rank, others, share, policy),
     ):
         if found is not None:
@@ -347,6 +348,19 @@ def _of_memory(
 
 def _faults(rank: RankFacts) -> float:
     return (rank.process.pressure.faults_per_s or 0.0) if rank.process.pressure is not None else 0.0
+
+
+def _of_limit(rank: RankFacts, others: Sequence[RankFacts], policy: Policy) -> Cause | None:
+    """It is short of memory by a limit that the others are not short of: what it cannot allocate at
+    once it tries again, or does in smaller parts. `memory-pressure` reports it.
+    """
+    if not _is_short(rank, policy) or any(_is_short(other, policy) for other in others):
+        return None
+    return Cause(LIMIT, "has nearly used up its limit of memory", "")
+
+
+def _is_short(rank: RankFacts, policy: Policy) -> bool:
+    return any(is_short_of(one, policy) for one in limits_of(rank))
 
 
 def _of_python(

@@ -65,6 +65,14 @@ def few_inodes():
     return job
 
 
+def a_small_shm():
+    """6 % of the 64 MiB that a container gets are left."""
+    job = FakeJob(2)
+    job.host_says = {"shm_total_bytes": 64 << 20, "shm_free_bytes": 4 << 20}
+    job.trains(3)
+    return job
+
+
 ADDRESSES = limited(limits=(Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB),))
 THREADS = limited(limits=(Limit("pids.max", 930, 1000),))
 FILES = limited(files=1001, files_limit=1024)
@@ -88,6 +96,8 @@ CASES = [
     ),
     Case("hypervisor", "throttled_told_ratio", 0.2, text(crowded, TAKEN), True, False),
     Case("addresses", "address_low_ratio", 0.03, kinds(ADDRESSES), SHORT, []),
+    Case("shm", "shm_low_ratio", 0.05, kinds(a_small_shm), SHORT, []),
+    Case("shm", "shm_low_bytes", 2.0 * 2**20, kinds(a_small_shm), SHORT, []),
     Case("threads", "pids_full_ratio", 0.95, kinds(THREADS), SHORT, []),
     Case("files", "files_full_ratio", 0.99, kinds(FILES), SHORT, []),
     Case("disk", "disk_full_inodes", 20_000, kinds(few_inodes), ["disk-full"], []),

@@ -166,13 +166,17 @@ PAGES = (
             (
                 "At most {memory_low_ratio} and at most {memory_low_bytes} of memory is left"
                 " (memory that the kernel can free at once counts as free); or threads of the host"
-                " waited for memory {memory_stall_ratio} of the time."
+                " waited for memory {memory_stall_ratio} of the time. Of /dev/shm also at most"
+                " {shm_low_ratio} and {shm_low_bytes}."
             ),
             (
                 "A rank has {files_full_ratio} of its allowed descriptors open, or its cgroup uses"
                 " {pids_full_ratio} of its threads (pids.max)."
             ),
-            "At most {address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left.",
+            (
+                "At most {address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left. If only"
+                " this rank is late in most steps, the others wait for it because of that."
+            ),
         ),
         steps=(
             "Who uses it?\nps -eo pid,rss,args --sort=-rss | head",

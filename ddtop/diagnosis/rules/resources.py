@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.full import at_most, is_full, size_text
 from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.pressure import ADDRESSES, is_short_of, limits_of
+from ddtop.diagnosis.straggler_cause import LIMIT, cause_of
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.wire.load import Disk
@@ -33,8 +37,8 @@ def _of_memory(
     everyone = tuple(rank.rank for rank in ranks)
     if _little(host.memory_available_bytes, host.memory_total_bytes, policy):
         left = (
-            f"{_size(host.memory_available_bytes)} of {_size(host.memory_total_bytes)} of its"
-            " memory left"
+            f"{size_text(host.memory_available_bytes)} of {size_text(host.memory_total_bytes)} of"
+            " its memory left"
         )
         advice = (
             "fewer DataLoader workers, smaller caches or prefetch: otherwise the OOM killer ends"
@@ -55,10 +59,11 @@ def _of_memory(
             "what does not fit is swapped or read again: `vmstat 1`, columns si and so",
             snapshot,
         )
-    if _little(host.shm_free_bytes, host.shm_total_bytes, policy):
+    shm = host.shm_free_bytes, host.shm_total_bytes
+    if _little(*shm, policy) or at_most(*shm, policy.shm_low_ratio, policy.shm_low_bytes):
         left = (
-            f"/dev/shm of {host.host} has {_size(host.shm_free_bytes)} of"
-            f" {_size(host.shm_total_bytes)} left"
+            f"/dev/shm of {host.host} has {size_text(host.shm_free_bytes)} of"
+            f" {size_text(host.shm_total_bytes)} left"
         )
         advice = (
             "start the container with more (--shm-size, --ipc=host), take fewer workers, or remove"
@@ -75,7 +80,7 @@ def _of_cgroups(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> I
     if limited:
         load = limited[0].process.report.load if limited[0].process.report else None
         assert load is not None
-        used = f"{_size(load.memory_used_bytes)} of {_size(load.memory_limit_bytes)}"
+        used = f"{size_text(load.memory_used_bytes)} of {size_text(load.memory_limit_bytes)}"
         numbers = tuple(rank.rank for rank in limited)
         text = f"the cgroup of {ranks_text(numbers)} uses {used} of its memory limit"
         yield _memory(
@@ -114,31 +119,16 @@ def _of_files(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Ite
             )
 
 
-_ADDRESSES = {
-    "RLIMIT_AS": ("address space", "ulimit -v, or the batch system's h_vmem"),
-    "RLIMIT_DATA": ("data", "ulimit -d"),
-}
-
-
 def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Iterator[Finding]:
     """Limits of a rank's process, and of the threads of its cgroup."""
     crowded: dict[tuple[int, int], list[RankFacts]] = {}
     for rank in ranks:
-        for one in (
-            rank.process.report.load.limits
-            if rank.process.report is not None and rank.process.report.load is not None
-            else ()
-        ):
-            left = max(0, one.limit - one.used)
-            if (
-                one.name in _ADDRESSES
-                and left <= policy.address_low_ratio * one.limit
-                and left <= policy.memory_low_bytes
-            ):
-                what, setting = _ADDRESSES[one.name]
+        for one in limits_of(rank):
+            if is_short_of(one, policy):
+                what, setting = ADDRESSES[one.name]
                 text = (
-                    f"rank {rank.rank} uses {_size(one.used)} of at most {_size(one.limit)} of"
-                    f" {what} ({one.name})"
+                    f"rank {rank.rank} uses {size_text(one.used)} of at most"
+                    f" {size_text(one.limit)} of {what} ({one.name})"
                 )
                 advice = (
                     f"raise it ({setting}), or use less: beyond it the next allocation raises"
@@ -148,7 +138,20 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
                     f"prlimit --pid {rank.pid}; VmSize counts what is mapped and not only what is"
                     " resident"
                 ]
-                yield _memory((rank.rank,), text, evidence, advice, snapshot)
+                late = rank.late
+                victims: tuple[int, ...] = ()
+                if late is not None and cause_of(rank, late, snapshot, policy).word == LIMIT:
+                    text += (
+                        f"; {ranks_text(late.waiters)} {verb(late.waiters, 'waits', 'wait')}"
+                        f" {late.share_ratio:.0%} of the time for it"
+                    )
+                    evidence.append(
+                        f"it is late in {late.late_ratio:.0%} of the last {late.steps} steps; the"
+                        " ranks that wait have room below their limits"
+                    )
+                    victims = late.waiters
+                finding = _memory((rank.rank,), text, evidence, advice, snapshot)
+                yield replace(finding, victims=victims)
             elif one.name == "pids.max" and one.used >= policy.pids_full_ratio * one.limit:
                 crowded.setdefault((one.used, one.limit), []).append(rank)
     for (used, most), theirs in crowded.items():
@@ -180,10 +183,8 @@ def _memory(
 
 
 def _little(left: int | None, total: int | None, policy: Policy) -> bool:
-    """Whether the rest is small, both as a share and as an amount."""
-    if left is None or not total:
-        return False
-    return left <= policy.memory_low_ratio * total and left <= policy.memory_low_bytes
+    """Whether the rest of a memory is small."""
+    return at_most(left, total, policy.memory_low_ratio, policy.memory_low_bytes)
 
 
 def _over_limit(rank: RankFacts, policy: Policy) -> bool:
@@ -201,7 +202,7 @@ def _largest(ranks: list[RankFacts]) -> list[str]:
         key=lambda rank: -(rank.process.rss_bytes or 0),
     )
     return [
-        f"rank {rank.rank} (pid {rank.pid}): {_size(rank.process.rss_bytes)} resident"
+        f"rank {rank.rank} (pid {rank.pid}): {size_text(rank.process.rss_bytes)} resident"
         for rank in known[:4]
     ]
 
@@ -217,7 +218,7 @@ def _of_disks(
         if what is not None:
             every = tuple(rank.rank for rank in ranks)
             numbers = tuple(rank for rank in disk.ranks if rank in every) or every
-            uses = {"TMPDIR": "its TMPDIR", "files": "files"}.get(disk.uses, "the working folder")
+            uses = {"TMPDIR": "TMPDIR", "files": "files"}.get(disk.uses, "the working folder")
             yield Finding(
                 kind=Kind.DISK_FULL,
                 severity=WARNING,
@@ -230,7 +231,7 @@ def _of_disks(
                 ),
                 evidence=(
                     (
-                        f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} free for"
+                        f"{size_text(disk.free_bytes)} of {size_text(disk.total_bytes)} free for"
                         f" {verb(numbers, 'its user', 'their user')}"
                     ),
                 ),
@@ -243,11 +244,8 @@ def _of_disks(
 
 
 def _full(disk: Disk, policy: Policy) -> str | None:
-    if (
-        disk.free_bytes <= policy.disk_full_ratio * disk.total_bytes
-        and disk.free_bytes <= policy.disk_full_bytes
-    ):
-        return f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} left"
+    if is_full(disk.free_bytes, disk.total_bytes, policy):
+        return f"{size_text(disk.free_bytes)} of {size_text(disk.total_bytes)} left"
     if (
         disk.inodes
         and disk.inodes_free <= policy.disk_full_ratio * disk.inodes
@@ -255,12 +253,3 @@ def _full(disk: Disk, policy: Policy) -> str | None:
     ):
         return f"room for {disk.inodes_free:,} more files"
     return None
-
-
-def _size(value: int | None) -> str:
-    if value is None:
-        return "?"
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
-        if value >= 1 << power:
-            return f"{value / (1 << power):.1f} {unit}"
-    return f"{value / 1024:.0f} KiB"

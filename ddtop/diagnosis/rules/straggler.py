@@ -6,7 +6,14 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.straggler_cause import cause_of, cooling, flame, host_of, more_work
+from ddtop.diagnosis.straggler_cause import (
+    LIMIT,
+    cause_of,
+    cooling,
+    flame,
+    host_of,
+    more_work,
+)
 from ddtop.model.state.facts import Snapshot
 from ddtop.model.state.straggler_facts import GpuLate, Late
 from ddtop.policy import Policy
@@ -19,7 +26,12 @@ def rule(context: Context) -> list[Finding]:
     their GPUs draw.
     """
     snapshot, policy = context.snapshot, context.policy
-    lates = list(dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None))
+    lates = [
+        late
+        for late in dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None)
+        # `memory-pressure` says who waits for a rank that a limit keeps.
+        if cause_of(snapshot.rank(late.ranks[0]), late, snapshot, policy).word != LIMIT
+    ]
     late_gpus = dict.fromkeys(rank.gpu_late for rank in snapshot.ranks if rank.gpu_late is not None)
     found = [_finding(late, snapshot, policy) for late in lates]
     return found + [_by_gpu(late, snapshot, policy) for late in late_gpus if not late.others_there]

@@ -242,6 +242,10 @@ def test_a_host_without_memory_names_its_ranks_and_the_largest():
             "/dev/shm of node0 has 1.0 MiB of 64.0 MiB left",
         ),
         (
+            {"shm_total_bytes": 64 << 20, "shm_free_bytes": 4 << 20},
+            "/dev/shm of node0 has 4.0 MiB of 64.0 MiB left",
+        ),
+        (
             {"load": HostLoad(memory_stall_ratio=0.4)},
             "node0 waits 40% of the time for memory (reclaim or swap)",
         ),
@@ -332,6 +336,9 @@ def test_a_limit_that_leaves_room_is_no_news(limit):
         {"memory_total_bytes": 1024 * GIB, "memory_available_bytes": 30 * GIB},
         {"memory_total_bytes": 16 * GIB, "memory_available_bytes": 2 * GIB},
         {"shm_total_bytes": 64 << 20, "shm_free_bytes": 40 << 20},
+        {"shm_total_bytes": 64 << 20, "shm_free_bytes": 8 << 20},
+        {"shm_total_bytes": 8 << 20, "shm_free_bytes": 7 << 20},
+        {"shm_total_bytes": GIB, "shm_free_bytes": 80 << 20},
         {"shm_total_bytes": 0, "shm_free_bytes": 0},
         {"load": HostLoad(memory_stall_ratio=0.05)},
         {"load": HostLoad(disks=(Disk("/", "cwd", 1000 * GIB, 10 * GIB),))},
@@ -385,7 +392,7 @@ def test_a_disk_without_inodes_is_full_too():
     }
     job.trains(10)
 
-    assert "has room for 12 more files (its TMPDIR of ranks 0,1)" in job.finding().summary
+    assert "has room for 12 more files (TMPDIR of ranks 0,1)" in job.finding().summary
 
 
 def test_two_full_disks_are_two_findings():

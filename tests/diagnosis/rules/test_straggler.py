@@ -9,7 +9,7 @@ import pytest
 from ddtop.diagnosis.straggler_cause import flame
 from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
-from ddtop.wire.load import HostLoad, ProcessLoad
+from ddtop.wire.load import HostLoad, Limit, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.samples import Spot
 from tests.diagnosis.rules.straggler import (
@@ -45,6 +45,47 @@ def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_s
         State.RUNNING,
         State.RUNNING,
     ]
+
+
+GIB = 1 << 30
+
+
+def late_and_limited(*used, spots=100):
+    """Rank 1 is late in one function. Each rank uses so many of its 100 GiB of address space."""
+    job = job_with()
+    for rank, gib in zip(job.ranks, used, strict=True):
+        rank.seen_outside = {
+            "load": ProcessLoad(limits=(Limit("RLIMIT_AS", gib * GIB, 100 * GIB),))
+        }
+    job.ranks[1].says = {"spots": (Spot("fit", AUG, 88, spots),), "spots_samples": 100}
+    job.trains(12)
+    answers(job)
+    job.trains(2)
+    return job
+
+
+def test_a_rank_that_its_limit_of_memory_keeps_is_no_straggler_beside_it():
+    """At 97 % of RLIMIT_AS it allocated in ever smaller parts: two findings, and the critical one
+    spoke of its code."""
+    job = late_and_limited(50, 97, 50, 50)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
+        "warning",
+        "memory-pressure",
+        (1,),
+        (0, 2, 3),
+    )
+    assert finding.summary == (
+        "rank 1 uses 97.0 GiB of at most 100.0 GiB of address space (RLIMIT_AS); ranks 0,2,3 wait"
+        " 60% of the time for it"
+    )
+
+
+@pytest.mark.parametrize("used", [(50, 90, 50, 50), (97, 97, 97, 97), (97, 50, 50, 50)])
+def test_a_limit_that_is_far_or_that_all_share_is_not_why_one_rank_is_late(used):
+    assert ("critical", "straggler", (1,)) in late_and_limited(*used).kinds()
 
 
 def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
