@@ -71,7 +71,7 @@ def classify(facts: RankFacts, policy: Policy) -> Classified:
             _certain(facts)
             or _of_gil(facts, policy)
             or _of_stacks(facts)
-            or _of_kernel(facts)
+            or _of_kernel(facts, policy)
             or _of_cpu(facts, policy)
             or _NOTHING
         )
@@ -79,7 +79,7 @@ def classify(facts: RankFacts, policy: Policy) -> Classified:
         _certain(facts)
         or _of_call(facts)
         or _of_frames(facts)
-        or _of_kernel(facts)
+        or _of_kernel(facts, policy)
         or _of_activity(facts)
     )
     return found or _of_stacks(facts) or _of_cpu(facts, policy) or _NOTHING
@@ -197,8 +197,9 @@ def _of_frames(facts: RankFacts) -> Classified | None:
     if place is None:
         return None
     waits_on = "DataLoader" if facts.reported.activity == "loader" else place.waits_on
-    if place.waits_for is not None:
-        return Classified("lock", f"waiting for the lock file {short(place.waits_for)}", FRAMES)
+    lock = place.waits_for or (place.polls if waits_on == "lock" else None)
+    if lock is not None:
+        return Classified("lock", f"waiting for the lock file {short(lock)}", FRAMES)
     if waits_on in ("collective", "p2p"):
         # A frame does not show whether it is send or recv; an open call would.
         return (
@@ -236,28 +237,31 @@ def _with_kernel_details(facts: RankFacts, found: Classified) -> Classified:
     elif found.word == "socket" and (process.syscall == "connect" or process.remote is not None):
         wait = wait_of(process)
         text = wait[1] if wait is not None else text
+    elif found.word == "file" and path is not None and (wait := wait_of(process)) is not None:
+        return Classified(*wait, FRAMES)
     elif path is not None and process.syscall in READS | WRITES:
         does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
-        if found.word == "file":
-            text = does
-        elif found.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
+        if found.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
             text = f"{found.text}, {does}"
     return Classified(found.word, text, found.source)
 
 
-def _of_stacks(facts: RankFacts) -> Classified | None:
-    """What the library frames of a fresh dump wait on."""
-    stacks = fresh_stacks(facts)
+def waits_on(stacks: Stacks | None) -> str | None:
+    """What the library frames below the program's innermost line wait on, as `Place.waits_on`."""
     thread = _main(stacks) if stacks is not None else None
-    if thread is None:
-        return None
     word = None
-    for frame in thread.frames:
+    for frame in thread.frames if thread is not None else ():
         owner = owner_of(frame)
         if owner is Owner.USER:
             break
         if owner is Owner.FRAMEWORK:
-            word = word_of(frame.file, frame.function) or word
+            word = word_of(frame.file, frame.function.rpartition(".")[2]) or word
+    return word
+
+
+def _of_stacks(facts: RankFacts) -> Classified | None:
+    """What the library frames of a fresh dump wait on."""
+    word = waits_on(fresh_stacks(facts))
     if word in ("collective", "p2p"):
         return Classified(word, (COLLECTIVE if word == "collective" else P2P).phrase, STACKS)
     return (
@@ -282,13 +286,30 @@ def _of_gil(facts: RankFacts, policy: Policy) -> Classified | None:
     return Classified("gil", "waiting for the GIL that another of its threads holds", KERNEL)
 
 
-def _of_kernel(facts: RankFacts) -> Classified | None:
+def awaited_path(facts: RankFacts, policy: Policy) -> str | None:
+    """The lock file, the file or the named pipe for which it waits; None if it is not known."""
+    place, process = facts.reported.place, facts.process.report
+    if classify(facts, policy).word == "pipe":
+        return path_of(process)
+    return (place.waits_for if place is not None else None) or _polled(facts, policy)
+
+
+def _polled(facts: RankFacts, policy: Policy) -> str | None:
+    """The file for which it polls, asleep most of the time."""
+    wakes = facts.process.wakes_per_s or 0.0
+    idles = facts.process.working is False and wakes >= policy.poll_wakes_per_s
+    return facts.reported.place.polls if facts.reported.place is not None and idles else None
+
+
+def _of_kernel(facts: RankFacts, policy: Policy) -> Classified | None:
     process = facts.process.report
     wait = wait_of(process) if process is not None else None
     if process is None or wait is None:
         return None
     # A thread that works also sleeps now and then. Of such a sleep only the file that it reads is
     # meaningful.
+    if wait[0] == "sleep" and (path := _polled(facts, policy)) is not None:
+        return Classified("sleep", f"polling for {short(path)}", KERNEL)
     if facts.process.working is False or (
         facts.process.working and wait[0] == "file" and path_of(process) is not None
     ):

@@ -208,12 +208,12 @@ def _by_call(process: ProcessState) -> WordAndPhrase | None:
     if call in _CALLS:
         word, text = _CALLS[call]
         return word, (child_text(process) or text) if word == "child" else text
-    if path := path_of(process):
+    if (path := path_of(process)) and call not in _NAMES | _CHANGES:
         return _about_file(call, short(path), wchan)
     if file in _KINDS:
         word, text = _KINDS[file]
         return word, "writing to a pipe" if file == "pipe" and call in WRITES else text
-    return _without_file(call, wchan)
+    return _by_name(call, path, wchan)
 
 
 def _about_file(call: str, path: str, wchan: str) -> WordAndPhrase:
@@ -226,14 +226,17 @@ def _about_file(call: str, path: str, wchan: str) -> WordAndPhrase:
     return "file", f"{next((verb for calls, verb in _VERBS if call in calls), 'busy with')} {path}"
 
 
-def _without_file(call: str, wchan: str) -> WordAndPhrase | None:
+def _by_name(call: str, path: str | None, wchan: str) -> WordAndPhrase | None:
+    """A call that is given a path, or one whose descriptor is not known."""
     if "wait_for_partner" in wchan:
-        return "pipe", "opening a named pipe that has nobody at its other end"
+        pipe = f"the named pipe {short(path)}" if path else "a named pipe"
+        return "pipe", f"opening {pipe} that has nobody at its other end"
     if call in _FLUSHES:
         return "file", "flushing a file to its disk"
+    name = short(path) if path else "a file"
     if call in _NAMES:
-        return "file", "opening or looking up a file"
-    return ("file", "creating, renaming or removing a file") if call in _CHANGES else None
+        return "file", f"opening or looking up {name}"
+    return ("file", f"creating, renaming or removing {name}") if call in _CHANGES else None
 
 
 def _by_wchan(process: ProcessState) -> WordAndPhrase | None:

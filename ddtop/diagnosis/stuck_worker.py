@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from ddtop.diagnosis.activity import waits_on
 from ddtop.diagnosis.kernel_wait import wait_of
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.state.loader_progress import helpless
 from ddtop.wire.loader import Loader
-from ddtop.wire.records import ProcessState
+from ddtop.wire.records import ProcessState, Stacks
 
-DEAD, HALTED, LOCKED, DISK, STUCK = "gone", "stopped", "lock", "disk", "stuck"
+DEAD, HALTED, LOCKED, DISK, STUCK, COLLECTIVE = (
+    "gone", "stopped", "lock", "disk", "stuck", "collective",
+)  # fmt: skip
 """The reasons."""
 
 
@@ -29,10 +32,14 @@ def cause_of(rank: RankFacts) -> str | None:
         return None
     if helpless(loader):
         return HALTED if loader.owing_state in ("T", "t") else DEAD
-    if rank.process.working:
-        return None
+    return None if rank.process.working else _of_living(rank, loader)
+
+
+def _of_living(rank: RankFacts, loader: Loader) -> str:
     if loader.owing_state == "D":
         return DISK
+    if waits_on(worker_dump(rank)) == "collective":
+        return COLLECTIVE
     wait = worker_wait(loader)
     return LOCKED if wait is not None and wait[0] == "lock" else STUCK
 
@@ -54,3 +61,17 @@ def worker_wait(loader: Loader) -> tuple[str, str] | None:
     return wait_of(
         ProcessState(None, loader.owing_pid or 0, loader.owing_state or "", loader.owing_wchan)
     )
+
+
+def worker_dump(rank: RankFacts) -> Stacks | None:
+    """The worker's stacks, if they were taken while it had to deliver this batch."""
+    loader = rank.loader.report
+    if loader is None or helpless(loader):
+        return None
+    since = min(loader.waiting_since_unix_ns or 1 << 62, rank.loader.stuck_since_unix_ns or 1 << 62)
+    found = (
+        one
+        for one in rank.dump.worker_stacks
+        if one.pid == loader.owing_pid and one.method and one.taken_unix_ns >= since
+    )
+    return next(found, None)

@@ -43,6 +43,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     does not report it (before 3.11). `framework`: the package of a training framework
     (`wire.frameworks`) on this stack, and `framework_call` its function: with `framework_inside`
     the innermost one that the frame has called, else the nearest one that has called the frame.
+    `polls`: the path for which a loop in the function polls, if it sleeps and wakes.
     """
 
     function: str
@@ -57,6 +58,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     framework: str | None = None
     framework_call: str | None = None
     framework_inside: bool = False
+    polls: str | None = None
 
 
 class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -135,6 +135,17 @@ OF_KERNEL = [
         "pipe",
         "opening a named pipe that has nobody at its other end",
     ),
+    (
+        {"syscall": "openat", "wchan": "wait_for_partner", "file": "/run/labels"},
+        "pipe",
+        "opening the named pipe /run/labels that has nobody at its other end",
+    ),
+    ({"syscall": "openat", "file": "/data/a"}, "file", "opening or looking up /data/a"),
+    (
+        {"syscall": "mkdir", "file": "/data/a"},
+        "file",
+        "creating, renaming or removing /data/a",
+    ),
     ({"syscall": "renameat2"}, "file", "creating, renaming or removing a file"),
     ({"syscall": "flock", "file": "/data/x.lock"}, "lock", "waiting for a lock on /data/x.lock"),
     (

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
 
 SCAN_EVERY_NS = 1_000_000_000
+POLLS_AFTER_NS = 3_000_000_000
+"""A loop that polls is found asleep at one line; after this time its function is asked for what."""
 THREADS_MAX = 64
 """Threads looked at in one scan: 10 us each."""
 _TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
@@ -133,6 +135,8 @@ class PlaceProbe(Probe):
         self._held_samples, self._held_lines = 0, HotLines()
         self._gil_held_ns = 0
         self._has_groups = False
+        self._polls: str | None = None
+        self._asked_since = 0
 
     def sample(self, tick: Tick) -> None:
         """Find the rank's thread and look at its frames."""
@@ -152,6 +156,10 @@ class PlaceProbe(Probe):
         if seen is not None:
             self._stay.follow(seen, tick.now)
             tick.line_since = self._stay.line_since
+            # Once in each long stay at one line.
+            since = self._stay.line_since
+            if since != self._asked_since and tick.now - since >= POLLS_AFTER_NS:
+                self._asked_since, self._polls = since, rank.frames.polled(lead.ident)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The place now and the lines of the last half minute."""
@@ -185,4 +193,5 @@ class PlaceProbe(Probe):
             seen.framework,
             seen.framework_call,
             seen.inside,
+            self._polls if self._asked_since == self._stay.line_since else None,
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 import ddtop
 from ddtop.agent.stacks.walk import Place, Walk
+from ddtop.redaction import redacted
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.frameworks import framework_of
 from ddtop.wire.records import ACTIVITIES
@@ -24,6 +25,12 @@ BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock
 """Processes wait here for the process that builds an extension. `BATON_PATH` is the attribute that
 names the file of that process."""
 LOCK_PATH_MAX = 512
+_ASKS = frozenset(
+    {"exists", "lexists", "is_file", "isfile", "is_dir", "isdir", "stat", "access", "open"}
+    | {"listdir", "glob", "iterdir", "mkdir", "link", "symlink", "is_locked"}
+)
+"""What a function calls that polls for a file. The last is filelock's."""
+_SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 TRACEBACK_MOST, TRACEBACK_OUTER = 24, 6
 """Frames of a traceback that are sent, and how many of them are the outermost. With paths of 80
@@ -196,6 +203,16 @@ class FrameReader:
             _place_without_own_code(seen, inner)
         return seen
 
+    def polled(self, thread_id: int) -> str | None:
+        """The path for which its innermost function polls: that of the locals of a function that
+        asks for files. None if there is none, or more than one.
+        """
+        texts = [os.fspath(one) for one in self.walk.texts(thread_id, _ASKS, _SEES_LOCALS)]
+        paths = [one for one in texts if len(one) <= LOCK_PATH_MAX and _is_path(one)]
+        longest = max(paths, key=len, default="")
+        # The others may be the folders from which it was made.
+        return redacted(longest) if longest and all(map(longest.startswith, paths)) else None
+
     def _pass_library(self, seen: ThreadLook, file: str, name: str, line: int) -> None:
         meaning = self._meanings.get((file, name))
         if meaning is None:
@@ -249,6 +266,10 @@ def _place_without_own_code(seen: ThreadLook, inner: Place | None) -> None:
     elif seen.callee is not None:
         # The interpreter is shutting down, or a library runs the program.
         seen.function, seen.callee = seen.callee, None
+
+
+def _is_path(text: str) -> bool:
+    return ("/" in text or "." in text) and "://" not in text and len(text.split()) == 1
 
 
 def _activity_of(file: str, name: str) -> int | None:

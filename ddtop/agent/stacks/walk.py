@@ -25,7 +25,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate, chain, compress, repeat, starmap, takewhile
-from operator import attrgetter, eq, itemgetter, methodcaller, setitem
+from operator import and_, attrgetter, eq, itemgetter, methodcaller, not_, setitem
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -36,7 +37,21 @@ OWNERS_DEPTH_MAX = 200
 _ONCE: tuple[tuple[()]] = ((),)
 """The arguments of one call without arguments, for `starmap`."""
 _ALLOCATIONS_COLLECT = sys.version_info < (3, 12)
+_LOCALS_STAY = sys.version_info < (3, 13)
+_FUNCTION = 3  # CO_OPTIMIZED and CO_NEWLOCALS: not a module, a class or exec
+_TEXTS = frozenset({str, type(Path())})
+
+
+def _unshared() -> int:
+    held: list[dict[str, Any]] = [{}]
+    of_the_frame, pair = held[0], next(zip(held, strict=True))
+    return next(map(sys.getrefcount, held)) if pair[0] is of_the_frame else 0
+
+
+_UNSHARED = _unshared()
+"""What `getrefcount` says, in `Walk.texts`, of locals that only their frame holds."""
 _function = attrgetter("f_code.co_filename", "f_code.co_name")
+_flags, _names = attrgetter("f_code.co_flags"), attrgetter("f_code.co_names")
 _place = attrgetter(
     "f_code.co_filename",
     "f_code.co_name",
@@ -134,6 +149,37 @@ class Walk:
             starmap(found.extend, ((map(methodcaller("get", name), owners),),)),
         )
         return next((one for one in found if isinstance(one, str)), None)
+
+    def texts(
+        self, thread_id: int, calls: frozenset[str], never: frozenset[str] = frozenset()
+    ) -> list[str | Path]:
+        """The texts and paths among the locals of its innermost frame.
+
+        Only of a function that uses one of the names `calls`, and none of `never`. Before Python
+        3.13 locals come in a dictionary that lives as long as the frame and would keep what the
+        function drops meanwhile. So it is emptied, unless the program holds it too.
+        """
+        found: list[str | Path] = []
+        seen: list[dict[str, Any]] = []
+        every: list[object] = []
+        frames: list[FrameType] = []
+        of_function = map(eq, map(and_, map(_flags, frames), repeat(_FUNCTION)), repeat(_FUNCTION))
+        apart = map(not_, map(calls.isdisjoint, map(_names, frames)))
+        fits = map(and_, map(never.isdisjoint, map(_names, frames)), map(and_, of_function, apart))
+        values = chain.from_iterable(map(methodcaller("values"), seen))
+        texts: Any = compress(every, map(_TEXTS.__contains__, map(type, every)))
+        own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
+        self._run(
+            frames,
+            _collect(thread_id, 1, frames),
+            starmap(seen.extend, ((map(attrgetter("f_locals"), compress(frames, fits)),),)),
+            starmap(every.extend, ((values,),)),
+            starmap(found.extend, ((texts,),)),
+            starmap(every.clear, _ONCE),
+            starmap(dict.clear, compress(zip(seen, strict=True), own) if _LOCALS_STAY else ()),
+            starmap(seen.clear, _ONCE),
+        )
+        return found
 
     def _switch_off(self, reason: str) -> None:
         self.off = reason

@@ -13,7 +13,17 @@ from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import loader_line, place_line, process_line, stack_lines
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.stuck_worker import DEAD, DISK, HALTED, LOCKED, STUCK, cause_of, worker_wait
+from ddtop.diagnosis.stuck_worker import (
+    COLLECTIVE,
+    DEAD,
+    DISK,
+    HALTED,
+    LOCKED,
+    STUCK,
+    cause_of,
+    worker_dump,
+    worker_wait,
+)
 from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot
 from ddtop.model.state.loader_progress import helpless
@@ -79,7 +89,7 @@ def _all_locked(snapshot: Snapshot) -> bool:
     """Whether all workers of all ranks wait for locks, so that none can release one."""
     living = [rank for rank in snapshot.ranks if not rank.gone]
     return bool(living) and all(
-        cause_of(rank) == LOCKED
+        cause_of(rank) in (LOCKED, COLLECTIVE)
         and rank.loader.report is not None
         and rank.loader.report.locked == rank.loader.report.workers_alive
         for rank in living
@@ -149,7 +159,9 @@ def _does(rank: RankFacts, number: int) -> str:
         )
         return f"{be} {how}"
     wait, nothing = worker_wait(loader), "makes no progress" if number == 1 else "make no progress"
-    if wait is not None:
+    if cause_of(rank) == COLLECTIVE:
+        text = f"{be} in a collective and {nothing}"
+    elif wait is not None:
         text = f"{be} {wait[1]} and {nothing}"
     elif loader.owing_state == "D":
         text = f"{be} in uninterruptible sleep and {nothing}"
@@ -160,19 +172,9 @@ def _does(rank: RankFacts, number: int) -> str:
 
 
 def _worker_stack(rank: RankFacts) -> str | None:
-    """The worker's frames, if they were taken while it had to deliver this batch."""
-    loader = rank.loader.report
-    assert loader is not None
-    since = min(loader.waiting_since_unix_ns or 1 << 62, rank.loader.stuck_since_unix_ns or 1 << 62)
-    found = [
-        one
-        for one in rank.dump.worker_stacks
-        if one.pid == loader.owing_pid
-        and one.method
-        and one.taken_unix_ns >= since
-        and not helpless(loader)
-    ]
-    return stack_line(found[0]) if found else None
+    """The worker's frames while it has to deliver this batch."""
+    stacks = worker_dump(rank)
+    return stack_line(stacks) if stacks is not None else None
 
 
 def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
@@ -206,9 +208,14 @@ _ADVICE = {
     ),
     HALTED: "let it continue: kill -CONT {pid} (a debugger: detach it)",
     LOCKED: (
-        "a lock that another thread held at fork is never released in the worker: start workers by"
-        " spawn (multiprocessing_context='spawn'), cv2.setNumThreads(0),"
-        " TOKENIZERS_PARALLELISM=false; see it: ddtop stacks --rank {rank}"
+        "see what it waits for: ddtop stacks --rank {rank}; a forked worker has none of its rank's"
+        " other threads: a lock that one of them held is never released there"
+        " (multiprocessing_context='spawn', cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false),"
+        " and a collective never completes"
+    ),
+    COLLECTIVE: (
+        "a worker is not a rank, and a forked one has no threads that communicate: take the"
+        " collective out of the dataset, and call it in the main process on all ranks"
     ),
     DISK: (
         "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan"

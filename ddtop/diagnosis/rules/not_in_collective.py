@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import FRAMES, classify, where
+from ddtop.diagnosis.activity import CPU, FRAMES, awaited_path, classify, where
 from ddtop.diagnosis.advice import NEW_GROUP_RULE, timeout_s, uneven_advice, with_timeout
 from ddtop.diagnosis.comm_failures import reporters
 from ddtop.diagnosis.context import Context
@@ -377,15 +377,31 @@ def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy:
         by_signal = f"its line: F9, or ddtop stacks --rank {rank.rank} --signal; "
         where = "" if rank.from_outside else by_signal
         text = f"see {where}which C call it is: py-spy dump --native --pid {rank.pid}"
+    elif (call := _one_call(rank, blame, policy)) is not None:
+        text = (
+            f"see whether the loop in {call} ends: ddtop stacks --rank {rank.rank}; if it only"
+            " takes long, do this work on all ranks or outside the collective"
+        )
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.reported.activity == "loader":
         text = "look at that dataset's source (file server, lock, worker)"
+    elif (path := awaited_path(rank, policy)) is not None:
+        text = f"see who should have made, opened or removed {path}; give that wait a time limit"
     elif blame.condition == STILL and rank.reported.place is not None:
         text = f"see why it is stuck at {file_line(rank.reported.place)}; {_rule_of(blame)}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
+
+
+def _one_call(rank: RankFacts, blame: Blame, policy: Policy) -> str | None:
+    """The function in one call of which it has computed since the others began to wait."""
+    place = rank.reported.place
+    if place is None or place.since_unix_ns is None or classify(rank, policy).source != CPU:
+        return None
+    at_first = place.since_unix_ns - blame.since_unix_ns <= policy.still_limit_s * 1e9
+    return f"{function_text(place)} ({file_line(place)})" if at_first else None
 
 
 def _rule_of(blame: Blame) -> str:

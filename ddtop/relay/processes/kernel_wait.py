@@ -1,8 +1,9 @@
 """What a sleeping process waits for in the kernel: the system call, and its descriptor.
 
-Only /proc is read, never the file itself: a stat of a file on a dead file server would hang the
-relay together with its rank. `/proc/PID/syscall` needs the right to ptrace; without it nothing is
-known. Check: `cat /proc/PID/syscall` (number, then its arguments), `ls -l /proc/PID/fd`.
+Only /proc is read (of a path also the memory that holds it), never the file itself: a stat of a
+file on a dead file server would hang the relay together with its rank. `/proc/PID/syscall` and
+`/proc/PID/mem` need the right to ptrace; without it nothing is known. Check: `cat
+/proc/PID/syscall` (number, then its arguments), `ls -l /proc/PID/fd`.
 """
 
 from __future__ import annotations
@@ -134,6 +135,15 @@ _OF_DESCRIPTOR = frozenset(
     | {"copy_file_range"}
 )
 """Their first argument is a descriptor."""
+_PATH_AT = dict.fromkeys(
+    ("open", "stat", "lstat", "access", "execve", "rename", "mkdir", "unlink", "statfs"), 0
+) | dict.fromkeys(
+    ("openat", "openat2", "newfstatat", "statx", "mkdirat", "unlinkat", "renameat", "renameat2"), 1
+)
+"""Their argument with this number is the address of a path; before the second kind comes the
+folder that the path starts from."""
+_HERE = 0xFFFFFF9C  # AT_FDCWD
+_PATH_BYTES_MAX = 512
 _DESCRIPTORS_MAX = 1 << 20
 _TERMINAL = re.compile(r"/dev/(?:tty\w*|pts/\d+|console)$")
 _KINDS = (("socket:", "socket"), ("pipe:", "pipe"))
@@ -199,6 +209,9 @@ def _awaited(pid: int, call: str, arguments: tuple[int, ...]) -> str | None:
         return None
     if call in _OF_DESCRIPTOR:
         return descriptor(pid, arguments[0])
+    if call in _PATH_AT:
+        at = _PATH_AT[call]
+        return _path(pid, arguments[at]) if not at or arguments[0] & 0xFFFFFFFF == _HERE else None
     if call in ("select", "pselect6"):
         # One more than the highest descriptor in its sets: 1 can only be the standard input, as
         # input() waits for it.
@@ -211,6 +224,18 @@ def _awaited(pid: int, call: str, arguments: tuple[int, ...]) -> str | None:
         else 0
     )
     return f"child {child}" if 0 < child < 1 << 31 else None
+
+
+def _path(pid: int, address: int) -> str | None:
+    """The path at this address of the process, as a full one; None if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(address)
+            name, ended, _ = memory.read(_PATH_BYTES_MAX).partition(b"\0")
+        folder = os.readlink(f"/proc/{pid}/cwd")
+    except (OSError, ValueError, OverflowError):
+        return None
+    return os.path.join(folder, os.fsdecode(name)) if name and ended else None
 
 
 def descriptor(pid: int, number: int) -> str | None:

@@ -94,6 +94,45 @@ def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins)
     assert any(line == "worker 9001's stack: read_table arrow.py:7" for line in finding.evidence)
 
 
+C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():
+    """The dataset reduced a counter in `__getitem__`. Both sleep in a futex."""
+    job = starving(wchan="futex_wait_queue")
+    job.passes(3)
+    dump(
+        job,
+        job.ranks[1],
+        ("all_reduce", C10D, 2810, False),
+        ("wrapper", C10D.replace("distributed_c10d", "c10d_logger"), 81, False),
+        ("__getitem__", "/home/ada/data.py", 40, True),
+        ("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314, False),
+        ("main", "/home/ada/train.py", 53, True),
+    )
+    job.passes(5)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
+    assert "is in a collective and makes no progress (at __getitem__ data.py:40)" in finding.summary
+    assert finding.advice.startswith("a worker is not a rank")
+    assert "multiprocessing_context" not in finding.advice
+
+
+def test_all_workers_of_all_ranks_in_a_collective_are_critical_though_nobody_waits_for_a_rank():
+    job = FakeJob(2)
+    job.trains(10)
+    for rank in job.ranks:
+        rank.waits_for_batch(wchan="futex_wait_queue", locked=2)
+    job.passes(3)
+    for rank in job.ranks:
+        dump(job, rank, ("all_reduce", C10D, 2810, False), ("get", "/home/ada/data.py", 40, True))
+    job.passes(5)
+
+    assert job.kinds() == [("critical", STUCK, (0, 1))]
+
+
 def test_it_is_never_called_by_another_kind_before():
     """If a verdict changes after a second, people read it twice and trust it less."""
     job = starving()

@@ -92,6 +92,63 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
     )
 
 
+def polling(wakes_per_s, **more):
+    """Rank 1 sleeps at one line; its function has a path among its locals."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].stands_at("wait_for_weights", line=28, polls="out/step_5/STABLE", **more)
+    job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", wakes_per_s
+    job.others_wait(1)
+    job.passes(20)
+    return job.finding()
+
+
+def test_a_file_for_which_a_rank_polls_is_named():
+    finding = polling(10.0)
+
+    assert finding.summary.startswith(
+        "rank 1 has been polling for out/step_5/STABLE in wait_for_weights (train.py:28) for"
+    )
+    assert finding.advice.startswith(
+        "see who should have made, opened or removed out/step_5/STABLE"
+    )
+
+
+def test_a_rank_that_sleeps_once_polls_for_nothing():
+    finding = polling(0.0)
+
+    assert "has been asleep in wait_for_weights (train.py:28)" in finding.summary
+    assert "STABLE" not in finding.summary + finding.advice
+
+
+@pytest.mark.parametrize("seconds", [20, 63])
+def test_a_rank_that_does_not_leave_one_call_may_be_in_a_loop_that_never_ends(seconds):
+    """`while at < n: at += size`, and size was 0. "Let it finish" is what nobody should do."""
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].works_at("chunks", "/home/ada/batch.py", 16, since_unix_ns=unix_ns(job.now))
+    job.others_wait(1)
+    job.passes(seconds)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("not-in-collective", (1,))
+    assert finding.advice.startswith(
+        "see whether the loop in chunks (batch.py:16) ends: ddtop stacks"
+    )
+
+
+@pytest.mark.parametrize("more", [{"since_unix_ns": unix_ns(17)}, {}])
+def test_a_rank_that_goes_from_call_to_call_is_given_time(more):
+    job = FakeJob(4)
+    job.trains(10)
+    job.ranks[1].works_at("validate", "/home/ada/eval.py", 31, **more)
+    job.others_wait(1)
+    job.passes(20)
+
+    assert job.finding().advice.startswith("let it finish")
+
+
 def test_a_rank_that_works_without_end_becomes_critical():
     """`while True: pass` on one rank burns a core for ever: that is a hang too."""
     job = FakeJob(4)

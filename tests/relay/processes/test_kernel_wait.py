@@ -76,6 +76,21 @@ def test_the_call_in_which_a_process_sleeps_is_named(program, calls, about):
         assert seen(pid, calls).file == about
 
 
+@pytest.mark.parametrize("name", ["{0}/labels", "labels"], ids=["full path", "relative"])
+def test_a_named_pipe_that_is_opened_is_named_by_its_path(tmp_path, name):
+    """There is no descriptor yet, so the path is read from the memory of the process."""
+    os.mkfifo(tmp_path / "labels")
+    program = "import os, sys; os.chdir(sys.argv[1]); open(sys.argv[2])"
+    with sleeping(program, str(tmp_path), name.format(tmp_path)) as pid:
+        assert seen(pid, ("openat", "open")).file == str(tmp_path / "labels")
+
+
+def test_memory_that_is_not_there_is_no_path():
+    assert kernel_wait._path(os.getpid(), 16) is None
+    assert kernel_wait._path(1 << 30, 0) is None
+    assert kernel_wait._path(os.getpid(), 1 << 65) is None
+
+
 def test_a_wait_for_one_child_names_it():
     program = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()']).wait()"
     with sleeping(program) as pid:

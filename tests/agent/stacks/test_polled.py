@@ -1,0 +1,188 @@
+"""The path for which a loop of the program polls, read from the locals of its function."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ddtop.agent.stacks.frames import FrameReader
+from ddtop.agent.stacks.walk import Walk
+
+
+@contextmanager
+def asleep_in(function, *arguments):
+    """The id of a thread that is in that function; `release` ends its only sleep."""
+    release = threading.Lock()
+    release.acquire()
+    thread = threading.Thread(target=function, args=(release, *arguments), daemon=True)
+    thread.start()
+    reader = FrameReader()
+    while (seen := reader.look(thread.ident)) is None or seen.function != function.__name__:
+        pass
+    try:
+        yield thread.ident
+    finally:
+        release.release()
+        thread.join(10)
+
+
+def named(ident):
+    """The path, as soon as the thread is asleep."""
+    reader, end = FrameReader(), time.monotonic() + 10
+    while (found := reader.polled(ident)) is None:
+        assert time.monotonic() < end
+    return found
+
+
+def for_a_marker(release, root):
+    flag = root / "STABLE"
+    while not flag.exists():
+        release.acquire()
+        return
+
+
+def for_a_lock_file(release, path):
+    try:
+        os.open(path, os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        release.acquire()
+
+
+def for_one_of_two(release, first, second):
+    while not (os.path.exists(first) or os.path.exists(second)):
+        release.acquire()
+        return
+
+
+def for_a_while(release, path):
+    release.acquire()
+    return path
+
+
+def while_it_shows_its_locals(release, path):
+    if not os.path.exists(path):
+        shown = locals()
+        release.acquire()
+        del shown
+
+
+def test_the_only_path_of_a_function_that_asks_for_files_is_named(tmp_path):
+    path = tmp_path / "cache.lock"
+    path.touch()
+    with asleep_in(for_a_lock_file, str(path)) as ident:
+        assert named(ident) == str(path)
+
+
+def test_a_path_object_counts_and_the_folder_that_it_was_made_from_does_not():
+    with asleep_in(for_a_marker, Path("a/b")) as ident:
+        assert named(ident) == "a/b/STABLE"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (for_one_of_two, ("a/b", "a/c")),
+        (for_a_while, ("a/b",)),
+        (while_it_shows_its_locals, ("a/b",)),
+        (for_a_lock_file, ("no path",)),
+        (for_one_of_two, (7, "http://ada.org/a")),
+    ],
+    ids=["two paths", "no question", "locals()", "a sentence", "a number and a URL"],
+)
+def test_what_may_be_something_else_is_not_named(function, arguments, monkeypatch):
+    monkeypatch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(FileExistsError))
+    monkeypatch.setattr(os.path, "exists", lambda _: False)
+    with asleep_in(function, *arguments) as ident:
+        assert FrameReader().polled(ident) is None
+
+
+def test_the_lock_file_of_filelock_is_named(tmp_path):
+    filelock = pytest.importorskip("filelock")
+    path = str(tmp_path / "cache.lock")
+    held = filelock.FileLock(path)
+    held.acquire()
+    thread = threading.Thread(target=filelock.FileLock(path).acquire, args=(10,), daemon=True)
+    thread.start()
+    found = named(thread.ident)
+    held.release()
+    thread.join(10)
+
+    assert found == path
+
+
+ACQUIRE = frozenset({"acquire"})
+
+
+class Kept:
+    """Something large that a local holds."""
+
+
+def test_what_the_function_drops_afterwards_is_freed_at_once():
+    """Before Python 3.13 the locals that were read stay with the frame."""
+    made, dropped, go = [], threading.Event(), threading.Event()
+
+    def loop(release, path):
+        kept = Kept()
+        made.append(weakref.ref(kept))
+        release.acquire()
+        del kept
+        dropped.set()
+        go.wait(10)
+        return path
+
+    walk = Walk([0], 0)
+    release = threading.Lock()
+    release.acquire()
+    thread = threading.Thread(target=loop, args=(release, "a/b"), daemon=True)
+    thread.start()
+    while walk.texts(thread.ident, ACQUIRE) != ["a/b"] or not made:
+        pass
+    release.release()
+    assert dropped.wait(10)
+    gone = made[0]() is None
+    go.set()
+    thread.join(10)
+
+    assert gone
+
+
+def test_a_dictionary_that_the_program_holds_is_not_emptied():
+    shown = []
+
+    def loop(release, path):
+        shown.append(locals())
+        release.acquire()
+        return path
+
+    with asleep_in(loop, "a/b") as ident:
+        while not shown:
+            pass
+        assert Walk([0], 0).texts(ident, ACQUIRE) == ["a/b"]
+        assert shown[0]["path"] == "a/b"
+
+
+def test_the_variables_of_a_module_are_left_alone(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("path = 'a/b'\nready.set()\nrelease.acquire()\nlater = path\n")
+    release, ready = threading.Lock(), threading.Event()
+    release.acquire()
+    scope = {"release": release, "ready": ready}
+    code = compile(program.read_text(), str(program), "exec")
+    thread = threading.Thread(target=exec, args=(code, scope), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    found = Walk([0], 0).texts(thread.ident, ACQUIRE)
+    release.release()
+    thread.join(10)
+
+    assert (found, scope["later"]) == ([], "a/b")
+
+
+def test_no_path_is_read_while_the_walk_is_off():
+    assert FrameReader(Walk([0], 0, "off")).polled(threading.get_ident()) is None
