@@ -312,6 +312,9 @@ class Policy:
     """Share of a disk that is free, or of its inodes. What root has reserved is not free."""
     disk_full_bytes: float = 2 * 2.0**30
     """... and no more than this: the next checkpoint may not fit."""
+    save_ends_s: float = 5.0
+    """A rank that leaves this soon after a save that failed, without an uncaught exception, left
+    because of it. Frameworks catch the exception, print it and exit."""
     disk_full_inodes: int = 100_000
     """... and no more inodes than this: caches of small files use this many in an hour."""
     feed_steps: int = 8

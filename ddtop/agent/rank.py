@@ -30,6 +30,7 @@ from ddtop.wire import page as layout
 
 if TYPE_CHECKING:
     from ddtop.agent.probe import Probe
+    from ddtop.wire.load import FailedSave
     from ddtop.wire.records import LastException
     from ddtop.wire.rendezvous import StoreFile
 
@@ -56,10 +57,11 @@ class Rank:
     `job`, `run`, `socket`: which relay it reports to. `limits`: its thresholds. `source`: how ddtop
     knows that it is a rank. `main_id`: Python's number of the main thread; `lead_id`: of the thread
     that trains; `stepper`: of the thread that stepped the optimizer last, 0 before the first step.
-    `joined`: it has process groups. `destroyed`: it has destroyed them all, and `final_seqs` has
-    their last sequence numbers. `times_destroyed`: how often, in case it creates new ones between
-    two samples. `met`: a checksum of where the ranks meet. `above`: the pid of the rank that has
-    started it. `exiting`: the interpreter is shutting down. `tick`: held while the agent's thread
+    `saves_to`: folders in which it has saved. `joined`: it has process groups. `destroyed`: it has
+    destroyed them all, and `final_seqs` has their last sequence numbers. `times_destroyed`: how
+    often, in case it creates new ones between two samples. `met`: a checksum of where the ranks
+    meet. `above`: the pid of the rank that has started it. `exiting`: the interpreter is shutting
+    down. `tick`: held while the agent's thread
     samples. `late_probes`: probes that a wrapper adds after the import that it waited for; their
     place in the order is in the table of sources.
     """
@@ -89,6 +91,8 @@ class Rank:
         self.notes = Notes()
         self.late_probes: dict[str, Probe] = {}
         self.exception: LastException | None = None
+        self.failed_save: FailedSave | None = None
+        self.saves_to: tuple[str, ...] = ()
         self.init_arguments: InitArguments | None = None
         self.joined = False
         self.destroyed, self.times_destroyed = False, 0

@@ -269,6 +269,7 @@ class Reporter:
                 role=roles.role(),
                 joined=rank.page.words[layout.MEMBER_AT] > 0,
                 above=rank.above,
+                saves_to=rank.saves_to,
             )
         )
 
@@ -303,6 +304,7 @@ class Reporter:
                 wait_samples=sum(one.wait_samples for one in communication),
                 all_samples=sum(one.all_samples for one in communication),
                 exception=rank.exception,
+                failed_save=rank.failed_save,
                 progress_unix_ns=moved + tick.unix_minus_mono if moved else None,
                 healthy_wait_max_ms=longest_ms,
                 usual_wait_ms=usual_ms,

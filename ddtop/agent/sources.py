@@ -104,5 +104,6 @@ SOURCES = (
     _torch("compile", "torch._dynamo.callback", "wrap_compile"),
     ProbeRow("process ends", "wrap.spawn", after="multiprocessing.util", wrap="wrap_ends"),
     ProbeRow("spawn", "wrap.spawn", after="torch.multiprocessing.spawn", wrap="wrap_spawn"),
+    ProbeRow("hydra", "wrap.spawn", after="hydra._internal.utils", wrap="wrap_hydra"),
 )
 """If both torch and MPI wait, the later row is reported first."""

@@ -110,6 +110,7 @@ def _reported(
         catching=state.catching,
         exception=exception,
         went_on=went_on,
+        failed_save=state.failed_save,
     )
 
 

@@ -1,6 +1,6 @@
-"""How loaded a host is, and what its load does to one process: parts of the relay's records.
+"""How loaded a host is, and what its load does to one process.
 
-All of it comes from /proc.
+Parts of the relay's records; all of it comes from /proc. `FailedSave` is part of a rank's own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class Disk(msgspec.Struct, frozen=True, array_like=True):
 
     `path`: where the job uses it, as its ranks see it. `uses`: what for ("cwd", "TMPDIR", "shm",
     "files": a file there was open for writing within the last minutes). `free_bytes`: what a
-    process that is not root may still write. A read-only file system is left out. `ranks`: whose
-    files these are, empty if all ranks of the host use it.
+    process that is not root may still write. A read-only file system is left out. `ranks`: who
+    uses it, empty where that is not known.
     """
 
     path: str
@@ -86,3 +86,18 @@ class ProcessLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
     files_limit: int | None = None
     threads_delay_ns: int | None = None
     limits: tuple[Limit, ...] = ()
+
+
+class FailedSave(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A save that raised an exception. `call`: "torch.save". `path`: absolute, as its rank sees it.
+
+    `error`: type and text, one line. `free_bytes`: what was left on that file system afterwards for
+    a process that is not root, None where the folder is not there.
+    """
+
+    call: str
+    path: str
+    error: str
+    unix_ns: int
+    free_bytes: int | None = None
+    total_bytes: int | None = None

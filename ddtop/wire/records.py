@@ -15,7 +15,7 @@ import msgspec
 
 from ddtop.wire.gpu import CudaState, Gpu, GpuWatch, RasAnswer
 from ddtop.wire.hosts import HostClock, HubLink
-from ddtop.wire.load import HostLoad, ProcessLoad
+from ddtop.wire.load import FailedSave, HostLoad, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import OutsideLook
@@ -173,7 +173,7 @@ class Hello(Record, frozen=True, array_like=True, gc=False):
     `init_unix_ns` is when it entered. `script_digest`: of the text of its script. `role`: what the
     process is to a system such as vLLM, Monarch or torchft, in that system's words. `joined`: it is
     a member of a process group. `above`: the pid of the rank of this host that has started it,
-    directly or through others; None where none has.
+    directly or through others; None where none has. `saves_to`: folders in which it has saved.
     """
 
     job: str
@@ -209,6 +209,7 @@ class Hello(Record, frozen=True, array_like=True, gc=False):
     role: str | None = None
     joined: bool = False
     above: int | None = None
+    saves_to: tuple[str, ...] = ()
 
 
 class RpcState(msgspec.Struct, frozen=True, array_like=True):
@@ -257,7 +258,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
     torch's pipelining that it runs. `outside`: the rank has no agent, and this was
     read of it from outside. `pace`: how fast it trains, now and before. `expected`: the region that
-    the program has announced and is in.
+    the program has announced and is in. `failed_save`: the last save that raised an exception.
     """
 
     phase: str
@@ -300,6 +301,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     pace: Pace | None = None
     rpc: RpcState | None = None
     expected: Expectation | None = None
+    failed_save: FailedSave | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

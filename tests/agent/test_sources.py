@@ -149,6 +149,8 @@ def reporter(monkeypatch):
             dump_file=dump,
             late_probes=late or {},
             init_arguments=None,
+            failed_save=None,
+            saves_to=(),
             started_unix_ns=1,
             exiting=False,
             destroyed=False,

@@ -68,7 +68,6 @@ def test_every_finding_that_waits_for_a_limit_names_one():
         "gpu-error",
         "gpu-shared",
         "helper-crashed",
-        "rank-crashed",
         "threads-share-group",
         "version-skew",
         "wrong-backend",

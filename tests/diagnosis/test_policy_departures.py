@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ddtop.policy import POLICY
+from ddtop.wire.load import FailedSave
 from tests.diagnosis.rules.comm_error import fails
 from tests.diagnosis.rules.departures import cancelled_after_a_hang, looked_at
-from tests.jobs import trained
+from tests.jobs import trained, unix_ns
 
 LONG_S = 3600.0
 
@@ -75,6 +76,20 @@ def a_signal_after_the_errors():
         job.ranks[number].ends(1, later_s=0.8)
     job.passes(5)
     return job
+
+
+@pytest.mark.parametrize(("limit_s", "named"), [(5.0, False), (20.0, True)])
+def test_the_policy_says_how_soon_after_a_failed_save_a_rank_leaves_because_of_it(limit_s, named):
+    """Nine seconds before it left with exit code 1, torch.save had failed."""
+    job = trained()
+    save = FailedSave("torch.save", "/ckpt/e7.pt", "OSError: ...", unix_ns(job.now - 9.0))
+    job.ranks[2].says["failed_save"] = save
+    job.say(job.ranks[2].state(), job.ranks[2])
+    job.ranks[2].ends(1)
+    job.passes(3)
+    job.policy = replace(POLICY, save_ends_s=limit_s)
+
+    assert ("torch.save to /ckpt/e7.pt had failed" in job.finding().summary) == named
 
 
 def found(job, **changes):

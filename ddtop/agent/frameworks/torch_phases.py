@@ -8,9 +8,11 @@ the last. Caveat: an async save is the phase only as long as the training waits 
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
+from ddtop.agent import saves
 from ddtop.agent.frameworks.wrapping import as_phase, noting
 from ddtop.agent.progress_notes import Phase, progress_notes
 from ddtop.wire.progress import CHECKPOINT, COMPILE
@@ -20,12 +22,13 @@ _NAME = "torch"
 
 def wrap_save(module: ModuleType) -> None:
     """`torch.serialization.save`, which torch binds as `torch.save` afterwards."""
-    as_phase(module, "save", CHECKPOINT, _NAME)
+    as_phase(module, "save", CHECKPOINT, _NAME, partial(saves.note, "torch.save"))
 
 
 def wrap_distributed_save(module: ModuleType) -> None:
     """`torch.distributed.checkpoint.state_dict_saver`: save and async_save."""
-    as_phase(module, "save", CHECKPOINT, _NAME)
+    done = partial(saves.note, "torch.distributed.checkpoint.save")
+    as_phase(module, "save", CHECKPOINT, _NAME, done)
     as_phase(module, "async_save", CHECKPOINT, _NAME)
 
 

@@ -14,17 +14,25 @@ from ddtop.agent.progress_notes import progress_notes
 from ddtop.agent.wrapper import replace
 
 
-def as_phase(owner: Any, name: str, phase: str, by: str) -> None:
+def as_phase(
+    owner: Any, name: str, phase: str, by: str, done: Callable[..., object] | None = None
+) -> None:
     """While `owner.name` runs, its thread is in `phase`. `by`: the source of this fact.
+
+    `done` gets what each call raised (None: it returned) and its arguments.
 
     Raises:
         AttributeError: this version of the framework has no such function.
     """
+
+    def after(noted: Any, _made: Any, error: BaseException | None) -> None:
+        begun, args, kwargs = noted
+        progress_notes.leave(begun)
+        if done is not None:
+            guard.run(by, done, error, args, kwargs)
+
     replace(
-        owner,
-        name,
-        lambda _args, _kwargs: progress_notes.enter(phase, by),
-        lambda begun, *_: progress_notes.leave(begun),
+        owner, name, lambda args, kwargs: (progress_notes.enter(phase, by), args, kwargs), after
     )
 
 

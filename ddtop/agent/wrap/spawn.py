@@ -1,6 +1,6 @@
-"""Notes exceptions of children of multiprocessing and mp.spawn.
+"""Notes exceptions of children of multiprocessing and mp.spawn, and of programs under hydra.main.
 
-Both catch what the target raises, so no hook sees it. Only a function in between is replaced: the
+All catch what the target raises, so no hook sees it. Only a function in between is replaced: the
 new one notes the exception and raises it again. If the child is no rank, the exception is left for
 the relay (`helper_end`), because the parent may end the ranks for it.
 """
@@ -53,7 +53,20 @@ def wrap_spawn(module: ModuleType) -> None:
 
     It is sent to the child by name and there runs the user's function.
     """
-    original = getattr(module, "_wrap", None)
+    _note_errors(module, "_wrap")
+
+
+def wrap_hydra(module: ModuleType) -> None:
+    """Replace `hydra._internal.utils.run_and_report`.
+
+    It runs the user's function for hydra.main, prints what that raises, and exits with 1.
+    """
+    _note_errors(module, "run_and_report")
+
+
+def _note_errors(module: ModuleType, name: str) -> None:
+    """Let `module.name(function, ...)` run a function that notes what the given one raises."""
+    original = getattr(module, name, None)
     if original is None or hasattr(original, _WRAPPED):
         return
 
@@ -73,7 +86,7 @@ def wrap_spawn(module: ModuleType) -> None:
         return original(noting, *args, **kwargs)
 
     setattr(_wrap, _WRAPPED, True)
-    module._wrap = _wrap  # type: ignore[attr-defined]
+    setattr(module, name, _wrap)
 
 
 def _note() -> None:

@@ -29,6 +29,10 @@ PAGES = (
                 "A process that is still alive after its exception counts too, because its main"
                 " thread has ended."
             ),
+            (
+                "A rank that leaves within {save_ends_s} after a torch.save that failed is named"
+                " with that file."
+            ),
         ),
         steps=(
             (
@@ -37,7 +41,7 @@ PAGES = (
             ),
             (
                 "An exit code without an exception: look for sys.exit, os._exit, or a library that"
-                " exits."
+                " catches, prints and exits (hydra.main)."
             ),
             "If only this rank's data causes it, run its shard alone, in one process.",
             "If the process does not end, a non-daemon thread keeps it alive, as below.",

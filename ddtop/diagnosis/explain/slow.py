@@ -201,8 +201,9 @@ PAGES = (
         ),
         found=(
             (
-                "On the file system of a rank's working folder or TMPDIR, at most {disk_full_ratio}"
-                " and at most {disk_full_bytes} is free, or at most that share of the inodes."
+                "On the file system of a rank's working folder or TMPDIR, or of a folder that it"
+                " writes or saves to, at most {disk_full_ratio} and at most {disk_full_bytes} is"
+                " free, or at most that share of the inodes."
             ),
         ),
         steps=(

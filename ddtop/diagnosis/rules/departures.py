@@ -12,6 +12,7 @@ from ddtop.diagnosis.advice import uneven_advice
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
+from ddtop.diagnosis.full import is_full, size_text
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.state.ending import (
@@ -30,6 +31,7 @@ from ddtop.model.state.ending import (
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.policy import Policy
+from ddtop.wire.load import FailedSave
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, HelperEnd
 from ddtop.words.exits import exit_text
@@ -105,7 +107,7 @@ def _after(
         (
             _killed(snapshot, first, others)
             if _was_killed(first)
-            else _crashed(snapshot, first, same, others)
+            else _crashed(snapshot, first, same, others, policy)
         )
     ]
 
@@ -289,7 +291,11 @@ def _outlived(gone: RankFacts) -> str:
 
 
 def _crashed(
-    snapshot: Snapshot, first: RankFacts, same: tuple[int, ...], others: tuple[int, ...]
+    snapshot: Snapshot,
+    first: RankFacts,
+    same: tuple[int, ...],
+    others: tuple[int, ...],
+    policy: Policy,
 ) -> Finding:
     """`same`: the ranks that raised the same exception as the first one, including it."""
     exception = first.reported.exception if fatal_exception(first) else None
@@ -323,7 +329,8 @@ def _crashed(
         code = first.process.exit.code if first.process.exit else None
         summary = f"rank {first.rank} left with exit code {code}"
         advice = (
-            f"see the output of rank {first.rank}: it ended itself, without an uncaught exception"
+            f"see the output of rank {first.rank}: it ended itself, by sys.exit or os._exit; an"
+            " exception that it caught before may be the reason"
         )
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
@@ -331,16 +338,27 @@ def _crashed(
                 f"shells and containers end with {code} after signal {passed_on}:"
                 f" {_OF_SIGNALS[passed_on]}"
             )
-    return _first(
-        snapshot,
-        Kind.RANK_CRASHED,
-        first,
-        others,
-        summary,
-        _evidence(snapshot, first),
-        advice,
-        same,
-    )
+    evidence = _evidence(snapshot, first)
+    if (save := _fatal_save(first, policy)) is not None:
+        summary += f"; {save.call} to {clipped(save.path, _TEXT_CHARACTERS)} had failed"
+        evidence = (f"{save.call} to {save.path}: {save.error}", *evidence)
+        advice = f"see why {save.path} cannot be written: {save.error}"
+        if is_full(save.free_bytes, save.total_bytes, policy):
+            left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
+            summary += f": its disk is full ({left})"
+            advice = "make room there, or save elsewhere: df -h; the file is incomplete"
+    return _first(snapshot, Kind.RANK_CRASHED, first, others, summary, evidence, advice, same)
+
+
+def _fatal_save(rank: RankFacts, policy: Policy) -> FailedSave | None:
+    """The save whose failure ended the rank: it raised the rank's last exception, or the rank left
+    right after it without an uncaught one."""
+    save, exception = rank.reported.failed_save, rank.reported.exception
+    if save is None:
+        return None
+    if exception is not None and fatal_exception(rank):
+        return save if save.error == f"{exception.type}: {exception.text}" else None
+    return save if abs(went_unix_ns(rank) - save.unix_ns) <= policy.save_ends_s * 1e9 else None
 
 
 def _first(

@@ -15,6 +15,7 @@ from ddtop.model.state.gpu_facts import Device, Own
 from ddtop.model.state.host_facts import HostSeen
 from ddtop.model.state.straggler_facts import Balance, GpuLate, Hold, Late, Pressure
 from ddtop.wire.gpu import CudaState, RasAnswer
+from ddtop.wire.load import FailedSave
 from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import RUN, OutsideLook
@@ -146,6 +147,8 @@ class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
     exception: LastException | None = None
     #: It made progress after `exception`, so a thread of it still trains.
     went_on: bool = False
+    #: Its last save that raised an exception.
+    failed_save: FailedSave | None = None
 
 
 class ProgressFacts(msgspec.Struct, frozen=True, gc=False):

@@ -1,10 +1,10 @@
 """The free space of the file systems that the ranks of a host use.
 
 The folder of a rank may be on a file server, so each is read on a separate thread. The folders are
-found from links in /proc, which access no file system. They are the working folder, TMPDIR, and the
-folders of files that a rank had open for writing, such as a checkpoint. A rank with its own mount
-namespace (a container) has other file systems at its paths, so they are read through
-/proc/PID/root.
+found from links in /proc, which access no file system. They are the working folder, TMPDIR, the
+folders of files that a rank had open for writing, and those in which it has saved a checkpoint. A
+rank with its own mount namespace (a container) has other file systems at its paths, so they are
+read through /proc/PID/root.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from ddtop.policy import Policy
 from ddtop.relay.host.file_calls import CALLS_MAX, LatestResult
@@ -35,8 +37,8 @@ _Sized = tuple[int, int, int, int, int]
 class Use:
     """One folder that ranks use.
 
-    `path`: as the ranks see it; `where`: the path to read here. `ranks`: those that had a file open
-    there.
+    `path`: as the ranks see it; `where`: the path to read here. `ranks`: whose folder it is, or who
+    had a file open there.
     """
 
     path: str
@@ -44,6 +46,10 @@ class Use:
     use: str
     ranks: set[int] = field(default_factory=set)
     seen: float = 0.0
+
+    def add(self, rank: int | None) -> None:
+        """Another rank uses it."""
+        self.ranks |= set() if rank is None else {rank}
 
 
 class DiskWatch:
@@ -69,9 +75,9 @@ class DiskWatch:
                 (_cwd(hello.pid), "cwd"),
                 (hello.environment.get("TMPDIR", "/tmp"), "TMPDIR"),
             ):
-                if path is not None and len(uses) < DISKS_MAX:
-                    where = self._where(hello.pid, path, outside)
-                    uses.setdefault(where, Use(path, where, use))
+                where = path and self._where(hello.pid, path, outside)
+                if path is not None and where and (where in uses or len(uses) < DISKS_MAX):
+                    uses.setdefault(where, Use(path, where, use)).add(hello.rank)
         self._look_at_files(ranks, outside, now)
         for written in self._written.values():
             if len(uses) < FOLDERS_MAX:
@@ -108,7 +114,7 @@ class DiskWatch:
         ]
         self._turn += RANKS_A_LOOK
         for hello in (*first[:1], *chosen):
-            for folder in _written_folders(hello.pid):
+            for folder in (*_written_folders(hello.pid), *hello.saves_to):
                 where = self._where(hello.pid, folder, outside)
                 one = self._written.get(where)
                 if one is None:
@@ -116,8 +122,7 @@ class DiskWatch:
                         continue
                     one = self._written[where] = Use(folder, where, "files")
                 one.seen = now
-                if hello.rank is not None:
-                    one.ranks.add(hello.rank)
+                one.add(hello.rank)
 
     def disks(self, uses: dict[str, Use], now: float) -> tuple[Disk, ...]:
         """Each file system once, as it was when it last answered.
@@ -129,9 +134,9 @@ class DiskWatch:
             asked = self._asked.get(where)
             sized = asked.result(now, self._policy.disk_fresh_s) if asked is not None else None
             if sized is not None:
-                found.setdefault(
-                    sized[0], Disk(use.path, use.use, *sized[1:], ranks=tuple(sorted(use.ranks)))
-                )
+                first = found.get(sized[0]) or Disk(use.path, use.use, *sized[1:])
+                ranks = tuple(sorted({*first.ranks, *use.ranks}))
+                found[sized[0]] = msgspec.structs.replace(first, ranks=ranks)
         # It is memory of this host, without a server.
         with contextlib.suppress(OSError):
             if (shm := _sized(SHM)) is not None:

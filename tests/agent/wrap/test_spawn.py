@@ -55,6 +55,28 @@ def test_what_a_spawned_function_raises_is_noted_and_still_reaches_mp_spawn(note
     assert len(noted) == 1
 
 
+def test_what_a_program_raises_under_hydra_main_is_noted_and_hydra_still_exits(noted):
+    """Without the wrapper the rank "ended itself, without an uncaught exception"."""
+    module = types.ModuleType("hydra_like")
+    lines = []
+
+    def run_and_report(function):
+        try:
+            return function()
+        except ValueError as error:
+            lines.extend(traceback.format_exception(error))
+            sys.exit(1)
+
+    module.run_and_report = run_and_report
+    wrap_spawn.wrap_hydra(module)
+    with pytest.raises(SystemExit):
+        module.run_and_report(lambda: fails(7))
+
+    assert [kind for kind, *_ in noted] == [ValueError]
+    assert "ddtop/agent" not in "".join(lines[1:])
+    assert module.run_and_report(lambda: 7) == 7
+
+
 def bootstrap(util, target):
     """Runs the target as BaseProcess._bootstrap does."""
     try:

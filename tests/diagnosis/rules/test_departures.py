@@ -7,6 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddtop.wire.load import FailedSave
 from ddtop.wire.loader import Loader
 from ddtop.wire.records import HelperEnd
 from tests.jobs import FakeJob, trained, unix_ns
@@ -159,6 +160,59 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.advice.startswith("its DataLoader worker died first: dmesg")
+
+
+TORCHS = "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file"
+MIB = 1 << 20
+
+
+def saves_and_ends(kind=None, text=TORCHS, free_bytes=0, ago_s=1.0, code=1):
+    """torch.save of rank 2 fails; then the rank raises that exception, or leaves without one."""
+    job = trained()
+    rank = job.ranks[2]
+    rank.says["failed_save"] = FailedSave(
+        "torch.save",
+        "/ckpt/e7.pt",
+        f"RuntimeError: {TORCHS}",
+        unix_ns(job.now - ago_s),
+        free_bytes,
+        64 * MIB,
+    )
+    if kind is not None:
+        rank.raises(kind, text)
+    job.say(rank.state(), rank)
+    rank.ends(code)
+    job.passes(3)
+    return job
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", None], ids=["raised", "caught, then sys.exit"])
+def test_a_rank_that_could_not_save_on_a_full_disk_names_file_and_disk(kind):
+    """torch says where in its C++ it failed, and hydra.main prints that and exits with 1."""
+    finding = saves_and_ends(kind).finding()
+
+    assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
+    assert finding.summary.partition("; ranks")[0].endswith(
+        "; torch.save to /ckpt/e7.pt had failed: its disk is full (0 KiB of 64.0 MiB left)"
+    )
+    assert finding.evidence[0].startswith("torch.save to /ckpt/e7.pt: RuntimeError: [enforce fail")
+    assert finding.advice.startswith("make room there")
+
+
+def test_a_save_that_failed_for_another_reason_is_named_without_the_disk():
+    finding = saves_and_ends(free_bytes=32 * MIB).finding()
+
+    assert "torch.save to /ckpt/e7.pt had failed" in finding.summary
+    assert "full" not in finding.summary + finding.advice
+
+
+@pytest.mark.parametrize(
+    "case",
+    [{"kind": "ValueError", "text": "bad sample 7"}, {"ago_s": 9.0}],
+    ids=["another exception", "long before"],
+)
+def test_a_save_that_failed_and_was_survived_is_not_why_the_rank_ended(case):
+    assert "torch.save" not in saves_and_ends(**case).finding().summary
 
 
 def left_with(code):

@@ -102,6 +102,17 @@ def test_the_folder_of_a_file_that_is_open_for_writing_is_asked_for(tmp_path):
     assert str(tmp_path / "ckpt") in later
 
 
+def test_a_folder_in_which_a_rank_has_saved_is_asked_for_though_no_file_is_open():
+    """A small checkpoint is open for milliseconds, so that no look finds it."""
+    hello = Hello(
+        "j", "r", 0, 3, 0, 1, "h", os.getpid(), 1,
+        environment={"TMPDIR": "/dev/shm"}, saves_to=("/ckpt",),
+    )  # fmt: skip
+    found = asked(disks.DiskWatch(POLICY), hello)
+
+    assert (found["/ckpt"].use, found["/ckpt"].ranks) == ("files", {3})
+
+
 def test_a_folder_to_which_nobody_has_written_for_long_is_asked_for_no_more(tmp_path):
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
     watch = disks.DiskWatch(POLICY)
@@ -120,6 +131,22 @@ def test_a_rank_in_a_mount_namespace_of_its_own_is_asked_through_its_root(monkey
     found = asked(disks.DiskWatch(POLICY), hello)
 
     assert found["/ckpt"].where == f"/proc/{os.getpid()}/root/ckpt"
+
+
+def test_a_folder_is_that_of_the_ranks_that_use_it_and_a_disk_that_of_all_its_folders(tmp_path):
+    """One rank's container has another TMPDIR: a full disk there is not that of the others."""
+    (tmp_path / "a").mkdir()
+    hellos = [
+        Hello("j", "r", 0, 0, 0, 3, "h", 1 << 30, 1, environment={"TMPDIR": "/dev/shm"}),
+        Hello("j", "r", 0, 1, 1, 3, "h", 1 << 30, 1, environment={"TMPDIR": str(tmp_path)}),
+        Hello("j", "r", 0, 2, 2, 3, "h", 1 << 30, 1, environment={"TMPDIR": str(tmp_path / "a")}),
+    ]
+    watch = disks.DiskWatch(POLICY)
+    uses = watch.ask(hellos, time.monotonic())
+    while len(found := watch.disks(uses, time.monotonic())) < 2 or len(found[1].ranks) < 2:
+        pass
+
+    assert {disk.path: disk.ranks for disk in found} == {"/dev/shm": (0,), str(tmp_path): (1, 2)}
 
 
 def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):

@@ -1,0 +1,44 @@
+"""The folders that the program saves to, and the last save that failed.
+
+Source: arguments and exception of `torch.save` and `torch.distributed.checkpoint.save`, and
+statvfs(3) of the folder after a failure. Caveat: of a file that the program has opened only the
+name is known. Check: `df -h FOLDER`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+from ddtop.agent import current
+
+FOLDERS_MAX = 4
+
+
+def note(
+    call: str, error: BaseException | None, args: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    """A call has returned, or raised `error`. Called on the program's thread."""
+    target = named.get("checkpoint_id", named.get("f", args[1] if len(args) > 1 else None))
+    path = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
+    rank = current.get()
+    if rank is None or not isinstance(path, (str, os.PathLike)):
+        return
+    path = os.path.abspath(os.fsdecode(path))
+    folder = os.path.dirname(path)
+    if folder not in rank.saves_to:
+        rank.saves_to = (*rank.saves_to, folder)[-FOLDERS_MAX:]
+        rank.send_hello_again()
+    if isinstance(error, Exception):
+        from ddtop.agent.probes.exceptions_uncaught import one_line
+        from ddtop.wire.load import FailedSave
+
+        space: tuple[int, int] | tuple[()] = ()
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            space = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        text = f"{type(error).__name__}: {one_line(error)}"
+        rank.failed_save = FailedSave(call, path, text, time.time_ns(), *space)
+        rank.wake()
