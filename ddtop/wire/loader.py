@@ -91,3 +91,16 @@ class Loader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     owed_most_pid: int | None = None
     owed_most_ratio: float | None = None
     waited: Waited | None = None
+
+
+class WorkerEnd(msgspec.Struct, frozen=True, array_like=True):
+    """How a DataLoader worker of a rank has ended.
+
+    `code`: its exit code, negative for a signal. `method`: how it was started ("fork", "spawn",
+    "forkserver"). `reruns`: it had to run the rank's script again, which has no `__main__` guard.
+    """
+
+    pid: int
+    code: int
+    method: str
+    reruns: bool = False

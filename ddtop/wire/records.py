@@ -16,7 +16,7 @@ import msgspec
 from ddtop.wire.gpu import CudaState, Gpu, GpuWatch, RasAnswer
 from ddtop.wire.hosts import HostClock, HubLink
 from ddtop.wire.load import FailedSave, HostLoad, ProcessLoad
-from ddtop.wire.loader import Loader
+from ddtop.wire.loader import Loader, WorkerEnd
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.outside import OutsideLook
 from ddtop.wire.progress import Expectation, Pace, TrainingProgress
@@ -130,6 +130,7 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
 
     `leads`: it ended the thread that trained, which was not the main thread. `frames`: its
     traceback, innermost first; of a deep one `omitted` frames in the middle were left out.
+    `worker`: the DataLoader worker whose end it reports.
     """
 
     type: str
@@ -140,6 +141,7 @@ class LastException(msgspec.Struct, frozen=True, array_like=True):
     leads: bool = False
     frames: tuple[StackFrame, ...] = ()
     omitted: int = 0
+    worker: WorkerEnd | None = None
 
 
 class HelperEnd(msgspec.Struct, frozen=True, array_like=True):

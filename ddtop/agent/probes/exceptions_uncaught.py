@@ -74,6 +74,8 @@ def note(
     if current.get() is not rank:
         return
 
+    from ddtop.agent.notes import LoaderNotes
+    from ddtop.agent.probes.loader_workers import first_failed
     from ddtop.agent.stacks.frames import frames_of, user_frame_of
     from ddtop.wire.records import LastException, Place
 
@@ -91,6 +93,7 @@ def note(
         leads,
         stack,
         omitted,
+        first_failed(rank.notes[LoaderNotes]) if "DataLoader worker" in text else None,
     )
     rank.page.write_exception(_fitting(rank.exception))
     rank.wake()

@@ -8,10 +8,13 @@ when the training makes no progress anyway. Caveat: another user's files cannot 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddtop.agent.notes import LoaderNotes, attribute_of
 from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, wchan
+from ddtop.wire.loader import WorkerEnd
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _GONE = (None, "Z", "X")
@@ -77,6 +80,22 @@ def movement(workers: list[Worker], owing: int) -> Movement:
         sum(woken) if woken else None,
         sum(1 for name in known if any(part in name for part in LOCKS)) if known else None,
     )
+
+
+def first_failed(notes: LoaderNotes) -> WorkerEnd | None:
+    """How the first worker of the last iterator failed; None if multiprocessing knows of none.
+
+    Reads what multiprocessing has noted: to ask the process would reap it.
+    """
+    for process in attribute_of(notes.iterator, "_workers", ()) if notes.iterator else ():
+        started = getattr(process, "_popen", None)
+        code, method = getattr(started, "returncode", None), getattr(started, "method", "fork")
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        if code:
+            runs = script if code > 0 and method != "fork" else None
+            reruns = bool(runs) and "__main__" not in Path(runs or "").read_text(errors="replace")
+            return WorkerEnd(process.pid, code, method, reruns)
+    return None
 
 
 def _switches(pid: int) -> int | None:

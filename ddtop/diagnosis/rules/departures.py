@@ -32,6 +32,7 @@ from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.policy import Policy
 from ddtop.wire.load import FailedSave
+from ddtop.wire.loader import WorkerEnd
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, HelperEnd
 from ddtop.words.exits import exit_text
@@ -40,6 +41,8 @@ from ddtop.words.sentences import clipped, file_line
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
+_NO_GUARD = "before the current process has finished its bootstrapping phase"
+"""Part of what multiprocessing says where a child starts children while it imports the script."""
 
 _TEXT_CHARACTERS = 100
 
@@ -321,9 +324,11 @@ def _crashed(
                 " the data or the host of one rank is not the cause"
             )
         if _WORKER_GONE.search(exception.text):
+            advice = _worker_advice(exception.worker)
+        elif _NO_GUARD in exception.text:
             advice = (
-                "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer"
-                " workers, smaller batches); a bus error: df -h /dev/shm"
+                "a process that it started by spawn or forkserver ran the script again: put all but"
+                ' definitions under `if __name__ == "__main__":`'
             )
     else:
         code = first.process.exit.code if first.process.exit else None
@@ -359,6 +364,25 @@ def _fatal_save(rank: RankFacts, policy: Policy) -> FailedSave | None:
     if exception is not None and fatal_exception(rank):
         return save if save.error == f"{exception.type}: {exception.text}" else None
     return save if abs(went_unix_ns(rank) - save.unix_ns) <= policy.save_ends_s * 1e9 else None
+
+
+def _worker_advice(worker: WorkerEnd | None) -> str:
+    """What to do about the DataLoader worker whose end has ended its rank."""
+    if worker is None or worker.code < 0:
+        return (
+            "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer"
+            " workers, smaller batches); a bus error: df -h /dev/shm"
+        )
+    name = f"its DataLoader worker (pid {worker.pid})"
+    if worker.reruns:
+        return (
+            f"{name} ran the script again, as workers started by {worker.method} do, and failed in"
+            ' it: put all but definitions under `if __name__ == "__main__":`'
+        )
+    return (
+        f"{name} ended itself with exit code {worker.code}: its own error is above in the output;"
+        " num_workers=0 shows it in the rank"
+    )
 
 
 def _first(

@@ -22,7 +22,7 @@ from ddtop.agent.probes import loader, loader_workers
 from ddtop.agent.state_page import StatePage
 from ddtop.procfs import descendants, stat_fields
 from ddtop.wire import page as layout
-from ddtop.wire.loader import Feed
+from ddtop.wire.loader import Feed, WorkerEnd
 
 SECOND = 1_000_000_000
 
@@ -398,3 +398,57 @@ def test_the_loader_that_is_waited_for_is_not_the_one_of_the_moment():
     waited = history.note_wait(feed_of("Valid", 0), fast, 3_010)
 
     assert (waited.dataset, waited.workers, waited.feeds) == ("Train", 3, True)
+
+
+# -- the worker that has failed
+
+
+def started(code, method, pid=5123):
+    """A process of multiprocessing, as far as it is read."""
+    return SimpleNamespace(pid=pid, _popen=SimpleNamespace(returncode=code, method=method))
+
+
+class Iterators:
+    """A DataLoader's iterator with these processes, and the notes that know it."""
+
+    def __init__(self, workers):
+        self._workers, self.notes = workers, LoaderNotes()
+        self.notes.iterator = ref(self)
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """`script(text)`: this process runs such a script."""
+
+    def run(text):
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(path), raising=False)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "code", "reruns"),
+    [
+        ("train()", "forkserver", 1, True),
+        ("train()", "spawn", 1, True),
+        ("train()", "fork", 1, False),
+        ("train()", "forkserver", -9, False),
+        ('if __name__ == "__main__":\n    train()', "forkserver", 1, False),
+    ],
+)
+def test_a_worker_that_failed_had_to_run_a_script_without_a_guard(
+    script, text, method, code, reruns
+):
+    script(text)
+    iterator = Iterators([started(None, method), started(code, method, 7)])
+
+    assert loader_workers.first_failed(iterator.notes) == WorkerEnd(7, code, method, reruns)
+
+
+def test_workers_that_live_or_ended_well_have_not_failed():
+    iterator = Iterators([started(None, "fork"), started(0, "fork"), object()])
+
+    assert loader_workers.first_failed(iterator.notes) is None
+    assert loader_workers.first_failed(LoaderNotes()) is None

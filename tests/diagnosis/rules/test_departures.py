@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ddtop.wire.load import FailedSave
-from ddtop.wire.loader import Loader
+from ddtop.wire.loader import Loader, WorkerEnd
 from ddtop.wire.records import HelperEnd
 from tests.jobs import FakeJob, trained, unix_ns
 
@@ -160,6 +160,49 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.advice.startswith("its DataLoader worker died first: dmesg")
+
+
+GONE = "DataLoader worker (pid(s) 5123) exited unexpectedly"
+
+
+@pytest.mark.parametrize(
+    ("worker", "advice"),
+    [
+        (
+            WorkerEnd(5123, 1, "forkserver", reruns=True),
+            "its DataLoader worker (pid 5123) ran the script again, as workers started by"
+            " forkserver do",
+        ),
+        (
+            WorkerEnd(5123, 3, "spawn"),
+            "its DataLoader worker (pid 5123) ended itself with exit code 3",
+        ),
+        (WorkerEnd(5123, -9, "fork"), "its DataLoader worker died first: dmesg"),
+        (WorkerEnd(5123, -9, "forkserver", reruns=True), "its DataLoader worker died first: dmesg"),
+    ],
+)
+def test_how_its_dataloader_worker_ended_says_what_to_do(worker, advice):
+    """A script without a guard was told to look for the out-of-memory killer."""
+    job = trained()
+    job.ranks[2].raises("RuntimeError", GONE)
+    job.ranks[2].exception = msgspec.structs.replace(job.ranks[2].exception, worker=worker)
+    job.ranks[2].ends(1)
+    job.passes(3)
+
+    assert job.finding().advice.startswith(advice)
+
+
+def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
+    job = trained()
+    job.ranks[2].raises(
+        "RuntimeError",
+        "An attempt has been made to start a new process before the current process has finished"
+        " its bootstrapping phase.",
+    )
+    job.ranks[2].ends(1)
+    job.passes(3)
+
+    assert "__main__" in job.finding().advice
 
 
 TORCHS = "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file"
