@@ -61,9 +61,8 @@ class Rank:
     destroyed them all, and `final_seqs` has their last sequence numbers. `times_destroyed`: how
     often, in case it creates new ones between two samples. `met`: a checksum of where the ranks
     meet. `above`: the pid of the rank that has started it. `exiting`: the interpreter is shutting
-    down. `tick`: held while the agent's thread
-    samples. `late_probes`: probes that a wrapper adds after the import that it waited for; their
-    place in the order is in the table of sources.
+    down. `tick`: held while the agent's thread samples. `late_probes`: probes that a wrapper adds
+    after the import that it waited for; their place in the order is in the table of sources.
     """
 
     def __init__(
