@@ -10,6 +10,8 @@ STACKS_BYTES_MAX = 768 << 10
 """Below `frames.FRAME_BYTES_MAX`, with room for the rest of the record."""
 _FRAME_BYTES, _THREAD_BYTES = 16, 96
 """What a frame and a thread cost besides their texts, at most."""
+NAME_CHARACTERS_MAX = 200
+"""A thread pool may put a whole URL into the names of its threads."""
 
 
 def fitting(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
@@ -20,6 +22,12 @@ def fitting(threads: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
     Up to 256 threads with texts of at most 1,000 characters always fit with one frame each, if
     those are ASCII; where even that is too much, the threads at the end have none.
     """
+    threads = tuple(
+        msgspec.structs.replace(thread, name=thread.name[:NAME_CHARACTERS_MAX])
+        if thread.name
+        else thread
+        for thread in threads
+    )
     deepest = max((len(thread.frames) for thread in threads), default=0)
     while deepest > 1 and sum(_cost(thread, deepest) for thread in threads) > STACKS_BYTES_MAX:
         deepest //= 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,20 @@ def test_of_too_deep_stacks_the_outer_frames_go_and_are_counted() -> None:
     assert len(found) == 256
     assert {len(thread.frames) + thread.omitted for thread in found} == {128}
     assert all(thread.frames for thread in found)
+
+
+def test_a_pool_of_threads_with_long_names_keeps_a_frame_of_each() -> None:
+    """The names took what was left for the last four."""
+    found = fitting(
+        tuple(
+            msgspec.structs.replace(thread, name=thread.name + "\u00e9" * 1000)
+            for thread in threads(256, 4, 1000)
+        )
+    )
+
+    assert all(thread.frames for thread in found)
+    assert len({thread.name for thread in found}) == 256
+    assert frames.open_record(frames.open_envelope(sealed(found)))
 
 
 @given(
