@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -234,6 +235,8 @@ def _run() -> None:
         error.show()
         sys.exit(USAGE)
     except (click.Abort, KeyboardInterrupt):
+        # Another one while the interpreter ends would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(130)
     except CommandError as error:
         click.echo(printable(str(error)), err=True)

@@ -9,7 +9,9 @@ such as columns hidden with a key, are in `setup.json` beside it: ddtop never wr
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ddtop.cli.errors import USAGE, CommandError
+from ddtop.folders import patiently
 from ddtop.policy import POLICY, Policy
 
 BYTES_MAX = 1 << 16
@@ -124,8 +127,7 @@ def read(environ: Mapping[str, str]) -> Config:
     """
     path = path_of(environ)
     try:
-        with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
+        data = patiently(lambda: _bytes(path), lambda: str(path))
     except (FileNotFoundError, NotADirectoryError):
         if environ.get("DDTOP_CONFIG"):
             raise CommandError(f"ddtop: DDTOP_CONFIG: there is no file {path}", USAGE) from None
@@ -135,6 +137,14 @@ def read(environ: Mapping[str, str]) -> Config:
     if len(data) > BYTES_MAX:
         raise _wrong(path, f"it is larger than {BYTES_MAX >> 10} KiB")
     return parsed(path, data)
+
+
+def _bytes(path: Path) -> bytes:
+    """Not more than the largest file. A pipe has no end."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a file")
+        return file.read(BYTES_MAX + 1)
 
 
 def parsed(path: Path, data: bytes) -> Config:

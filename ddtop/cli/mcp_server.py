@@ -5,6 +5,9 @@ Nothing here asks a relay to act on a rank: stacks are those that were taken bef
 
 from __future__ import annotations
 
+import functools
+import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -29,6 +32,7 @@ from ddtop.present.hosts.jobs import listed
 from ddtop.present.stacks.as_json import stacks_json
 from ddtop.viewer.follower import UnreachableError, look_once, with_what_stood
 from ddtop.viewer.thresholds import chosen
+from ddtop.wire.escaping import escaped
 from ddtop.words.ranks import rank_ranges
 
 JOBS_MAX, FINDINGS_MAX, RANKS_MAX, LINES_MAX, TEXT_MAX = 100, 20, 64, 40, 500
@@ -36,6 +40,9 @@ JOBS_MAX, FINDINGS_MAX, RANKS_MAX, LINES_MAX, TEXT_MAX = 100, 20, 64, 40, 500
 GROUPS_MAX, FRAMES_MAX, EVENTS_MAX = 24, 40, 100
 LOOK_S, WATCHED_S_MAX = 1.2, 30.0
 BACK_MINUTES_MAX = 120
+LOOKS_MAX = 4
+"""Looks at the same time; further ones wait. The SDK has forty threads for them, and each look
+joins a relay and keeps the state of a job."""
 WIDTH = 100
 READ_ONLY = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
@@ -47,14 +54,29 @@ ABOUT = (
 )
 Json = dict[str, Any]
 _T = TypeVar("_T")
+_looks = threading.BoundedSemaphore(LOOKS_MAX)
 
 
 def server() -> MCPServer:
     """The server with its tools."""
     made = MCPServer("ddtop", instructions=ABOUT, version=ddtop.__version__, log_level="ERROR")
     for tool in (list_jobs, diagnose, stacks, explain, history):
-        made.tool(annotations=READ_ONLY, structured_output=False)(tool)
+        made.tool(annotations=READ_ONLY, structured_output=False)(_in_turn(tool))
     return made
+
+
+def _in_turn(tool: Callable[..., _T]) -> Callable[..., _T]:
+    """The tool in its turn; what it answers can be written as UTF-8."""
+
+    @functools.wraps(tool)
+    def answer(**arguments: Any) -> _T:
+        with _looks:
+            try:
+                return escaped(tool(**arguments))
+            except ToolError as error:
+                raise ToolError(escaped(str(error))) from None
+
+    return answer
 
 
 def list_jobs() -> Json:
@@ -88,8 +110,8 @@ def diagnose(job: str | None = None, seconds: float = LOOK_S) -> Json:
 
     job: its name or the beginning of it; without one the only live job. seconds: how long to look.
     """
+    look_s = min(max(_number(seconds), LOOK_S), WATCHED_S_MAX)
     entry = _entry(job)
-    look_s = min(max(seconds, LOOK_S), WATCHED_S_MAX)
     snapshot, verdict = _reported(lambda: look_once(entry, look_s))
     verdict = with_what_stood(entry, snapshot, verdict)
     found = diagnose_json(snapshot, verdict)
@@ -163,8 +185,8 @@ def explain(kind: str = "") -> str:
 
 def history(job: str | None = None, minutes: float = 15.0) -> Json:
     """What happened to a job in the last minutes, one line an event, the newest last."""
+    back_s = 60 * min(max(_number(minutes), 0.0), BACK_MINUTES_MAX)
     entry = _entry(job)
-    back_s = 60 * min(max(minutes, 0.0), BACK_MINUTES_MAX)
     snapshot, verdict = _reported(lambda: look_once(entry, LOOK_S))
     recording, why = recording_of(entry)
     events, note = happened(snapshot, verdict, recording, back_s)
@@ -176,6 +198,12 @@ def history(job: str | None = None, minutes: float = 15.0) -> Json:
         "left_out": max(len(lines) - EVENTS_MAX, 0),
         "note": why or note,
     }
+
+
+def _number(given: float) -> float:
+    if math.isnan(given):
+        raise ToolError("NaN is no time")
+    return given
 
 
 def _entry(job: str | None) -> registry.JobEntry:

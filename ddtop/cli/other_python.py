@@ -97,7 +97,8 @@ class OtherPython:
 
     def __init__(self, python: str, through: Sequence[str] = ()) -> None:
         inside = Path(python) / "bin" / "python"
-        self.python = str(inside) if not through and inside.exists() else python
+        # `Path.exists` raises where a folder may not be entered.
+        self.python = str(inside) if not through and os.path.exists(inside) else python
         self._through = list(through)
 
     def ask(self, watched: bool = False) -> Environment:
@@ -109,19 +110,19 @@ class OtherPython:
         text = self._said([*prefix, self.python, "-c", _ASK], ANSWER_S)
         try:
             found = json.loads(text.splitlines()[-1])
-        except (ValueError, IndexError):
+            return Environment(
+                found["python"],
+                tuple(found["version"]),
+                found["folder"],
+                found["writable"],
+                found["pip"],
+                found["hook"],
+                {name.lower(): version for name, version in found["packages"].items() if name},
+            )
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise CommandError(
                 f"ddtop: {self.python} is no Python that answers: {text[:200]!r}", UNREACHABLE
             ) from None
-        return Environment(
-            found["python"],
-            tuple(found["version"]),
-            found["folder"],
-            found["writable"],
-            found["pip"],
-            found["hook"],
-            {name.lower(): version for name, version in found["packages"].items() if name},
-        )
 
     def install(self, here: Environment, what: str) -> dict[str, str]:
         """Install ddtop there. Returns what was added, name to version."""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import threading
 import time
 import urllib.error
@@ -21,6 +22,7 @@ from http.client import HTTPException
 from typing import Any
 
 from ddtop.cli.errors import USAGE, CommandError
+from ddtop.redaction import redacted
 
 GENERIC, SLACK, ALERTMANAGER = SHAPES = ("generic", "slack", "alertmanager")
 QUEUE_MAX = 32
@@ -33,6 +35,10 @@ LEAVE_S = 15.0
 """The time for the last event, which is the end of the job."""
 SECRET_BYTES_MAX = 8192
 _AGAIN = (408, 425, 429)
+_TOKEN = re.compile(
+    r"(?i)(?=[0-9a-z]{0,200}[0-9])(?=[0-9a-z]{0,200}[a-z])[0-9a-z]{16}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-"
+)
+"""16 letters and digits without a dash, or a uuid."""
 _ANSWERED_BYTES = 1024
 
 
@@ -78,13 +84,19 @@ def checked(url: str, named_by: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not printable:
         shown = repr(url[:80]) if named_by == "--webhook" else "what it has"
         raise CommandError(f"ddtop: {named_by} takes an http or https URL, not {shown}", USAGE)
-    if named_by == "--webhook" and (parts.password or parts.hostname == "hooks.slack.com"):
+    if named_by == "--webhook" and _has_secret(url, parts):
         raise CommandError(
             "ddtop: --webhook: this URL is a secret, and every user of the host can read it on the"
             " command line: use --webhook-file FILE or $DDTOP_WEBHOOK",
             USAGE,
         )
     return url
+
+
+def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
+    """Whether it has a token, of whatever service. A path of words has none."""
+    known = parts.username or parts.password or parts.hostname == "hooks.slack.com"
+    return bool(known or redacted(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
 
 
 def shape_of(url: str) -> str:

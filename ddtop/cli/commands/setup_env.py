@@ -101,13 +101,16 @@ def _folder(other: object, folder: Path, source: str, undo: bool) -> int:
     from ddtop.cli.other_python import NOTE, OtherPython
 
     assert isinstance(other, OtherPython)
-    if undo:
-        if not (folder / NOTE).exists():
-            raise CommandError(f"ddtop: {folder} was not made by ddtop setup-env", USAGE)
-        shutil.rmtree(folder)
-        _print(f"removed {folder}")
-        return 0
-    other.install_into(folder, other.ask(), source)
+    try:
+        if undo:
+            if not (folder / NOTE).exists():
+                raise CommandError(f"ddtop: {folder} was not made by ddtop setup-env", USAGE)
+            shutil.rmtree(folder)
+            _print(f"removed {folder}")
+            return 0
+        other.install_into(folder, other.ask(), source)
+    except OSError as error:
+        raise CommandError(f"ddtop: --target {folder}: {error.strerror}", USAGE) from None
     _print(f"filled {folder}")
     _print(f"its jobs are seen with: DDTOP=1 PYTHONPATH={folder} torchrun ... train.py")
     _print(
@@ -120,6 +123,8 @@ def _folder(other: object, folder: Path, source: str, undo: bool) -> int:
 def _into(container: str | None) -> list[str]:
     if container is None:
         return []
+    if container.startswith("-"):
+        raise CommandError(f"ddtop: --container {container}: that is an option, no name", USAGE)
     for program in ("docker", "podman"):
         if shutil.which(program):
             return [program, "exec", container]

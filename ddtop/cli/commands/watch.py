@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ from ddtop.cli.options import HUB, JOB, SECONDS, WAIT, run_there
 from ddtop.cli.output import printable
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ddtop.cli.guard import Guard
     from ddtop.viewer.changes import Change
     from ddtop.viewer.source import Look
@@ -110,7 +114,10 @@ def watch(
     made = guard_of(_complain, **act)
     entry = find(name, wait_s, asked_by="watch", hub=hub)
     guard = made(entry.job) if made is not None else None
-    code = asyncio.run(_Watch(entry, as_json, guard).until_the_end())
+    try:
+        code = asyncio.run(_Watch(entry, as_json, guard).until_the_end())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     if guard is not None:
         guard.leave()
     return code
@@ -130,6 +137,7 @@ class _Watch:
         self._began = time.monotonic()
         self._read = float("-inf")
         self._over_since: float | None = None
+        self._leaving = False
 
     async def until_the_end(self) -> int:
         """Print changes until the job ends. Returns the exit code."""
@@ -140,6 +148,9 @@ class _Watch:
         from ddtop.viewer.live import LiveSource
 
         source = LiveSource(self._entry)
+        loop, watching = asyncio.get_running_loop(), asyncio.current_task()
+        if threading.current_thread() is threading.main_thread() and watching is not None:
+            loop.add_signal_handler(signal.SIGINT, self._leave, watching)
         feeding = asyncio.create_task(source.run())
         try:
             while True:
@@ -163,6 +174,13 @@ class _Watch:
                 feeding.cancel()
                 if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
                     break
+
+    def _leave(self, watching: asyncio.Task[int]) -> None:
+        """Ctrl-C. The first one ends it; another within asyncio's own end would show a traceback,
+        or leave a thread."""
+        if not self._leaving:
+            self._leaving = True
+            watching.cancel()
 
     def _tell(self, change: Change, look: Look) -> None:
         from ddtop.cli.guard import scheduler_of

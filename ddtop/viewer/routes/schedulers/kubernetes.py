@@ -48,16 +48,12 @@ class Kubernetes:
             if "(Forbidden)" in err:
                 raise NoSuchJobError(f"you may not list the pods of {namespace}: {last_line(err)}")
             raise NoContactError(f"kubectl does not answer: {last_line(err)}")
-        pods = [one for one in _pods(out) if _is_of(one, name)]
-        if not pods:
-            raise NoSuchJobError(
-                f"there are no pods of a job {name} in the namespace {namespace}: kubectl get pods"
-                f" -n {namespace} lists what is there"
-            )
-        running = sorted((one for one in pods if _phase(one) == "Running"), key=_order)
-        if not running:
-            raise _not_running(job, min(pods, key=_order))
-        pod = str(running[0]["metadata"]["name"])
+        try:
+            pod = _pod_of(out, job, namespace, name)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise NoContactError(
+                "kubectl answers with something else than a list of pods"
+            ) from None
         return SchedulerTarget(
             f"pod {pod}",
             f"--k8s {job}",
@@ -66,12 +62,22 @@ class Kubernetes:
         )
 
 
-def _pods(text: str) -> list[dict[str, Any]]:
-    try:
-        items = json.loads(text)["items"]
-        return [one for one in items if isinstance(one["metadata"]["name"], str)]
-    except (ValueError, KeyError, TypeError):
-        raise NoContactError("kubectl answers with something else than a list of pods") from None
+def _pod_of(text: str, job: str, namespace: str, name: str) -> str:
+    """The name of the pod of rank 0. What is no pod's name is no pod: it stands before the words of
+    a command.
+    """
+    items = json.loads(text)["items"]
+    named = [one for one in items if _NAME.fullmatch(one["metadata"]["name"])]
+    pods = [one for one in named if _is_of(one, name)]
+    if not pods:
+        raise NoSuchJobError(
+            f"there are no pods of a job {name} in the namespace {namespace}: kubectl get pods"
+            f" -n {namespace} lists what is there"
+        )
+    running = sorted((one for one in pods if _phase(one) == "Running"), key=_order)
+    if not running:
+        raise _not_running(job, min(pods, key=_order))
+    return str(running[0]["metadata"]["name"])
 
 
 def _labels(pod: dict[str, Any]) -> dict[str, str]:
