@@ -192,14 +192,14 @@ METRICS = (
     Metric(
         "healthy_wait_max_ms",
         "ms",
-        "the longest wait for a collective that did end, in the last 100 steps",
+        "the longest wait for a collective that did end, of the last 100 of half a second or more",
         "the agent's samples",
     ),
     Metric(
         "usual_wait_ms",
         "ms",
-        "the second longest wait for a collective that did end, in the last 100 steps: what has"
-        " happened twice is usual",
+        "the second longest wait for a collective that did end, of the last 100 of half a second or"
+        " more: what has happened twice is usual",
         "the agent's samples",
     ),
     Metric(

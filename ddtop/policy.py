@@ -39,6 +39,9 @@ class Policy:
     """A rank without progress is a warning up to this many times the second longest healthy wait.
     If each round waits for rollouts or for a server, the next such wait is normal. A single long
     wait, at the start or because of a broken network, is not a pattern."""
+    still_stay_factor: float = 2.0
+    """... and nothing is said of it up to this many times its longest stay at the same line so far.
+    A master that sleeps between bursts does so each time, and bursts differ in length."""
     phase_overdue_factor: float = 3.0
     """A rank that saves a checkpoint, validates or compiles and works is a warning up to this many
     times the longest such phase so far. A checkpoint of twice the usual length is a busy server."""
@@ -59,6 +62,9 @@ class Policy:
     """CPU use and wake-ups are measured over this time."""
     io_working_bytes_per_s: float = 65536.0
     """A file is read or written. Heartbeats and polls of a sleeping process: below 1 KB/s."""
+    handler_writes_s: float = 30.0
+    """A rank that handles one exception, while a file of its own grows, works for this time. It
+    writes down what is wrong. Longer than that, nobody waits for it gladly."""
     socket_working_switches_per_s: float = 5.0
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
     does not wake at all, a long poll wakes about once a second."""
@@ -162,9 +168,18 @@ class Policy:
     checkpoint is saved, code is compiled, a server is asked. A minute is usual then."""
     poll_wakes_per_s: float = 0.4
     """A thread that wakes this often polls: a loop with `sleep(2)` does, one long sleep not."""
+    poll_sleep_s: float = 60.0
+    """... and so does one whose sleep ends within this time. A master looks for work each minute;
+    who has nothing to look for sleeps for an hour, or for ever."""
     idle_habit_s: float = 2.0
-    """Where calls of MPI have a rhythm, workers that have twice waited this long for orders are a
-    task farm. A simulation's broadcast takes milliseconds."""
+    """Workers that have twice waited this long for orders are a task farm. The broadcast of a
+    simulation, or of a training that gets its samples from a server, takes milliseconds."""
+    idle_stay_factor: float = 5.0
+    """... or workers of a rank that asks for work, up to this many times its longest stay at the
+    same line so far, if that was as long. Work comes when it comes."""
+    idle_first_collectives: int = 16
+    """... or workers that have made no more collectives: the first order may take long to come. A
+    training has made more after a few steps."""
     appear_snapshots: int = 2
     """A finding appears after this many agreeing snapshots, half a second apart."""
     clear_snapshots: int = 3

@@ -37,7 +37,8 @@ class Tick:
     thread: its name and `p2p` or `collective`. `pattern`: iterations counted from MPI's collectives
     and when the count last grew. `seen`: where the rank's thread is, `line_since` since when.
     `has_peer`: some thread is in a call that has one peer. `waits`: torch has a collective pending;
-    `stuck`: for more than a second. `gpu`: the rank's own CUDA device, None while it is not known;
+    `stuck`: for more than a second. `moved_at`: when any source had seen progress before this tick,
+    monotonic ns, 0 if none had. `gpu`: the rank's own CUDA device, None while it is not known;
     `groups`: the process groups of the report that is being made.
     """
 
@@ -49,6 +50,7 @@ class Tick:
         "held",
         "late_ns",
         "line_since",
+        "moved_at",
         "now",
         "open_calls",
         "pattern",
@@ -59,7 +61,7 @@ class Tick:
     )
 
     def __init__(self) -> None:
-        self.now = self.unix_minus_mono = self.late_ns = self.line_since = 0
+        self.now = self.unix_minus_mono = self.late_ns = self.line_since = self.moved_at = 0
         self.held = False
         self.seen: ThreadLook | None = None
         self.gpu: int | None = None
@@ -126,6 +128,11 @@ class Communication(Probe):
             self._recent_waits -= self._recent[0]
         self._recent.append(blocked)
         self._recent_waits += blocked
+
+    def note_wait(self, length_ns: int) -> None:
+        """A wait has ended."""
+        if length_ns > self._limits.wait_kept_ns:
+            self._waits.append(length_ns)
 
     def forget_samples(self) -> None:
         """Forget the samples: the groups were created again."""

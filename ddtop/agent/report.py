@@ -75,7 +75,7 @@ class Reporter:
         """
         tick = self._tick
         tick.begin(now, time.time_ns() - now, self._rank.page.open_calls())
-        tick.late_ns, tick.held = late_ns, held
+        tick.late_ns, tick.held, tick.moved_at = late_ns, held, self._moved_at()
         if len(self._rank.late_probes) != self._late_probes:
             self._order()
         for name, sample in self._samples:

@@ -56,6 +56,7 @@ def _torch(name: str, after: str, wrap: str) -> ProbeRow:
 SOURCES = (
     ProbeRow("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
     ProbeRow("place", "probes.rank_thread", probes=True),
+    ProbeRow("standing", "probes.standing", probes=True),
     ProbeRow("iterations", "probes.iterations", probes=True),
     ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
     ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),

@@ -153,6 +153,8 @@ def _progress(
         step_best_ms=memory.step_best_ms,
         last_unix_ns=state.progress_unix_ns,
         usual_pause_s=memory.longest_pauses_ns[1] / 1e9,
+        stayed_s=state.stayed_s,
+        sleeps_until_unix_ns=state.sleeps_until_unix_ns,
         training=state.progress,
         pace=state.pace,
         expected=state.expected,
@@ -236,6 +238,9 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     if comm.outside is not None and comm.outside.waits:
         # NCCL spins while it waits, too.
         working = False if working is not None else None
+    writes = memory.state.writes_since_unix_ns if memory.state is not None else None
+    if writes is not None and working is False and now - writes < policy.handler_writes_s * 1e9:
+        working = True
     if alive and memory.owing is not None and loader_progress.moves(memory.owing, now, policy):
         working = True
     measured = alive and memory.load is not None

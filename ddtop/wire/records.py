@@ -68,7 +68,8 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     comparable). `sizes`: shapes of the input tensors. `state`: scheduled, started, completed or
     retired. `thread_id`: Python's ident of the thread that called it (as in `ThreadStack`).
     `thread`: the name of that thread, of autograd's thread ("pt_autograd_0"), or "native"; None
-    where torch does not say. `root`: a world rank, for MPI's rooted collectives.
+    where torch does not say. `root`: a world rank, for MPI's rooted collectives and for torch's
+    broadcast while a thread is in it.
     """
 
     group: str
@@ -250,17 +251,20 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     `phase`: starting, joining, running or leaving. `activity`: one of ACTIVITIES, at the last
     sample. `wait_samples` of `all_samples` found a collective pending. `activity_samples` follows
     ACTIVITIES. `gil_held_ns`: how late samples were because C code held the GIL. All of these only
-    grow, so any two records give a window. `progress_unix_ns`: when a sequence number, an
-    iteration or a batch last moved. `healthy_wait_max_ms`: the longest wait that ended in the last
-    100 steps, `usual_wait_ms` the second longest. `recorder`: why the flight recorder reports
-    nothing; `recorder_skips`: reads left out while a group was about to get its first entry.
-    `gc_total_ns`: time in garbage collections. `spots`: where the last `spots_samples` (half
+    grow, so any two records give a window. `progress_unix_ns`: when a sequence number, an iteration
+    or a batch last moved. `healthy_wait_max_ms`: the longest of the last 100 waits of half a second
+    or more that ended, `usual_wait_ms` the second longest. `recorder`: why the flight recorder
+    reports nothing; `recorder_skips`: reads left out while a group was about to get its first
+    entry. `gc_total_ns`: time in garbage collections. `spots`: where the last `spots_samples` (half
     a minute) found the main thread most often. `held_samples` were late because something held the
     GIL (or the CPU); `held_spot` is where the last of them found it most often. `cuda`: the numbers
     of torch's CUDA. `progress`: what the program's framework counts. `pipeline`: the stages of
-    torch's pipelining that it runs. `outside`: the rank has no agent, and this was
-    read of it from outside. `pace`: how fast it trains, now and before. `expected`: the region that
-    the program has announced and is in. `failed_save`: the last save that raised an exception.
+    torch's pipelining that it runs. `outside`: the rank has no agent, and this was read of it from
+    outside. `pace`: how fast it trains, now and before. `expected`: the region that the program has
+    announced and is in. `failed_save`: the last save that raised an exception. `stayed_s`: while it
+    makes no progress, the longest time for which it has stood at its line before and then went on.
+    `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
+    for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in.
     """
 
     phase: str
@@ -304,6 +308,9 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     rpc: RpcState | None = None
     expected: Expectation | None = None
     failed_save: FailedSave | None = None
+    stayed_s: float | None = None
+    writes_since_unix_ns: int | None = None
+    sleeps_until_unix_ns: int | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ import pytest
 
 from ddtop.wire.load import ProcessLoad
 from tests.diagnosis.habits import used_to, validated
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, unix_ns
 
 
 def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
@@ -47,6 +47,67 @@ def test_what_has_happened_once_is_no_habit():
     """All ranks waited 28 s at the start, or for a network that was down."""
     job = used_to(28.0, times=1)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
+    job.others_wait(0)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+
+
+@pytest.mark.parametrize(
+    ("stands_s", "kinds"), [(23, []), (30, [("critical", "not-in-collective", (0,))])]
+)
+def test_a_rank_that_has_stood_at_this_line_before_is_silent_for_as_long(stands_s, kinds):
+    """The master of a farm sleeps between bursts, for 12 s. Its agent remembers the line, also
+    where the workers' waits are forgotten."""
+    job = used_to(0.02)
+    job.ranks[0].says = {"stayed_s": 12.0}
+    job.ranks[0].stands_at("serve")
+    job.others_wait(0, op="broadcast")
+    job.passes(stands_s)
+
+    assert job.ever() == kinds
+
+
+def test_a_sleep_that_will_be_longer_than_those_before_is_named_at_once():
+    job = used_to(0.02)
+    job.ranks[0].says = {"stayed_s": 12.0, "sleeps_until_unix_ns": unix_ns(job.now + 3600)}
+    job.ranks[0].stands_at("serve")
+    job.others_wait(0, op="broadcast")
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+
+
+def test_a_rank_that_is_stopped_is_named_wherever_it_has_stood_before():
+    job = used_to(0.02)
+    job.ranks[0].says = {"stayed_s": 12.0}
+    job.passes(1)
+    job.ranks[0].is_stopped()
+    job.others_wait(0)
+    job.passes(8)
+
+    assert job.kinds() == [("critical", "rank-stopped", (0,))]
+
+
+@pytest.mark.parametrize(
+    ("stands_s", "severity"), [(28, "warning"), (36, "critical")], ids=["at first", "for too long"]
+)
+def test_a_rank_that_writes_down_an_exception_works_for_half_a_minute(stands_s, severity):
+    """Short sleeps and short lines: hardly any CPU, and hundreds of bytes a second."""
+    job = used_to(0.02)
+    job.ranks[0].stands_at("report")
+    job.ranks[0].says = {"writes_since_unix_ns": unix_ns(job.now)}
+    job.others_wait(0)
+    job.passes(stands_s)
+
+    assert job.kinds() == [(severity, "not-in-collective", (0,))]
+    assert ("is still working, in report" in job.finding().summary) == (severity == "warning")
+
+
+def test_wake_ups_alone_are_no_work():
+    job = used_to(0.02)
+    job.ranks[0].stands_at("report")
+    job.ranks[0].wakes_per_s = 5.0
     job.others_wait(0)
     job.passes(8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnosis.rules.no_progress import all_stand
-from tests.jobs import trained
+from tests.jobs import trained, unix_ns
 from tests.second_policy import Case, stands
 
 KIND = "no-progress"
@@ -44,18 +44,33 @@ def compiles():
     return job
 
 
-def master_polls(source=None, usual_wait_ms=None):
+def master_polls(source=None, usual_wait_ms=4000.0, **says):
     """Rank 0 polls for a request, and the others wait for its orders."""
     job = trained(3)
     for rank in job.ranks:
+        rank.usual_wait_ms = usual_wait_ms
+        rank.says = says
         if source is None:
             rank.iteration = None
         else:
-            rank.says, rank.usual_wait_ms = {"iteration_source": source}, usual_wait_ms
+            rank.says = says | {"iteration_source": source}
     job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
     job.ranks[0].wakes_per_s, job.ranks[0].wchan = 5.0, "hrtimer_nanosleep"
     job.others_wait(0, op="broadcast")
     job.passes(30)
+    return job
+
+
+def master_sleeps():
+    """It wakes in 20 s, and looks for a request then."""
+    job = trained(3)
+    for rank in job.ranks:
+        rank.iteration, rank.usual_wait_ms = None, 4000.0
+    job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
+    job.ranks[0].wchan = "hrtimer_nanosleep"
+    job.ranks[0].says = {"sleeps_until_unix_ns": unix_ns(job.now + 45)}
+    job.others_wait(0, op="broadcast")
+    job.passes(25)
     return job
 
 
@@ -74,8 +89,16 @@ CASES = [
     ),
     Case("a master that polls", "poll_wakes_per_s", 10.0, stands(master_polls), IDLE, HANGS),
     Case(
-        "a task farm", "idle_habit_s", 5.0, stands(master_polls, "collectives", 4000.0),
+        "a task farm", "idle_habit_s", 5.0, stands(master_polls, "collectives"), IDLE, HANGS,
+    ),
+    Case("a master that sleeps", "poll_sleep_s", 5.0, stands(master_sleeps), IDLE, HANGS),
+    Case(
+        "late orders", "idle_stay_factor", 3.0, stands(master_polls, None, 20.0, stayed_s=7.0),
         IDLE, HANGS,
+    ),
+    Case(
+        "first orders", "idle_first_collectives", 200, stands(master_polls, None, 20.0),
+        HANGS, IDLE,
     ),
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from tests.diagnosis.rules.starting import (
     spawned,
     works_before_init_with_a_short_timeout,
 )
-from tests.jobs import FakeJob, trained
+from tests.jobs import FakeJob, trained, unix_ns
 from tests.second_policy import Case, stands
 
 WARNED = [("warning", "not-in-collective", (0,))]
@@ -77,6 +77,25 @@ def stands_after_long_waits():
     return job
 
 
+def stands_where_it_stood():
+    """The master of a farm sleeps between bursts, for 12 s the last time."""
+    job = used_to(0.02)
+    job.ranks[0].says = {"stayed_s": 12.0}
+    job.ranks[0].stands_at("serve")
+    job.others_wait(0, op="broadcast")
+    job.passes(20)
+    return job
+
+
+def writes_in_a_handler():
+    job = used_to(0.02)
+    job.ranks[0].stands_at("report")
+    job.ranks[0].says = {"writes_since_unix_ns": unix_ns(job.now)}
+    job.others_wait(0)
+    job.passes(20)
+    return job
+
+
 def saves(seconds, **more):
     job = saving(**more)
     job.passes(seconds)
@@ -106,6 +125,8 @@ WAITS = [
     Case(
         "usual pause", "still_habit_factor", 1.0, stands(stands_after_long_waits), WARNED, HANGS
     ),
+    Case("again", "still_stay_factor", 1.0, stands(stands_where_it_stood), [], HANGS),
+    Case("its notes", "handler_writes_s", 10.0, stands(writes_in_a_handler), WARNED, HANGS),
     Case(
         "checkpoint at work", "phase_overdue_factor", 2.0,
         stands(saves, 100, usual_s=35.0), WARNED, HANGS,

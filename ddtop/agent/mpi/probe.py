@@ -99,9 +99,7 @@ class MpiProbe(Communication):
         call = state.calls[0] if state is not None and state.calls else None
         now_open = (call.serial, call.since_unix_ns) if call is not None else None
         if self._open is not None and (now_open is None or now_open[0] != self._open[0]):
-            waited = unix_ns - self._open[1]
-            if waited > self._limits.wait_kept_ns:
-                self._waits.append(waited)
+            self.note_wait(unix_ns - self._open[1])
         self._open = now_open
 
     def _with_details(self, state: MpiState, unix_ns: int) -> MpiState:

@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import PeerNotes, meshes
 from ddtop.agent.probe import Communication, Tick
 from ddtop.agent.probes.captures import Captures
-from ddtop.agent.probes.group_status import GroupWatch, by_order, ended
+from ddtop.agent.probes.group_status import DONE, GroupWatch, by_order, ended
 from ddtop.agent.probes.parallel import meanings_of
 from ddtop.agent.probes.recorder import (
     HOOKED,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_NS = 200_000_000
 MEANINGS_EVERY_NS = 2_000_000_000
+BROADCAST = "broadcast"
+"""The operation, and the function of torch that calls it."""
 ENTRIES, STATUS, MEANINGS = "entries", "recorder status", "parallel groups"
 """Names in `probes_off`."""
 ENTRIES_EVERY_NS = 5_000_000_000
@@ -332,7 +336,7 @@ class Collectives(Communication):
             take = watch.take_mixed_status if mixed else watch.take_status
             waited = take(enqueued, completed, now)
             if waited is not None:
-                self._waits.append(waited)
+                self.note_wait(waited)
             if watch.moved_at == now:
                 self.moved_at = now
 
@@ -371,7 +375,7 @@ class Collectives(Communication):
                 watch.pending_since = watch.pending_since or watch.moved_at
                 continue
             if watch.pending_since is not None and watch.moved_at > watch.pending_since:
-                self._waits.append(watch.moved_at - watch.pending_since)
+                self.note_wait(watch.moved_at - watch.pending_since)
             watch.pending_since = None
 
     def _look_at_calls(self, now: int, in_call_since: int | None) -> None:
@@ -535,9 +539,25 @@ class Collectives(Communication):
         for recorder, name, entry in tracked:
             own = by_group.setdefault((recorder, name), [])
             if not entry.is_p2p and (recorder, str(entry.pg_id)) not in self._ended:
-                own.append(collective(entry, name))
+                own.append(self._with_root(collective(entry, name)))
         for (recorder, name), own in by_group.items():
             self._watches[name].take_entries(own, recorder != "nccl", unix_minus_mono)
+
+    def _with_root(self, call: Collective) -> Collective:
+        """An open broadcast with the rank that gives, which the recorder does not have.
+
+        It is an argument of the call, as long as the thread is in it.
+        """
+        if call.op != BROADCAST or call.state in DONE or self._rank is None:
+            return call
+        file = sys.modules["torch.distributed.distributed_c10d"].__file__ or ""
+        read, thread = self._rank.frames.walk.number_of, call.thread_id or self._rank.lead_id
+        # The number in the group. Before torch 2.6 only that in the world.
+        place, root = (read(thread, file, BROADCAST, name) for name in ("group_src", "src"))
+        ranks = next((group.ranks for group in self.groups if group.name == call.group), ())
+        if place is not None and place < len(ranks):
+            root = ranks[place]
+        return msgspec.structs.replace(call, root=root)
 
     def progress(self, unix_minus_mono: int) -> tuple[GroupProgress, ...]:
         """All groups as records."""

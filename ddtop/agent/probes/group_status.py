@@ -15,7 +15,7 @@ RETIRED_KEPT = 8
 """Retired entries kept per group. With gloo one side of a mismatch completes, and its entry is the
 evidence.
 """
-_DONE = ("retired", "completed")
+DONE = ("retired", "completed")
 
 
 @dataclass
@@ -150,13 +150,13 @@ class GroupWatch:
         sequence number."""
         if not counts_singles:
             own = _by_retirement(own)
-        self.open = [item for item in own if item.state not in _DONE]
+        self.open = [item for item in own if item.state not in DONE]
         if not counts_singles:
             # Entries of calls that were captured into a CUDA graph stay scheduled for ever.
-            ended = max((item.seq for item in own if item.state in _DONE), default=0)
+            ended = max((item.seq for item in own if item.state in DONE), default=0)
             self.open = [item for item in self.open if item.seq > ended]
         self.open = self.open[:RETIRED_KEPT]
-        self.retired = [item for item in own if item.state in _DONE][-RETIRED_KEPT:]
+        self.retired = [item for item in own if item.state in DONE][-RETIRED_KEPT:]
         if own:
             self.last_op = own[-1].op
         if own and counts_singles:

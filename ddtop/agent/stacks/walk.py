@@ -58,6 +58,10 @@ _place = attrgetter(
     "f_code.co_qualname" if sys.version_info >= (3, 11) else "f_code.co_name",
     "f_lineno",
 )
+_exceptions = sys._current_exceptions
+_arguments = BaseException.args.__get__  # type: ignore[attr-defined]
+_PLAIN = frozenset(map(id, (str, bytes, int, float, bool, type(None))))
+"""The types of arguments whose end runs no code of the program."""
 Place = tuple[str, str, str, int | None]
 """File, function, its qualified name (Python 3.10 has none: again the function), line. The line is
 None between two lines, for example while a function returns."""
@@ -139,16 +143,57 @@ class Walk:
 
         It is read from the object's own dictionary, so that no code of the program runs.
         """
+        found = self._local_of(thread_id, file, function, "self", vars, methodcaller("get", name))
+        return next((one for one in found if isinstance(one, str)), None)
+
+    def number_of(self, thread_id: int, file: str, function: str, name: str) -> int | None:
+        """The whole number that this local has in the innermost frame of that function of a
+        library; None if it has none.
+        """
+        found = self._local_of(thread_id, file, function, name)
+        return next((one for one in found if isinstance(one, int)), None)
+
+    def _local_of(
+        self, thread_id: int, file: str, function: str, name: str, *then: Callable[[Any], Any]
+    ) -> list[object]:
+        """This local in each frame of that function, innermost first, after these steps."""
         found: list[object] = []
         frames: list[FrameType] = []
         here = compress(frames, map(eq, map(_function, frames), repeat((file, function))))
-        owners = map(vars, map(itemgetter("self"), map(attrgetter("f_locals"), here)))
+        values: Iterable[object] = map(methodcaller("get", name), map(attrgetter("f_locals"), here))
+        for step in then:
+            values = map(step, values)
         self._run(
             frames,
             _collect(thread_id, OWNERS_DEPTH_MAX, frames),
-            starmap(found.extend, ((map(methodcaller("get", name), owners),),)),
+            starmap(found.extend, ((values,),)),
         )
-        return next((one for one in found if isinstance(one, str)), None)
+        return found
+
+    def handled(self, thread_id: int) -> tuple[object, ...] | None:
+        """The arguments of the exception that the thread handles, if these are text and numbers.
+
+        None if it handles none, or one without arguments. While the caller holds them, the next
+        exception has others: the exceptions themselves often follow each other at one address.
+        Nothing else of the program is handed out, so that nothing of it is freed here.
+        """
+        found: list[tuple[object, ...]] = []
+        held: list[object] = []
+        given: list[tuple[object, ...]] = []
+        kinds: list[int] = []
+        caught = map(methodcaller("get", thread_id, (None,) * 3), starmap(_exceptions, _ONCE))
+        if _ALLOCATIONS_COLLECT:
+            caught = map(itemgetter(1), caught)
+        raised = compress(held, map(isinstance, held, repeat(BaseException)))
+        self._run(
+            held,
+            starmap(held.extend, ((caught,),)),
+            starmap(given.extend, ((map(_arguments, raised),),)),
+            starmap(kinds.extend, ((map(id, map(type, chain.from_iterable(given))),),)),
+            starmap(found.extend, ((compress(given, map(_PLAIN.issuperset, (kinds,))),),)),
+            starmap(given.clear, _ONCE),
+        )
+        return next(iter(found), None) or None
 
     def texts(
         self, thread_id: int, calls: frozenset[str], never: frozenset[str] = frozenset()
@@ -185,7 +230,7 @@ class Walk:
         self.off = reason
         guard.note("frames", reason)
 
-    def _run(self, frames: list[FrameType], *steps: Iterable[object]) -> None:
+    def _run(self, frames: list[Any], *steps: Iterable[object]) -> None:
         """Run all steps inside one call of C code. Each step is an iterator of C that takes no
         bytecode to advance. `frames`: where they collect frames."""
         if self.off is None and _is_audited():

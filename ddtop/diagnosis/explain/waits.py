@@ -25,8 +25,9 @@ PAGES = (
                 " below {gpu_wait_cap_ratio} of the power cap."
             ),
             (
-                "A rank without progress: critical after {still_limit_s}; a warning up to"
-                " {still_habit_factor} times a wait that has happened twice. A rank at work"
+                "A rank without progress: critical after {still_limit_s}; nothing up to"
+                " {still_stay_factor} times an earlier stay at its line, a warning up to"
+                " {still_habit_factor} times a wait that happened twice. A rank at work"
                 " ({cpu_working_ratio} of a core, or I/O): after {working_limit_s},"
                 " {healthy_wait_factor} times the longest healthy wait or {working_habit_factor}"
                 " times one that happened twice; critical after {working_critical_s} or"
@@ -257,8 +258,10 @@ PAGES = (
                 " compute, there is no finding before that time, and then only an info."
             ),
             (
-                "A job is idle (info) if its ranks count no steps and wait for requests, or if its"
-                " master polls."
+                "A job is idle (info) if its ranks count no steps and wait for requests, or for"
+                " orders of a rank that does. If that rank asks for work itself, the others must"
+                " have waited {idle_habit_s} twice, or have hardly begun; or it lasts less than"
+                " {idle_stay_factor} times an earlier stay at that line."
             ),
         ),
         steps=(

@@ -163,7 +163,7 @@ def _side(call: Collective) -> str:
 
 
 def _equal_advice(by_rank: dict[int, Collective]) -> str:
-    if len({call.root for call in by_rank.values()}) > 1:
+    if len({call.root for call in by_rank.values()} - {None}) > 1:
         return "give the same root on all ranks"
     if any(call.group.startswith("mpi:") for call in by_rank.values()):
         return "make the buffers equally long on all ranks (pad, or gather the lengths first)"

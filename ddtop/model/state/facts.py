@@ -165,6 +165,10 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     last_unix_ns: int | None = None
     #: The second longest time without progress: it has paused that long twice.
     usual_pause_s: float | None = None
+    #: While it makes none: the longest time for which it has stood at its line before.
+    stayed_s: float | None = None
+    #: While it makes none: the end of the sleep that it is in.
+    sleeps_until_unix_ns: int | None = None
     #: What its framework or program counts: step, epoch, phase, loss.
     training: TrainingProgress | None = None
     #: How fast it trains, now, ten minutes ago and at its start.
@@ -202,7 +206,7 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     collective_young: bool = False
     #: Share of the samples of the last `ReportedFacts.window_s` in which it waited in a collective.
     wait_ratio: float | None = None
-    #: The longest wait that ended in the last 100 steps, milliseconds.
+    #: The longest of the last 100 waits of half a second or more that ended, milliseconds.
     healthy_wait_max_ms: float | None = None
     #: The second longest of these waits, milliseconds.
     usual_wait_ms: float | None = None

@@ -137,7 +137,8 @@ class _Kind:
 
     def blame(self, root: int, facts: RankFields | None, now_unix_ns: int, policy: Policy) -> Blame:
         condition = condition_of(facts, now_unix_ns, policy)
-        limit_s = limit_of(condition, self.healthy_ms, self.pause_s, policy)
+        stayed_s = _stayed_s(facts, self.since_unix_ns, policy) if facts is not None else 0.0
+        limit_s = limit_of(condition, self.healthy_ms, self.pause_s, stayed_s, policy)
         due = (
             now_unix_ns - self.since_unix_ns > limit_s * 1e9
             and not _too_soon(facts, condition)
@@ -173,6 +174,13 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
     pause_s = min((ranks[rank].progress.usual_pause_s or 0.0 for rank in who), default=0.0)
     since_unix_ns = min(_since(wait) for _, wait in here)
     return _Kind(tuple(sorted(who)), healthy_ms, pause_s, since_unix_ns, direct, single)
+
+
+def _stayed_s(facts: RankFields, since_unix_ns: int, policy: Policy) -> float:
+    """The longest time for which it has stood at its line before; 0 if it sleeps longer now."""
+    stayed_s, until = facts.progress.stayed_s or 0.0, facts.progress.sleeps_until_unix_ns
+    longer = until is not None and until - since_unix_ns > policy.still_stay_factor * stayed_s * 1e9
+    return 0.0 if longer else stayed_s
 
 
 def _since(wait: AnyWait) -> int:
@@ -296,17 +304,22 @@ def condition_of(facts: RankFields | None, now_unix_ns: int, policy: Policy) -> 
     return WORKING if facts.process.working else STILL
 
 
-def limit_of(condition: str, healthy_ms: float, pause_s: float, policy: Policy) -> float:
+def limit_of(
+    condition: str, healthy_ms: float, pause_s: float, stayed_s: float, policy: Policy
+) -> float:
     """How long waiting for such a rank is normal, seconds.
 
     `healthy_ms`: the longest wait of the waiters that ended well lately. `pause_s`: the second
-    longest pause that all of them have made since they were first heard.
+    longest pause that all of them have made since they were first heard. `stayed_s`: the longest
+    time for which the rank has stood at the same line before, without harm.
     """
     if condition == GONE:
         return policy.gone_limit_s
     if condition == STOPPED:
         return policy.stopped_limit_s
-    if condition in (STILL, LOST):
+    if condition == STILL:
+        return max(policy.still_limit_s, policy.still_stay_factor * stayed_s)
+    if condition == LOST:
         return policy.still_limit_s
     habit_s = min(policy.working_habit_factor * pause_s, policy.working_critical_s)
     return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000, habit_s)

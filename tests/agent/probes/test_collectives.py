@@ -6,6 +6,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from ddtop.agent.limits import LIMITS
@@ -435,6 +436,37 @@ def test_after_a_healed_gap_the_next_wait_is_seen(bench):
 
     assert healed is None
     assert bench.probe.stuck == ("0", last + 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "retired", "root"),
+    [
+        ({"group_src": 1}, False, 6),
+        ({"src": 4}, False, 4),
+        ({"group_src": 7, "src": 4}, False, 4),
+        ({}, False, None),
+        ({"group_src": 1}, True, None),
+    ],
+    ids=["in the group", "in the world", "not in the group", "no longer in the call", "completed"],
+)
+def test_the_root_of_an_open_broadcast_is_read_from_its_frame(bench, given, retired, root):
+    module = sys.modules["torch.distributed.distributed_c10d"]
+    module.__file__ = "/torch/distributed/distributed_c10d.py"
+    bench.world.pg_group_ranks[bench.group] = {4: 0, 6: 1}
+    bench.passes(2, steps=True, completed=0)
+    asked = []
+
+    def number_of(thread, file, function, name):
+        asked.append((thread, file, function))
+        return given.get(name)
+
+    walk = SimpleNamespace(number_of=number_of)
+    bench.probe._rank = SimpleNamespace(lead_id=11, frames=SimpleNamespace(walk=walk))
+    ((_, entry),) = gloo_entries((bench.group.seq, retired))
+    entry = msgspec.structs.replace(entry, profiling_name="gloo:broadcast")
+
+    assert bench.probe._with_root(collective(entry, "0")).root == root
+    assert set(asked) == (set() if retired else {(11, module.__file__, "broadcast")})
 
 
 def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench):

@@ -85,6 +85,93 @@ def test_only_the_innermost_frames_are_read(waiting):
     assert Walk([0], 0).stack(thread.ident, 2) == whole[:2]
 
 
+@pytest.fixture
+def handling():
+    """Starts a thread that raises this exception and handles it until it is told to go on; then it
+    raises an equal one."""
+    threads_of, ends = [], []
+
+    def starts(kind, *arguments):
+        ready, go_on = threading.Event(), threading.Event()
+
+        def handles():
+            for _ in range(2):
+                try:
+                    raise kind(*list(arguments))
+                except ValueError:
+                    ready.set()
+                    go_on.wait(20)
+                    go_on.clear()
+
+        thread = threading.Thread(target=handles)
+        thread.start()
+        assert ready.wait(20)
+        threads_of.append(thread)
+        ends.append(go_on)
+        return thread, ready, go_on
+
+    yield starts
+    for thread, go_on in zip(threads_of, ends, strict=True):
+        while thread.is_alive():
+            go_on.set()
+            thread.join(0.01)
+
+
+def test_the_arguments_say_whether_a_thread_still_handles_the_same_exception(handling):
+    """Two exceptions in a row are often at one address."""
+    thread, ready, go_on = handling(ValueError, "record is not valid", 7)
+    own = Walk([0], 0)
+    first = own.handled(thread.ident)
+    again = own.handled(thread.ident)
+    ready.clear()
+    go_on.set()
+    assert ready.wait(20)
+    other = own.handled(thread.ident)
+
+    assert first == other == ("record is not valid", 7)
+    assert first is again
+    assert first is not other
+
+
+def test_arguments_that_could_run_code_of_the_program_are_not_handed_out(handling):
+    thread, _, _ = handling(ValueError, Kept())
+
+    assert Walk([0], 0).handled(thread.ident) is None
+
+
+def test_without_arguments_it_is_not_known_which_exception_it_is(handling):
+    thread, _, _ = handling(ValueError)
+
+    assert Walk([0], 0).handled(thread.ident) is None
+
+
+def test_a_thread_that_handles_nothing_says_so(waiting):
+    assert Walk([0], 0).handled(waiting[0].ident) is None
+    assert Walk([0], 0).handled(1) is None
+
+
+def test_a_number_in_a_frame_is_read_and_nothing_else():
+    ready, done = threading.Event(), threading.Event()
+
+    def broadcasts():
+        group_src, tensor = 2, "no number"  # noqa: F841
+        ready.set()
+        done.wait(20)
+
+    thread = threading.Thread(target=broadcasts)
+    thread.start()
+    assert ready.wait(20)
+    numbers = [
+        Walk([0], 0).number_of(thread.ident, __file__, "broadcasts", name)
+        for name in ("group_src", "tensor", "src")
+    ]
+    elsewhere = Walk([0], 0).number_of(thread.ident, __file__, "reduces", "group_src")
+    done.set()
+    thread.join()
+
+    assert (numbers, elsewhere) == ([2, None, None], None)
+
+
 def test_a_thread_that_has_ended_has_no_stack():
     thread = threading.Thread(target=int)
     thread.start()

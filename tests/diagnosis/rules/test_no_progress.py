@@ -260,7 +260,7 @@ def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_i
     """A loop of requests: `while not requests: time.sleep(0.2)`, then a broadcast."""
     job = trained(3)
     for rank in job.ranks:
-        rank.iteration = None
+        rank.iteration, rank.usual_wait_ms = None, 4000.0
     job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
     job.ranks[0].wakes_per_s, job.ranks[0].wchan = 5.0, "hrtimer_nanosleep"
     job.others_wait(0, op="broadcast")

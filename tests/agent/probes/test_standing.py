@@ -1,0 +1,233 @@
+"""What the agent remembers of a rank that makes no progress: earlier stays at its line, and a file
+that it writes while it handles an exception."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop.agent.limits import LIMITS
+from ddtop.agent.probe import Tick
+from ddtop.agent.probes.standing import Standing
+from ddtop.agent.stacks.frames import LOADER, OTHER, ThreadLook
+from ddtop.wire.page import LEAD_AT, SLOTS_AT
+from ddtop.wire.records import Group
+
+SECOND = 1_000_000_000
+
+
+class Bench:
+    """The probe of one rank. `handled`: what its thread handles."""
+
+    def __init__(self):
+        self.handled = None
+        walk = SimpleNamespace(handled=lambda _thread: self.handled)
+        rank = SimpleNamespace(
+            limits=LIMITS,
+            lead_id=1,
+            started_unix_ns=100 * SECOND,
+            frames=SimpleNamespace(walk=walk),
+            dump_file=SimpleNamespace(descriptor=None),
+            page=SimpleNamespace(words=[0] * SLOTS_AT),
+        )
+        self.rank, self.probe, self.tick = rank, Standing(rank), Tick()
+        self.tick.now = 100 * SECOND
+
+    def moves(self):
+        """The rank makes progress, which the next tick knows."""
+        self.tick.now += SECOND // 4
+        self.tick.moved_at = self.tick.now
+
+    def stands(self, seconds, line=40, activity=OTHER, meanwhile=lambda: None):
+        seen = self.tick.seen = ThreadLook()
+        seen.function, seen.file, seen.line, seen.activity = "serve", "farm.py", line, activity
+        for _ in range(round(seconds * 4)):
+            self.tick.now += SECOND // 4
+            meanwhile()
+            self.probe.sample(self.tick)
+
+    @property
+    def stayed_s(self):
+        return self.probe.fields(self.tick)["stayed_s"]
+
+    @property
+    def writes(self):
+        return self.probe.fields(self.tick)["writes_since_unix_ns"]
+
+
+@pytest.fixture
+def bench():
+    found = Bench()
+    found.moves()
+    return found
+
+
+def stood(bench, seconds, **more):
+    """It stands, then makes progress elsewhere."""
+    bench.stands(seconds, **more)
+    bench.moves()
+    bench.stands(1, line=99)
+
+
+def test_where_it_stands_for_the_first_time_it_has_not_stood(bench):
+    bench.stands(30)
+
+    assert bench.stayed_s is None
+
+
+def test_the_longest_stay_at_a_line_is_remembered(bench):
+    stood(bench, 12)
+    bench.moves()
+    stood(bench, 5)
+    bench.moves()
+    bench.stands(4)
+
+    assert bench.stayed_s == pytest.approx(12, abs=0.5)
+
+
+def test_the_wait_for_the_first_work_counts_from_when_the_rank_has_joined():
+    bench = Bench()
+    bench.rank.started_unix_ns = 130 * SECOND
+    bench.stands(30)
+    bench.tick.groups = (Group("0", "default_pg", (0, 1), "gloo"),)
+    stood(bench, 12)
+    bench.moves()
+    bench.stands(4)
+
+    assert bench.stayed_s == pytest.approx(12, abs=0.5)
+
+
+@pytest.mark.parametrize(("started_s", "stayed_s"), [(93.0, 19), (40.0, 24)])
+def test_the_first_stay_may_have_begun_while_the_rank_started(started_s, stayed_s):
+    """Files come every 20 s, and the imports took 8 s of the first 20; but it is no longer than
+    twice the stay."""
+    bench = Bench()
+    bench.rank.started_unix_ns = started_s * SECOND
+    bench.moves()
+    stood(bench, 12)
+    stood(bench, 3)
+    bench.stands(4)
+
+    assert bench.stayed_s == pytest.approx(stayed_s, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [({}, {"line": 41}), ({"activity": LOADER}, {}), ({}, {"seconds": 1})],
+    ids=["another line", "its DataLoader", "it has only just come"],
+)
+def test_another_stay_says_nothing_of_this_one(bench, before, now):
+    stood(bench, 12, **before)
+    bench.moves()
+    bench.stands(**({"seconds": 4} | now))
+
+    assert bench.stayed_s is None
+
+
+def test_a_look_at_another_line_of_a_loop_that_polls_hides_nothing(bench):
+    stood(bench, 12)
+    bench.moves()
+    bench.stands(4)
+    bench.stands(0.25, line=39)
+
+    assert bench.stayed_s == pytest.approx(12, abs=0.5)
+
+
+# -- the end of a sleep
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="before 3.11 sleep() is a select()")
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_the_end_of_a_sleep_is_read_from_the_kernel(bench, sleeps):
+    """A thread that waits for a lock has no such end, with a time limit neither."""
+    began, done = time.monotonic_ns(), threading.Event()
+    thread = threading.Thread(target=lambda: time.sleep(5) if sleeps else done.wait(5), daemon=True)
+    thread.start()
+    bench.rank.page.words[LEAD_AT] = thread.native_id
+    task = Path(f"/proc/self/task/{thread.native_id}/syscall")
+    while not task.read_text().startswith(("230 ", "115 ") if sleeps else ("202 ", "98 ")):
+        time.sleep(0.01)
+    bench.stands(3)
+    until = bench.probe.fields(bench.tick)["sleeps_until_unix_ns"]
+    done.set()
+
+    if sleeps:
+        assert until == pytest.approx(began + 5 * SECOND, abs=SECOND)
+    else:
+        assert until is None
+
+
+# -- writing in a handler
+
+
+def writing(path, data=b"a line\n"):
+    """(a file that is open, what writes a line to it)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return descriptor, lambda: os.write(descriptor, data)
+
+
+def test_a_file_that_grows_while_one_exception_is_handled_is_told_with_its_beginning(
+    bench, tmp_path
+):
+    descriptor, writes = writing(tmp_path / "bad.log")
+    bench.handled = ("record is not valid",)
+    bench.stands(8, meanwhile=writes)
+    since = bench.writes
+    os.close(descriptor)
+
+    # It looks only after two seconds without progress.
+    assert since == pytest.approx(102.25 * SECOND, abs=SECOND / 2)
+
+
+def test_once_the_file_grows_no_more_it_is_not_told(bench, tmp_path):
+    descriptor, writes = writing(tmp_path / "bad.log")
+    bench.handled = ("record is not valid",)
+    bench.stands(4, meanwhile=writes)
+    bench.stands(3)
+    since = bench.writes
+    os.close(descriptor)
+
+    assert since is None
+
+
+def test_a_loop_that_tries_again_handles_another_exception_each_time(bench, tmp_path):
+    """`except OSError: log.warning(...); time.sleep(1)`: the arguments are equal, and others."""
+    descriptor, writes = writing(tmp_path / "retries.log")
+    tries = iter(range(100))
+
+    def fails():
+        writes()
+        if next(tries) % 4 == 0:
+            bench.handled = (int("111"), "Connection refused")
+
+    bench.handled = (111, "Connection refused")
+    bench.stands(8.25, meanwhile=fails)
+    since = bench.writes
+    os.close(descriptor)
+
+    assert since is None or since > bench.tick.now - SECOND
+
+
+@pytest.mark.parametrize("how", ["no exception", "reads", "ddtop's own"])
+def test_other_writing_is_no_work(bench, tmp_path, how):
+    path = tmp_path / "bad.log"
+    path.write_bytes(b"a line\n" * 100)
+    descriptor, go_on = writing(path)
+    if how == "reads":
+        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        go_on = lambda: os.read(descriptor, 7)  # noqa: E731
+    if how == "ddtop's own":
+        bench.rank.dump_file.descriptor = descriptor
+    bench.handled = None if how == "no exception" else ("record is not valid",)
+    bench.stands(8, meanwhile=go_on)
+    since = bench.writes
+    os.close(descriptor)
+
+    assert since is None
