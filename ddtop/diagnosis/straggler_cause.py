@@ -23,20 +23,27 @@ from ddtop.wire.records import ACTIVITIES, HostState
 from ddtop.wire.samples import Spot, by_function
 from ddtop.words.sentences import about
 
-LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, LIMIT, PYTHON, UNKNOWN = (
-    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "limit", "python", "unknown",
+LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, LIMIT, PYTHON, ANSWER, UNKNOWN = (
+    "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "limit", "python", "answer",
+    "unknown",
 )  # fmt: skip
+_ANSWERED = frozenset({"socket", "asyncio", "pipe", "rpc"})
+"""Of `Spot.waits_on`: another program has to answer. Children of its own do its own work."""
 NOT_MEASURED = "not measured"
 """Part of the text of a cause that no measurement explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`word`: one of the above. `text`: the end of a sentence, after "it". `advice`: what to do."""
+    """`word`: one of the above. `text`: the end of a sentence, after "it". `advice`: what to do.
+
+    `foreign`: another program is the cause, and the rank does no more than the others.
+    """
 
     word: str
     text: str
     advice: str
+    foreign: bool = False
 
 
 def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) -> Cause:
@@ -46,11 +53,12 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
     host = host_of(rank, snapshot)
     for found in (
         _of_loader(rank, others, share, policy),
+        _of_answer(rank, others, share, policy),
         _of_gc(rank, share, policy),
         _of_gil(rank, others, share, policy),
         _of_throttling(rank, share, policy),
         _of_gpu(rank, others, share, snapshot, policy),
-        _of_cpu(rank, others, share, host, policy),
+        _of_cpu(rank, others, share, snapshot, policy),
         _of_memory(rank, others, host, policy),
         _of_other_programs(rank, others, share, snapshot, policy),
         _of_limit(rank, others, policy),
@@ -116,6 +124,27 @@ def _loading(rank: RankFacts) -> float:
         if rank.reported.activity_ratios
         else 0.0
     )
+
+
+def _of_answer(
+    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
+) -> Cause | None:
+    """Another program, which has to answer it in every step."""
+    own, theirs = _asking(rank), median(_asking(other) for other in others)
+    if own - theirs < policy.cause_part * share:
+        return None
+    asking = [spot for spot in rank.reported.spots if spot.waits_on in _ANSWERED]
+    spot = max(asking, key=lambda one: one.samples)
+    return Cause(
+        ANSWER,
+        f"waits {about(own)} of the time for another program, in {_spot(spot)}",
+        "ask for the next answer while the ranks compute, or make that program faster",
+        foreign=True,
+    )
+
+
+def _asking(rank: RankFacts) -> float:
+    return sum(_share(spot, rank) for spot in rank.reported.spots if spot.waits_on in _ANSWERED)
 
 
 def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
@@ -262,10 +291,10 @@ def _of_cpu(
     rank: RankFacts,
     others: Sequence[RankFacts],
     share: float,
-    host: HostState | None,
+    snapshot: Snapshot,
     policy: Policy,
 ) -> Cause | None:
-    delay = delay_of(rank)
+    delay, host = delay_of(rank), host_of(rank, snapshot)
     more = delay - median(delay_of(other) for other in others)
     # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
     # code is the better explanation.
@@ -273,7 +302,9 @@ def _of_cpu(
         return None
     load = rank.process.report.load if rank.process.report is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
+    foreign = _foreign_cores(rank, host, snapshot, policy) > 0
     if load is not None and load.cpus_count and host is not None and load.cpus_count < host.cores:
+        foreign = False
         parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         # The number differs between samples, so it is only in the evidence.
@@ -289,7 +320,20 @@ def _of_cpu(
         "; ".join(parts),
         "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS,"
         " taskset, --cpus-per-task",
+        foreign,
     )
+
+
+def _foreign_cores(
+    rank: RankFacts, host: HostState | None, snapshot: Snapshot, policy: Policy
+) -> float:
+    """How many cores of its host other programs use, if more threads want to run than it has; 0 if
+    they use few."""
+    if host is None or host.load is None or (host.load.runnable or 0) <= host.cores:
+        return 0.0
+    mates = [one for one in snapshot.ranks if one.agent.sender == rank.agent.sender]
+    foreign = host.cores - sum(used_cores_of(one) for one in mates)
+    return foreign if foreign >= policy.foreign_cores else 0.0
 
 
 def _of_other_programs(
@@ -305,18 +349,15 @@ def _of_other_programs(
     differences between their samples. A function that explains half of the wait is still the cause.
     """
     delay, host = delay_of(rank), host_of(rank, snapshot)
-    if delay < policy.cause_part * share or host is None or host.load is None:
+    foreign = _foreign_cores(rank, host, snapshot, policy)
+    if delay < policy.cause_part * share or host is None or not foreign:
         return None
     if _most(rank, others)[0] >= policy.cause_part * share:
         return None
-    mates = [one for one in snapshot.ranks if one.agent.sender == rank.agent.sender]
-    used = sum(used_cores_of(one) for one in mates)
-    if host.cores - used < policy.foreign_cores or (host.load.runnable or 0) <= host.cores:
-        return None
     text = (
         f"waits {about(delay)} of the time for a CPU; other programs take"
-        f" {host.cores - used:.0f} of the {host.cores} CPUs of {host.host}"
-        if host.cores - used >= 1
+        f" {foreign:.0f} of the {host.cores} CPUs of {host.host}"
+        if foreign >= 1
         else f"waits {about(delay)} of the time for a CPU; other programs run on {host.host} too"
     )
     return Cause(
@@ -324,6 +365,7 @@ def _of_other_programs(
         text,
         "end the other programs on that host (top), or give the ranks CPUs of their own: taskset,"
         " --exclusive, --cpus-per-task",
+        foreign=True,
     )
 
 

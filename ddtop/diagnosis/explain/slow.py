@@ -8,7 +8,7 @@ from ddtop.diagnosis.kinds import Kind
 PAGES = (
     Explanation(
         kind=Kind.STRAGGLER,
-        severity="warning; critical if it costs more than half of the step",
+        severity="warning; critical if it costs more than half of the step by itself",
         brief="in most steps all ranks wait for the same one",
         meaning=(
             "All ranks leave a collective together, so the slowest one sets the speed, and the step"
@@ -28,7 +28,8 @@ PAGES = (
             ),
             (
                 "The cause is what this rank does longer than the others: loader, CPU, memory,"
-                " garbage collection, GIL, a line of Python, or what slows its GPU."
+                " garbage collection, GIL, a line of Python, or what slows its GPU. If other"
+                " programs take its CPU, or answer it late, it is a warning, never critical."
             ),
             (
                 "With NCCL the CPU side of all ranks moves together, so GPUs are compared, for four"

@@ -108,12 +108,13 @@ def _finding(late: Late, snapshot: Snapshot, policy: Policy) -> Finding:
     it = verb(ranks, "it", f"rank {ranks[0]}")
     it_text = verb(ranks, "it", "them")
     cost = f"{_ms(late.cost_ms)} of each {_ms(late.step_ms)} step for {it_text} ({share:.0%})"
+    own = not all(cause.foreign for cause in causes.values())
     cost = cost if late.counted else f"{share:.0%} of the time for {it_text}"
     summary = f"{ranks_text(ranks)} {verb(ranks, 'is a straggler', 'are stragglers')}: {who} {cost}"
     summary += f"; {it} {lead.text}"
     return Finding(
         kind=Kind.STRAGGLER,
-        severity=CRITICAL if share > policy.straggler_critical_ratio else WARNING,
+        severity=CRITICAL if own and share > policy.straggler_critical_ratio else WARNING,
         ranks=ranks,
         victims=late.waiters,
         since_unix_ns=late.unix_ns - int(late.late_ratio * late.steps * late.step_ms * 1e6),

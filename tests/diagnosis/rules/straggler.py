@@ -72,3 +72,19 @@ def pressed(job, seconds, slow, others):
             counters = {name: round(second * value) for name, value in per_s.items()}
             rank.seen_outside = {"load": ProcessLoad(**counters)}
         job.trains(1)
+
+
+def lacking_cpu(cores, **load):
+    """Rank 1 waits 70% of the time for a CPU, the others 5%. Together the ranks use so many
+    cores."""
+    job = job_with()
+    job.host_says = {"load": HostLoad(runnable=7)}
+    for passed in range(26):
+        for rank in job.ranks:
+            rank.cores = cores / len(job.ranks)
+            delay_ns = round(passed * (0.7 if rank.number == 1 else 0.05) * SECOND)
+            rank.seen_outside = {"load": ProcessLoad(run_delay_ns=delay_ns, **load)}
+        if passed == 24:
+            answers(job)
+        job.trains(1)
+    return job

@@ -18,6 +18,7 @@ from tests.diagnosis.rules.straggler import (
     counting,
     crowded_by_others,
     job_with,
+    lacking_cpu,
 )
 from tests.jobs import SECOND, FakeJob, replace_loader
 
@@ -242,31 +243,48 @@ def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
 
 
 def test_a_rank_without_a_cpu_is_reported_with_the_cpus_that_it_may_use():
-    job = job_with()
-    job.host_says = {"load": HostLoad(runnable=7)}
-    passed = 0
-
-    def passes(seconds):
-        nonlocal passed
-        for _ in range(round(seconds)):
-            passed += 1
-            for rank in job.ranks:
-                load = ProcessLoad(
-                    run_delay_ns=round(passed * (0.7 if rank.number == 1 else 0.05) * SECOND),
-                    cpus="0",
-                    cpus_count=1,
-                )
-                rank.seen_outside = {"load": load}
-            job.trains(1)
-
-    passes(24)
-    answers(job)
-    passes(2)
+    job = lacking_cpu(4.0, cpus="0", cpus_count=1)
 
     assert (
         "it waits 70% of the time for a CPU; it may only use CPU 0; more threads want to run than"
         " node0 has cores (4)" in job.finding().summary
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "severity"),
+    [
+        (0.8, {}, "warning"),
+        (3.9, {}, "critical"),
+        (0.8, {"cpus": "0", "cpus_count": 1}, "critical"),
+    ],
+    ids=["other programs", "the job itself", "its own CPU"],
+)
+def test_a_rank_that_lacks_a_cpu_only_because_of_other_programs_is_a_warning(cores, load, severity):
+    job = lacking_cpu(cores, **load)
+
+    (finding,) = [one for one in job.verdict().findings if one.kind == "straggler"]
+    assert (finding.severity, finding.ranks) == (severity, (1,))
+    assert "it waits 70% of the time for a CPU" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("waits_on", "severity"), [("socket", "warning"), (None, "critical"), ("lock", "critical")]
+)
+def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(waits_on, severity):
+    """Rank 1 asks a server for its samples. A rank that sleeps, or that waits for a thread of its
+    own, is slow by itself."""
+    job = job_with()
+    job.trains(12)
+    answers(job)
+    spot = Spot("fetch", "/home/ada/ask.py", 12, 61, waits_on)
+    job.ranks[1].says = {"spots": (spot,), "spots_samples": 100}
+    job.trains(2)
+
+    finding = job.finding()
+    assert (finding.severity, finding.kind, finding.ranks) == (severity, "straggler", (1,))
+    asks = "it waits 60% of the time for another program, in fetch (ask.py:12)"
+    assert (asks in finding.summary) == (severity == "warning")
 
 
 def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_the_cause():
