@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from ddtop.diagnosis.finding import Finding
@@ -23,8 +24,33 @@ ONE_GPU_EACH = (
 )
 
 
-def uneven_advice(rank: RankFacts) -> str:
-    """The advice if one rank has less to do than the others."""
+def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
+    """The advice if one rank is done while others still need it.
+
+    Uneven inputs only if it has made fewer iterations or taken fewer batches than one that waits,
+    or that one averages gradients.
+    """
+    if rank.progress.iteration is None or any(_is_ahead(one, rank) for one in waiters):
+        return _uneven_advice(rank)
+    return (
+        "make that call on every rank, or on none: to save on one rank still takes all of them"
+        " where a sharded model is gathered for it"
+    )
+
+
+def _is_ahead(one: RankFacts, rank: RankFacts) -> bool:
+    loader, theirs = rank.loader.report, one.loader.report
+    if one.progress.iteration != rank.progress.iteration or (
+        loader is not None and theirs is not None and theirs.batches > loader.batches
+    ):
+        return True
+    # The traceback is newer than the last sample of what it did.
+    error = one.reported.exception
+    functions = [frame.function for frame in error.frames] if error else [one.reported.activity]
+    return any("backward" in (function or "") for function in functions)
+
+
+def _uneven_advice(rank: RankFacts) -> str:
     if rank.comm.mpi is not None:
         return (
             "uneven loops: let all ranks make the same number of collective calls, also one that"

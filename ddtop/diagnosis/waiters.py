@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ddtop.diagnosis.wait_text import peer_text, waited_text
 from ddtop.model.state.facts import Blame, PeerWait, RankFacts, Snapshot, Wait
 from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import collective_text, names_of_groups
+from ddtop.words.sentences import collective_text, file_line, function_text, names_of_groups
 
 CALLS_MAX = 2
 """At most this many further calls are named: a rank may be in hundreds of groups."""
@@ -60,6 +60,18 @@ def waits_clause(
         if rest
         else text
     )
+
+
+def called_at(snapshot: Snapshot, waiters: Iterable[int]) -> str:
+    """` at checkpoint.py:149 save`: where the program made the call in which the first of these
+    ranks waits, or waited when it failed; empty if that is not known.
+    """
+    for number in waiters:
+        reported = snapshot.rank(number).reported
+        place = reported.exception.place if reported.exception is not None else reported.place
+        if place is not None:
+            return f" at {file_line(place)} {function_text(place)}"
+    return ""
 
 
 def first_wait(

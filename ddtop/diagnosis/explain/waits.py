@@ -79,12 +79,17 @@ PAGES = (
                 " delivered more batches."
             ),
             "If its peers then fail because its sockets are closed, that belongs to this finding.",
+            (
+                "Uneven inputs are the advice only where a waiting rank has more iterations or"
+                " batches, or is in backward. Else only some ranks make that call."
+            ),
         ),
         steps=(
             "Print len(loader), or count the batches, on every rank.",
             "Make them equal: drop_last=True, or shards that divide by the world size.",
             "DDP with inputs that must stay uneven: use Join, as below.",
             "Without DDP: agree on the number of batches before the epoch: all_reduce with MIN.",
+            "A call on rank 0 only, such as a gather of a sharded model: make it on all ranks.",
             "Only its exit is too early (rank 0 hosts the store): put a barrier before the exit.",
         ),
         before=(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-from ddtop.diagnosis.advice import uneven_advice
+from ddtop.diagnosis.advice import left_advice
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
 from ddtop.diagnosis.full import is_full, size_text
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.waiters import first_wait, waits_clause
+from ddtop.diagnosis.waiters import called_at, first_wait, waits_clause
 from ddtop.model.state.ending import (
     CANCEL_SIGNALS,
     comm_failure,
@@ -29,6 +29,7 @@ from ddtop.model.state.ending import (
     went_unix_ns,
 )
 from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.waits.align import comparable_seq
 from ddtop.model.waits.wait_graph import waiters_of
 from ddtop.policy import Policy
 from ddtop.wire.load import FailedSave
@@ -37,7 +38,7 @@ from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, HelperEnd
 from ddtop.words.exits import exit_text
 from ddtop.words.ranks import by_value, ranks_text, verb
-from ddtop.words.sentences import clipped, file_line
+from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
@@ -481,27 +482,40 @@ def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]
     return [_left_early(snapshot, roots, sorted(waiters_of(blames)))]
 
 
+def _last_call(snapshot: Snapshot, rank: RankFacts, gone: RankFacts) -> str:
+    """` in all_gather #121 of default_pg`: what a rank has called last and the other has not."""
+    known = {one.group: comparable_seq(one) for one in gone.comm.groups}
+    for one in rank.comm.groups:
+        if one.last_op is not None and (seq := comparable_seq(one)) > known.get(one.group, 0):
+            names = names_of_groups(snapshot.groups)
+            return f" in {collective_text(one.last_op, seq, names.get(one.group, one.group))}"
+    return ""
+
+
 def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) -> Finding:
     ranks = tuple(rank.rank for rank in early)
     first = min(early, key=went_unix_ns)
-    waiting = next(
-        (snapshot.rank(rank).wait for rank in victims if snapshot.rank(rank).wait is not None), None
-    )
+    needing = [snapshot.rank(rank) for rank in victims]
+    waiting = [rank for rank in needing if not rank.gone and rank.wait is not None]
+    wait = first_wait(snapshot, waiting, ranks) if waiting else None
     summary = (
         f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still"
         f" needed {verb(ranks, 'it', 'them')}"
     )
     if first.progress.iteration is not None:
-        theirs = [
-            snapshot.rank(rank).progress.iteration
-            for rank in victims
-            if snapshot.rank(rank).progress.iteration is not None
-        ]
+        theirs = [one for rank in needing if (one := rank.progress.iteration) is not None]
         summary += (
             f": {verb(ranks, 'it', 'they')} stopped after iteration {first.progress.iteration:,}"
         )
-        if theirs and max(one or 0 for one in theirs) != first.progress.iteration:
-            summary += f", the others are at {max(one or 0 for one in theirs):,}"
+        if theirs and max(theirs) != first.progress.iteration:
+            summary += f", the others are at {max(theirs):,}"
+    if wait is not None:
+        numbers = [rank.rank for rank in waiting]
+        summary += f"; {waits_clause(snapshot, wait, ranks, numbers)}"
+        summary += called_at(snapshot, numbers)
+    elif at := called_at(snapshot, victims):
+        call = _last_call(snapshot, needing[0], first)
+        summary += f"; {ranks_text(victims[:1])} needed {verb(ranks, 'it', 'them')}{call}{at}"
     return Finding(
         kind=Kind.LEFT_EARLY,
         severity=CRITICAL,
@@ -512,8 +526,8 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         evidence=tuple(
             end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])
         ),
-        advice=f"{uneven_advice(first)}; else a barrier before exit",
-        group=waiting.group if waiting else None,
-        op=waiting.op if waiting else None,
-        seq=waiting.seq if waiting else None,
+        advice=f"{left_advice(first, needing)}; else a barrier before exit",
+        group=wait.group if wait else None,
+        op=wait.op if wait else None,
+        seq=wait.seq if wait else None,
     )

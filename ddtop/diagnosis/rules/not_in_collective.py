@@ -9,7 +9,7 @@ once.
 from __future__ import annotations
 
 from ddtop.diagnosis.activity import CPU, FRAMES, awaited_path, classify, where
-from ddtop.diagnosis.advice import NEW_GROUP_RULE, timeout_s, uneven_advice, with_timeout
+from ddtop.diagnosis.advice import NEW_GROUP_RULE, left_advice, timeout_s, with_timeout
 from ddtop.diagnosis.comm_failures import reporters
 from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import (
@@ -26,7 +26,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import ras_lines
 from ddtop.diagnosis.phase import phase_clause, phase_limit_s, phase_of
 from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
-from ddtop.diagnosis.waiters import waits_clause
+from ddtop.diagnosis.waiters import called_at, waits_clause
 from ddtop.model.state.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.waits.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
 from ddtop.policy import Policy
@@ -237,6 +237,8 @@ def _finding(
         )
         subject = f"{ranks_text(ranks)} {busy}, {spot}, {waited}"
     tail = waits_clause(snapshot, first, ranks, victims)
+    if kind == Kind.LEFT_EARLY:
+        tail += called_at(snapshot, first.waiters)
     return Finding(
         kind=kind,
         severity=severity,
@@ -245,7 +247,9 @@ def _finding(
         since_unix_ns=first.since_unix_ns,
         summary=f"{subject}; {tail}",
         evidence=_evidence(snapshot, blames, policy),
-        advice=with_timeout(_next_step(kind, severity, lead, first, policy), snapshot, first),
+        advice=with_timeout(
+            _next_step(snapshot, kind, severity, lead, first, policy), snapshot, first
+        ),
         group=first.group,
         op=first.op,
         seq=first.seq,
@@ -353,14 +357,16 @@ def _waiters_in(snapshot: Snapshot, blame: Blame) -> tuple[int, ...]:
     return tuple(rank for rank in blame.waiters if rank in inside) or blame.waiters
 
 
-def _next_step(kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy) -> str:
+def _next_step(
+    snapshot: Snapshot, kind: Kind, severity: str, rank: RankFacts, blame: Blame, policy: Policy
+) -> str:
     by_word = _BY_WORD.get(classify(rank, policy).word)
     stands = severity == CRITICAL or blame.condition == STILL or _only_around_it(rank, policy)
     stands = stands and not (severity == WARNING and phase_of(rank) is not None)
     if _became(rank) is not None:
         text = "start that program as a child, or call exec after the last collective"
     elif kind == Kind.LEFT_EARLY:
-        text = uneven_advice(rank)
+        text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])
         if _may_have_raised(rank):
             text = f"look for an exception in what rank {rank.rank} has printed; else {text}"
     elif by_word is not None and stands:

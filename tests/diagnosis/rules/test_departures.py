@@ -10,7 +10,8 @@ import pytest
 from ddtop.wire.load import FailedSave
 from ddtop.wire.loader import Loader, WorkerEnd
 from ddtop.wire.records import HelperEnd
-from tests.jobs import FakeJob, trained, unix_ns
+from ddtop.wire.stacks import StackFrame
+from tests.jobs import FakeJob, place, trained, unix_ns
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"
 
@@ -492,6 +493,7 @@ def test_a_rank_that_finished_while_others_wait_left_early():
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
         job.ranks[number].waits_in()
+        job.ranks[number].activity = "backward"
     job.passes(3)
 
     finding = job.finding()
@@ -499,6 +501,73 @@ def test_a_rank_that_finished_while_others_wait_left_early():
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
     assert finding.victims == (0, 1, 2)
     assert "drop_last" in finding.advice
+
+
+SAVE = place("save", "/home/ada/checkpoint.py", 149, waits_on="collective")
+
+
+def saves_alone(job):
+    """Rank 0 gathers a sharded model for its checkpoint; the others have ended."""
+    job.ranks[1].ends(0)
+    job.ranks[0].waits_in("all_gather_into_tensor")
+    job.ranks[0].place = SAVE
+    job.passes(3)
+    return job.finding()
+
+
+def test_the_call_that_only_one_rank_makes_is_named_with_its_line():
+    """All have made as many iterations, so the inputs are even."""
+    finding = saves_alone(trained(2))
+
+    assert (finding.kind, finding.ranks, finding.victims) == ("left-early", (1,), (0,))
+    assert finding.summary == (
+        "rank 1 finished and left with exit code 0 while rank 0 still needed it: it stopped after"
+        " iteration 100; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at"
+        " checkpoint.py:149 save"
+    )
+    assert finding.advice.startswith("make that call on every rank, or on none")
+
+
+def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iterations():
+    """It is in its 101st iteration, which has not ended."""
+    job = trained(2)
+    for rank in job.ranks:
+        rank.trains = False
+        dry = unix_ns(job.now) if rank.number else None
+        rank.loader = Loader(0, batches=101 - rank.number, exhausted_unix_ns=dry)
+    job.passes(0.5)
+    finding = saves_alone(job)
+
+    assert finding.advice.startswith("uneven inputs")
+
+
+def test_the_line_is_that_of_the_error_if_the_call_has_failed():
+    """gloo notices at once that the other process has gone."""
+    job = trained(2)
+    job.ranks[1].ends(0)
+    job.ranks[0].passes_through("all_gather")
+    job.ranks[0].raises("RuntimeError", RESET, line=149)
+    job.passes(0.5)
+    job.ranks[0].ends(1)
+    job.passes(3)
+    finding = job.finding()
+
+    assert finding.summary.endswith(
+        "iteration 100; rank 0 needed it in all_gather #101 of default_pg at data.py:149 load"
+    )
+    assert "uneven" not in finding.advice
+
+
+def test_an_error_in_backward_is_one_of_uneven_inputs():
+    job = trained(2)
+    job.ranks[1].ends(0)
+    job.ranks[0].raises("RuntimeError", RESET)
+    frames = (StackFrame("_engine_run_backward", "/lib/torch/autograd/graph.py", 800),)
+    job.ranks[0].exception = msgspec.structs.replace(job.ranks[0].exception, frames=frames)
+    job.ranks[0].ends(1, later_s=0.3)
+    job.passes(3)
+
+    assert job.finding().advice.startswith("uneven inputs")
 
 
 def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():

@@ -8,7 +8,7 @@ import pytest
 
 from ddtop.wire.calls import OF_MEMBERS_ONLY
 from ddtop.wire.records import OpenCall
-from tests.jobs import WORLD, FakeJob, trained, unix_ns
+from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 
 
 def hang(before_s=10.0):
@@ -422,6 +422,8 @@ def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
     job.trains(10)
     job.ranks[3].leaves()
     job.others_wait(3)
+    for rank in job.ranks:
+        rank.activity = "backward"
     job.passes(8)
 
     finding = job.finding()
@@ -431,6 +433,25 @@ def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
         "rank 3 is done after iteration 100 and waiting at exit for its other threads"
     )
     assert "join()" in finding.advice
+
+
+def test_the_call_in_which_the_others_wait_for_a_rank_that_is_done_is_named_with_its_line():
+    """Rank 0 alone calls save(), which gathers the shards of all."""
+    job = FakeJob(2)
+    job.trains(10)
+    job.ranks[1].leaves()
+    job.ranks[0].waits_in("all_gather_into_tensor")
+    job.ranks[0].place = place("save", "/home/ada/checkpoint.py", 149, waits_on="collective")
+    job.passes(8)
+
+    finding = job.finding()
+
+    assert (finding.kind, finding.ranks) == ("left-early", (1,))
+    assert finding.summary.endswith(
+        "; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at checkpoint.py:149"
+        " save"
+    )
+    assert finding.advice.startswith("make that call on every rank, or on none")
 
 
 def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
