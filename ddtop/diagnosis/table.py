@@ -173,8 +173,8 @@ TABLE = (
     ),
     RuleRow(
         starting.rule,
-        (Kind.LEFT_EARLY, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
-        "who is inside init_process_group, who is alive outside, who was never seen",
+        (Kind.LEFT_EARLY, Kind.RANK_KILLED, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
+        "who is inside init_process_group, who is alive outside, who died or was never seen",
         silenced_by=("rendezvous",),
     ),
     RuleRow(

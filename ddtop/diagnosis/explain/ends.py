@@ -68,6 +68,10 @@ PAGES = (
                 "After a single SIGTERM or SIGINT ddtop waits for {together_s}: if it reaches all "
                 "ranks, that is `cancelled`."
             ),
+            (
+                "Also before init_process_group: a child of the ranks' parent that a signal has"
+                " ended is the missing rank if no living process may become it."
+            ),
         ),
         steps=(
             (

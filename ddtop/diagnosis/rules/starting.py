@@ -1,5 +1,5 @@
-"""`late-to-init`, `rank-missing`, and `left-early` before the start: ranks wait in
-init_process_group for ranks that have not called it.
+"""`late-to-init`, `rank-missing`, and before the start also `left-early` and `rank-killed`: ranks
+wait in init_process_group for ranks that have not called it.
 
 `rules.rendezvous` runs first: a rank that connects to the wrong address is not late.
 """
@@ -27,6 +27,7 @@ from ddtop.model.state.ending import failed
 from ddtop.model.state.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.wire.stacks import StackFrame
+from ddtop.words.exits import exit_text
 from ddtop.words.ranks import rank_list, ranks_text, verb
 from ddtop.words.sentences import file_line
 from ddtop.words.units import duration
@@ -43,7 +44,7 @@ def rule(context: Context) -> list[Finding]:
     joining = joining_of(snapshot)
     if joining is None:
         return []
-    found = _left(snapshot, joining, policy)
+    found = _left(snapshot, joining, policy) or _killed(snapshot, joining, policy)
     if not found and joining.inside:
         found = _late(snapshot, joining, policy)
     return found or _missing(snapshot, joining, policy)
@@ -70,6 +71,40 @@ def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
             ),
             evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
             advice=f"every rank must enter {joining.init}, also one that has nothing to do",
+        )
+    ]
+
+
+def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
+    """Processes beside the ranks that a signal ended before they said which rank they are.
+
+    There is no process left that may become a missing rank, and one has died for each of them.
+    """
+    missing = _absent(snapshot)
+    helpers = (one for host in snapshot.hosts for one in host.helpers)
+    dead = [one for one in helpers if not one.launcher and one.signal not in (None, 2, 15)]
+    if joining.waited_s < policy.gone_limit_s or len(missing) != len(dead):
+        return []
+    if not missing or _candidates(snapshot, missing):
+        return []
+    how = ", ".join(f"pid {one.pid} by {exit_text(None, one.signal)}" for one in dead[:8])
+    return [
+        Finding(
+            kind=Kind.RANK_KILLED,
+            severity=CRITICAL,
+            ranks=missing,
+            victims=joining.victims,
+            since_unix_ns=min(one.unix_ns for one in dead),
+            summary=(
+                f"{ranks_text(missing)} {verb(missing, 'was', 'were')} killed before"
+                f" {joining.init} ({how}); {joining.wait_text} for {verb(missing, 'it', 'them')},"
+                f" {duration(joining.waited_s)} so far"
+            ),
+            evidence=tuple(f"pid {one.pid}: {one.command}" for one in dead[:8] if one.command),
+            advice=(
+                "see who sent the signal: SIGKILL is most often the out-of-memory killer (dmesg |"
+                f" grep -i kill); {_left_to_wait(joining)}"
+            ),
         )
     ]
 

@@ -46,6 +46,7 @@ class HelperWatch:
 
     def __init__(self) -> None:
         self._watched: dict[int, _Process] = {}
+        self._ranks: set[int] = set()
         self._failed: list[HelperEnd] = []
         self._swept = False
         self.changed = False
@@ -60,12 +61,14 @@ class HelperWatch:
             _sweep()
         before = len(self._failed)
         known = {one.hello.pid for one in ranks}
+        self._ranks |= known
+        inside = any(one.page is not None and one.page.init_since_mono_ns for one in ranks)
         parents: dict[int, int] = {}
         for one in ranks:
             if one.hello.claim == "init" and (one.hello.launcher_pid or 0) > 1:
                 parents.setdefault(one.hello.launcher_pid or 0, one.hello.pid)
         for parent, rank in parents.items():
-            self._begin(parent, rank, known)
+            self._begin(parent, rank, known, inside, now_unix_ns)
         for process in list(self._watched.values()):
             if process.pid in known:
                 self._forget(process)
@@ -79,13 +82,20 @@ class HelperWatch:
         for one in list(self._watched.values()):
             self._forget(one)
 
-    def _begin(self, parent: int, rank: int, known: Collection[int]) -> None:
+    def _begin(
+        self, parent: int, rank: int, known: Collection[int], inside: bool, now_unix_ns: int
+    ) -> None:
         if not may_start_more(parent):
             return
         self._watch(parent, 0, launcher=True)
         for pid in children(parent):
-            if pid not in known and pid not in self._watched and same_program(pid, rank):
+            if pid in known or pid in self._watched:
+                continue
+            if same_program(pid, rank):
                 self._watch(pid, parent, launcher=False)
+            elif inside and pid not in self._ranks and (how := ending(None, pid)).signal:
+                # A zombie: it may have been a rank that was killed before any other one joined.
+                self._note(HelperEnd(pid, now_unix_ns, None, how.signal))
 
     def _watch(self, pid: int, parent: int, *, launcher: bool) -> None:
         ticks = registry.start_ticks(pid)
@@ -103,13 +113,15 @@ class HelperWatch:
     def _end(self, one: _Process, now_unix_ns: int) -> None:
         how, exception = ending(one.pidfd, one.pid), None if one.launcher else _left_behind(one)
         self._forget(one)
-        if (exception is not None or how.code or how.signal is not None) and len(
-            self._failed
-        ) < FAILED_MAX:
+        if exception is not None or how.code or how.signal is not None:
             at = exception.unix_ns if exception is not None else now_unix_ns
-            self._failed.append(
+            self._note(
                 HelperEnd(one.pid, at, how.code, how.signal, exception, one.command, one.launcher)
             )
+
+    def _note(self, end: HelperEnd) -> None:
+        if len(self._failed) < FAILED_MAX and all(one.pid != end.pid for one in self._failed):
+            self._failed.append(end)
 
 
 def _has_ended(pidfd: int) -> bool:

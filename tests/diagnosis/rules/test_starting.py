@@ -8,6 +8,7 @@ import pytest
 
 from ddtop.diagnosis.calm import calm
 from ddtop.policy import POLICY
+from ddtop.wire.records import HelperEnd, ProcessState
 from ddtop.wire.rendezvous import Rendezvous
 from ddtop.wire.stacks import StackFrame
 from tests.diagnosis.rules.starting import (
@@ -117,6 +118,52 @@ def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause()
     assert (finding.kind, finding.ranks, finding.victims) == ("rank-missing", (3,), (0, 1, 2))
     assert "ranks 0-2 gave up in init_process_group" in finding.summary
     assert finding.advice.endswith("init_process_group has ended")
+
+
+# -- rank-killed
+
+
+def killed(*pids, signal=9, absent=(3,)):
+    """mp.Process: the children have no number yet, and these have died."""
+    job = early(4, absent=absent)
+    for rank in job.ranks:
+        rank.claim = "init"
+    dead = tuple(HelperEnd(pid, unix_ns(1.0), None, signal) for pid in pids)
+    job.host_says = {"helpers": dead}
+    enter(job, *(number for number in range(4) if number not in absent))
+    job.passes(4)
+    return job
+
+
+def test_a_process_that_was_killed_before_it_joined_is_the_missing_rank():
+    """The out-of-memory killer while the weights are loaded. The parent waits for nobody."""
+    job = killed(4711)
+
+    finding = job.finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-killed", (3,))
+    assert finding.victims == (0, 1, 2)
+    assert finding.summary.startswith(
+        "rank 3 was killed before init_process_group (pid 4711 by SIGKILL); ranks 0-2 wait in"
+    )
+    assert "dmesg" in finding.advice
+
+
+def test_one_dead_process_does_not_explain_two_missing_ranks():
+    assert killed(4711, absent=(2, 3)).kinds() == []
+
+
+def test_a_process_that_was_told_to_end_was_no_rank():
+    assert killed(4711, signal=15).kinds() == []
+
+
+def test_while_another_process_may_become_the_rank_a_dead_one_is_a_helper():
+    job = killed()
+    job.host_says = {"helpers": (HelperEnd(4711, unix_ns(1.0), None, 9),)}
+    job.candidates = (ProcessState(None, 4999, "R", cpu_ns=10),)
+    job.passes(2)
+
+    assert job.kinds() == []
 
 
 # -- late-to-init

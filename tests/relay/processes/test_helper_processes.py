@@ -15,6 +15,7 @@ from ddtop import registry
 from ddtop.procfs import children
 from ddtop.relay.processes.helper_processes import HelperWatch
 from ddtop.relay.processes.sample import Watched
+from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello, LastException
 
 PARENT = """
@@ -115,6 +116,39 @@ def test_the_exception_that_a_helper_left_is_reported_and_its_file_removed(famil
 
     assert (found.exception, found.unix_ns) == (said, 77)
     assert not (home.runtime / name).exists()
+
+
+def entered(ranks):
+    """These ranks are inside init_process_group, as their state pages say."""
+    for one in ranks:
+        pages = (one.hello.pid, one.hello.start_ticks, 0, 0, 0, 0, None)
+        one.page = PageView(*pages, init_since_mono_ns=1)
+    return ranks
+
+
+def test_a_child_that_was_killed_before_any_rank_joined_is_reported_while_ranks_wait(
+    family, beside
+):
+    """The parent has not waited for it, so it is a zombie, which has no command line."""
+    os.kill(family.helper, signal.SIGKILL)
+    while registry.start_ticks(family.helper) is not None:
+        time.sleep(0.01)
+
+    assert beside.look(family.ranks, time.time_ns()) == ()
+    (found,) = beside.look(entered(family.ranks), time.time_ns())
+
+    assert (found.pid, found.signal, found.launcher) == (family.helper, 9, False)
+    assert beside.look(family.ranks, time.time_ns()) == (found,)
+
+
+def test_a_rank_that_was_killed_is_no_process_beside_the_ranks(family, beside):
+    beside.look(entered(family.ranks), time.time_ns())
+    dead, living = family.ranks
+    os.kill(dead.hello.pid, signal.SIGKILL)
+    while registry.start_ticks(dead.hello.pid) is not None:
+        time.sleep(0.01)
+
+    assert beside.look([living], time.time_ns()) == ()
 
 
 def test_the_exit_code_of_the_program_that_started_the_ranks_is_reported(family, beside):
