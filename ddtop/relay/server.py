@@ -274,6 +274,7 @@ class Server:
         self._note_exit(record, own=True)
         self._requests.dumps.on_gone(pid)
         self._ranks.forget(watched)
+        self._helpers.rank_ended(record, unix_ns)
         self.publish(record, watched.hello, unix_ns)
         if not self._ranks:
             self._all_gone_at = time.monotonic()

@@ -85,6 +85,18 @@ def test_a_rank_that_another_rank_started_is_still_importing(world):
     assert world.moving(ranks=2)["world_size"] == 2
 
 
+def test_a_script_that_fails_after_the_ranks_that_it_has_spawned_fails_the_job(world):
+    """torchrun gives RANK=0 to a script that calls mp.spawn."""
+    script = world.torchrun("spawns_and_fails", str(world.folder / "store"), ranks=1)
+    world.done(script, 90)
+
+    finding = world.finding("helper-crashed", 30)
+
+    assert (finding["severity"], finding["victims"]) == ("critical", [])
+    assert "raised KeyError: 'best_loss' at spawns_and_fails.py" in finding["summary"]
+    assert "failed after them: KeyError" in world.diagnose()["ended"]["reason"]
+
+
 def test_a_stranger_on_the_port_is_named_with_its_pid(world, listener):
     shells(world, 0, 1, port=port_of(listener))
 

@@ -91,11 +91,12 @@ PAGES = (
     Explanation(
         kind=Kind.HELPER_CRASHED,
         severity="critical",
-        brief="another process failed, and that ended the ranks",
+        brief="a process failed that ended or had started the ranks",
         meaning=(
             "A process that is not a rank (a parameter server, a logger, an evaluator), or the"
             " program that started the ranks, failed. mp.spawn ends all its children when one of"
-            " them fails, so the SIGTERM of the ranks is a consequence, not a cancellation."
+            " them fails, so the SIGTERM of the ranks is a consequence, not a cancellation. Or all"
+            " ranks finished, and the program that started them failed afterwards."
         ),
         found=(
             (

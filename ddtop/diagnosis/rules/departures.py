@@ -52,14 +52,14 @@ def rule(context: Context) -> list[Finding]:
     """At most one finding: the rank that ended first, and the consequences for the others."""
     snapshot, policy = context.snapshot, context.policy
     bad = [rank for rank in snapshot.ranks if failed(rank)]
-    if not bad:
-        return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
+    present = [rank for rank in snapshot.ranks if rank.hello is not None]
     helper = failed_helper(
-        [one for host in snapshot.hosts for one in host.helpers], snapshot.ranks, policy
+        [one for host in snapshot.hosts for one in host.helpers], present, policy
     )
     if helper is not None:
         return [_helper_failed(snapshot, helper, bad)]
-    present = [rank for rank in snapshot.ranks if rank.hello is not None]
+    if not bad:
+        return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
     if all(rank.gone or interrupted(rank) for rank in present) and was_cancelled(bad, policy):
         return [_cancelled(snapshot, bad)]
     found, certain = _first_to_go(snapshot, policy)
@@ -208,7 +208,8 @@ def _cancelled(snapshot: Snapshot, bad: list[RankFacts]) -> Finding:
 
 
 def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) -> Finding:
-    """A process that is not a rank failed, and the program that had started it ended the ranks."""
+    """A process that is not a rank failed. The program that had started it ended the ranks, or is
+    that process itself and failed after them (no rank is `bad`)."""
     name = "the program that started the ranks" if helper.launcher else "a helper process"
     summary = f"{name} (pid {helper.pid})"
     exception = helper.exception
@@ -220,7 +221,8 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
             if exception.place
             else ""
         )
-        advice = "fix that exception: mp.spawn ends all its processes when one of them fails"
+        advice = "fix that exception"
+        advice += ": mp.spawn ends all its processes when one of them fails" if bad else ""
     else:
         how = exit_text(helper.code, helper.signal)
         summary += f" was killed by {how}" if helper.signal is not None else f" left with {how}"
@@ -230,13 +232,16 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
         )
     ranks = tuple(sorted(rank.rank for rank in bad))
     lines = [f"pid {helper.pid}: {helper.command}"] if helper.command else []
+    end = "all ranks had finished by then"
+    if bad:
+        end = f"{ranks_text(ranks)} {verb(ranks, 'was', 'were')} ended because of it"
     return Finding(
         kind=Kind.HELPER_CRASHED,
         severity=CRITICAL,
         ranks=(),
         victims=ranks,
         since_unix_ns=helper.unix_ns,
-        summary=f"{summary}; {ranks_text(ranks)} {verb(ranks, 'was', 'were')} ended because of it",
+        summary=f"{summary}; {end}",
         evidence=(*lines, *(end_line(rank, snapshot) for rank in bad[:6])),
         advice=advice,
     )

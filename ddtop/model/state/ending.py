@@ -367,9 +367,12 @@ def failed_helper(
     """The process whose failure ended the ranks, although it is not a rank itself.
 
     Each rank was ended by a signal, or failed because another one had ended. None if a rank failed
-    for its own reason, and after Ctrl-C. A child counts before the program that started it.
+    for its own reason, and after Ctrl-C. A child counts before the program that started it. If all
+    ranks have finished, that program may still have failed.
     """
     bad = [rank for rank in ranks if failed(rank)]
+    if not bad and all(rank.gone for rank in ranks):
+        return next((one for one in helpers if one.launcher and _went_wrong(one)), None)
     if not bad or any(
         interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad
     ):
@@ -381,14 +384,20 @@ def failed_helper(
     )
 
 
+def _went_wrong(one: HelperEnd) -> bool:
+    if one.exception is not None and one.exception.type != "SystemExit":
+        return one.exception.type != "KeyboardInterrupt"
+    return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+
+
 def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
     # A process that raises after the ranks have ended fails because of them.
     if one.exception is not None:
         early = one.unix_ns <= first_unix_ns + policy.cancel_gap_s * 1e9
-        return early and one.exception.type not in ("KeyboardInterrupt", "SystemExit")
+        return early and _went_wrong(one)
     if one.signal is not None:
         return not one.launcher and one.signal not in CANCEL_SIGNALS
-    return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+    return _went_wrong(one)
 
 
 def interrupted(rank: RankFields) -> bool:
@@ -422,9 +431,10 @@ def ended(
     if not gone or len(gone) < len(ranks) or launcher_alive:
         return None
     last = max(rank.process.exit_unix_ns or 0 for rank in gone)
-    if not any(failed(rank) for rank in gone):
-        return Ended("all ranks finished", None, last)
+    fine = not any(failed(rank) for rank in gone)
     helper = failed_helper(helpers, gone, policy)
+    if helper is None and fine:
+        return Ended("all ranks finished", None, last)
     if helper is not None:
         how = (
             helper.exception.type
@@ -432,7 +442,8 @@ def ended(
             else exit_text(helper.code, helper.signal)
         )
         what = "the program that started the ranks" if helper.launcher else "a helper process"
-        return Ended(f"{what} failed first: {how}", None, last, failed=True)
+        when = "after them" if fine else "first"
+        return Ended(f"{what} failed {when}: {how}", None, last, failed=True)
     if was_cancelled(gone, policy):
         return Ended("cancelled", None, last)
     return _first_went(gone, last, policy)

@@ -21,7 +21,7 @@ from ddtop.procfs import children
 from ddtop.relay.processes.candidates import command_line, may_start_more, same_program
 from ddtop.relay.processes.exits import ending
 from ddtop.relay.processes.sample import Watched
-from ddtop.wire.records import HelperEnd, LastException
+from ddtop.wire.records import Exit, HelperEnd, LastException
 
 WATCHED_MAX, FAILED_MAX, FILE_BYTES_MAX = 32, 16, 1 << 14
 KEPT_S = 3600.0
@@ -47,6 +47,7 @@ class HelperWatch:
     def __init__(self) -> None:
         self._watched: dict[int, _Process] = {}
         self._ranks: set[int] = set()
+        self._parents: set[int] = set()
         self._failed: list[HelperEnd] = []
         self._swept = False
         self.changed = False
@@ -69,6 +70,7 @@ class HelperWatch:
                 parents.setdefault(one.hello.launcher_pid or 0, one.hello.pid)
         for parent, rank in parents.items():
             self._begin(parent, rank, known, inside, now_unix_ns)
+        self._parents.update(parents)
         for process in list(self._watched.values()):
             if process.pid in known:
                 self._forget(process)
@@ -76,6 +78,14 @@ class HelperWatch:
                 self._end(process, now_unix_ns)
         self.changed = len(self._failed) > before
         return tuple(self._failed)
+
+    def rank_ended(self, end: Exit, now_unix_ns: int) -> None:
+        """A process with the number of a rank has ended. It may have started the ranks itself:
+        torchrun numbers a script that calls mp.spawn."""
+        if end.pid in self._parents and (end.code or end.signal or end.exception is not None):
+            self._note(
+                HelperEnd(end.pid, now_unix_ns, end.code, end.signal, end.exception, launcher=True)
+            )
 
     def close(self) -> None:
         """Close all descriptors."""

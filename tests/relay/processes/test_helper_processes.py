@@ -16,7 +16,7 @@ from ddtop.procfs import children
 from ddtop.relay.processes.helper_processes import HelperWatch
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.page import PageView
-from ddtop.wire.records import Hello, LastException
+from ddtop.wire.records import Exit, Hello, LastException
 
 PARENT = """
 import os, subprocess, sys
@@ -149,6 +149,29 @@ def test_a_rank_that_was_killed_is_no_process_beside_the_ranks(family, beside):
         time.sleep(0.01)
 
     assert beside.look([living], time.time_ns()) == ()
+
+
+def test_the_end_of_a_rank_that_started_the_ranks_is_that_of_their_program(family, beside):
+    """torchrun gives RANK=0 to a script that calls mp.spawn."""
+    script = family.rank(0, family.program.pid, claim="env")
+    beside.look([script, *family.ranks], time.time_ns())
+    error = LastException("KeyError", "'best_loss'", 77)
+    end = Exit(0, family.program.pid, 1, None, None, 2, "pidfd", exception=error)
+    beside.rank_ended(end, 99)
+
+    (found,) = beside.look([], time.time_ns())
+
+    assert (found.pid, found.unix_ns, found.code, found.launcher) == (end.pid, 99, 1, True)
+    assert found.exception == error
+
+
+@pytest.mark.parametrize("of_a_rank", [True, False])
+def test_the_end_of_a_rank_and_a_good_end_are_none_of_a_program(family, beside, of_a_rank):
+    beside.look(family.ranks, time.time_ns())
+    pid = family.ranks[1].hello.pid if of_a_rank else family.program.pid
+    beside.rank_ended(Exit(0, pid, int(of_a_rank), None, None, 2, "pidfd"), 99)
+
+    assert beside.look(family.ranks, time.time_ns()) == ()
 
 
 def test_the_exit_code_of_the_program_that_started_the_ranks_is_reported(family, beside):
