@@ -136,6 +136,10 @@ PAGES = (
                 " up after a dead rank takes longer, because it polls; in that case the finding is"
                 " about the first dead rank."
             ),
+            (
+                "Open MPI ends by SIGKILL what handles SIGTERM for longer than a second: ranks that"
+                " SIGKILL ends together, or after the SIGTERM of others, were cancelled."
+            ),
         ),
         steps=(
             "If you ended the job, there is nothing to fix.",

@@ -328,6 +328,15 @@ def _by_mpi_launcher(rank: RankFields) -> bool:
     )
 
 
+def _may_be_by_mpirun(rank: RankFields) -> bool:
+    """Whether mpirun of Open MPI may have ended it by SIGKILL, because SIGTERM had not: the program
+    handles that signal."""
+    end = rank.process.exit
+    if end is None or end.signal != int(signal.SIGKILL) or end.oom or rank.hello is None:
+        return False
+    return any(name.startswith("OMPI_") for name in rank.hello.environment)
+
+
 def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     """Whether one act from outside ended all of them: a signal to all, Ctrl-C, a time limit.
 
@@ -337,6 +346,11 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
     """
     bad = [rank for rank in gone if failed(rank)]
     if not bad or not all(_by_cancel(rank) for rank in bad):
+        return False
+    kills = [_signalled_unix_ns(rank) for rank in bad if _may_be_by_mpirun(rank)]
+    others = [_signalled_unix_ns(rank) for rank in bad if not _may_be_by_mpirun(rank)]
+    if kills and others and min(kills) < max(others):
+        # mpirun sends SIGTERM first: a rank that was killed before that was killed by another one.
         return False
     by_key = all(interrupted(rank) for rank in bad)
     times = sorted(_signalled_unix_ns(rank) for rank in bad)
@@ -417,6 +431,8 @@ def _by_cancel(rank: RankFields) -> bool:
     if rank.process.exit.signal in CANCEL_SIGNALS:
         # A launcher's signal may arrive while a rank is still ending because of its own exception.
         return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
+    if _may_be_by_mpirun(rank):
+        return True
     return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
 
 

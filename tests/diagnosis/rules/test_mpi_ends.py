@@ -106,3 +106,55 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_those_in_finalize():
     job.passes(10)
 
     assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3"}
+
+
+def ended_by_signals(*ends, oom=None, environment=OPEN_MPI):
+    """Each rank by (signal, seconds later)."""
+    job = MpiJob(3)
+    for rank in job.ranks:
+        rank.told["environment"] = environment
+        job.greet(rank)
+    job.passes(10)
+    for rank, (number, later_s) in zip(job.ranks, ends, strict=True):
+        rank.ends(signal=number, later_s=later_s, oom=oom)
+    job.passes(5)
+    return job.ever()
+
+
+def test_ranks_that_handle_sigterm_and_are_then_killed_by_mpirun_were_cancelled():
+    """They save a checkpoint on SIGTERM, which takes longer than the second that mpirun waits."""
+    found = ended_by_signals((9, 1.2), (9, 1.21), (9, 1.22))
+
+    assert found == [("info", "cancelled", ())]
+
+
+def test_one_rank_that_handles_sigterm_is_killed_after_the_others_have_ended():
+    assert ended_by_signals((9, 1.3), (15, 0.0), (15, 0.01)) == [("info", "cancelled", ())]
+
+
+def test_a_rank_that_was_killed_before_mpirun_told_the_others_to_end_is_the_cause():
+    found = ended_by_signals((15, 0.02), (9, 0.0), (15, 0.02))
+
+    assert found == [("critical", "rank-killed", (1,))]
+
+
+def test_a_killed_rank_is_the_cause_where_mpirun_kills_the_others_a_second_later():
+    found = ended_by_signals((9, 1.3), (9, 0.0), (9, 1.31))
+
+    assert found == [("critical", "rank-killed", (1,))]
+
+
+def test_ranks_that_the_kernel_kills_together_were_out_of_memory():
+    found = ended_by_signals((9, 0.0), (9, 0.01), (9, 0.02), oom=True)
+
+    assert found == [("critical", "rank-killed", (0,))]
+
+
+def test_another_launcher_kills_the_others_at_once_so_the_first_is_the_cause():
+    """Hydra sends SIGKILL within milliseconds."""
+    found = ended_by_signals((9, 0.0), (9, 0.01), (9, 0.02), environment={"PMI_RANK": "0"})
+
+    assert found == [("critical", "rank-killed", (0,))]
