@@ -19,7 +19,7 @@ from ddtop.diagnosis.evidence import end_line
 from ddtop.diagnosis.finding import CRITICAL, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines
-from ddtop.model.state.ending import comm_failure, first_to_go, went_unix_ns
+from ddtop.model.state.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.state.facts import RankFacts, Snapshot, State
 from ddtop.model.waits.align import comparable_seq, first_open_seq
 from ddtop.policy import Policy
@@ -54,6 +54,10 @@ def rule(context: Context) -> list[Finding]:
     """At most one finding. The rule runs only if no other finding is critical."""
     snapshot, policy = context.snapshot, context.policy
     failed = reporters(snapshot)
+    if failed and all(_was_ended(snapshot.rank(rank)) for rank in failed):
+        # A launcher ends the others only after one has left: here somebody ends all of them, and
+        # the end of the rank that they have lost is not known yet.
+        return []
     if failed:
         first = first_to_go(snapshot.ranks, policy)[0]
         since = went_unix_ns(first)
@@ -88,6 +92,10 @@ def rule(context: Context) -> list[Finding]:
         if young and not peers.sure
         else [_finding(snapshot, first, peers, failed, since, text, policy)]
     )
+
+
+def _was_ended(rank: RankFacts) -> bool:
+    return rank.process.exit is not None and rank.process.exit.signal in CANCEL_SIGNALS
 
 
 def named_in(text: str) -> tuple[int, ...]:

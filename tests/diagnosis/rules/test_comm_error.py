@@ -350,3 +350,34 @@ def test_addresses_in_the_backend_s_words(text, address):
 def test_whatever_the_text_says_the_numbers_are_ranks(text):
     assert all(0 <= rank < 10**7 for rank in named_in(text))
     assert address_in(text) is None or ":" in address_in(text)
+
+
+def test_ranks_that_are_ended_from_outside_say_nothing_of_the_network():
+    """scancel on two hosts: the ranks of the second lose their peers a moment before their own
+    SIGTERM. The end of those peers is heard of five seconds later.
+    """
+    job = FakeJob(4, hosts=2)
+    job.trains(10)
+    fails(job, 2, 3, leaves=False)
+    for number in (2, 3):
+        job.ranks[number].ends(signal=15, later_s=0.05)
+    job.ranks[0].gone = job.ranks[1].gone = True
+    job.passes(5)
+    for number in (0, 1):
+        job.ranks[number].ends(signal=15)
+    job.passes(3)
+
+    assert job.ever() == []
+
+
+def test_a_launcher_that_ends_the_others_after_an_error_does_not_hide_it():
+    job = trained(3)
+    job.others_wait()
+    job.passes(1)
+    fails(job, 0)
+    for number in (1, 2):
+        fails(job, number, leaves=False)
+        job.ranks[number].ends(signal=15, later_s=0.4)
+    job.passes(4)
+
+    assert job.kinds() == [("critical", KIND, ())]
