@@ -142,6 +142,10 @@ class Policy:
     """... and this much more for each rank: thousands take turns at the store."""
     init_stuck_critical_s: float = 60.0
     """... and critical from here on."""
+    alone_s: float = 30.0
+    """Ranks have trained without a process group for this time. A warm-up before it is shorter."""
+    alone_steps: int = 20
+    """... with at least so many steps each."""
     moving_s: float = 5.0
     """A rank moves if it progressed within this time, or within its own step if that is longer."""
     step_old_s: float = 2.0

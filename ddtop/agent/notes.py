@@ -63,14 +63,16 @@ class GradientNotes:
     """Where DistributedDataParallel averages gradients.
 
     `group`: the name of its process group. `gloo_bytes`: the size of the gradients on a GPU that
-    go through gloo although this torch has NCCL.
+    go through gloo although this torch has NCCL. `trains`: a digest of what a rank trains that had
+    no process group at its first step.
     """
 
-    __slots__ = ("gloo_bytes", "group")
+    __slots__ = ("gloo_bytes", "group", "trains")
 
     def __init__(self) -> None:
         self.group: str | None = None
         self.gloo_bytes: int | None = None
+        self.trains: str | None = None
 
 
 class PeerNotes:

@@ -55,6 +55,7 @@ class Kind(str, Enum):
     DUPLICATE_RANK = "duplicate-rank"
     RENDEZVOUS_MISMATCH = "rendezvous-mismatch"
     STALE_STORE = "stale-store"
+    NOT_DISTRIBUTED = "not-distributed"
     VERSION_SKEW = "version-skew"
 
     def __str__(self) -> str:

@@ -32,6 +32,7 @@ from ddtop.diagnosis.rules import (
     mismatch,
     mpi_truncated,
     no_progress,
+    not_distributed,
     not_in_collective,
     oversubscribed,
     rendezvous,
@@ -113,7 +114,7 @@ BESIDE = frozenset({
     Kind.INPUT_BOUND, Kind.SYNC_BOUND, Kind.STRAGGLER, Kind.CPU_OVERSUBSCRIBED, Kind.GPU_SHARED,
     Kind.SLOWDOWN,
     Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED, Kind.MEMORY_PRESSURE, Kind.DISK_FULL,
-    Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED,
+    Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED, Kind.NOT_DISTRIBUTED,
 })  # fmt: skip
 """Kinds that may also be true for a job that makes progress. As warnings they do not explain a job
 without progress.
@@ -316,6 +317,12 @@ TABLE = (
         (Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET),
         "the dataset and the sampler of the DataLoader that feeds the optimizer",
         needs=("groups",),
+        unless=MOVES,
+    ),
+    RuleRow(
+        not_distributed.rule,
+        (Kind.NOT_DISTRIBUTED,),
+        "optimizer steps of ranks without a process group, and what each of them trains",
         unless=MOVES,
     ),
     # -- what explains findings above

@@ -158,6 +158,7 @@ def _progress(
         training=state.progress,
         pace=state.pace,
         expected=state.expected,
+        trains=state.trains,
     )
 
 

@@ -264,7 +264,9 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     announced and is in. `failed_save`: the last save that raised an exception. `stayed_s`: while it
     makes no progress, the longest time for which it has stood at its line before and then went on.
     `writes_since_unix_ns`: since when it has handled one exception, while a file that it has open
-    for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in.
+    for writing grows. `sleeps_until_unix_ns`: the end of the sleep that its thread is in. `trains`:
+    of a rank that makes optimizer steps and has no process group, a digest of the parameters'
+    shapes, the optimizer's settings and the seed.
     """
 
     phase: str
@@ -311,6 +313,7 @@ class RankState(Record, frozen=True, array_like=True, gc=False):
     stayed_s: float | None = None
     writes_since_unix_ns: int | None = None
     sleeps_until_unix_ns: int | None = None
+    trains: str | None = None
 
 
 class Arrivals(Record, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ddtop.agent.notes import GradientNotes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.wire import page as layout
 
@@ -63,7 +64,7 @@ class IterationsProbe(Probe):
             steps.pop(0)
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
-        """The count, its source, and the length of a step."""
+        """The count, its source, the length of a step, and what is trained without a group."""
         words = self._rank.page.words
         source = words[layout.ITERATION_SOURCE_AT]
         known = 0 <= source < len(layout.SOURCES)
@@ -71,6 +72,7 @@ class IterationsProbe(Probe):
             "iteration": words[layout.ITERATION_AT] if source else None,
             "iteration_source": layout.SOURCES[source] if known else None,
             "step_ms": self._step_ms(),
+            "trains": None if tick.groups else self._rank.notes[GradientNotes].trains,
         }
 
     def _step_ms(self) -> float | None:

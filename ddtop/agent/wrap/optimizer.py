@@ -3,17 +3,26 @@ step.
 
 A program with several optimizers steps them all in one iteration. Only the first one counts, until
 it has not stepped for a while (a GAN that alternates, an optimizer that was replaced).
+
+Of a rank without a process group it also describes what is trained: ranks that all train the same
+are meant to train together.
 """
 
 from __future__ import annotations
 
+import zlib
 from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
 from ddtop.agent import current
+from ddtop.agent.guard import guard
+from ddtop.agent.notes import GradientNotes
 from ddtop.wire.page import ITERATION_AT, ITERATION_SOURCE_AT, SOURCE_OPTIMIZER, STEP_AT
+
+_SEEDS = 1 << 32
+"""Seeds that people choose are below. A generator that nobody seeds draws one of 53 bits."""
 
 
 def wrap(module: ModuleType) -> None:
@@ -38,6 +47,8 @@ def wrap(module: ModuleType) -> None:
             others += 1
             if counted and others < rank.limits.optimizer_forget_steps:
                 return
+            if not rank.joined and (rank.who.world_size or 0) > 1:
+                guard.run("trains", _note, rank, optimizer, torch, not counted)
             counted = id(optimizer)
         others = 0
         words = rank.page.words
@@ -51,3 +62,20 @@ def wrap(module: ModuleType) -> None:
         words[STEP_AT] = monotonic_ns()
 
     register(count)
+
+
+def _note(rank: Any, optimizer: Any, torch: Any, first: bool) -> None:
+    # A program that replaces its optimizer again and again fits something anew for each sample.
+    rank.notes[GradientNotes].trains = _digest(optimizer, torch) if first else None
+
+
+def _digest(optimizer: Any, torch: Any) -> str:
+    """Of the parameters' shapes, the optimizer's settings and the seed. Once, about 1 ms."""
+    seed = torch.initial_seed()
+    parts: list[object] = [type(optimizer).__name__, seed if seed < _SEEDS else None]
+    for group in optimizer.param_groups:
+        # The repr of a tensor might wait for its GPU.
+        settings = (one for one in group.items() if isinstance(one[1], (int, float, str, tuple)))
+        parts.append(sorted(settings))
+        parts.append([(tuple(one.shape), str(one.dtype)) for one in group["params"]])
+    return f"{zlib.crc32(repr(parts).encode()):08x}"

@@ -246,6 +246,48 @@ PAGES = (
         after=("init_method=f'file:///data/store-{os.environ[\"SLURM_JOB_ID\"]}'",),
     ),
     Explanation(
+        kind=Kind.NOT_DISTRIBUTED,
+        severity="warning",
+        brief="every rank trains the same model alone",
+        meaning=(
+            "torchrun has started several ranks, and the program trains as if each were the only"
+            " one: no process group, so no gradient is averaged. Nothing fails, and the job pays"
+            " for N ranks and gets the result of one."
+        ),
+        found=(
+            (
+                "Every rank of the job has made {alone_steps} optimizer steps, over {alone_s} at"
+                " least, and none has called init_process_group. The parameters' shapes, the"
+                " optimizer's settings, the seed and, where a DataLoader shows it, the dataset are"
+                " the same on all of them."
+            ),
+            (
+                "Ranks that only read data or predict make no optimizer steps. Ranks with another"
+                " model, setting, seed or dataset are meant to differ. Launchers other than"
+                " torchrun are not judged: their programs may use a library that ddtop does not"
+                " know."
+            ),
+        ),
+        steps=(
+            "What does the program believe?\nprint(torch.distributed.is_initialized())",
+            (
+                "accelerate falls back to DistributedType.NO where it finds no GPU, for example"
+                " after a failed driver update:\npython -c 'import torch;"
+                " print(torch.cuda.is_available())'"
+            ),
+            "On CPUs it has to be told:\naccelerate launch --cpu ...",
+            (
+                "If each rank is to train alone:\nddtop mute JOB not-distributed --for 24h"
+                " --because 'one model each'"
+            ),
+        ),
+        before=("model = Net().to(device)",),
+        after=(
+            "dist.init_process_group()",
+            "model = DistributedDataParallel(Net().to(device))",
+        ),
+    ),
+    Explanation(
         kind=Kind.VERSION_SKEW,
         severity="warning",
         brief="ranks run different torch, Python or scripts",

@@ -175,6 +175,8 @@ class ProgressFacts(msgspec.Struct, frozen=True, gc=False):
     pace: Pace | None = None
     #: The region that the program has announced and is in (`ddtop.expected`).
     expected: Expectation | None = None
+    #: A digest of what it trains without a process group.
+    trains: str | None = None
     #: No progress for so long that `step_ms` says nothing of now.
     stale: bool = False
 

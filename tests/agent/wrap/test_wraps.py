@@ -13,7 +13,7 @@ import pytest
 
 from ddtop.agent import current
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.notes import LoaderNotes, Notes
+from ddtop.agent.notes import GradientNotes, LoaderNotes, Notes
 from ddtop.agent.state_page import StatePage
 from ddtop.agent.wrap import dataloader as wrap_dataloader
 from ddtop.agent.wrap import distributed
@@ -32,6 +32,7 @@ class FakeRank:
         self.notes, self.limits = Notes(), LIMITS
         self.joined = self.destroyed = False
         self.final_seqs, self.times_destroyed = {}, 0
+        self.who = SimpleNamespace(world_size=2)
         self.backend, self.paused, self.in_group = None, [], None
 
     def enters_group(self, number, size):
@@ -197,6 +198,50 @@ def test_the_users_own_step_beats_the_optimizers(rank, optimizers, torch):
 
     assert rank.word(layout.ITERATION_AT) == 2
     assert layout.SOURCES[rank.word(layout.ITERATION_SOURCE_AT)] == "ddtop.step"
+
+
+def digest(rank, torch, optimizer, seed=1, joined=False):
+    """Of what this optimizer trains, in a rank that makes its first step."""
+    module = sys.modules["torch.optim.optimizer"]
+    module._global_optimizer_post_hooks.clear()
+    wrap_optimizer.wrap(module)
+    rank.notes, rank.joined = Notes(), joined
+    torch.manual_seed(seed)
+    optimizer.step()
+    return rank.notes[GradientNotes].trains
+
+
+def test_a_rank_without_a_process_group_describes_what_it_trains(rank, optimizers, torch):
+    def made(size=2, lr=0.1, kind=optimizers.SGD):
+        return kind([torch.nn.Parameter(torch.ones(size))], lr=lr)
+
+    first = digest(rank, torch, made())
+    others = [
+        digest(rank, torch, made(size=3)),
+        digest(rank, torch, made(lr=0.2)),
+        digest(rank, torch, made(kind=optimizers.Adam)),
+        digest(rank, torch, made(), seed=2),
+    ]
+
+    assert first is not None
+    assert digest(rank, torch, made(), joined=True) is None
+    assert len({first, *others}) == 5
+
+
+def test_a_rank_that_fits_something_new_for_each_sample_trains_nothing(rank, optimizers, torch):
+    first, second = stepped(torch, optimizers.SGD), stepped(torch, optimizers.SGD)
+    assert digest(rank, torch, first) is not None
+    for _ in range(LIMITS.optimizer_forget_steps):
+        second.step()
+
+    assert rank.notes[GradientNotes].trains is None
+
+
+def test_the_seeds_that_torch_draws_itself_are_one(rank, optimizers, torch):
+    seeds = ((1 << 40) + 1, (1 << 52) + 3)
+    found = {digest(rank, torch, stepped(torch, optimizers.SGD), seed) for seed in seeds}
+
+    assert len(found) == 1
 
 
 def test_without_an_agent_a_step_is_nothing(optimizers, torch):
