@@ -132,6 +132,9 @@ class Policy:
     init_missing_critical_s: float = 60.0
     """... while the process that started the others lives and may start more. Launchers pause
     between ranks, for tens of seconds at most."""
+    store_dial_critical_s: float = 30.0
+    """A launcher has looked for the store for this time. Nodes start within it, and torchrun gives
+    up after a minute."""
     candidate_asleep_s: float = 5.0
     """A process that has not joined and has not woken for this time makes no progress. A slow
     import wakes about once a second."""

@@ -186,7 +186,7 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
         lines.append(f"open an ended one by its name: {example}")
     lines.append("start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py")
     if not there:
-        lines += outside_jobs.table(outside_jobs.found()[:LISTED])
+        lines += outside_jobs.table(outside_jobs.found(waiting=True)[:LISTED])
     hint = advice(sys.executable) if not there else None
     if hint:
         lines.append(hint)

@@ -31,7 +31,7 @@ from ddtop.model.state.facts import Snapshot, State
 from ddtop.present.stacks.as_json import stacks_json
 from ddtop.present.stacks.lines import Shape
 from ddtop.relay.processes.pyspy import PySpy
-from ddtop.viewer.routes import outside_targets
+from ddtop.viewer.routes import outside_targets, waiting_launchers
 from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
 from ddtop.viewer.routes.outside_jobs import Target
 from ddtop.viewer.routes.outside_targets import Targets
@@ -191,12 +191,15 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
     `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
+    if waiting := waiting_launchers.judged(
+        name := _name(found, pids), [one.pid for one in found.found]
+    ):
+        return Seen(name, *waiting, None)
     needed = rights.needed([one.pid for one in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
         click.echo(printable(line), err=True)
-    name = _name(found, pids)
     source = OutsideSource(found.found, name, (), found.job, eager=True, arguments=arguments)
     look = asyncio.run(watch(source, seconds))
     if needed is None and source.refused and len(source.refused) == len(found.found):

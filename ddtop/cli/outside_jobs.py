@@ -21,14 +21,28 @@ _RUN = "outside-"
 PIDS_MAX = 8
 
 
-def found() -> list[OutsideJob]:
-    """Jobs of this user's processes (root: of all processes), the newest first."""
+def found(waiting: bool = False) -> list[OutsideJob]:
+    """Jobs of this user's processes (root: of all processes), the newest first.
+
+    `waiting`: then also the launchers that have not started a rank, as jobs without ranks.
+    """
     from ddtop.viewer.routes.outside_jobs import jobs_of
     from ddtop.viewer.routes.outside_processes import read
+    from ddtop.viewer.routes.waiting_launchers import without_ranks
 
     with contextlib.suppress(OSError):
-        return list(jobs_of(read(os.getuid())))
+        host = read(os.getuid())
+        return [*jobs_of(host), *(without_ranks(host) if waiting else ())]
     return []
+
+
+def waiting() -> str:
+    """The value of `--pid` for the launchers that wait for nodes or for their store."""
+    from ddtop.viewer.routes.waiting_launchers import judged
+
+    idle = [job.launchers[0] for job in found(waiting=True) if not job.ranks]
+    looks = {pid: judged("", [pid]) for pid in idle}
+    return ",".join(str(pid) for pid, look in looks.items() if look and look[1].findings)
 
 
 def pids_of(job: OutsideJob) -> str:
@@ -46,22 +60,24 @@ def pids_of(job: OutsideJob) -> str:
 
 
 def table(jobs: list[OutsideJob]) -> list[str]:
-    """A title, and a line for each job: what to type to look at it."""
+    """Titles, and a line for each job: what to type to look at it."""
     from ddtop.present.text import clean
     from ddtop.words.units import duration
 
-    if not jobs:
-        return []
-    now = time.time_ns()
-    lines = [f"{NOT_STARTED}:"]
-    for job in jobs:
-        age = duration(max(now - job.started_unix_ns, 0) / 1e9)
-        seen = f"{len(job.ranks)} of {job.world_size} ranks"
-        pids = pids_of(job)
-        shown = pids if pids.count(",") < PIDS_MAX else f"{job.ranks[0].pid},..."
-        lines.append(
-            f"  {clean(job.script)}, {seen}, started {age} ago: ddtop diagnose --pid {shown}"
-        )
+    now, lines = time.time_ns(), []
+    for title, some in (
+        (NOT_STARTED, [job for job in jobs if job.ranks]),
+        ("launchers without a rank", [job for job in jobs if not job.ranks]),
+    ):
+        lines += [f"{title}:"] if some else []
+        for job in some:
+            age = duration(max(now - job.started_unix_ns, 0) / 1e9)
+            seen = f"{len(job.ranks)} of {job.world_size} ranks, " if job.ranks else ""
+            pids = pids_of(job)
+            shown = pids if pids.count(",") < PIDS_MAX else f"{job.ranks[0].pid},..."
+            lines.append(
+                f"  {clean(job.script)}, {seen}started {age} ago: ddtop diagnose --pid {shown}"
+            )
     return lines
 
 

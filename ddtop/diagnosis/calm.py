@@ -21,7 +21,8 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
         well = snapshot.ended.first_rank is None and not snapshot.ended.failed
         return f"{'ok' if well else 'ended'}: {snapshot.ended.reason}"
     if not total:
-        return "no rank has reported yet"
+        pids = ", ".join(str(one.pid) for one in snapshot.launchers)
+        return f"starting: no rank of pid {pids} yet" if pids else "no rank has reported yet"
     missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]
     # A host that cannot reach its hub shows only its own ranks; that does not mean that the job is
     # starting.

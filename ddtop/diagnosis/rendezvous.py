@@ -30,6 +30,14 @@ _NO_STORE = re.compile(
 )
 _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
+WHY_NOT = {
+    "open": "what answers there closes the connection",
+    "refused": "connection refused, nobody listens there",
+    "timed out": "no answer: packets are dropped, or nobody has the address",
+    "name not found": "no such host name",
+    "unreachable": "no route to that host",
+}
+"""Why a store cannot be reached, by the result of a connection to it."""
 
 
 @dataclass(frozen=True, slots=True)

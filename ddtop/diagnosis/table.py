@@ -28,6 +28,7 @@ from ddtop.diagnosis.rules import (
     host_lost,
     input_bound,
     io_stall,
+    launcher_waits,
     loader_stuck,
     mismatch,
     mpi_truncated,
@@ -167,6 +168,12 @@ MOVES = (*RUNS, hang_found)
 
 TABLE = (
     # -- the start
+    RuleRow(
+        launcher_waits.rule,
+        (Kind.RANK_MISSING, Kind.MASTER_UNREACHABLE),
+        "launchers without a rank: their command line and their sockets",
+        needs=("launchers",),
+    ),
     RuleRow(
         rendezvous.rule,
         (Kind.DUPLICATE_RANK, Kind.STALE_STORE, Kind.RENDEZVOUS_MISMATCH, Kind.MASTER_UNREACHABLE),

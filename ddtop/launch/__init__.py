@@ -192,10 +192,15 @@ def node_options(environ: Mapping[str, str], ancestors: Ancestors) -> NodeOption
     endpoint = option("rdzv_endpoint")
     if not endpoint and option("master_addr"):
         endpoint = f"{option('master_addr')}:{option('master_port') or MASTER_PORT}"
-    most = option("nnodes").rpartition(":")[2]
-    is_number = most.isascii() and most.isdigit() and len(most) < 7
-    nodes = int(most) if is_number and "standalone" not in options else 1
-    return NodeOptions(endpoint or None, nodes)
+    least, _, most = option("nnodes").partition(":")
+    counts = [1, 1]
+    if "standalone" not in options:
+        counts = [_nodes(most or least), _nodes(least)]
+    return NodeOptions(endpoint or None, *counts)
+
+
+def _nodes(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1
 
 
 def _first(found: Iterable[int | None]) -> int | None:

@@ -23,3 +23,4 @@ class NodeOptions(NamedTuple):
 
     endpoint: str | None
     nodes_max: int
+    nodes_min: int = 1

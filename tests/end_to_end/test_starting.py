@@ -4,11 +4,14 @@ hour.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 
 import pytest
+
+from tests.end_to_end.conftest import PROGRAMS
 
 pytestmark = pytest.mark.torch
 
@@ -83,6 +86,23 @@ def test_a_rank_that_another_rank_started_is_still_importing(world):
     assert str(server.pid) not in finding["summary"]
     file.touch()
     assert world.moving(ranks=2)["world_size"] == 2
+
+
+def test_a_node_that_does_not_come_is_missed_before_there_is_a_rank(world):
+    """torchrun itself waits; no process of the job has an agent yet."""
+    port = free_port()
+    place = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", *place]
+    launcher = world.start_command([*torchrun, str(PROGRAMS / "meeting.py")])
+
+    def found():
+        done = world.ddtop("diagnose", "--pid", str(launcher.pid), "--json")
+        return json.loads(done.stdout)["findings"] if done.returncode in (0, 1) else None
+
+    (finding,) = world.until(found, 90, "a finding about the launcher")
+
+    assert (finding["kind"], finding["ranks"]) == ("rank-missing", [])
+    assert f"for 1 of 2 nodes at 127.0.0.1:{port}" in finding["summary"]
 
 
 def test_a_script_that_fails_after_the_ranks_that_it_has_spawned_fails_the_job(world):

@@ -71,4 +71,19 @@ def test_where_the_nodes_meet_is_read_from_torchruns_own_command_line(words, env
         ["python", "-m", "torch.distributed.run", "--nnodes", "7", "x.py"],
     ]
 
-    assert launch.node_options(environ, lambda: iter(above)) == expected
+    assert launch.node_options(environ, lambda: iter(above))[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [
+        (["--nnodes", "3"], 3),
+        (["--nnodes=2:4"], 2),
+        ([], 1),
+        (["--nnodes", "2", "--standalone"], 1),
+    ],
+)
+def test_the_least_number_of_nodes_is_the_first_of_a_range(words, least):
+    above = ["python", "/opt/bin/torchrun", *words, "x.py"]
+
+    assert launch.node_options({}, lambda: iter([above])).nodes_min == least

@@ -78,11 +78,15 @@ def diagnose(
     Raises:
         CommandError: 2, several jobs could be meant; 3, no contact.
     """
+    from ddtop.cli import outside, outside_jobs, pick_job
     from ddtop.cli.find_job import find
     from ddtop.cli.look import look
     from ddtop.cli.output import print_findings
     from ddtop.present.as_json import diagnose_json
 
+    none = name is None and hub is None and not wait_s and pick_job.none_live()
+    if none and (pids := outside_jobs.waiting()):
+        return outside.diagnose(pids, as_json, seconds)
     snapshot, verdict = look(find(name, wait_s, asked_by="diagnose", hub=hub), seconds)
     if as_json:
         click.echo(json.dumps(diagnose_json(snapshot, verdict)))

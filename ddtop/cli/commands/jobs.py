@@ -39,8 +39,8 @@ def command(
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
     second, for how long no rank has made progress, and the sentence of its worst finding. Jobs that
-    run on this host and were not started with ddtop come last. For root these are the live jobs of
-    all users of this host, too; those of others are named USER/JOB.
+    run on this host and were not started with ddtop, or have no rank yet, come last. For root these
+    are the live jobs of all users of this host, too; those of others are named USER/JOB.
     """
     if hubs or slurm:
         elsewhere(hubs, slurm, parts, as_json, remote)
@@ -51,7 +51,7 @@ def command(
     from ddtop.cli.output import glyphs, printable, width
     from ddtop.present.text import clean
 
-    outside = outside_jobs.found()
+    outside = outside_jobs.found(waiting=True)
     if as_json:
         listed = jobs_json(parts) | {"outside": outside_jobs.as_json(outside)}
         click.echo(json.dumps(listed))

@@ -27,6 +27,11 @@ PAGES = (
                 "Variables that name more hosts than report here (SLURM_NNODES, GROUP_WORLD_SIZE)"
                 " make it a warning."
             ),
+            (
+                "Before there is a rank, torchrun waits for its nodes. The connections to its store"
+                " show how many have come: a warning after {init_missing_limit_s}, critical after"
+                " {init_missing_critical_s}."
+            ),
         ),
         steps=(
             "Count what was started:\nps -eo pid,args | grep SCRIPT",
@@ -104,6 +109,10 @@ PAGES = (
                 "This must last for {still_limit_s}, or rank 0 must have found its port in use. If"
                 " the connection is refused because rank 0 is not there yet, the finding is"
                 " rank-missing or late-to-init."
+            ),
+            (
+                "A torchrun without a rank whose stack is on the way to the store: a warning after"
+                " {init_late_warning_s}, critical after {store_dial_critical_s}."
             ),
         ),
         steps=(

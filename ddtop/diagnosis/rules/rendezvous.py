@@ -14,6 +14,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import (
     INIT,
     LOOPBACK,
+    WHY_NOT,
     Joining,
     could_not_connect,
     entered_unix_ns,
@@ -401,7 +402,7 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     lead = cut[0][0] if cut else thrown[0]
     ranks = tuple(sorted(rank.rank for rank in [rank for rank, _ in cut] or thrown))
     store, probe = store_text(lead) or "the store", cut[0][1].probe if cut else None
-    why = _WHY.get(probe or "", probe or "")
+    why = WHY_NOT.get(probe or "", probe or "")
     if cut and _leads_elsewhere(cut[0][1]):
         why += f"{', and ' if why else ''}rank 0 listens on this host, which has another address"
     waited = duration(
@@ -420,13 +421,6 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     ]
 
 
-_WHY = {
-    "open": "what answers there closes the connection",
-    "refused": "connection refused, nobody listens there",
-    "timed out": "no answer: packets are dropped, or nobody has the address",
-    "name not found": "no such host name",
-    "unreachable": "no route to that host",
-}
 _ADVICE = {
     "open": "set MASTER_ADDR to the host of rank 0: what answers there is no store of torch",
     "refused": "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens",

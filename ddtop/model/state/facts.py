@@ -467,6 +467,26 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingLauncher:
+    """A launcher that has not started a rank yet, as it is seen from outside."""
+
+    pid: int
+    #: The program that it is to start.
+    script: str
+    #: How long it has waited: since its start, without the CPU time that it has used. 0 while it
+    #: still starts: it has no connection to the store, and its stack does not show it on the way.
+    waited_s: float
+    #: HOST:PORT where the nodes meet.
+    place: str
+    #: How many nodes it needs.
+    nodes: int
+    #: How many are at the store; None where the store is another process's.
+    nodes_there: int | None
+    #: How a connection to that place went, as in `Rendezvous`; None if it has one.
+    probe: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How a job ended."""
 
@@ -547,6 +567,8 @@ class Snapshot:
     progress: TrainingProgress | None = None
     #: The dimensions of the grid of ranks, outermost first; empty where no group has a meaning.
     axes: tuple[Axis, ...] = ()
+    #: Launchers that have not started a rank. Then there is nothing else.
+    launchers: tuple[WaitingLauncher, ...] = ()
 
     def place_of(self, rank: RankFacts) -> tuple[tuple[str, int], ...]:
         """The rank's coordinates in the grid: (("pp", 1), ("tp", 3))."""

@@ -102,7 +102,8 @@ class OutsideJob:
     """One job that was started without ddtop, as far as it is on this host.
 
     `launchers`: the processes that started the ranks, torchrun or mpirun or a Python or a shell.
-    `world_size`: as announced, else how many ranks were seen. `all_here`: no rank can be on
+    `world_size`: as announced, else how many ranks were seen; 0 of a launcher that has started none
+    yet. `all_here`: no rank can be on
     another host. `notes`: what had to be assumed.
     """
 
@@ -119,7 +120,7 @@ class OutsideJob:
     @property
     def script(self) -> str:
         """Name of the program, without folder."""
-        return self.ranks[0].script
+        return self.ranks[0].script if self.ranks else self.name.rpartition("-")[0]
 
     @property
     def pids(self) -> tuple[int, ...]:

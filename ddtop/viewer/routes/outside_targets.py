@@ -23,6 +23,7 @@ from ddtop.relay.processes import pyspy
 from ddtop.viewer.routes import outside_processes
 from ddtop.viewer.routes.outside_jobs import OutsideJob, Target, job_with, jobs_of
 from ddtop.viewer.routes.outside_processes import HostProcesses
+from ddtop.wire.stacks import StackFrame
 from ddtop.words.units import plural
 
 PIDS_MAX = 1024
@@ -289,15 +290,23 @@ def _spawned(target: Target) -> list[int]:
 
 
 def _communicates(pid: int) -> bool:
-    """Whether a process is in torch.distributed now. Source: one `py-spy dump --nonblocking`."""
+    """Whether a process is in torch.distributed now."""
+    return any(_DISTRIBUTED in frame.file for frame in frames_of(pid))
+
+
+def frames_of(pid: int) -> list[StackFrame]:
+    """The frames of all its threads; empty where they cannot be read.
+
+    Source: one `py-spy dump --nonblocking`.
+    """
     spy = pyspy.PySpy(pid, nonblocking=True)
     until = time.monotonic() + LOOK_S
     while (found := spy.poll()) is None and time.monotonic() < until:
         time.sleep(POLL_S)
     spy.kill()
     if not isinstance(found, tuple):
-        return False
-    return any(_DISTRIBUTED in frame.file for thread in found for frame in thread.frames)
+        return []
+    return [frame for thread in found for frame in thread.frames]
 
 
 def _is_foreign(pid: int) -> bool:

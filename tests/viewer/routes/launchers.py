@@ -1,0 +1,57 @@
+"""Programs that look like torchrun and have only its sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+TORCHRUN = """
+import os, socket, subprocess, sys, threading
+
+place = next(word for word in sys.argv if word.startswith("--rdzv-endpoint=")).partition("=")[2]
+port, role, kept = int(place.rpartition(":")[2]), os.environ["PLAYS"], []
+
+def serve(server):
+    while True:
+        kept.append(server.accept()[0])
+        kept[-1].sendall(b"x")
+
+if role == "first":
+    server = socket.create_server(("127.0.0.1", port))
+    threading.Thread(target=serve, args=(server,), daemon=True).start()
+if role in ("first", "second"):
+    kept.append(socket.create_connection(("127.0.0.1", port)))
+    kept[-1].recv(1)
+if role == "with a child":
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextmanager
+def torchrun(folder, plays, port, *words):
+    """Such a launcher of two nodes; yields its pid once it has the sockets of its part."""
+    script = folder / "torchrun"
+    script.write_text(TORCHRUN)
+    command = [sys.executable, str(script), "--nnodes", "2", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    process = subprocess.Popen(
+        [*command, *words, "tabular.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PLAYS": plays},
+    )
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+    finally:
+        process.communicate(timeout=20)

@@ -1,0 +1,72 @@
+"""Launchers without a rank, as /proc shows them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddtop.relay.processes import pyspy
+from ddtop.viewer.routes import waiting_launchers
+from ddtop.viewer.routes.outside_processes import read, read_one
+from ddtop.wire.stacks import StackFrame
+from tests.viewer.routes.launchers import free_port, torchrun
+
+
+def seen(pid):
+    return waiting_launchers.look(read_one(pid))
+
+
+def test_the_node_with_the_store_knows_how_many_have_come(tmp_path):
+    port = free_port()
+    with torchrun(tmp_path, "first", port) as first:
+        alone = seen(first)
+        with torchrun(tmp_path, "second", port) as second:
+            both, other = seen(first), seen(second)
+
+    assert (alone.script, alone.place) == ("tabular", f"127.0.0.1:{port}")
+    assert (alone.nodes, alone.nodes_there, alone.probe) == (2, 1, None)
+    assert (both.nodes_there, both.probe) == (2, None)
+    assert (other.nodes_there, other.probe) == (None, None)
+    assert 0.0 < alone.waited_s < 60.0
+
+
+@pytest.mark.parametrize(
+    ("frame", "dials"),
+    [
+        (StackFrame("_create_tcp_store", "/x/distributed/elastic/rendezvous/c10d.py", 40), True),
+        (StackFrame("<module>", "/x/distributed/elastic/rendezvous/c10d.py", 3), False),
+        (StackFrame("load", "/x/train.py", 3), False),
+    ],
+)
+def test_without_a_connection_its_stack_says_whether_it_looks_for_the_store(
+    tmp_path, monkeypatch, frame, dials
+):
+    monkeypatch.setattr(waiting_launchers, "frames_of", lambda _pid: [frame])
+    with torchrun(tmp_path, "none", free_port()) as pid:
+        found = seen(pid)
+
+    assert (found.nodes_there, found.probe) == (None, "refused")
+    assert bool(found.waited_s) is dials
+
+
+@pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed")
+def test_a_program_that_is_not_in_the_rendezvous_does_not_look_for_the_store(tmp_path):
+    with torchrun(tmp_path, "none", free_port()) as pid:
+        assert seen(pid).waited_s == 0.0
+
+
+def test_launchers_with_a_child_and_other_programs_are_left_out(tmp_path):
+    port = free_port()
+    with torchrun(tmp_path, "none", port) as waits, torchrun(tmp_path, "with a child", port) as has:
+        listed = {one.launchers[0] for one in waiting_launchers.without_ranks(read())}
+        looked = waiting_launchers.judged("tabular", [has])
+
+    assert waits in listed
+    assert has not in listed
+    assert looked is None
+
+
+def test_a_launcher_whose_ranks_have_ended_is_left_out(tmp_path, monkeypatch):
+    """torchrun waits for the other nodes at the end, too: its children have used CPU time."""
+    monkeypatch.setattr(waiting_launchers, "RANKS_CPU_S", 0.0)
+    with torchrun(tmp_path, "none", free_port()) as pid:
+        assert waiting_launchers.judged("tabular", [pid]) is None
