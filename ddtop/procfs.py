@@ -73,7 +73,7 @@ def stack_start(fields: Sequence[str]) -> int:
     return int(fields[_STACK_START]) if len(fields) > _STACK_START else 0
 
 
-def command_name(pid: int) -> str | None:
+def command_name(pid: int | str) -> str | None:
     """The name of the program that the process runs. Check: `ps -o comm -p PID`."""
     try:
         text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")

@@ -63,6 +63,7 @@ SOURCES = (
     ProbeRow("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
     ProbeRow("pipeline", "wrap.pipelining", after="torch.distributed.pipelining.stage"),
     ProbeRow("rpc", "probes.roles", probes=True),
+    ProbeRow("rpc init", "wrap.rpc", after="torch.distributed.rpc"),
     ProbeRow("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
     ProbeRow("peer calls", "probes.peer_calls", probes=True),
     ProbeRow("collectives", "probes.collectives", probes=True),

@@ -25,6 +25,8 @@ _MEANINGS: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("torch/distributed/_functional_collectives.py", None, "collective"),
     ("torch/distributed/pipelining/schedules.py", frozenset({"_wait_batch_p2p"}), "p2p"),
     ("ddtop/agent/wrap/p2p.py", frozenset({"wait"}), "collective"),
+    # It serves the calls of others until all have come here, whatever it waits on inside.
+    ("torch/distributed/rpc/api.py", frozenset({"shutdown"}), "rpc-shutdown"),
     ("torch/distributed/rpc/api.py", frozenset({"rpc_sync"}), "rpc"),
     # Out of data: it joins the collectives of ranks that still have data.
     ("torch/distributed/algorithms/join.py", frozenset({"__exit__"}), "join"),

@@ -219,13 +219,15 @@ class RpcState(msgspec.Struct, frozen=True, array_like=True):
     """A worker of torch.distributed.rpc.
 
     `waits`: calls of its own that have no answer yet. `serves`: calls of others that it runs now.
-    None where this torch does not count them. The target of a call is not known.
+    None where this torch does not count them. The target of a call is not known. `spins_ns`: CPU of
+    its threads that poll for messages without rest, which is no work.
     """
 
     name: str
     id: int
     waits: int | None = None
     serves: int | None = None
+    spins_ns: int = 0
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True):

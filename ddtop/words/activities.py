@@ -27,6 +27,7 @@ WAITS: dict[str, Activity] = {
     "queue": Activity("queue", "queue", "waiting for a queue"),
     "pipe": Activity("pipe", "pipe", "waiting on a pipe"),
     "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
+    "rpc-shutdown": Activity("lock", "rpc.shutdown", "in rpc.shutdown, waiting for all workers"),
     "socket": Activity("socket", "socket", "waiting on a socket"),
     "asyncio": Activity("socket", "event loop", "waiting in its event loop"),
     "join": Activity("collective", "Join", "in Join, out of data"),

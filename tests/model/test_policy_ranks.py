@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddtop.model.state.facts import State
+from ddtop.policy import POLICY
 from ddtop.wire.load import ProcessLoad
 from ddtop.wire.loader import Loader
-from ddtop.wire.records import ProcessState
+from ddtop.wire.records import ProcessState, RpcState
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import SECOND, FakeJob, trained
 from tests.second_policy import Case
@@ -53,6 +54,21 @@ def works_by_its_child(policy):
     job.ranks[0].seen_outside = {"syscall": "wait4", "child_wakes_per_s": 2.0}
     job.passes(3)
     return seen(job, policy).ranks[0].process.working
+
+
+def test_threads_that_only_poll_do_not_make_a_rank_work():
+    """TensorPipe of torch.distributed.rpc: its reactor polls shared memory without rest."""
+
+    def works(spins):
+        job = FakeJob(1)
+        rank = job.ranks[0]
+        rank.cores = 0.3
+        for tick in range(16):
+            rank.says = {"rpc": RpcState("w0", 0, spins_ns=round(spins * 0.5 * tick * SECOND))}
+            job.trains(0.5)
+        return seen(job, POLICY).ranks[0].process.working
+
+    assert (works(0.3), works(0.0), works(0.1)) == (False, True, True)
 
 
 def child_works(policy):

@@ -38,7 +38,7 @@ PREFIXES = (
         ("torch/_inductor/compile_fx.py", "run", None),
         ("torch/utils/file_baton.py", "wait", "lock"),
         ("torch/distributed/rpc/api.py", "rpc_sync", "rpc"),
-        ("torch/distributed/rpc/api.py", "shutdown", None),
+        ("torch/distributed/rpc/api.py", "shutdown", "rpc-shutdown"),
         ("filelock/_api.py", "acquire", "lock"),
         ("asyncio/base_events.py", "_run_once", "asyncio"),
         ("concurrent/futures/_base.py", "result", "future"),

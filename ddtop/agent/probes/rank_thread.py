@@ -42,7 +42,8 @@ POLLS_AFTER_NS = 3_000_000_000
 THREADS_MAX = 64
 """Threads looked at in one scan: 10 us each."""
 _TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
-_WAITS_FOR_THREADS = frozenset({"lock", "queue", "future", "asyncio", "exit"})
+SERVES = "rpc-shutdown"
+_WAITS_FOR_THREADS = frozenset({"lock", "queue", "future", "asyncio", "exit", SERVES})
 
 
 class Lead:
@@ -69,7 +70,7 @@ class Lead:
         if stepper == self._main_id or not _waits_for_threads(seen):
             self.ident = self._main_id
             return seen
-        return self._other(now) or seen
+        return self._other(now, seen is not None and seen.waits_on == SERVES) or seen
 
     @property
     def native_id(self) -> int:
@@ -77,17 +78,17 @@ class Lead:
 
         Check: `ls /proc/PID/task`.
         """
-        if self.ident == self._main_id:
-            return 0
-        # A dictionary of this process, read without its lock: a missing entry does no harm.
-        known = threading._active.get(self.ident)  # type: ignore[attr-defined]
-        return int(getattr(known, "native_id", 0) or 0)
+        return 0 if self.ident == self._main_id else self._frames.walk.native_id(self.ident)
 
-    def _other(self, now: int) -> ThreadLook | None:
-        """A training thread that is not the main thread; the previous one, as long as it trains."""
+    def _other(self, now: int, serves: bool) -> ThreadLook | None:
+        """A training thread that is not the main thread; the previous one, as long as it trains.
+
+        `serves`: the main thread only serves calls of others. Then the only thread with code of the
+        program is the rank's, whatever it does.
+        """
         if self.ident != self._main_id:
             seen = self._frames.look(self.ident)
-            if seen is not None and _trains(seen):
+            if seen is not None and (_trains(seen) or (serves and seen.frame_id)):
                 return seen
         if now - self._scanned_at < SCAN_EVERY_NS:
             return None
@@ -96,15 +97,17 @@ class Lead:
         others = [
             ident for ident in self._frames.walk.threads() if ident not in (own, self._main_id)
         ][:THREADS_MAX]
-        looks = [
+        own_code = [
             (ident, seen)
             for ident in others
-            if (seen := self._frames.look(ident)) is not None and _trains(seen)
+            if (seen := self._frames.look(ident)) is not None and seen.frame_id
         ]
-        if not looks:
+        looks = [one for one in own_code if _trains(one[1])]
+        if not looks and (not serves or len(own_code) != 1):
             return None
         self.ident, found = min(
-            looks, key=lambda look: (_TRAINING.index(look[1].activity), look[0])
+            looks or own_code,
+            key=lambda look: (_TRAINING.index(look[1].activity) if looks else 0, look[0]),
         )
         return found
 

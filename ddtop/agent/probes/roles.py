@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.probe import Probe, Tick
+from ddtop.procfs import command_name, stat_fields
 from ddtop.wire.records import RpcState
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ROLE_CHARACTERS = 80
 TITLE_BYTES = 256
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
 _TITLED = re.compile(r"(?:sglang|ray|VLLM)::[\w.:-]+")
 
@@ -40,12 +43,14 @@ class RpcProbe(Probe):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
+        self._reactors: tuple[str, ...] | None = None
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """How many of its calls have no answer yet, and how many calls it serves."""
         api = sys.modules.get("torch.distributed.rpc.api")
         is_set = getattr(api, "_is_current_rpc_agent_set", None)
         if api is None or is_set is None or not is_set():
+            self._reactors = None
             return {"rpc": None}
         agent = api._get_current_rpc_agent()
         info, own = agent.get_debug_info(), agent.get_worker_info()
@@ -57,8 +62,19 @@ class RpcProbe(Probe):
                 int(own.id),
                 _number(info, "agent.client_active_calls"),
                 _number(info, "agent.server_active_calls"),
+                self._spins_ns(),
             )
         }
+
+    def _spins_ns(self) -> int:
+        """CPU of TensorPipe's reactors: they poll shared memory, also while nothing comes."""
+        if self._reactors is None:
+            tasks = [f"self/task/{tid}" for tid in os.listdir("/proc/self/task")]
+            self._reactors = tuple(
+                one for one in tasks if _REACTOR.fullmatch(command_name(one) or "")
+            )
+        fields = [found for one in self._reactors if (found := stat_fields(one)) is not None]
+        return sum(int(one[11]) + int(one[12]) for one in fields) * _TICK_NS
 
 
 def _number(info: Mapping[str, str], key: str) -> int | None:

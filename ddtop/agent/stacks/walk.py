@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate, chain, compress, repeat, starmap, takewhile
@@ -122,6 +123,21 @@ class Walk:
         found: list[int] = []
         self._run([], map(found.extend, starmap(sys._current_frames, _ONCE)))
         return found
+
+    def native_id(self, thread_id: int) -> int:
+        """The kernel's number of the thread; 0 if it has no frames (any more).
+
+        Source: the number of its CPU clock (make_process_cpuclock in linux/posix-timers.h). The
+        thread has frames, so it lives as long as the window: libc reads the memory of the thread.
+        Check: `ls /proc/PID/task`.
+        """
+        clocks: list[int] = []
+        alive = map(methodcaller("__contains__", thread_id), starmap(sys._current_frames, _ONCE))
+        self._run(
+            [],
+            map(clocks.append, map(time.pthread_getcpuclockid, compress((thread_id,), alive))),
+        )
+        return ~(clocks[0] >> 3) if clocks else 0
 
     def stack(self, thread_id: int, most: int) -> list[tuple[Place, int]]:
         """The place and the id of the innermost `most` frames, innermost first.

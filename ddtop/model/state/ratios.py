@@ -14,7 +14,7 @@ stores."""
 Grown = tuple[float, tuple[float, ...]] | None
 """The result of `Series.grown`."""
 
-WAITS, AGENT, ACTIVITIES = slice(0, 2), slice(2, 5), slice(5, None)
+WAITS, AGENT, SPINS_AT, ACTIVITIES = slice(0, 2), slice(2, 5), 5, slice(6, None)
 """Which of the counters in `RankMemory.counters` are what."""
 
 
@@ -29,6 +29,7 @@ def counters(state: RankState) -> tuple[int, ...]:
         state.agent_cpu_ns,
         state.held_samples,
         state.gc_total_ns,
+        state.rpc.spins_ns if state.rpc is not None else 0,
         *state.activity_samples,
     )
 
@@ -156,9 +157,11 @@ def _cpu_mean(memory: RankMemory, grown: Grown, now: int, policy: Policy) -> flo
 
 
 def _own_ratio(memory: RankMemory, window_s: float, now: int) -> float:
-    """Cores that ddtop's own thread in the rank uses; 0 where that is not known."""
-    grown = memory.counters.grown_of(AGENT.start, window_s, now)
-    return grown[1] / (grown[0] * 1e9) if grown is not None else 0.0
+    """Cores that ddtop's own thread in the rank and threads that only poll use; 0 where that is not
+    known.
+    """
+    parts = [memory.counters.grown_of(at, window_s, now) for at in (AGENT.start, SPINS_AT)]
+    return sum(one[1] / (one[0] * 1e9) for one in parts if one is not None)
 
 
 def agent_ratio(grown: Grown) -> float | None:

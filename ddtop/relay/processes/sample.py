@@ -8,7 +8,6 @@ words. psutil reads the numbers of the host. The line of a rank is read by hand,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -49,8 +48,6 @@ at it. Others sleep there too."""
 SOCKET_EVERY = 5
 """Looks between two reads of the table of all TCP sockets: a rank that talks to servers all the
 time waits on another socket at each look."""
-OF_RELAY = (".link", ".sock", ".roster", ".lock")
-"""What a relay has in the runtime folder while it lives; it holds the lock."""
 JOIN_FILE_S = 3600.0
 """Plain ranks join within two minutes; after an hour nobody asks for the file again."""
 
@@ -366,8 +363,7 @@ def page(hello: Hello) -> PageView | None:
 
 
 def abandoned() -> list[Path]:
-    """State pages without a process of this user's other jobs, old join files, and the files of
-    relays whose lock nobody holds.
+    """State pages without a process of this user's other jobs, and old join files.
 
     A relay that was killed leaves them behind. A rank that ended an instant ago is among them, and
     its own relay has yet to read its page: remove them later.
@@ -377,11 +373,6 @@ def abandoned() -> list[Path]:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > JOIN_FILE_S:
                 found.append(path)
-    for lock in registry.runtime_dir().glob("*.lock"):
-        with contextlib.suppress(OSError), os.fdopen(private.opened(lock), "rb") as file:
-            old = time.time() - lock.stat().st_mtime > JOIN_FILE_S
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found += [lock.with_suffix(end) for end in OF_RELAY] if old else []
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")

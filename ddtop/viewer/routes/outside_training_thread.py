@@ -14,7 +14,7 @@ from ddtop.model.stacks.frames import Owner, owner_of
 from ddtop.wire.frame_kinds import word_of
 from ddtop.wire.stacks import StackFrame, ThreadStack
 
-_WAITS = frozenset({"future", "exit"})
+_WAITS = frozenset({"future", "exit", "rpc-shutdown"})
 """Meanings of frames in which a main thread waits for other threads of its process."""
 _JOINS = (("/threading.py", "join"), ("/ray/_private/worker.py", "main_loop"))
 """The same for frames without such a meaning: `join` is a lock like others there."""

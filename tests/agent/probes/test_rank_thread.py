@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ IN_TORCH = "/opt/env/lib/python3.11/site-packages/torch/"
 FILES = {
     "all_reduce": IN_TORCH + "distributed/distributed_c10d.py",
     "_next_data": IN_TORCH + "utils/data/dataloader.py",
+    "shutdown": IN_TORCH + "distributed/rpc/api.py",
     "sends": "/opt/env/lib/python3.11/site-packages/wandb/sender.py",
 }
 
@@ -130,6 +132,52 @@ def test_a_main_thread_that_waits_for_threads_of_another_kind_stays_the_ranks(th
         lead, seen = lead_of(main, looks=3)
 
     assert (lead.ident, seen.waits_on) == (main, "lock")
+
+
+def test_where_the_main_thread_only_serves_calls_the_thread_of_such_a_call_is_the_ranks(threads):
+    """The training was called by RPC, and hangs in its own code: no frame of it is torch's."""
+    main = threads("shutdown")
+    threads("sends", own_code=False)
+    serves = threads()
+    lead, seen = lead_of(main, looks=3)
+
+    assert (lead.ident, seen.function) == (serves, "train")
+
+
+def test_where_several_calls_are_served_none_of_them_is_the_ranks(threads):
+    main = threads("shutdown")
+    threads(), threads()
+    lead, seen = lead_of(main, looks=3)
+
+    assert (lead.ident, seen.waits_on) == (main, "rpc-shutdown")
+
+
+def test_of_several_calls_that_are_served_the_one_that_trains_is_the_ranks(threads):
+    main = threads("shutdown")
+    threads()
+    trains = threads("all_reduce")
+
+    assert lead_of(main, looks=3)[0].ident == trains
+
+
+def test_the_kernels_number_of_a_thread_that_c_code_has_started_is_known():
+    """`threading` does not know it, as it does not know the threads of RPC."""
+    inside, end, found = threading.Event(), threading.Event(), []
+
+    def stands():
+        found.append((threading.get_ident(), threading.get_native_id()))
+        inside.set()
+        end.wait(20)
+
+    _thread.start_new_thread(stands, ())
+    assert inside.wait(20)
+    walk = FrameReader().walk
+    try:
+        ((ident, native_id),) = found
+        assert walk.native_id(ident) == native_id
+        assert walk.native_id(12345) == 0
+    finally:
+        end.set()
 
 
 def test_a_pools_thread_that_has_nothing_more_to_do_is_no_longer_the_ranks(threads):

@@ -9,7 +9,7 @@ import pytest
 from ddtop.diagnosis.straggler_cause import flame
 from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
-from ddtop.wire.load import HostLoad, Limit, ProcessLoad
+from ddtop.wire.load import Limit, ProcessLoad
 from ddtop.wire.loader import Loader
 from ddtop.wire.samples import Spot
 from tests.diagnosis.rules.straggler import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import select
@@ -289,21 +288,6 @@ def test_pages_of_processes_that_are_gone_are_abandoned_and_others_are_not():
         mine.remove()
         left.unlink()
         other.unlink()
-
-
-def test_what_killed_relays_left_in_the_runtime_folder_is_abandoned_after_an_hour(home):
-    """Nobody holds their lock. A relay that lives has old files too, and holds its own."""
-    folder, hour_ago = registry.runtime_dir(), time.time() - sample.JOIN_FILE_S - 1
-    names = {name: folder / f"{name}.lock" for name in ("killed", "living", "new")}
-    for name, lock in names.items():
-        lock.write_bytes(b"1")
-        if name != "new":
-            os.utime(lock, (hour_ago, hour_ago))
-    with names["living"].open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        found = [path for path in sample.abandoned() if path.parent == folder]
-
-    assert found == [folder / f"killed{end}" for end in (".link", ".sock", ".roster", ".lock")]
 
 
 def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):

@@ -16,6 +16,7 @@ BOOTSTRAP = StackFrame("_bootstrap", f"{LIB}/threading.py", 1002)
 JOINS = StackFrame("join", f"{LIB}/threading.py", 1119)
 RESULT = StackFrame("Future.result", f"{LIB}/concurrent/futures/_base.py", 451)
 SHUTDOWN = StackFrame("_shutdown", f"{LIB}/threading.py", 1553)
+SERVES = StackFrame("shutdown", f"{SITE}/torch/distributed/rpc/api.py", 385)
 RAY = StackFrame("main_loop", f"{SITE}/ray/_private/worker.py", 948)
 RAY_MODULE = StackFrame("<module>", f"{SITE}/ray/_private/workers/default_worker.py", 297)
 REDUCES = StackFrame("all_reduce", f"{SITE}/torch/distributed/distributed_c10d.py", 3252)
@@ -35,8 +36,14 @@ def thread(number, *frames):
 
 @pytest.mark.parametrize(
     "waiting",
-    [main(JOINS, MODULE), main(RESULT, MODULE), main(SHUTDOWN), main(RAY, RAY_MODULE)],
-    ids=["join", "executor", "end of the program", "ray"],
+    [
+        main(JOINS, MODULE),
+        main(RESULT, MODULE),
+        main(SHUTDOWN),
+        main(RAY, RAY_MODULE),
+        main(JOINS, SERVES, MODULE),
+    ],
+    ids=["join", "executor", "end of the program", "ray", "rpc"],
 )
 def test_a_main_thread_that_waits_for_threads_is_judged_by_the_one_that_trains(waiting):
     idle, trains = thread(2, TAKES), thread(3, REDUCES, STEP)
