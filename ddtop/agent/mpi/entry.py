@@ -11,6 +11,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.tracebacks import without_ours
+from ddtop.agent.wrapper import replace
 from ddtop.wire import mpi as layout
 from ddtop.wire import page
 from ddtop.wire.calls import MPI_CODES
@@ -63,20 +64,18 @@ def wrap(module: ModuleType) -> None:
         _begin(mpi)
         return
     for name in ("Init", "Init_thread"):
-        original = getattr(mpi, name)
+        replace(mpi, name, _entering, lambda slot, *_: _entered(slot, mpi))
 
-        @functools.wraps(original)
-        def init(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            slot = current.enter_call(_INIT)
-            guard.run("greeting", _say_hello, FIRST_HELLO_S)
-            try:
-                with without_ours:
-                    return _original(*args, **kwargs)
-            finally:
-                current.leave_call(slot)
-                guard.run("mpi", _begin, mpi)
 
-        setattr(mpi, name, init)
+def _entering(*_given: object) -> int:
+    slot = current.enter_call(_INIT)
+    guard.run("greeting", _say_hello, FIRST_HELLO_S)
+    return slot
+
+
+def _entered(slot: int, mpi: Any) -> None:
+    current.leave_call(slot)
+    guard.run("mpi", _begin, mpi)
 
 
 def _begin(mpi: Any) -> None:

@@ -16,6 +16,7 @@ from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.probes import exceptions_uncaught
 from ddtop.agent.tracebacks import leave_out
+from ddtop.agent.wrapper import replace
 
 _WRAPPED = "__ddtop_wrapped__"
 
@@ -26,26 +27,21 @@ def wrap_ends(module: ModuleType) -> None:
     `BaseProcess._bootstrap` calls it while the exception of the target is on its way. A wrapper of
     `BaseProcess.run` would be a line in the traceback that the child prints.
     """
-    original: Any = getattr(module, "_exit_function", None)
-    if original is None or hasattr(original, _WRAPPED):
-        return
+    if hasattr(module, "_exit_function"):
+        replace(module, "_exit_function", _ending)
 
-    @functools.wraps(original)
-    def _exit_function(*args: Any, **named: Any) -> Any:
-        error = sys.exc_info()[1]
-        # A child that is forked while its parent handles an exception has that one too when it ends
-        # well.
-        is_own = (
-            error is not None
-            and error.__traceback__ is not None
-            and error.__traceback__.tb_frame is sys._getframe(1)
-        )
-        if is_own and isinstance(error, Exception):
-            _note()
-        return original(*args, **named)
 
-    setattr(_exit_function, _WRAPPED, True)
-    module._exit_function = _exit_function  # type: ignore[attr-defined]
+def _ending(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    error = sys.exc_info()[1]
+    # A child that is forked while its parent handles an exception has that one too when it ends
+    # well. The frame above the wrapper is that of `_bootstrap`.
+    is_own = (
+        error is not None
+        and error.__traceback__ is not None
+        and error.__traceback__.tb_frame is sys._getframe(2)
+    )
+    if is_own and isinstance(error, Exception):
+        _note()
 
 
 def wrap_spawn(module: ModuleType) -> None:
