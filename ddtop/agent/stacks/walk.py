@@ -218,7 +218,9 @@ class Walk:
 
         Only of a function that uses one of the names `calls`, and none of `never`. Before Python
         3.13 locals come in a dictionary that lives as long as the frame and would keep what the
-        function drops meanwhile. So it is emptied, unless the program holds it too.
+        function drops meanwhile. So it is emptied, unless the program holds it too. A function that
+        a debugger traces is left alone: after each step Python sets its variables from that
+        dictionary.
         """
         found: list[str | Path] = []
         seen: list[dict[str, Any]] = []
@@ -227,6 +229,7 @@ class Walk:
         of_function = map(eq, map(and_, map(_flags, frames), repeat(_FUNCTION)), repeat(_FUNCTION))
         apart = map(not_, map(calls.isdisjoint, map(_names, frames)))
         fits = map(and_, map(never.isdisjoint, map(_names, frames)), map(and_, of_function, apart))
+        fits = map(and_, map(not_, map(attrgetter("f_trace"), frames)), fits)
         values = chain.from_iterable(map(methodcaller("values"), seen))
         texts: Any = compress(every, map(_TEXTS.__contains__, map(type, every)))
         own = map(eq, map(sys.getrefcount, seen), repeat(_UNSHARED))
