@@ -11,7 +11,8 @@ import pytest
 
 import ddtop.agent
 from ddtop.agent.limits import LIMITS, Limits
-from ddtop.agent.notes import PeerNotes
+from ddtop.agent.notes import Notes, PeerNotes
+from ddtop.agent.probe import Tick
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.probes.iterations import IterationsProbe
 from ddtop.agent.probes.loader import LoaderHistory
@@ -82,13 +83,13 @@ def test_the_limits_say_when_a_call_is_stuck(limits: Limits, is_stuck: bool) -> 
 def length_of_a_step(limits: Limits) -> float | None:
     words = [0] * layout.SLOTS_AT
     words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
-    rank: Any = SimpleNamespace(limits=limits, page=SimpleNamespace(words=words))
+    rank: Any = SimpleNamespace(limits=limits, page=SimpleNamespace(words=words), notes=Notes())
     probe, at = IterationsProbe(rank), SECOND
     for step, took in enumerate((10, 10, 1, 1, 1), start=1):
         at += took * SECOND
         words[layout.ITERATION_AT], words[layout.STEP_AT] = step, at
         probe.sample(SimpleNamespace(now=at, pattern=None))  # type: ignore[arg-type]
-    found: float | None = probe.fields(SimpleNamespace())["step_ms"]  # type: ignore[arg-type]
+    found: float | None = probe.fields(Tick())["step_ms"]
     return found
 
 

@@ -17,10 +17,10 @@ HOST = WaitingLauncher(4711, "tabular", 40.0, "node0:29500", 2, 1)
 LOST = replace(HOST, nodes_there=None, probe="refused")
 
 
-def findings(*launchers, **changes):
-    snapshot = Job("tabular-4711", POLICY).snapshot(unix_ns(100.0))
+def findings(*launchers, policy=POLICY, **changes):
+    snapshot = Job("tabular-4711", policy).snapshot(unix_ns(100.0))
     found = tuple(replace(one, **changes) for one in launchers)
-    return diagnose(replace(snapshot, launchers=found), POLICY)
+    return diagnose(replace(snapshot, launchers=found), policy)
 
 
 def test_a_node_that_does_not_come_is_named_with_the_place():
@@ -58,6 +58,12 @@ def test_nobody_at_the_store_is_critical_before_torchrun_gives_up():
         "the launcher of tabular (pid 4711) cannot reach the store at node0:29500 (connection"
         " refused, nobody listens there), for 40 s"
     )
+
+
+def test_the_policy_says_how_long_a_launcher_may_look_for_the_store():
+    (finding,) = findings(LOST, policy=replace(POLICY, store_dial_critical_s=50.0))
+
+    assert finding.severity == "warning"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddtop.policy import POLICY
@@ -42,6 +44,15 @@ def test_a_warm_up_before_the_process_group_is_none():
     job.trains(POLICY.alone_s - 2)
 
     assert job.ever() == []
+
+
+@pytest.mark.parametrize("changes", [{"alone_s": 3600.0}, {"alone_steps": 10_000}])
+def test_the_policy_says_from_when_ranks_that_train_alone_are_named(changes):
+    job = alone()
+    job.policy = replace(POLICY, **changes)
+    job.trains(40)
+
+    assert job.kinds() == []
 
 
 def test_it_ends_once_they_have_a_process_group():

@@ -185,6 +185,8 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     job.ranks[2].loader = Loader(workers=2)
     job.ranks[2].leaves()
     job.others_wait(2)
+    for rank in job.ranks:
+        rank.activity = "backward"
     job.passes(8)
 
     finding = job.finding()
