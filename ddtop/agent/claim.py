@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import zlib
@@ -35,7 +36,7 @@ def become_rank(
     endpoint: str | None = None,
     above: rank_above.RankAbove | None = None,
 ) -> None:
-    """Start watching this process as rank `who.rank`. Rank 0 prints one line about it on stderr."""
+    """Start watching this process as rank `who.rank`."""
     try:
         who.script = escaped(who.script)
         job, run, complaint = escaped(run_name.name_run(who, os.environ, os.getppid(), endpoint))
@@ -51,10 +52,11 @@ def become_rank(
         say(who, f"ddtop: {complaint}")
     if moved:
         say(who, f"ddtop: {moved}")
-    start_relay.start_relay(job, run, path)
-    rank = Rank(who, job, run, path, source, backend, above=above.pid if above else None)
-    if Runtime(rank).start():
-        say(who, f"ddtop: watching {job}; to look: ddtop attach {job}")
+    # The agent's thread tries again where this fails, and says whether a relay answers.
+    with contextlib.suppress(OSError):
+        start_relay.start_relay(job, run, path)
+    above_pid = above.pid if above else None
+    Runtime(Rank(who, job, run, path, source, backend, above=above_pid)).start()
 
 
 def entering_init(

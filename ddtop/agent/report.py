@@ -6,6 +6,7 @@ none of them by name. It only reads itself what every report needs: see `ddtop.a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ddtop
-from ddtop import registry
+from ddtop import private, registry
 from ddtop.agent import start_relay
 from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_environment
 from ddtop.agent.guard import guard
@@ -41,6 +42,7 @@ for data."""
 RELAY_SILENT_NS = 6_000_000_000
 """The relay sends `alive` every 2 s. An agent that misses three of them tries to start another."""
 SPAWN_EVERY_NS = 6_000_000_000
+LOG_BYTES_MAX = 1 << 16
 
 
 class Reporter:
@@ -58,7 +60,7 @@ class Reporter:
         self._report_at = 0
         self._sent_groups: tuple[object, ...] | None = None
         self._relay: str | None = None
-        self._complained = False
+        self._complained = self._said_silent = False
         self._heard_at = self._spawn_at = time.monotonic_ns()
         self._sender = registry.relay_identity(rank.run)
         self._script_digest = init_args.script_digest(sys.orig_argv)
@@ -122,8 +124,22 @@ class Reporter:
             elif isinstance(record, Command):
                 self._on_alive(record)
         if now - self._heard_at > RELAY_SILENT_NS and now - self._spawn_at > SPAWN_EVERY_NS:
-            self._spawn_at, rank = now, self._rank
-            guard.run("relay restart", start_relay.start_relay, rank.job, rank.run, rank.socket)
+            self._spawn_at = now
+            guard.run("relay restart", self._start_relay)
+
+    def _start_relay(self) -> None:
+        """Start another relay. If none has ever answered, say once why."""
+        rank, why = self._rank, self._link.refusal
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                log = private.read(rank.socket.with_suffix(".log"), LOG_BYTES_MAX)
+                why = log.decode(errors="replace").strip().rpartition("\n")[2] or why
+            start_relay.start_relay(rank.job, rank.run, rank.socket)
+        except OSError as error:
+            why = f"{rank.socket.parent}: {error.strerror}"
+        if self._relay is None and not self._said_silent:
+            self._said_silent = True
+            rank.say(f"ddtop: not watched, because no relay answers: {redacted(why)[:300]}")
 
     def report_soon(self) -> None:
         """Let the next tick report."""
@@ -200,6 +216,9 @@ class Reporter:
 
     def _on_alive(self, command: Command) -> None:
         if command.instance != self._relay:
+            if self._relay is None:
+                job = self._rank.job
+                self._rank.say(f"ddtop: watching {job}; to look: ddtop attach {job}")
             # This is a new relay: it does not know this rank yet.
             self._relay, self._sent_groups = command.instance, None
             self._rank.send_hello_again()

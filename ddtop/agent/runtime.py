@@ -26,6 +26,7 @@ from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
 from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.start_relay import STARTING_AT_EXIT_S, start_relay
 from ddtop.wire import page as layout
 
 if TYPE_CHECKING:
@@ -134,6 +135,10 @@ class Runtime:
                 reporter.last_words()
                 link.close(linger_ms=100)
 
+    def _start_relay(self) -> None:
+        rank = self._rank
+        start_relay(rank.job, rank.run, rank.socket, STARTING_AT_EXIT_S)
+
     def _leave_collector(self) -> None:
         # The program may have emptied the list.
         with contextlib.suppress(ValueError):
@@ -169,6 +174,8 @@ class Runtime:
     def _at_exit(self) -> None:
         if not self._is_here():
             return
+        link = self._link
+        alone = link is None or not link.is_connected()
         self._rank.exiting = True
         self._rank.page.words[layout.EXITING_AT] = time.monotonic_ns()
         self._leave_collector()
@@ -177,6 +184,9 @@ class Runtime:
         self._over.release()
         self._rank.wake()
         self._thread.join(AT_EXIT_S)
+        if alone and self._rank.pid != 1:
+            # The relay was killed. Another one tells how this rank ended, and removes its files.
+            guard.run("relay at exit", self._start_relay)
         if self._rank.pid == 1:
             # The kernel ends the relay with the first process of a container: no one else is left
             # to remove its two files from a /dev/shm that the host shares.

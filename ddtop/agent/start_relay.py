@@ -24,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 
+from ddtop import private
+
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _SYS_CLOSE_RANGE = 436  # the same on all architectures, Linux 5.9
 _WCLONE = -0x80000000  # __WCLONE as the signed int that waitpid takes
@@ -45,22 +47,25 @@ _DROPPED = (
 )
 _DROPPED_PREFIXES = ("OMP_", "KMP_", "GOMP_", "TORCHELASTIC_", "TORCH_", "NCCL_")
 LAUNCH_TRIES, LAUNCH_S = 3, 0.25
-STARTING_S = 5.0
-"""A relay that was started less than this ago may still be starting, so no second one is
-started."""
+STARTING_S, STARTING_AT_EXIT_S = 5.0, 1.0
+"""A relay that was started less than this ago may still be starting, so no second one is started.
+At the end of a rank only the other ranks may have started one just now."""
 
 
-def start_relay(job: str, run: str, socket: Path) -> bool:
+def start_relay(job: str, run: str, socket: Path, starting_s: float = STARTING_S) -> bool:
     """Start a relay for this run unless one holds the lock.
 
     Returns False if none was needed or none could be started. Many agents call this at the same
     time; the age of the lock file lets only one of them try. A relay that does not get the lock
     ends at once, so a race only costs one process start.
+
+    Raises:
+        OSError: the lock file cannot be written, or is no file of ours.
     """
     if sys.platform != "linux" or not sys.executable:
         return False
     lock = socket.with_suffix(".lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = private.opened(lock, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +73,7 @@ def start_relay(job: str, run: str, socket: Path) -> bool:
             return False
         # Under the lock: the file's text is the time of the last attempt.
         last = os.pread(descriptor, 32, 0).decode("ascii", "replace")
-        if last.isdigit() and 0 <= time.time_ns() - int(last) < STARTING_S * 1e9:
+        if last.isdigit() and 0 <= time.time_ns() - int(last) < starting_s * 1e9:
             return False
         os.pwrite(descriptor, str(time.time_ns()).encode(), 0)
     finally:

@@ -49,7 +49,7 @@ class RankLink:
     Made, used and closed by one thread; only `wake` is for others.
 
     `drops`: frames that were never sent. `complaint`: why the relay cannot be used, None without a
-    problem.
+    problem. `refusal`: the last error of a connection that could not be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,6 +68,7 @@ class RankLink:
         self._bell_retry_s = 0.0
         self.drops = 0
         self.complaint: str | None = None
+        self.refusal = ""
         now = time.monotonic()
         self._look_at_bell(now)
         self._is_up(now)
@@ -240,6 +241,7 @@ class RankLink:
             found = self._connect()
             found.send(greeting(ddtop.__version__))
         except OSError as error:
+            self.refusal = f"{self._path}: {error.strerror}"
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE):
                 self._look_for_older()
             return False
