@@ -78,7 +78,11 @@ class Lead:
 
         Check: `ls /proc/PID/task`.
         """
-        return 0 if self.ident == self._main_id else self._frames.walk.native_id(self.ident)
+        if self.ident == self._main_id:
+            return 0
+        # A dictionary of this process, read without its lock: a missing entry does no harm.
+        known = threading._active.get(self.ident)  # type: ignore[attr-defined]
+        return getattr(known, "native_id", None) or self._frames.walk.native_id(self.ident)
 
     def _other(self, now: int, serves: bool) -> ThreadLook | None:
         """A training thread that is not the main thread; the previous one, as long as it trains.
