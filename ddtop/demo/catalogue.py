@@ -177,6 +177,7 @@ NOT_HERE: Mapping[str, str] = {
         "it takes a program that starts its ranks and a helper itself; a demo's launcher starts"
         " ranks only"
     ),
+    "not-distributed": "it takes half a minute of training, in which nothing is wrong to look at",
     "slowdown": "it takes ten minutes at one speed and two at another",
     "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
 }
