@@ -73,7 +73,8 @@ def test_what_a_program_raises_under_hydra_main_is_noted_and_hydra_still_exits(n
         module.run_and_report(lambda: fails(7))
 
     assert [kind for kind, *_ in noted] == [ValueError]
-    assert "ddtop/agent" not in "".join(lines[1:])
+    # Python 3.10 keeps the wrapper's frame: it raises with the traceback that it has saved.
+    assert ("ddtop/agent" in "".join(lines[1:])) == (sys.version_info < (3, 11))
     assert module.run_and_report(lambda: 7) == 7
 
 
