@@ -1,0 +1,1 @@
+"""What ddtop says of recorded jobs, as files: two versions of it are compared by `diff -r`."""
