@@ -63,14 +63,14 @@ class Policy:
     io_working_bytes_per_s: float = 65536.0
     """A file is read or written. Heartbeats and polls of a sleeping process: below 1 KB/s."""
     handler_writes_s: float = 30.0
-    """A rank that handles one exception, while a file of its own grows, works for this time. It
-    writes down what is wrong. Longer than that, nobody waits for it gladly."""
+    """A rank that handles one exception while a file of its own grows counts as working for this
+    time: it writes down what is wrong. After that it holds up the ranks that wait for it."""
     socket_working_switches_per_s: float = 5.0
     """A main thread that reads from a socket and wakes this often is being served. A stuck read
     does not wake at all, a long poll wakes about once a second."""
     child_working_wakes_per_s: float = 5.0
-    """A rank works that waits for a child process whose main thread wakes this often. A child that
-    hangs does not wake, one that asks again and again wakes once or twice a second."""
+    """A rank that waits for a child process counts as working if the child's main thread wakes this
+    often. A child that hangs does not wake; one that polls wakes once or twice a second."""
     slowdown_info_ratio: float = 0.1
     """Share of its speed that a job has lost, over two minutes. Shared hosts vary by less."""
     slowdown_warning_ratio: float = 0.3
@@ -176,8 +176,8 @@ class Policy:
     poll_wakes_per_s: float = 0.4
     """A thread that wakes this often polls: a loop with `sleep(2)` does, one long sleep not."""
     poll_sleep_s: float = 60.0
-    """... and so does one whose sleep ends within this time. A master looks for work each minute;
-    who has nothing to look for sleeps for an hour, or for ever."""
+    """... and so does a thread whose sleep ends within this time. A master looks for work at least
+    once a minute; a thread that looks for nothing sleeps for an hour, or for ever."""
     idle_habit_s: float = 2.0
     """Workers that have twice waited this long for orders are a task farm. The broadcast of a
     simulation, or of a training that gets its samples from a server, takes milliseconds."""

@@ -40,7 +40,7 @@ def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
 
 def _is_ahead(one: RankFacts, rank: RankFacts) -> bool:
     loader, theirs = rank.loader.report, one.loader.report
-    if one.progress.iteration != rank.progress.iteration or (
+    if (one.progress.iteration or 0) > (rank.progress.iteration or 0) or (
         loader is not None and theirs is not None and theirs.batches > loader.batches
     ):
         return True

@@ -85,6 +85,7 @@ class Idle:
 
     def _all_take(self, blame: Blame) -> bool:
         """Whether every rank that waits takes what another rank gives."""
+        # Blames share the tuple of their waiters, which may have 10,000 ranks.
         key = id(blame.waiters)
         if key not in self._taken:
             self._taken[key] = self._others.isdisjoint(blame.waiters)

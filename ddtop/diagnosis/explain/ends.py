@@ -69,8 +69,8 @@ PAGES = (
                 "ranks, that is `cancelled`."
             ),
             (
-                "Also before init_process_group: a child of the ranks' parent that a signal has"
-                " ended is the missing rank if no living process may become it."
+                "Also before init_process_group: if a signal ended a child of the ranks' parent,"
+                " and no living process can become the missing rank, that child was this rank."
             ),
         ),
         steps=(

@@ -111,8 +111,8 @@ PAGES = (
                 " rank-missing or late-to-init."
             ),
             (
-                "A torchrun without a rank whose stack is on the way to the store: a warning after"
-                " {init_late_warning_s}, critical after {store_dial_critical_s}."
+                "A torchrun that has no rank, and whose stack shows that it connects to the store:"
+                " a warning after {init_late_warning_s}, critical after {store_dial_critical_s}."
             ),
         ),
         steps=(

@@ -23,7 +23,7 @@ from ddtop.diagnosis.rendezvous import (
 )
 from ddtop.launch.torchrun import is_elastic
 from ddtop.model.stacks.frames import Owner, owner_of
-from ddtop.model.state.ending import failed
+from ddtop.model.state.ending import CANCEL_SIGNALS, failed
 from ddtop.model.state.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.policy import Policy
 from ddtop.wire.stacks import StackFrame
@@ -82,7 +82,9 @@ def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findin
     """
     missing = _absent(snapshot)
     helpers = (one for host in snapshot.hosts for one in host.helpers)
-    dead = [one for one in helpers if not one.launcher and one.signal not in (None, 2, 15)]
+    dead = [
+        one for one in helpers if not one.launcher and one.signal not in (None, *CANCEL_SIGNALS)
+    ]
     if joining.waited_s < policy.gone_limit_s or len(missing) != len(dead):
         return []
     if not missing or _candidates(snapshot, missing):

@@ -29,7 +29,7 @@ def rule(context: Context) -> list[Finding]:
     lates = [
         late
         for late in dict.fromkeys(rank.late for rank in snapshot.ranks if rank.late is not None)
-        # `memory-pressure` says who waits for a rank that a limit keeps.
+        # `memory-pressure` names the ranks that wait for one that is short of memory.
         if cause_of(snapshot.rank(late.ranks[0]), late, snapshot, policy).word != LIMIT
     ]
     late_gpus = dict.fromkeys(rank.gpu_late for rank in snapshot.ranks if rank.gpu_late is not None)

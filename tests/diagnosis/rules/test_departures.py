@@ -528,6 +528,14 @@ def test_the_call_that_only_one_rank_makes_is_named_with_its_line():
     assert finding.advice.startswith("make that call on every rank, or on none")
 
 
+def test_a_waiting_rank_that_has_counted_fewer_iterations_has_no_uneven_inputs():
+    """Its last report is older than the last words of the rank that has left."""
+    job = trained(2)
+    job.ranks[0].iteration -= 1
+
+    assert saves_alone(job).advice.startswith("make that call on every rank, or on none")
+
+
 def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iterations():
     """It is in its 101st iteration, which has not ended."""
     job = trained(2)
