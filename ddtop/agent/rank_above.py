@@ -35,11 +35,12 @@ class RankAbove(NamedTuple):
     met: int
 
     def makes_helper(self, rank: int, size: int, met: int) -> bool:
-        """Whether a process below this one is no rank that is about to join a group as `rank` of
-        `size`: it makes a group of its own.
+        """Whether a process below this one, which is about to join a group as `rank` of `size`,
+        is a helper: it makes a group of its own.
 
-        A rank is who joins the group of this one under another number, as below rank 0 of
-        Lightning. So is who joins it under the same number, which is a fault that must be seen.
+        A process that joins the group of this rank under another number is a rank, as below rank 0
+        of Lightning. So is a process that joins it under the same number: that is a fault, and it
+        must be seen.
         """
         if not self.member or self.members == 1 < size:
             return False

@@ -60,7 +60,7 @@ def start_relay(job: str, run: str, socket: Path, starting_s: float = STARTING_S
     ends at once, so a race only costs one process start.
 
     Raises:
-        OSError: the lock file cannot be written, or is no file of ours.
+        OSError: the lock file cannot be written, or is not ours.
     """
     if sys.platform != "linux" or not sys.executable:
         return False

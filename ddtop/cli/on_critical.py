@@ -90,7 +90,7 @@ class OnCritical:
             name = match[1] or match[2]
             value = variables.get(name)
             if value is None or not _JOB_ID.fullmatch(value):
-                raise ValueError(f"${name} is {'not set' if value is None else 'no job id'}")
+                raise ValueError(f"${name} is {'not set' if value is None else 'not a job id'}")
             return value
 
         return self._ids.sub(job_id, word) if self._ids is not None else word

@@ -220,7 +220,7 @@ class RpcState(msgspec.Struct, frozen=True, array_like=True):
 
     `waits`: calls of its own that have no answer yet. `serves`: calls of others that it runs now.
     None where this torch does not count them. The target of a call is not known. `spins_ns`: CPU of
-    its threads that poll for messages without rest, which is no work.
+    its threads that poll for messages without rest, which does not count as work.
     """
 
     name: str

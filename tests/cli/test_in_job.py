@@ -305,10 +305,10 @@ def test_other_jobs_in_a_shared_state_folder_are_not_meant():
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("status", "--slurm", "x"), 2, "'x' is no job id of Slurm"),
+        (("status", "--slurm", "x"), 2, "'x' is not a Slurm job id"),
         (("status", "--k8s", "train"), 2, "'train' is not NAMESPACE/JOB"),
-        (("attach", "--pbs", "-1"), 2, "'-1' is no job id of PBS"),
-        (("stacks", "--lsf", "a"), 2, "'a' is no job id of LSF"),
+        (("attach", "--pbs", "-1"), 2, "'-1' is not a PBS job id"),
+        (("stacks", "--lsf", "a"), 2, "'a' is not an LSF job id"),
         (("diagnose", "--slurm", "7", "--pbs", "7"), 2, "--slurm and --pbs exclude each other"),
         (("attach", "--slurm", "7", "--ssh", "h"), 2, "--slurm excludes --pid, --ssh and --hub"),
         (("attach", "--k8s", "a/b"), 3, "kubectl is not on this host"),

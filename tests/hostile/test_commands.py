@@ -103,7 +103,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("text", MALFORMED, ids=range(len(MALFORMED)))
-def test_a_list_of_pods_that_is_none_is_said_to_be_none(monkeypatch, text):
+def test_a_malformed_list_of_pods_is_reported(monkeypatch, text):
     answers(monkeypatch, text)
 
     with pytest.raises(NoContactError, match="something else than a list of pods"):
@@ -111,7 +111,7 @@ def test_a_list_of_pods_that_is_none_is_said_to_be_none(monkeypatch, text):
 
 
 @pytest.mark.parametrize("name", ["--kubeconfig=/tmp/x", "-n", "a b", "a/b", "", BAD, "\u0430"])
-def test_a_pod_whose_name_is_none_is_passed_over(monkeypatch, name):
+def test_a_pod_with_a_malformed_name_is_skipped(monkeypatch, name):
     """The name stands before the words of `kubectl exec`."""
     labels = {"job-name": "train"}
     answers(monkeypatch, json.dumps({"items": [pod(name, labels)]}))
@@ -157,7 +157,7 @@ def test_a_webhook_with_a_token_is_refused_on_the_command_line(url):
         "https://alerts.example.org/teams/training-cluster-2024/alerts?severity=page",
     ],
 )
-def test_a_webhook_without_a_token_is_taken(url):
+def test_a_webhook_without_a_token_is_accepted(url):
     assert checked(url, "--webhook") == url
 
 
@@ -168,7 +168,7 @@ def test_a_container_whose_name_is_an_option_is_refused(home, name):
 
 @pytest.mark.parametrize("target", ["/dev/null", "/dev/null/x", "/proc/x", "a" * 300])
 @pytest.mark.parametrize("undo", [(), ("--undo",)], ids=["fill", "undo"])
-def test_a_target_that_can_be_no_folder_is_refused(home, target, undo):
+def test_a_target_that_cannot_be_a_folder_is_refused(home, target, undo):
     said("setup-env", sys.executable, "--target", target, *undo, code=2)
 
 
@@ -176,7 +176,7 @@ PRINTS = ["7", "{}", "[]", "null", '{"python": 1, "version": 2}', "\udcff"]
 
 
 @pytest.mark.parametrize("text", PRINTS)
-def test_a_python_that_answers_with_something_else_is_no_python(home, tmp_path, text):
+def test_a_program_that_does_not_answer_as_python_is_refused(home, tmp_path, text):
     program = tmp_path / "python"
     program.write_bytes(b"#!/bin/sh\ncat <<'E'\n" + os.fsencode(text) + b"\nE\n")
     program.chmod(0o700)
@@ -185,7 +185,7 @@ def test_a_python_that_answers_with_something_else_is_no_python(home, tmp_path, 
 
 
 @pytest.mark.parametrize("python", ["", "a" * 5000, "/dev/null", "/", "x/y", "\udcff"])
-def test_what_is_no_program_is_no_python(home, python):
+def test_a_file_that_is_not_a_program_is_refused_as_python(home, python):
     said("doctor", "--python", python, code=3)
 
 
@@ -226,7 +226,7 @@ def test_ctrl_c_again_ends_a_watch_without_a_traceback(home, between_s):
 # -- tools for language models
 
 
-def test_no_time_is_no_number(home):
+def test_a_time_that_is_not_a_number_is_refused(home):
     pytest.importorskip("mcp")
     from mcp.server.mcpserver.exceptions import ToolError
 

@@ -19,7 +19,7 @@ def ran(words, environment):
 
 
 @pytest.mark.parametrize("name", ["g$(touch {})", "g`touch {}`", "g; touch {} #", "g\ntouch {}"])
-def test_the_name_of_a_group_is_no_shell_code(tmp_path, name):
+def test_the_name_of_a_group_is_not_shell_code(tmp_path, name):
     """`$DDTOP_EVENT_TEXT` was replaced in the words, before the shell saw them."""
     touched, out = tmp_path / "touched", tmp_path / "out"
     text = "all_reduce in " + name.format(touched)
@@ -31,10 +31,10 @@ def test_the_name_of_a_group_is_no_shell_code(tmp_path, name):
 
 
 @pytest.mark.parametrize("number", ["1; touch {}", "$(touch {})", "-f", "", "1\n2", BAD])
-def test_an_id_of_a_batch_job_that_is_none_is_not_passed_on(tmp_path, number):
+def test_a_malformed_id_of_a_batch_job_is_not_passed_on(tmp_path, number):
     """A job may have any text in its own SLURM_JOB_ID."""
     touched = tmp_path / "touched"
     said = ran("sh -c 'echo $SLURM_JOB_ID'", {"SLURM_JOB_ID": number.format(touched).rstrip("\0")})
 
-    assert said == ["--then sh was not run for host-lost: $SLURM_JOB_ID is no job id"]
+    assert said == ["--then sh was not run for host-lost: $SLURM_JOB_ID is not a job id"]
     assert not touched.exists()

@@ -82,7 +82,7 @@ def _wrap_side(module: ModuleType, name: str, side: str) -> None:
 
 
 def _note_call(notes: PeerNotes, module: ModuleType, group: Any) -> bool:
-    """Count the call. Whether its peer is no rank of this job: torch is asked once a group."""
+    """Count the call, and ask torch once for each group whether its peers are ranks of this job."""
     try:
         world = module._world
         group = world.default_pg if group is None else group

@@ -107,7 +107,7 @@ PAGES = (
                 " tokenizers, logging). Start the workers by spawn, as below, or switch off threads"
                 " before the fork: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false."
             ),
-            "A collective in the dataset: take it out. A worker is no rank.",
+            "A collective in the dataset: take it out. A worker is not a rank.",
             (
                 "Stopped: kill -CONT PID. Dead: the out-of-memory killer?\ndmesg | grep -i 'killed"
                 " process'"

@@ -183,7 +183,7 @@ PAGES = (
             (
                 "Or a process that a rank has started has been in init_process_group of the job, "
                 "under the rank's number, for {still_limit_s}. A child that makes a group of its "
-                "own is no rank, and is not judged."
+                "own is not a rank, and is not judged."
             ),
         ),
         steps=(

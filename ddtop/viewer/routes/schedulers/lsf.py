@@ -38,7 +38,7 @@ class Lsf:
     def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
         """The first host of EXEC_HOST."""
         if not _JOB.fullmatch(job):
-            raise WrongNameError(f"{job!r} is no job id of LSF, as 4711 or '4711[3]'")
+            raise WrongNameError(f"{job!r} is not an LSF job id, such as 4711 or '4711[3]'")
         code, out, err = asked("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
         if code and not out.strip():
             if "is not found" in err:

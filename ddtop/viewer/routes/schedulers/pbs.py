@@ -45,7 +45,7 @@ class Pbs:
     def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
         """The first host of `exec_host`."""
         if not _JOB.fullmatch(job):
-            raise WrongNameError(f"{job!r} is no job id of PBS, as 4711 or 4711.server")
+            raise WrongNameError(f"{job!r} is not a PBS job id, such as 4711 or 4711.server")
         code, out, err = asked("qstat", "-f", "-F", "json", job)
         if "Unknown Job" in err:
             raise NoSuchJobError(f"there is no PBS job {job}")

@@ -79,7 +79,7 @@ class Slurm:
     def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
         """A step on the first node, beside those of the job."""
         if not _JOB.fullmatch(job):
-            raise WrongNameError(f"{job!r} is no job id of Slurm, as 4711 or 4711_3")
+            raise WrongNameError(f"{job!r} is not a Slurm job id, such as 4711 or 4711_3")
         code, out, err = asked(
             "squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={_FORMAT}"
         )
