@@ -186,12 +186,18 @@ def test_a_relay_that_an_agents_thread_starts_can_be_ended(world):
 
 def test_the_one_line_on_stderr_says_what_to_type(world):
     """As soon as a relay answers. A program that has ended by then says nothing."""
-    process = world.start("polite", "stays", RANK=0, WORLD_SIZE=1)
-    err = world.until(lambda: world.output(process)[1], 30, "line")
 
-    assert (
-        err == f"ddtop: watching polite-{process.pid}; to look: ddtop attach polite-{process.pid}\n"
-    )
+    def line_of(process):
+        name = f"polite-{process.pid}"
+        return f"ddtop: watching {name}; to look: ddtop attach {name}\n"
+
+    stays = world.start("polite", "stays", RANK=0, WORLD_SIZE=1)
+    assert world.until(lambda: world.output(stays)[1], 30, "line") == line_of(stays)
+
+    ends = world.start("polite", "quiet", RANK=0, WORLD_SIZE=1)
+    assert world.done(ends) == 0
+    out, err = world.output(ends)
+    assert (out, err.removeprefix(line_of(ends))) == ("out\n", "err\n")
 
 
 def test_only_rank_0_says_it(world):
