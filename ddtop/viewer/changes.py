@@ -84,8 +84,8 @@ class Changes:
         found += self._appeared(look, now)
         if snapshot.ended is not None:
             found.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
-        # Who reads the lines expects their times in order. An order of the past is older than what
-        # was seen with it, and the last state of a job than the moment at which its relay was lost.
+        # A reader expects the times of the lines in order. But the first look at a job brings
+        # orders of the past, and the last state of a job is older than the loss of its relay.
         found.sort(key=lambda one: one.unix_ns)
         least = self._told_unix_ns
         self._told_unix_ns = max([least, *(one.unix_ns for one in found)])

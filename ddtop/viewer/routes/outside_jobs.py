@@ -103,8 +103,7 @@ class OutsideJob:
 
     `launchers`: the processes that started the ranks, torchrun or mpirun or a Python or a shell.
     `world_size`: as announced, else how many ranks were seen; 0 of a launcher that has started none
-    yet. `all_here`: no rank can be on
-    another host. `notes`: what had to be assumed.
+    yet. `all_here`: no rank can be on another host. `notes`: what had to be assumed.
     """
 
     name: str

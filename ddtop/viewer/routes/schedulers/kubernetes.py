@@ -63,8 +63,8 @@ class Kubernetes:
 
 
 def _pod_of(text: str, job: str, namespace: str, name: str) -> str:
-    """The name of the pod of rank 0. What is no pod's name is no pod: it stands before the words of
-    a command.
+    """The name of the pod of rank 0. Items without a valid name are skipped: the name becomes a
+    word of a command line.
     """
     items = json.loads(text)["items"]
     named = [one for one in items if _NAME.fullmatch(one["metadata"]["name"])]
