@@ -139,6 +139,7 @@ def _after_init() -> None:
         # None: the call has raised.
         if group is not None:
             rank.enters_group(group.rank(), group.size())
+            rank.send_hello_again()
 
 
 def _before_making(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:

@@ -158,20 +158,26 @@ def _claims(rank: RankFacts) -> list[str]:
 def _below(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """A child of a rank that joins the group of the job once more, under the number of its parent.
 
-    It waits there for ranks that have met long ago, and its parent mostly waits for it.
+    It waits there for ranks that have met long ago, or is let in (gloo). Its parent mostly waits
+    for it.
     """
-    stands_ns = int(policy.still_limit_s * 1e9)
+    stood_unix_ns = snapshot.time_unix_ns - int(policy.still_limit_s * 1e9)
     inside = {
-        one.pid: one.init_since_unix_ns
+        one.pid
         for host in snapshot.hosts
         for one in host.processes
-        if one.init_since_unix_ns and snapshot.time_unix_ns - one.init_since_unix_ns > stands_ns
+        if one.init_since_unix_ns and one.init_since_unix_ns < stood_unix_ns
     }
-    for rank in snapshot.ranks if inside and snapshot.ended is None else ():
+    for rank in snapshot.ranks if snapshot.ended is None else ():
         for child in rank.claimants.hellos:
-            since = inside.get(child.pid)
-            if since is not None and _is_twin(rank.hello, child):
-                return [_below_finding(snapshot, rank, child, since, policy)]
+            since = child.init_unix_ns
+            if not _is_twin(rank.hello, child) or since is None or since > stood_unix_ns:
+                continue
+            waits = [wait for wait in snapshot.waits if rank.rank in wait.behind]
+            stands = any(wait.since_unix_ns < stood_unix_ns for wait in waits)
+            if child.pid in inside or (child.joined and stands):
+                victims = tuple(sorted({wait.rank for wait in waits}))
+                return [_below_finding(snapshot, rank, child, since, victims, policy)]
     return []
 
 
@@ -182,14 +188,20 @@ def _is_twin(own: Hello | None, child: Hello) -> bool:
 
 
 def _below_finding(
-    snapshot: Snapshot, rank: RankFacts, child: Hello, since: int, policy: Policy
+    snapshot: Snapshot,
+    rank: RankFacts,
+    child: Hello,
+    since: int,
+    victims: tuple[int, ...],
+    policy: Policy,
 ) -> Finding:
     waited = duration((snapshot.time_unix_ns - since) / 1e9)
-    victims = tuple(sorted({wait.rank for wait in snapshot.waits if rank.rank in wait.behind}))
+    joins = f"has been in {INIT} of this job for {waited}"
+    if child.joined:
+        joins = f"has joined the group of this job under the same number, {waited} ago"
     summary = (
         f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid}, which"
-        f" rank {rank.rank} has started, has been in {INIT} of this job for {waited}; rank"
-        f" {rank.rank} is {where(rank, policy)}"
+        f" rank {rank.rank} has started, {joins}; rank {rank.rank} is {where(rank, policy)}"
     )
     if victims:
         summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for rank {rank.rank}"

@@ -75,19 +75,26 @@ def test_a_program_that_starts_the_real_one_is_no_duplicate():
     assert "duplicate-rank" not in [kind for _, kind, _ in job.ever()]
 
 
-def starts_a_twin(inside=True, **told):
+def starts_a_twin(inside=True, waits=True, **told):
     """Rank 0 of a job that trains starts a child, which joins the group of the job again."""
     job = meets(3)
     for rank in job.ranks:
         rank.phase, rank.trains, rank.told = "running", True, rank.told | {"joined": True}
         job.say(rank.hello(), rank)
     job.passes(10)
-    job.ranks[0].stands_at("score", "eval.py", 30, waits_on="child")
-    job.ranks[0].seen_outside = {"syscall": "wait4", "file": "child 4711"}
-    job.others_wait(0)
+    if waits:
+        job.ranks[0].stands_at("score", "eval.py", 30, waits_on="child")
+        job.ranks[0].seen_outside = {"syscall": "wait4", "file": "child 4711"}
+        job.others_wait(0)
     at = BASE + 11 * SECOND
     job.beside = (ProcessState(0, 4711, "S", init_since_unix_ns=at if inside else None),)
-    given = {"claim": "init", "above": 4800, "launcher_pid": 4800, "init_unix_ns": at}
+    given = {
+        "claim": "init",
+        "above": 4800,
+        "launcher_pid": 4800,
+        "init_unix_ns": at,
+        "joined": False,
+    }
     another(job, 0, 4711, **(given | told))
     job.passes(8)
     return job
@@ -112,13 +119,26 @@ def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():
     )
 
 
+def test_a_child_that_gloo_lets_into_the_job_s_own_group_is_a_duplicate_of_its_parent():
+    finding = starts_a_twin(inside=False, joined=True).finding()
+
+    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "duplicate-rank", (0,))
+    assert finding.victims == (1, 2)
+    assert finding.summary.startswith(
+        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, which rank 0 has started, has joined"
+        " the group of this job under the same number, 8 s ago; rank 0 is waiting for its child"
+    )
+
+
 @pytest.mark.parametrize(
     "told",
     [
         {"environment": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "31007"}},
+        {"environment": {"MASTER_PORT": "31007"}, "inside": False, "joined": True},
         {"world_size": 1},
         {"init_method": "tcp://127.0.0.1:31007"},
         {"inside": False},
+        {"inside": False, "joined": True, "waits": False},
         {"above": 4999},
     ],
 )

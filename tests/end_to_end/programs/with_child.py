@@ -27,6 +27,12 @@ def notes(name: str) -> None:
     (FOLDER / "new").rename(FOLDER / name)
 
 
+def stays() -> None:
+    while not (FOLDER / "release").exists():
+        torch.randn(100, 100).sum()
+        time.sleep(0.02)
+
+
 def scores() -> None:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -35,9 +41,7 @@ def scores() -> None:
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     dist.init_process_group("gloo")
     notes("child")
-    while not (FOLDER / "release").exists():
-        torch.randn(100, 100).sum()
-        time.sleep(0.02)
+    stays()
 
 
 def child(how: str) -> subprocess.Popen[bytes]:
@@ -78,7 +82,9 @@ if HOW == "as-scorer":
     scores()
 elif HOW == "as-twin":
     notes("child")
+    # gloo lets a second process of a rank in, or leaves it waiting for a peer: both are seen.
     dist.init_process_group("gloo")
+    stays()
 elif HOW == "wrapped":
     sys.exit(child("training").wait())
 elif __name__ == "__main__":
