@@ -22,7 +22,7 @@ from ddtop.cli import interpreter
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, did_you_mean
 from ddtop.demo import catalogue
 from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, DemoPlace, DemoProcess
-from ddtop.launch import launchers
+from ddtop.launch import every_launcher
 
 APPEAR_S = 35.0
 """A rank says hello before it imports torch. Four imports on 2 cores take a third of this."""
@@ -30,7 +30,7 @@ END_S = 5.0
 LOG_LINES = 15
 """Lines of the demo's log that are shown if it does not start."""
 SCRIPTS = Path(catalogue.__file__).parent
-_OF_A_LAUNCHER = tuple(prefix for one in launchers() for prefix in one.prefixes)
+_OF_A_LAUNCHER = tuple(prefix for one in every_launcher() for prefix in one.prefixes)
 # Open MPI refuses to run as root, as in containers, and to start more ranks than cores. MPICH does
 # not.
 _ANY_HOST = {

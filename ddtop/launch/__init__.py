@@ -1,7 +1,7 @@
 """The environment variables of each launcher: one file per launcher, one table, one protocol
 (`launcher.Launcher`).
 
-To add a launcher, write a file and its test, and add a line to `launchers()`.
+To add a launcher, write a file and its test, and add a line to `every_launcher()`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MASTER_PORT = "29500"
 _table: tuple[Launcher, ...] = ()
 
 
-def launchers() -> tuple[Launcher, ...]:
+def every_launcher() -> tuple[Launcher, ...]:
     """The table of launchers, innermost first.
 
     If srun starts mpirun and mpirun starts torchrun, each rank inherits the variables of all three,
@@ -66,7 +66,7 @@ def numbers(
     """
     if MARKS.isdisjoint(environ):
         return None, None, None
-    for one in launchers():
+    for one in every_launcher():
         if (any_task or not one.numbers_any_task) and (found := one.numbers(environ)) is not None:
             return found
     return None, None, None
@@ -76,7 +76,7 @@ def rank(environ: Mapping[str, str], any_task: bool = True) -> int | None:
     """The rank, also if the launcher sets no world size."""
     from ddtop.launch.launcher import first_number
 
-    known = (one for one in launchers() if any_task or not one.numbers_any_task)
+    known = (one for one in every_launcher() if any_task or not one.numbers_any_task)
     return _first(first_number(environ, one.ranks) for one in known)
 
 
@@ -84,37 +84,39 @@ def world_size(environ: Mapping[str, str]) -> int | None:
     """The world size alone."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, one.world_sizes) for one in launchers())
+    return _first(first_number(environ, one.world_sizes) for one in every_launcher())
 
 
 def local_rank(environ: Mapping[str, str]) -> int | None:
     """The local rank alone."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, one.local_ranks) for one in launchers())
+    return _first(first_number(environ, one.local_ranks) for one in every_launcher())
 
 
 def local_size(environ: Mapping[str, str]) -> int | None:
     """How many ranks of the job are on this host."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, one.local_sizes) for one in launchers())
+    return _first(first_number(environ, one.local_sizes) for one in every_launcher())
 
 
 def local_and_world_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """(ranks on this host, ranks of the job), both from the same launcher."""
-    found = (one.local_and_world_size(environ) for one in launchers())
+    found = (one.local_and_world_size(environ) for one in every_launcher())
     return next((sizes for sizes in found if sizes is not None), None)
 
 
 def restarts(environ: Mapping[str, str]) -> int:
     """How often the launcher has restarted the ranks; 0 if it does not set such a variable."""
-    return _first(one.restarts(environ) for one in launchers()) or 0
+    return _first(one.restarts(environ) for one in every_launcher()) or 0
 
 
 def fingerprint(environ: Mapping[str, str]) -> str:
     """The variables that are new for each rank: a child with others was launched, not forked."""
-    return ",".join(environ.get(name, "") for one in launchers() for name in one.new_for_each_rank)
+    return ",".join(
+        environ.get(name, "") for one in every_launcher() for name in one.new_for_each_rank
+    )
 
 
 # -- jobs and starts
@@ -122,17 +124,17 @@ def fingerprint(environ: Mapping[str, str]) -> str:
 
 def batch_job(environ: Mapping[str, str]) -> str | None:
     """The id of the whole batch job. Check: `squeue --me`, `qstat -u $USER`, `bjobs`."""
-    return next((job for one in launchers() if (job := one.job_id(environ)) is not None), None)
+    return next((job for one in every_launcher() if (job := one.job_id(environ)) is not None), None)
 
 
 def in_batch_job(environ: Mapping[str, str]) -> bool:
     """Whether a scheduler runs this process, in whichever job."""
-    return any(one.job_mark in environ for one in launchers() if one.job_mark)
+    return any(one.job_mark in environ for one in every_launcher() if one.job_mark)
 
 
 def chosen_name(environ: Mapping[str, str]) -> str | None:
     """The name that the user gave to the launcher."""
-    return next((name for one in launchers() if (name := one.chosen_name(environ))), None)
+    return next((name for one in every_launcher() if (name := one.chosen_name(environ))), None)
 
 
 def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStart | None:
@@ -141,7 +143,7 @@ def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStar
     `ancestors` gives the command lines of the parent processes, the nearest first.
     """
     job = batch_job(environ)
-    for one in launchers():
+    for one in every_launcher():
         if (found := one.start(environ, ancestors, job)) is not None:
             return found
     return None
@@ -152,25 +154,25 @@ def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStar
 
 def start_across_nodes(environ: Mapping[str, str]) -> str | None:
     """The name of a start whose tasks are on several nodes: ranks, or a launcher on each node."""
-    found = (one.start_across_nodes(environ) for one in launchers())
+    found = (one.start_across_nodes(environ) for one in every_launcher())
     return next((name for name in found if name), None)
 
 
 def nodes_of_world(environ: Mapping[str, str], size: int | None) -> int | None:
     """How many nodes the ranks are on, from a launcher that has as many tasks as there are
     ranks."""
-    return _first(one.nodes_of_world(environ, size) for one in launchers())
+    return _first(one.nodes_of_world(environ, size) for one in every_launcher())
 
 
 def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
     """How many nodes the ranks are on, from the launcher that numbered this rank."""
-    return _first(one.nodes_of_rank(environ, number) for one in launchers())
+    return _first(one.nodes_of_rank(environ, number) for one in every_launcher())
 
 
 def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Where rank 0 may be, likeliest first. A launcher often runs on the first host."""
-    first = [one.first_host(environ) for one in launchers()]
-    started = [host for one in launchers() for host in one.started_from(environ)]
+    first = [one.first_host(environ) for one in every_launcher()]
+    started = [host for one in every_launcher() for host in one.started_from(environ)]
     return tuple(dict.fromkeys(host for host in (*first, *started) if host))
 
 

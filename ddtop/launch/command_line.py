@@ -1,8 +1,8 @@
 """Python command lines: which program runs, whether it is a launcher, and which script the launcher
 starts.
 
-Most launchers are recognised by their variables (`launchers()`). Launchers that are Python programs
-are also listed here, because such a process is not a rank.
+Most launchers are recognised by their variables (`every_launcher()`). Launchers that are Python
+programs are also listed here, because such a process is not a rank.
 """
 
 from __future__ import annotations

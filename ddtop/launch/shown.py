@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ddtop.launch import launchers
+from ddtop.launch import every_launcher
 
 _OF_TORCHRUN = "TORCHELASTIC_"
 """People may set RANK and WORLD_SIZE by hand, but not these variables."""
@@ -15,7 +15,7 @@ def launcher_of(environ: Mapping[str, str]) -> str:
     """The name of the innermost launcher whose variables are set; empty if there is none."""
     if any(name.startswith(_OF_TORCHRUN) for name in environ):
         return "torchrun"
-    others = [one for one in launchers() if one.name != "torchrun"]
+    others = [one for one in every_launcher() if one.name != "torchrun"]
     for one in others:
         if one.numbers(environ) is not None:
             return one.name

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import Verdict
-from ddtop.launch import launchers
+from ddtop.launch import every_launcher
 from ddtop.model.stacks.merge import Merged
 from ddtop.model.state.facts import RankFacts, Snapshot
 from ddtop.present.findings.timeline import Event, timeline_lines
@@ -29,7 +29,7 @@ WIDTH = 120
 BYTES_MAX = 1 << 20
 SECTION_BYTES_MAX = 120 << 10
 """Seven sections of this and the head are below `BYTES_MAX`."""
-_OWN = tuple(name for one in launchers() for name in one.own_to_rank)
+_OWN = tuple(name for one in every_launcher() for name in one.own_to_rank)
 """Variables that every launcher sets to a different value for each rank."""
 
 

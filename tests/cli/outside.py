@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from ddtop.launch import launchers
+from ddtop.launch import every_launcher
 
 TRAIN = """
 import os, subprocess, sys
@@ -76,7 +76,7 @@ def script_in(tmp_path):
 @contextmanager
 def started(*command, **environment):
     """A process that has printed its first line. It ends when its stdin closes, or is killed."""
-    prefixes = tuple(prefix for one in launchers() for prefix in one.prefixes)
+    prefixes = tuple(prefix for one in every_launcher() for prefix in one.prefixes)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],

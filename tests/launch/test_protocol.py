@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from ddtop.launch import MARKS, launchers
+from ddtop.launch import MARKS, every_launcher
 from ddtop.launch.launcher import Launcher
 from tests.launch import environments
 
-EACH = pytest.mark.parametrize("launcher", launchers(), ids=lambda one: one.name)
+EACH = pytest.mark.parametrize("launcher", every_launcher(), ids=lambda one: one.name)
 NAMES = {name for found in vars(environments).values() if isinstance(found, dict) for name in found}
 
 
 def test_no_two_launchers_have_one_name():
-    assert len({one.name for one in launchers()}) == len(launchers())
-    assert all(one.name for one in launchers())
+    assert len({one.name for one in every_launcher()}) == len(every_launcher())
+    assert all(one.name for one in every_launcher())
 
 
 @EACH
@@ -28,7 +28,7 @@ def test_what_a_launcher_reads_of_a_rank_leaves_the_rank(launcher):
     sent.
     """
     read = (*launcher.local_sizes, *launcher.nodes_of_job, *filter(None, [launcher.job_mark]))
-    sent = re.compile("|".join(f"({one.sent})" for one in launchers() if one.sent))
+    sent = re.compile("|".join(f"({one.sent})" for one in every_launcher() if one.sent))
 
     assert [name for name in read if not sent.fullmatch(name)] == []
 
@@ -74,7 +74,7 @@ def test_an_attribute_that_the_protocol_does_not_know_is_a_mistake():
     known = {name for name in dir(Launcher) if not name.startswith("_")}
     unknown = {
         f"{one.name}.{name}"
-        for one in launchers()
+        for one in every_launcher()
         for name in dir(one)
         if not name.startswith("_") and name not in known
     }
@@ -84,7 +84,7 @@ def test_an_attribute_that_the_protocol_does_not_know_is_a_mistake():
 
 def test_the_launchers_that_number_processes_are_marked():
     """A Python without these variables does not load the table."""
-    assert {one.ranks[0] for one in launchers() if one.ranks} == MARKS
+    assert {one.ranks[0] for one in every_launcher() if one.ranks} == MARKS
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from ddtop.words.ranks import rank_list, ranks_text, verb
 from ddtop.words.sentences import file_line
 from ddtop.words.units import duration
 
-_NODES = tuple(name for one in launch.launchers() for name in one.nodes_of_job)
+_NODES = tuple(name for one in launch.every_launcher() for name in one.nodes_of_job)
 _DEFAULT_TIMEOUT_S = {"nccl": 600.0}
 _TIMEOUT_S = 1800.0
 """Torch's default."""
