@@ -82,8 +82,9 @@ class RuleRow:
 
     @property
     def name(self) -> str:
-        """The module of the rule."""
-        return self.rule.__module__.rpartition(".")[2]
+        """That of its function, or of its file where the function is only called `rule`."""
+        name = self.rule.__name__
+        return self.rule.__module__.rpartition(".")[2] if name == "rule" else name
 
     def can_speak(self, context: Context) -> bool:
         """Whether the snapshot has what the rule reads, and the rule applies to this job."""
