@@ -24,7 +24,13 @@ from typing import Any
 import msgspec
 
 from ddtop.policy import Policy
-from ddtop.relay.gpus.ras_text import parse_text, usual_of
+from ddtop.relay.gpus.ras_text import (
+    COMMUNICATORS_MAX,
+    RANKS_MAX,
+    TEXT_MAX,
+    parse_text,
+    usual_of,
+)
 from ddtop.relay.processes import cgroup
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
@@ -38,7 +44,7 @@ connection. A stopped process accepts the connection but never answers; a runnin
 greeting at once."""
 EVERY_S = 10.0
 ANSWER_BYTES_MAX = 4 << 20
-COMMUNICATORS_MAX, RANKS_MAX, OPS_MAX, TEXT_MAX = 64, 4096, 16, 200
+OPS_MAX = 16
 REPORTED_RANKS_MAX = 2048
 NOT_ASKED = "before NCCL 2.29 it is not asked while a rank is gone or stopped"
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d+)(\s+"status")')
