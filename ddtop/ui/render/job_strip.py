@@ -221,8 +221,8 @@ def _charts(
         lines.append(())
         for row in range(rows + 1):
             spans: list[Span] = []
-            for number, block in enumerate(row_of):
-                spans += [(" " * gap, "")] if number else []
+            for column, block in enumerate(row_of):
+                spans += [(" " * gap, "")] if column else []
                 spans += block[row]
             lines.append(tuple(spans))
     return lines
