@@ -25,7 +25,7 @@ from fontTools import subset
 
 from ddtop.cli.demo_job import demo_job
 from ddtop.cli.simulate import NOTE, JobClock, SimSource, moment
-from ddtop.present.hosts.jobs import ASKING, Health, health_of
+from ddtop.present.jobs import ASKING, Health, health_of
 from ddtop.registry import SCHEMA, JobEntry
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob

@@ -383,9 +383,9 @@ class SshRoute:
         if self._given:
             return None
         self._given = True
-        with temp_journals.folder() as folder:
+        with temp_journals.folder() as temporary:
             try:
-                path = await fetch(self._pipe, self._entry, folder, last=True)
+                path = await fetch(self._pipe, self._entry, temporary, last=True)
                 if path is None:
                     raise UnreachableError(
                         f"the relay of {self.job} is gone and left nothing on {self._host.name}"
