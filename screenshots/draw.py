@@ -21,6 +21,7 @@ from pathlib import Path
 os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
 os.environ.pop("NO_COLOR", None)
 
+from ddtop.viewer.live import LiveSource
 from fontTools import subset
 
 from ddtop.cli.demo_job import demo_job
@@ -31,7 +32,6 @@ from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.picker import JobSearch, PickerApp
-from ddtop.viewer.live import LiveSource
 
 HERE = Path(__file__).parent
 PICTURES = {

@@ -65,7 +65,7 @@ class Reporter:
         self._sender = registry.relay_identity(rank.run)
         self._script_digest = init_args.script_digest(sys.orig_argv)
         for source in SOURCES:
-            if source.probes:
+            if source.probe:
                 guard.run(source.name, self._make, source)
         self._order()
 
@@ -158,7 +158,7 @@ class Reporter:
     # -- probes
 
     def _make(self, source: ProbeRow) -> None:
-        probe = source.load("probe")(self._rank)
+        probe = source.load(source.probe)(self._rank)
         if probe is not None:
             self._add(source.name, probe)
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 class ProbeRow:
-    """One row. `after`: the import that `wrap` waits for. `probes`: the file has a probe.
+    """One row. `after`: the import that `wrap` waits for.
 
-    `wrap`: the name of the function, if one file waits for two imports. `around`: the file also has
-    `before()`, called right before the module runs, and `failed()`, called if its import raises.
+    `wrap`, `probe`: the names of these functions in the file; `probe` is "" if it makes none.
+    `around`: the file also has `before()`, called right before the module runs, and `failed()`,
+    called if its import raises.
     """
 
-    __slots__ = ("after", "around", "file", "name", "probes", "wrap")
+    __slots__ = ("after", "around", "file", "name", "probe", "wrap")
 
     def __init__(
         self,
@@ -35,10 +36,10 @@ class ProbeRow:
         *,
         wrap: str = "wrap",
         around: bool = False,
-        probes: bool = False,
+        probe: str = "",
     ) -> None:
         self.name, self.file, self.after = name, f"ddtop.agent.{file}", after
-        self.wrap, self.around, self.probes = wrap, around, probes
+        self.wrap, self.around, self.probe = wrap, around, probe
 
     def load(self, function: str) -> Any:
         """Import the file and return one of its functions."""
@@ -55,25 +56,25 @@ def _torch(name: str, after: str, wrap: str) -> ProbeRow:
 
 SOURCES = (
     ProbeRow("mpi", "mpi.entry", after="mpi4py.MPI", around=True),
-    ProbeRow("place", "probes.rank_thread", probes=True),
-    ProbeRow("standing", "probes.standing", probes=True),
-    ProbeRow("iterations", "probes.iterations", probes=True),
+    ProbeRow("place", "probes.rank_thread", probe="probe"),
+    ProbeRow("standing", "probes.standing", probe="probe"),
+    ProbeRow("iterations", "probes.iterations", probe="probe"),
     ProbeRow("optimizer", "wrap.optimizer", after="torch.optim.optimizer"),
     ProbeRow("groups", "wrap.distributed", after="torch.distributed.distributed_c10d"),
     ProbeRow("meshes", "wrap.distributed", after="torch.distributed.device_mesh", wrap="wrap_mesh"),
     ProbeRow("pipeline", "wrap.pipelining", after="torch.distributed.pipelining.stage"),
-    ProbeRow("rpc", "probes.roles", probes=True),
+    ProbeRow("rpc", "probes.roles", probe="probe"),
     ProbeRow("rpc init", "wrap.rpc", after="torch.distributed.rpc"),
     ProbeRow("p2p", "wrap.p2p", after="torch.distributed.distributed_c10d"),
-    ProbeRow("peer calls", "probes.peer_calls", probes=True),
-    ProbeRow("collectives", "probes.collectives", probes=True),
-    ProbeRow("activity", "probes.activity", probes=True),
-    ProbeRow("exceptions caught", "probes.exceptions_caught", probes=True),
+    ProbeRow("peer calls", "probes.peer_calls", probe="probe"),
+    ProbeRow("collectives", "probes.collectives", probe="probe"),
+    ProbeRow("activity", "probes.activity", probe="probe"),
+    ProbeRow("exceptions caught", "probes.exceptions_caught", probe="probe"),
     ProbeRow("batches", "wrap.dataloader", after="torch.utils.data.dataloader"),
-    ProbeRow("loader", "probes.loader", probes=True),
+    ProbeRow("loader", "probes.loader", probe="probe"),
     ProbeRow("gradients", "wrap.ddp", after="torch.nn.parallel.distributed"),
-    ProbeRow("cuda", "probes.cuda", probes=True),
-    ProbeRow("progress", "probes.progress", probes=True),
+    ProbeRow("cuda", "probes.cuda", probe="probe"),
+    ProbeRow("progress", "probes.progress", probe="probe"),
     ProbeRow("tqdm", "frameworks.tqdm", after="tqdm.std"),
     ProbeRow("hf-trainer", "frameworks.hf_trainer", after="transformers.trainer"),
     ProbeRow("lightning", "frameworks.lightning", after="lightning.pytorch.trainer.trainer"),

@@ -25,7 +25,7 @@ from ddtop.wire.records import Group, Groups, RankState
 def test_the_file_of_a_row_has_the_functions_that_the_row_promises(source):
     promised = [source.wrap] if source.after else []
     promised += ["before", "failed"] if source.around else []
-    promised += ["probe"] if source.probes else []
+    promised += [source.probe] if source.probe else []
     module = importlib.import_module(source.file)
 
     assert promised
@@ -117,9 +117,9 @@ class Fabric(Communication):
 
 
 def row(name, probe):
-    source = ProbeRow(name, "probes.none", probes=True)
+    source = ProbeRow(name, "probes.none", probe="probe")
     return SimpleNamespace(
-        name=source.name, probes=True, load=lambda _function: lambda _rank: probe
+        name=source.name, probe="probe", load=lambda _function: lambda _rank: probe
     )
 
 
@@ -204,7 +204,7 @@ def test_a_probe_that_a_wrapper_adds_takes_the_place_of_its_row(reporter):
         def sample(self, tick):
             order.append(self.name)
 
-    early = SimpleNamespace(name="mpi", probes=False)
+    early = SimpleNamespace(name="mpi", probe="")
     agent, rank, _ = reporter(early, row("place", Ordered("place")))
     ticks(agent, 1)
     rank.late_probes["mpi"] = Ordered("mpi")
