@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ddtop.present.glyphs import Glyphs
     from ddtop.present.hosts.jobs import Health, Listed
 
+if TYPE_CHECKING:
     Rows = list[tuple[Listed, Health]]
 
 OTHERS_S = 10.0

@@ -16,7 +16,8 @@ from ddtop.sim.incidents import Era
 from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
 
 SECOND_NS = 1_000_000_000
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 GPUS_PER_HOST = 8
 NAME, DRIVER, NCCL = "NVIDIA H100 80GB HBM3", "580.65.06", "2.27.5"
 TOTAL_BYTES, PART_BYTES = 81_559 * MIB, 40_448 * MIB
