@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Finding
-from ddtop.model.state.facts import Ended
+from ddtop.follow.changes import Change, Changes
+from ddtop.follow.engine import LOOK_S
+from ddtop.follow.live import LiveSource
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Ended
 from ddtop.present.events import event_text
-from ddtop.viewer.changes import Change, Changes
-from ddtop.viewer.follower import LOOK_S
-from ddtop.viewer.live import LiveSource
-from ddtop.viewer.thresholds import chosen
 
 QUEUE_MAX = 4096
 """The most events that are kept for a program that is still busy with an earlier one; the oldest

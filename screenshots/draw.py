@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
 os.environ.pop("NO_COLOR", None)
 
-from ddtop.viewer.live import LiveSource
+from ddtop.follow.live import LiveSource
 from fontTools import subset
 
 from ddtop.cli.demo_job import demo_job

@@ -10,8 +10,7 @@ import time
 from ddtop import registry
 from ddtop.link.rank_side import RankLink
 from ddtop.wire import frames
-from ddtop.wire.records import Command, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import Command, StackFrame, Stacks, ThreadStack
 
 STEP = StackFrame("train_step", "/home/ada/train.py", 88, True)
 LOAD = StackFrame("load_image", "/home/ada/data.py", 40, True)

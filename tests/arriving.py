@@ -7,12 +7,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from ddtop.model.state.arrival_rounds import Answer, Round, Rounds
-from ddtop.model.state.straggler_facts import Late
-from ddtop.model.stragglers.arrivals import findings_of
+from ddtop.model.arrivals import findings_of
+from ddtop.model.facts import Late
+from ddtop.model.memory import Answer, Round, Rounds
 from ddtop.policy import POLICY, Policy
-from ddtop.wire.records import Arrivals, Group
-from ddtop.wire.samples import REDUCING, arrivals_of
+from ddtop.wire.records import REDUCING, Arrivals, Group, arrivals_of
 
 BASE = 1_700_000_000_000_000_000
 MS = 1_000_000

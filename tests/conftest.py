@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, settings
 from jsonschema import Draft202012Validator
 
 from ddtop import folders
+from ddtop.follow import thresholds
 from ddtop.policy import POLICY
 from ddtop.present.schemas import KEYS, json_schema
 from ddtop.relay import server
-from ddtop.viewer import thresholds
 from tests.runtime_folder import runtime_folder
 
 # Shells start background commands with SIGINT ignored, and processes that tests start would inherit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
+from ddtop.wire.records import Gpu, GpuProcess, GpuWatch
 from tests.jobs import FakeJob
 
 GIB = 1 << 30

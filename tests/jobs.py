@@ -20,17 +20,11 @@ from typing import Any
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.judge import Judge
+from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
-from ddtop.model.state.facts import Snapshot
 from ddtop.policy import POLICY, Policy
 from ddtop.wire import frames
-from ddtop.wire.records import (
-    AnyRecord,
-    Group,
-    Groups,
-    HostState,
-    ProcessState,
-)
+from ddtop.wire.records import AnyRecord, Group, Groups, HostState, ProcessState
 from tests.ranks import (  # noqa: F401
     BASE,
     SECOND,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ddtop.wire import frames
-from ddtop.wire.loader import Loader
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.records import (
     ACTIVITIES,
@@ -20,12 +19,13 @@ from ddtop.wire.records import (
     GroupProgress,
     Hello,
     LastException,
+    Loader,
     OpenCall,
     Place,
     ProcessState,
     RankState,
+    Rendezvous,
 )
-from ddtop.wire.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from tests.jobs import FakeJob

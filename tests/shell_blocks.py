@@ -18,8 +18,8 @@ import click
 from packaging.requirements import InvalidRequirement, Requirement
 
 from ddtop.cli import cli
-from ddtop.cli.check.torchrun_line import NotUnderstoodError
-from ddtop.cli.check.torchrun_line import read as read_torchrun
+from ddtop.cli.check.trial import NotUnderstoodError
+from ddtop.cli.check.trial import read as read_torchrun
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -14,8 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddtop.link.own_socket import OwnSocket
-from ddtop.link.rank_side import RankLink
+from ddtop.link.rank_side import OwnSocket, RankLink
 
 DEADLINE_S = 20.0
 HANDS_OVER = """

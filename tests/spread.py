@@ -16,8 +16,17 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ddtop.wire import frames
-from ddtop.wire.hosts import HUB, LEAF, HostClock, HubLink
-from ddtop.wire.records import AnyRecord, Group, Groups, Hello, HostState
+from ddtop.wire.records import (
+    HUB,
+    LEAF,
+    AnyRecord,
+    Group,
+    Groups,
+    Hello,
+    HostClock,
+    HostState,
+    HubLink,
+)
 from ddtop.wire.times import moved
 from tests.jobs import SECOND, FakeJob, FakeRank, Frame, unix_ns
 

@@ -118,12 +118,12 @@ def test_the_start_up_line_is_one_line_and_catches_everything():
     compile(line, "ddtop.pth", "exec")
 
 
-def test_viewer_and_present_load_no_screen():
+def test_feeds_follow_and_present_load_no_screen():
     """An exporter, a bot or a notebook needs these two rooms, and may run without Textual."""
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in MODULES
-        if path.relative_to(PACKAGE).parts[0] in ("viewer", "present")
+        if path.relative_to(PACKAGE).parts[0] in ("feeds", "follow", "present")
         and path.name != "__init__.py"
     ]
     program = (

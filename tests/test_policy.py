@@ -22,45 +22,40 @@ from ddtop import registry
 from ddtop.agent.state_page import StatePage
 from ddtop.cli.config import OF_THE_RELAY
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.state.facts import ProgressFacts, RankFacts, Snapshot, State
-from ddtop.model.state.host_facts import HostSeen
-from ddtop.model.state.straggler_facts import Late
+from ddtop.follow import thresholds
+from ddtop.follow.changes import Changes
+from ddtop.follow.engine import Engine, Follower
+from ddtop.follow.fleet import tally_of
+from ddtop.follow.history import JobHistory
+from ddtop.follow.look import Look
+from ddtop.model.facts import HostSeen, Late, ProgressFacts, RankFacts, Snapshot, State
 from ddtop.policy import POLICY, Policy
-from ddtop.present.gpus.gpu_list import is_free
-from ddtop.present.gpus.gpu_text import driver_text
+from ddtop.present.gpus import driver_text, is_free
 from ddtop.present.groups import group_waits, order_of
-from ddtop.present.hosts.hosts import clock_text
-from ddtop.present.job_strip import THROUGHPUT, compared
-from ddtop.present.stacks.dump_sets import answers, around, merged_of
-from ddtop.relay.arrivals_trigger import ArrivalsTrigger
-from ddtop.relay.dump_trigger import DumpTrigger
+from ddtop.present.hosts import clock_text
+from ddtop.present.stacks import answers, around, merged_of
+from ddtop.present.strip import THROUGHPUT, compared
 from ddtop.relay.dumps import signal as dump_signal
 from ddtop.relay.dumps.collect import Dumps
 from ddtop.relay.gpus.amd import AmdSmi
 from ddtop.relay.gpus.ras import Ras
-from ddtop.relay.history import FrameHistory
-from ddtop.relay.hub.leaves import Hub
-from ddtop.relay.journal_writer import JournalWriter
-from ddtop.relay.processes import oom, sample, waiting_parent
-from ddtop.viewer import thresholds
-from ddtop.viewer.changes import Changes
-from ddtop.viewer.engine import Engine
-from ddtop.viewer.follower import Follower
-from ddtop.viewer.job_history import JobHistory
-from ddtop.viewer.source import Look
-from ddtop.viewer.tally import tally_of
+from ddtop.relay.history import FrameHistory, JournalWriter
+from ddtop.relay.hub.role import Hub
+from ddtop.relay.processes import cgroup, family, sample
+from ddtop.relay.triggers import ArrivalsTrigger, DumpTrigger
 from ddtop.wire import frames
 from ddtop.wire import page as layout
-from ddtop.wire.gpu import Gpu, GpuWatch
-from ddtop.wire.hosts import LEAF
-from ddtop.wire.records import Hello, HostState, Reply
+from ddtop.wire.records import LEAF, Gpu, GpuWatch, Hello, HostState, Reply
 from tests.amdsmi import IO, FakeAmdGpu, FakeAmdSmi
 from tests.ui import builders, changed, dumps
 
 ROOM = Path(ddtop.__file__).parent
-EDGES = ("cli", "relay/server.py", "viewer/thresholds.py")
-"""The programs choose the policy. `viewer/thresholds.py` keeps the choice of a viewer's process."""
-STARTS = ("api.py", "cli", "ui", "viewer/follower.py", "viewer/replay.py", "viewer/routes")
+EDGES = ("cli", "relay/server.py", "follow/thresholds.py")
+"""The programs choose the policy. `follow/thresholds.py` keeps the choice of a viewer's process."""
+STARTS = (
+    *("api.py", "cli", "ui", "follow/engine.py", "follow/recording.py", "feeds"),
+    *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "rank")),
+)
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
 LONG_S = 3600.0
 SECOND = 1_000_000_000
@@ -92,16 +87,17 @@ def test_only_programs_choose_the_policy(name, allowed):
 
 PLUMBING = {
     "judge.STEP_NS": "how often a second opinion counts, which is how often agents report",
-    "clocks.OFFSET_MAX_NS": "no clock is 40 years off: a value beyond it is garbage",
-    "series.KEEP_S": "how much is kept",
+    "hosts.OFFSET_MAX_NS": "no clock is 40 years off: a value beyond it is garbage",
+    "memory.KEEP_S": "how much is kept",
     "starting._TIMEOUT_S": "what torch does where the program gives no timeout",
     "starting._DEFAULT_TIMEOUT_S": "the same for one backend",
-    "drop_events.APART_NS": "losses of our own, listed as one entry or as two",
-    "timeline.SAME_NS": "how precisely two relays say when something began",
-    "timeline.TOGETHER_NS": "what is listed as one entry",
+    "events.APART_NS": "losses of our own, listed as one entry or as two",
+    "events.SAME_NS": "how precisely two relays say when something began",
+    "events.TOGETHER_NS": "what is listed as one entry",
     "groups.SECOND_NS": "a second",
-    "job_strip.SPANS_S": "lengths of lines that are drawn",
-    "rank_class.SETTLE_NS": "which looks follow each other, on a map that must not flicker",
+    "strip.SPANS_S": "lengths of lines that are drawn",
+    "rank._SPOT_LEAST_RATIO": "how often a rank was at a line that its page lists",
+    "map.SETTLE_NS": "which looks follow each other, on a map that must not flicker",
 }
 """Numbers with a unit that are not in the policy: they do not judge."""
 
@@ -154,7 +150,8 @@ def test_each_threshold_is_read_somewhere():
 
 def test_the_config_file_refuses_just_what_only_a_relay_judges_by():
     """If a viewer changed such a threshold, it would see no difference."""
-    of_relay = {one.name for one in fields(Policy) if rooms_that_read()[one.name] == {"relay"}}
+    relay = {"relay", "patience.py"}
+    of_relay = {one.name for one in fields(Policy) if rooms_that_read()[one.name] <= relay}
 
     assert {one.name for one in fields(Policy) if one.name.startswith(OF_THE_RELAY)} == of_relay
 
@@ -319,8 +316,8 @@ def test_the_policy_says_which_kill_explains_a_death():
     record = b"6,1,1000000,-;Out of memory: Killed process 4711 (python)"
     minute_later = 61 * SECOND
 
-    assert oom.kills_in([record], minute_later, POLICY.oom_recent_s)
-    assert not oom.kills_in([record], minute_later, 30.0)
+    assert cgroup.kills_in([record], minute_later, POLICY.oom_recent_s)
+    assert not cgroup.kills_in([record], minute_later, 30.0)
 
 
 def test_the_policy_says_how_old_the_count_of_kills_is_at_least(watched):
@@ -481,12 +478,12 @@ def test_the_policy_says_when_a_host_that_is_cut_off_has_no_ranks_left():
 
 
 def test_the_policy_says_how_long_a_parent_waits_for_the_relay(monkeypatch):
-    monkeypatch.setattr(waiting_parent, "_waits", lambda _: True)
-    monkeypatch.setattr(waiting_parent, "_is_relay", lambda _: True)
-    monkeypatch.setattr(waiting_parent, "children", lambda _: (os.getpid(),))
+    monkeypatch.setattr(family, "_waits", lambda _: True)
+    monkeypatch.setattr(family, "_is_relay", lambda _: True)
+    monkeypatch.setattr(family, "children", lambda _: (os.getpid(),))
 
     def looks(policy):
-        parent = waiting_parent.WaitingParent(policy)
+        parent = family.WaitingParent(policy)
         return next(number for number in range(1, 20) if parent.look())
 
     assert looks(POLICY) == POLICY.parent_waits_looks

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ddtop import redaction
 from ddtop.agent.environment import redacted_argv, redacted_environment
+from ddtop.follow.source_lines import read_excerpt
 from ddtop.redaction import HIDDEN, redacted, redacted_start
-from ddtop.viewer.source_lines import read_excerpt
 from tests import planted
 
 PLACES = ["{}", "failed with {} at once", "x = load({})  # {}", 'error: "{}"']

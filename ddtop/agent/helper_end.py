@@ -12,7 +12,7 @@ import time
 from types import TracebackType
 
 from ddtop import registry
-from ddtop.agent.probes.exceptions_uncaught import one_line
+from ddtop.agent.probes.exceptions import one_line
 
 
 def write(

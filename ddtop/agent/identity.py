@@ -87,7 +87,7 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
     claim_pid, _, variables = environ.get(CLAIM, "").partition(":")
     if variables == launch.fingerprint(environ) and claim_pid != str(pid):
         return Identity(CANDIDATE, name)
-    from ddtop.launch.torchrun import is_elastic
+    from ddtop.launch.launchers import is_elastic
 
     attempt, elastic = launch.restarts(environ), is_elastic(environ)
     return Identity(RANK, name, rank, local_rank, world_size, attempt, elastic)

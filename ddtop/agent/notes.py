@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections import deque
 from itertools import starmap
 from operator import is_
+from sys import getrefcount
+from threading import get_ident
+from time import monotonic_ns
 from typing import Any
 from weakref import ref
+
+import msgspec
+
+from ddtop.wire.records import TRAIN
 
 PEER_WAITS_KEPT = 100
 MESHES_MAX = 1024
@@ -123,3 +130,167 @@ def note_mesh(mesh: Any) -> None:
 def meshes() -> list[Any]:
     """The DeviceMesh objects that still exist, in the order in which they were made."""
     return [mesh for one in list(_meshes.values()) if (mesh := one()) is not None]
+
+
+# -- The sources that frameworks register for the progress probe, and the open phases
+#
+# The program's threads write, the agent's thread reads. The notes belong to the process, not to a
+# rank: a trainer may exist before its process knows its rank, and a forked child inherits them.
+
+
+PHASES_KEPT = 16
+"""Lengths of ended phases that are remembered, of each name."""
+NAME_CHARACTERS = 32
+USER, TRAINER, LIBRARY, ENGINE, BAR = 0, 10, 20, 30, 40
+"""The priority of a source; the lowest one that counts steps is used: the program itself, a trainer
+that owns the loop, a library that the loop calls, the engine below it, a progress bar."""
+
+
+class Reading(msgspec.Struct):
+    """The current values of a source. None: unknown.
+
+    `samples` and `tokens` are totals of the whole job that only grow; the probe computes rates from
+    them. `samples_per_s` is a rate that the source has computed itself.
+    """
+
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    total_epochs: float | None = None
+    phase: str | None = None
+    samples: float | None = None
+    tokens: float | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    eta_s: float | None = None
+
+
+class ProgressSource:
+    """One framework. A subclass reads what the framework has already computed on the CPU.
+
+    `name` is the `source` of the JSON. `level`: one of USER, TRAINER, LIBRARY, ENGINE, BAR.
+    """
+
+    name = ""
+    level = TRAINER
+
+    def read(self) -> Reading | None:
+        """Its current values; None while it has none. Runs on the agent's thread.
+
+        It must not block, import, print, or read a value of a tensor on a device. If it raises, the
+        source is switched off, and the record says why.
+        """
+        return None
+
+
+class ObjectSource(ProgressSource):
+    """A framework whose numbers are attributes of one object, a trainer or an engine.
+
+    `runs`: it is inside its loop. Registered when `note` is first called, on the program's thread.
+    """
+
+    def __init__(self) -> None:
+        self._object: ref[Any] | None = None
+        self.runs = False
+
+    def note(self, own: Any, begins: bool) -> None:
+        """The loop of this object begins or ends."""
+        self._object, self.runs = ref(own), begins
+        progress_notes.add(self)
+
+    def read(self) -> Reading | None:
+        """The values of the object; None if it no longer exists."""
+        own = self._object() if self._object is not None else None
+        if own is None:
+            return None
+        found = self.read_from(own)
+        if getrefcount(own) <= ALONE:
+            kept.append(own)
+        return found
+
+    def read_from(self, own: Any) -> Reading | None:
+        """The values of this object. The rules of `read` apply."""
+        raise NotImplementedError
+
+
+def _alone() -> int:
+    own = object()
+    return getrefcount(own)
+
+
+ALONE = _alone()
+"""What `getrefcount` says of an object that one local variable holds: 2, from Python 3.14 on 1."""
+
+kept: list[Any] = []
+"""Objects of which the agent held the last reference. If the agent dropped them, their destructors
+would run on its thread: a bar would print, an engine would close."""
+
+
+class Phase:
+    """A phase that has begun.
+
+    `by`: the source of the phase. `since` is monotonic ns, `thread` Python's number of its thread.
+    """
+
+    __slots__ = ("by", "name", "since", "thread")
+
+    def __init__(self, name: str, by: str = "torch") -> None:
+        self.name, self.by, self.since, self.thread = name, by, monotonic_ns(), get_ident()
+
+
+class Region(Phase):
+    """An expected region that has begun; it may take `up_to_s` seconds."""
+
+    __slots__ = ("up_to_s",)
+
+    def __init__(self, name: str, up_to_s: float) -> None:
+        super().__init__(name, "user")
+        self.up_to_s = up_to_s
+
+
+class ProgressNotes:
+    """`sources` by name, `open` phases from outer to inner, lengths in ns of `ended` ones.
+
+    `expected`: the expected regions that are open, from outer to inner.
+    """
+
+    __slots__ = ("counts", "ended", "expected", "open", "sources")
+
+    def __init__(self) -> None:
+        self.sources: dict[str, ProgressSource] = {}
+        self.open: list[Phase] = []
+        self.expected: list[Region] = []
+        self.ended: dict[str, deque[int]] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, source: ProgressSource) -> None:
+        """Let the probe read this source. It replaces a source of the same name."""
+        self.sources[source.name] = source
+
+    def enter(self, name: str, by: str = "torch") -> Phase:
+        """A phase begins on this thread; costs about half a microsecond."""
+        phase = Phase(name, by)
+        self.open.append(phase)
+        return phase
+
+    def leave(self, phase: Phase) -> None:
+        """It has ended."""
+        if phase in self.open:
+            self.open.remove(phase)
+        self.note_end(phase.name, monotonic_ns() - phase.since)
+
+    def note_end(self, name: str, length_ns: int) -> None:
+        """A phase of that name was over after `length_ns`."""
+        if name == TRAIN:
+            return
+        lengths = self.ended.get(name)
+        if lengths is None:
+            lengths = self.ended[name] = deque(maxlen=PHASES_KEPT)
+        lengths.append(length_ns)
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+progress_notes = ProgressNotes()
+"""The notes of this process."""

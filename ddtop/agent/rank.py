@@ -22,7 +22,7 @@ from ddtop.agent.identity import Identity
 from ddtop.agent.limits import LIMITS, Limits
 from ddtop.agent.notes import Notes
 from ddtop.agent.stacks import walk
-from ddtop.agent.stacks.dump_file import DumpFile
+from ddtop.agent.stacks.dump import DumpFile
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.stacks.walk import Walk
 from ddtop.agent.state_page import StatePage
@@ -30,9 +30,7 @@ from ddtop.wire import page as layout
 
 if TYPE_CHECKING:
     from ddtop.agent.probe import Probe
-    from ddtop.wire.load import FailedSave
-    from ddtop.wire.records import LastException
-    from ddtop.wire.rendezvous import StoreFile
+    from ddtop.wire.records import FailedSave, LastException, StoreFile
 
 PAUSE_S = 0.05
 

@@ -20,14 +20,14 @@ from ddtop.agent.environment import VALUE_CHARACTERS, redacted_argv, redacted_en
 from ddtop.agent.guard import guard
 from ddtop.agent.own_thread import OwnThread
 from ddtop.agent.probe import Communication, Probe, Tick
-from ddtop.agent.probes import arrivals, init_args, roles
+from ddtop.agent.probes import collectives, init_args, parallel
 from ddtop.agent.sources import SOURCES, ProbeRow
-from ddtop.agent.stacks import dump_file, threads
+from ddtop.agent.stacks import dump
 from ddtop.link.rank_side import RankLink
 from ddtop.redaction import redacted, redacted_start
 from ddtop.wire import frames
 from ddtop.wire import page as layout
-from ddtop.wire.calls import INIT_CALLS
+from ddtop.wire.names import INIT_CALLS
 from ddtop.wire.records import AnyRecord, Command, Groups, Hello, OpenCall, RankState
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Reporter:
             # This is a new relay: it does not know this rank yet.
             self._relay, self._sent_groups = command.instance, None
             self._rank.send_hello_again()
-            guard.run("ptracer", dump_file.allow_tracer, command.pid)
+            guard.run("ptracer", dump.allow_tracer, command.pid)
         if command.arguments and not self._complained:
             self._complained = True
             self._rank.say(f"ddtop: {command.arguments[0][:300]}")
@@ -233,7 +233,7 @@ class Reporter:
             return  # The relay takes them in another way.
         request, automatic = command.arguments[0][:64], "auto" in command.arguments[1:]
         self._send(
-            threads.take(request, rank.who.rank, rank.pid, rank.frames, automatic, rank.lead_id)
+            dump.take(request, rank.who.rank, rank.pid, rank.frames, automatic, rank.lead_id)
         )
 
     def _on_arrivals(self, command: Command) -> None:
@@ -244,7 +244,7 @@ class Reporter:
         words = rank.page.words
         counts = words[layout.ITERATION_SOURCE_AT] in layout.STEP_SOURCES
         iteration = words[layout.ITERATION_AT] if counts else None
-        self._send(arrivals.take(self._communication, command.arguments[0][:64], iteration))
+        self._send(collectives.take(self._communication, command.arguments[0][:64], iteration))
 
     def _send_hello(self) -> None:
         rank = self._rank
@@ -285,7 +285,7 @@ class Reporter:
                 init_unix_ns=given.unix_ns if given else None,
                 store_file=given.store_file if given else None,
                 script_digest=self._script_digest,
-                role=roles.role(),
+                role=parallel.role(),
                 joined=rank.page.words[layout.MEMBER_AT] > 0,
                 above=rank.above,
                 saves_to=rank.saves_to,

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 
 import ddtop
 from ddtop.agent import collector, current, user_calls
-from ddtop.agent.fork_warning import ForkWarning
 from ddtop.agent.guard import guard
-from ddtop.agent.own_thread import OwnThread
-from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.own_thread import ForkWarning, OwnThread
+from ddtop.agent.probes import exceptions
 from ddtop.agent.start_relay import STARTING_AT_EXIT_S, start_relay
 from ddtop.wire import page as layout
 
@@ -68,7 +67,7 @@ class Runtime:
         """
         current.become(self._rank)
         ddtop._agent = user_calls
-        exceptions_uncaught.install(self._rank)
+        exceptions.install(self._rank)
         gc.callbacks.append(self._collector_timer)
         os.register_at_fork(
             before=self._before_fork,
@@ -179,7 +178,7 @@ class Runtime:
         self._rank.exiting = True
         self._rank.page.words[layout.EXITING_AT] = time.monotonic_ns()
         self._leave_collector()
-        guard.run("exceptions at exit", lambda: exceptions_uncaught.note_last(self._rank))
+        guard.run("exceptions at exit", lambda: exceptions.note_last(self._rank))
         self._stop = True
         self._over.release()
         self._rank.wake()

@@ -32,8 +32,8 @@ def note(
         rank.saves_to = (*rank.saves_to, folder)[-FOLDERS_MAX:]
         rank.send_hello_again()
     if isinstance(error, Exception):
-        from ddtop.agent.probes.exceptions_uncaught import one_line
-        from ddtop.wire.load import FailedSave
+        from ddtop.agent.probes.exceptions import one_line
+        from ddtop.wire.records import FailedSave
 
         space: tuple[int, int] | tuple[()] = ()
         with contextlib.suppress(OSError):

@@ -9,16 +9,9 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
-from ddtop.agent.progress_notes import (
-    USER,
-    Phase,
-    ProgressSource,
-    Reading,
-    Region,
-    progress_notes,
-)
+from ddtop.agent.notes import USER, Phase, ProgressSource, Reading, Region, progress_notes
 from ddtop.wire import page as layout
-from ddtop.wire.progress import (
+from ddtop.wire.records import (
     CHECKPOINT,
     EXPECTED_CHARACTERS,
     EXPECTED_MOST_S,

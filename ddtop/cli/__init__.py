@@ -164,7 +164,7 @@ def cli(
 def _use_config(name: str | None) -> None:
     """Apply the user's config file from here on."""
     from ddtop.cli import config
-    from ddtop.viewer import thresholds
+    from ddtop.follow import thresholds
 
     found = config.read(os.environ)
     thresholds.choose(found.policy)

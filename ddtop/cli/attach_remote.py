@@ -18,13 +18,13 @@ from ddtop.cli.look import HEALTH_LOOK_S, STATUS_S
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status
 from ddtop.cli.over_ssh import host_called
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.viewer.routes.relay import NoContactError, PortRoute, Route
+from ddtop.feeds.relay import NoContactError, PortRoute, Route
 
 if TYPE_CHECKING:
+    from ddtop.feeds.bridge import RemoteJob, RemoteTarget
+    from ddtop.follow.live import LiveSource
     from ddtop.link.ssh_pipe import Pipe
-    from ddtop.present.hosts.jobs import Health
-    from ddtop.viewer.live import LiveSource
-    from ddtop.viewer.routes.ssh import RemoteJob, RemoteTarget
+    from ddtop.present.jobs import Health
 
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that does not exist yet."""
@@ -49,7 +49,7 @@ def over_ssh(
         CommandError: 2, no host name, or several jobs could be meant; 3, no contact, or no such
             job.
     """
-    from ddtop.viewer.routes.ssh import SshTarget
+    from ddtop.feeds.bridge import SshTarget
 
     return through(SshTarget(host_called(host_name), ddtop), name, wait_s, readonly)
 
@@ -120,8 +120,8 @@ class _There:
         Raises:
             RegistryError: no answer.
         """
+        from ddtop.feeds.bridge import jobs_there
         from ddtop.link.ssh_pipe import PipeError
-        from ddtop.viewer.routes.ssh import jobs_there
 
         with self.one_at_a_time:
             try:
@@ -137,9 +137,9 @@ class _There:
 
     def health(self, entry: registry.JobEntry) -> Health:
         """The health of a job, by a short look."""
+        from ddtop.feeds.bridge import verdict_there
         from ddtop.link.ssh_pipe import PipeError
-        from ddtop.present.hosts.jobs import Health, health_of
-        from ddtop.viewer.routes.ssh import verdict_there
+        from ddtop.present.jobs import Health, health_of
 
         with self.one_at_a_time:
             try:
@@ -177,7 +177,7 @@ def _show_picked(there: _There, readonly: bool) -> None:
 
 def _show_job(there: _There, found: RemoteJob, readonly: bool, from_list: bool = False) -> int:
     """The dashboard or the status table. Returns the exit code."""
-    from ddtop.viewer.routes.ssh import SshRoute
+    from ddtop.feeds.bridge import SshRoute
 
     if found.over:
         there.to_list = _show_left(there, found, from_list)
@@ -201,7 +201,7 @@ def _echo(line: str) -> None:
 
 async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
     """The job that the user means, by the rules for local jobs."""
-    from ddtop.viewer.routes.ssh import jobs_there
+    from ddtop.feeds.bridge import jobs_there
 
     until = time.monotonic() + wait_s
     while True:
@@ -221,10 +221,10 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
 
 def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
     """Show the journal of an ended job from a copy that is removed afterwards."""
-    from ddtop.viewer import temp_journals
-    from ddtop.viewer.routes.ssh import fetch
+    from ddtop.feeds import bridge
+    from ddtop.feeds.bridge import fetch
 
-    with temp_journals.folder() as folder:
+    with bridge.folder() as folder:
         try:
             path = asyncio.run(
                 fetch(there.pipe, found.entry, folder, last=False, progress=_progress)
@@ -268,7 +268,7 @@ def to_hub(where: str, readonly: bool) -> int:
 
 
 def _show(route: Route, readonly: bool, from_list: bool = False) -> bool:
-    from ddtop.viewer.live import LiveSource
+    from ddtop.follow.live import LiveSource
 
     source = LiveSource(route, controller=not readonly)
     return dashboard.show(source, route.job, readonly=readonly, from_list=from_list)
@@ -280,14 +280,14 @@ def _status(route: Route, why: str) -> int:
     Raises:
         CommandError: 3, nothing was heard.
     """
-    from ddtop.viewer.live import LiveSource
+    from ddtop.follow.live import LiveSource
 
     explain_no_dashboard(why)
     return asyncio.run(_print(LiveSource(route)))
 
 
 async def _print(source: LiveSource) -> int:
-    from ddtop.viewer.follower import JOIN_S
+    from ddtop.follow.engine import JOIN_S
 
     feeding = asyncio.create_task(source.run())
     began = time.monotonic()

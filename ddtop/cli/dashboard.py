@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddtop.viewer.source import Source
+    from ddtop.follow.look import Source
 
 
 def show(source: Source, name: str, *, readonly: bool, from_list: bool = False) -> bool:
@@ -19,7 +19,7 @@ def show(source: Source, name: str, *, readonly: bool, from_list: bool = False) 
     """
     from ddtop.cli import config
     from ddtop.ui.app import DdtopApp
-    from ddtop.ui.settings import kept
+    from ddtop.ui.session import kept
 
     app = DdtopApp(
         source,

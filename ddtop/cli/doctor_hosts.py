@@ -12,20 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from ddtop import launch, registry
-from ddtop.agent import multi_host
+from ddtop.agent import run_name
 from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, Identity
 from ddtop.cli import routing
 from ddtop.cli.find_job import HUB_VARIABLE as HUB
-from ddtop.launch.torchrun import is_elastic
-from ddtop.relay.hub.topology import (
-    Topology,
-    hub_wanted,
-    is_here,
-    names_of_this_host,
-    topology_of,
-)
-from ddtop.wire import hosts
+from ddtop.launch.launchers import is_elastic
+from ddtop.relay.hub.topology import Topology, hub_wanted, is_here, names_of_this_host, topology_of
+from ddtop.wire import records
 from ddtop.wire.records import Hello
 from ddtop.words.units import plural
 
@@ -69,8 +63,8 @@ def spans() -> Line:
 def _topology(identity: Identity, environ: Mapping[str, str]) -> Topology:
     """What the relay of this rank would conclude about its hub."""
     job = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
-    endpoint = multi_host.endpoint_in(environ)
-    job = job or multi_host.name_across_hosts(identity, environ, os.getppid(), endpoint, None)
+    endpoint = run_name.endpoint_in(environ)
+    job = job or run_name.name_across_hosts(identity, environ, os.getppid(), endpoint, None)
     name = job or "doctor"
     hello = Hello(
         name, "", 0, identity.rank, identity.local_rank, identity.world_size, socket.gethostname(),
@@ -92,7 +86,7 @@ def hub() -> Line:
     now = time.time_ns()
     try:
         entries = [
-            one for one in registry.read_entries() if one.role == hosts.HUB and one.live(now)
+            one for one in registry.read_entries() if one.role == records.HUB and one.live(now)
         ]
     except registry.RegistryError as error:
         return BAD, "hub", str(error)
@@ -124,7 +118,7 @@ def _named(text: str) -> Line:
 
 def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
     """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
-    from ddtop.viewer.follower import UnreachableError, join
+    from ddtop.follow.engine import UnreachableError, join
 
     if why is not None:
         return NOTE, "hub", f"{hub_text} is {why}"

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from ddtop import registry
 from ddtop.cli import outside_jobs
 from ddtop.cli.errors import ELSEWHERE, UNREACHABLE, USAGE, CommandError
 from ddtop.cli.interpreter import advice
-from ddtop.cli.job_list import table
+from ddtop.cli.job_list import HEALTH_ANSWER_S, health_digest, health_now, table, targets
+from ddtop.follow.fleet import following
+from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import clean
 from ddtop.words.units import duration
 
 if TYPE_CHECKING:
+    from ddtop.feeds.outside.jobs import Process
+    from ddtop.follow.engine import Follower
     from ddtop.link.viewer_side import ViewerLink
-    from ddtop.viewer.follower import Follower
-    from ddtop.viewer.routes.outside_processes import Process
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
@@ -80,7 +84,7 @@ def join_to_act(
     Raises:
         CommandError: 2 and 3 as `find`; 3 also where its relay is not reached.
     """
-    from ddtop.viewer.follower import UnreachableError, join
+    from ddtop.follow.engine import UnreachableError, join
 
     entry = find(name, asked_by=asked_by)
     if not entry.reachable(time.time_ns()):
@@ -153,8 +157,7 @@ class Launchers:
 
     def ended(self) -> str | None:
         """`timeout (pid 4711)`: one of them, if all have ended."""
-        from ddtop.viewer.routes.outside_jobs import launchers_of
-        from ddtop.viewer.routes.outside_processes import read
+        from ddtop.feeds.outside.jobs import launchers_of, read
 
         now_s = time.monotonic()
         if now_s - self._looked_s >= LAUNCHERS_EVERY_S:
@@ -191,3 +194,25 @@ def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") 
     if hint:
         lines.append(hint)
     return CommandError("\n".join(lines), UNREACHABLE)
+
+
+# -- `ddtop jobs --hub HOST:PORT`: the jobs whose relays listen at these ports
+
+
+def hub_jobs(hubs: Iterable[str]) -> list[tuple[Listed, Health]]:
+    """The job at each of these, as it is now.
+
+    Raises:
+        CommandError: 2, one of them is no HOST:PORT; 3, no relay of this user answers there.
+    """
+    found = [target for hub in dict.fromkeys(hubs) for target in targets(hub)()]
+    with following(lambda: found, health_digest) as fleet:
+        jobs = fleet.wait(2 * HEALTH_ANSWER_S)
+    rows = []
+    for one in jobs:
+        health = health_now(one)
+        # Only its job file says when it started.
+        entry = msgspec.structs.replace(one.entry, started_unix_ns=0)
+        listed = Listed(entry, True, health.reporting or 0, (entry.host,))
+        rows.append((listed, health))
+    return rows

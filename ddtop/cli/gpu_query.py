@@ -16,10 +16,10 @@ from typing import NoReturn
 import msgspec
 
 from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.follow.thresholds import chosen
 from ddtop.relay.gpus.driver import Driver, DriverError
 from ddtop.relay.gpus.reader import DRIVERS, described, driver_here, in_own_pid_namespace
-from ddtop.viewer.thresholds import chosen
-from ddtop.wire.gpu import Gpu
+from ddtop.wire.records import Gpu
 
 NO_DRIVER = "no NVIDIA or AMD driver"
 DEADLINE_S = 10.0

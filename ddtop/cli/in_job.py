@@ -10,20 +10,20 @@ import click
 
 from ddtop.cli.attach_remote import NoJobThereError, job_there, through
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.foreign_text import copied
 from ddtop.cli.output import printable, width
-from ddtop.viewer.routes.relay import NoContactError
-from ddtop.viewer.routes.schedulers.kubernetes import Kubernetes
-from ddtop.viewer.routes.schedulers.lsf import Lsf
-from ddtop.viewer.routes.schedulers.pbs import Pbs
-from ddtop.viewer.routes.schedulers.scheduler import (
+from ddtop.cli.over_ssh import copied
+from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.schedulers import (
+    Kubernetes,
+    Lsf,
     NoSuchJobError,
     NotYetError,
+    Pbs,
     Scheduler,
     SchedulerTarget,
+    Slurm,
     WrongNameError,
 )
-from ddtop.viewer.routes.schedulers.slurm import Slurm
 from ddtop.words.units import plural
 
 if TYPE_CHECKING:

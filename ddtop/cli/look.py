@@ -14,8 +14,8 @@ from ddtop.cli.output import print_status
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
-    from ddtop.model.state.facts import Snapshot
-    from ddtop.present.hosts.jobs import Health
+    from ddtop.model.facts import Snapshot
+    from ddtop.present.jobs import Health
 
 STATUS_S = 1.2
 """Two snapshots half a second apart confirm a finding, and give a first CPU figure."""
@@ -29,7 +29,7 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
     Raises:
         CommandError: 3, no contact.
     """
-    from ddtop.viewer.follower import UnreachableError, look_once, with_what_stood
+    from ddtop.follow.engine import UnreachableError, look_once, with_what_stood
 
     try:
         snapshot, verdict = look_once(entry, seconds)
@@ -49,7 +49,7 @@ def status(entry: registry.JobEntry, as_json: bool = False) -> int:
     snapshot, verdict = look(entry, STATUS_S)
     if not as_json:
         return print_status(snapshot, verdict)
-    from ddtop.present.as_json import status_json
+    from ddtop.present.documents import status_json
 
     click.echo(json.dumps(status_json(snapshot, verdict)))
     return NOT_HEARD if verdict.health == UNKNOWN else 0
@@ -61,8 +61,8 @@ def health(entry: registry.JobEntry) -> Health:
     The relay does not judge a job, so this function looks at it for a short time.
     """
     from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.present.hosts.jobs import Health, health_of
-    from ddtop.viewer.follower import UnreachableError, last_state, look_once
+    from ddtop.follow.engine import UnreachableError, last_state, look_once
+    from ddtop.present.jobs import Health, health_of
 
     now = time.time_ns()
     try:

@@ -19,21 +19,20 @@ from mcp.types import ToolAnnotations
 import ddtop
 from ddtop import registry
 from ddtop.cli.errors import CommandError
-from ddtop.cli.fleet_health import healths
+from ddtop.cli.job_list import healths
 from ddtop.cli.recent import happened, recording_of
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.model.stacks.merge import merge
-from ddtop.present.as_json import diagnose_json
-from ddtop.present.findings.explain import explain_text
-from ddtop.present.findings.timeline import timeline_lines
-from ddtop.present.hosts.jobs import listed
-from ddtop.present.stacks.as_json import stacks_json
-from ddtop.viewer.follower import UnreachableError, look_once, with_what_stood
-from ddtop.viewer.thresholds import chosen
-from ddtop.wire.escaping import escaped
-from ddtop.words.ranks import rank_ranges
+from ddtop.follow.engine import UnreachableError, look_once, with_what_stood
+from ddtop.follow.thresholds import chosen
+from ddtop.model.stacks import merge
+from ddtop.present.documents import diagnose_json, stacks_json
+from ddtop.present.events import timeline_lines
+from ddtop.present.explain import explain_text
+from ddtop.present.jobs import listed
+from ddtop.wire.frames import escaped
+from ddtop.words.sentences import rank_ranges
 
 JOBS_MAX, FINDINGS_MAX, RANKS_MAX, LINES_MAX, TEXT_MAX = 100, 20, 64, 40, 500
 """The limits of one answer: a model can read some ten thousand characters, not ten million."""

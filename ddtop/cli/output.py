@@ -13,8 +13,8 @@ from ddtop.cli.errors import NOT_HEARD
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
-    from ddtop.model.state.facts import Snapshot
-    from ddtop.present.glyphs import Glyphs
+    from ddtop.model.facts import Snapshot
+    from ddtop.present.text import Glyphs
 
 WIDTH = 120
 """Columns of the output where it is not a terminal."""
@@ -27,7 +27,7 @@ def width() -> int:
 
 def glyphs() -> Glyphs:
     """The glyphs that the encoding of stdout can express."""
-    from ddtop.present.glyphs import glyphs_for
+    from ddtop.present.text import glyphs_for
 
     return glyphs_for(sys.stdout.encoding)
 

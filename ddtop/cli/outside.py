@@ -26,17 +26,17 @@ from ddtop.cli.output import (
 )
 from ddtop.cli.stacks_output import text_of
 from ddtop.diagnosis.finding import CRITICAL, Verdict
-from ddtop.model.stacks.merge import merge
-from ddtop.model.state.facts import Snapshot, State
-from ddtop.present.stacks.as_json import stacks_json
-from ddtop.present.stacks.lines import Shape
+from ddtop.feeds.outside import targets
+from ddtop.feeds.outside.jobs import Target
+from ddtop.feeds.outside.look import DEADLINE_S, OutsideSource, stacks_from
+from ddtop.feeds.outside.targets import Targets
+from ddtop.follow.look import Look, Source
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot, State
+from ddtop.model.stacks import merge
+from ddtop.present.documents import stacks_json
+from ddtop.present.stacks import Shape
 from ddtop.relay.processes.pyspy import PySpy
-from ddtop.viewer.routes import outside_targets, waiting_launchers
-from ddtop.viewer.routes.outside import DEADLINE_S, OutsideSource, stacks_from
-from ddtop.viewer.routes.outside_jobs import Target
-from ddtop.viewer.routes.outside_targets import Targets
-from ddtop.viewer.source import Look, Source
-from ddtop.viewer.thresholds import chosen
 from ddtop.wire.records import Stacks
 
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
@@ -102,10 +102,10 @@ def stacks_of(
 
 def _targets(pids: str) -> Targets:
     try:
-        return outside_targets.find(pids)
-    except outside_targets.PidsError as error:
+        return targets.find(pids)
+    except targets.PidsError as error:
         raise CommandError(f"ddtop: {error}", USAGE) from None
-    except outside_targets.NoProcessError as error:
+    except targets.NoProcessError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
 
@@ -143,7 +143,7 @@ def diagnose(pids: str, as_json: bool, seconds: float, arguments: bool = False) 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
-    from ddtop.present.as_json import diagnose_json
+    from ddtop.present.documents import diagnose_json
 
     seen = see(pids, "diagnose", seconds, arguments)
     if as_json:
@@ -164,7 +164,7 @@ def status(pids: str, as_json: bool, arguments: bool = False) -> int:
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
-    from ddtop.present.as_json import status_json
+    from ddtop.present.documents import status_json
 
     seen = see(pids, "status", STATUS_S, arguments)
     if as_json:
@@ -191,9 +191,7 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
     `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
-    if waiting := waiting_launchers.judged(
-        name := _name(found, pids), [one.pid for one in found.found]
-    ):
+    if waiting := targets.judged(name := _name(found, pids), [one.pid for one in found.found]):
         return Seen(name, *waiting, None)
     needed = rights.needed([one.pid for one in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
@@ -293,7 +291,7 @@ def afterwards(answers: Iterable[Stacks]) -> list[str]:
         if one.method and one.why:
             whys.setdefault(one.why, []).append(str(one.pid))
         elif not one.method and os.path.exists(f"/proc/{one.pid}"):
-            lines.append(f"  {outside_targets.facts_line(one.pid)}")
+            lines.append(f"  {targets.facts_line(one.pid)}")
     if lines:
         lines = ["", "what /proc says of those without stacks:", *lines]
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]

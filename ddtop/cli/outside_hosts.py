@@ -21,9 +21,9 @@ from ddtop.cli.output import (
 from ddtop.cli.outside import STATUS_S, Seen, watch
 from ddtop.cli.over_ssh import host_called
 from ddtop.diagnosis.finding import CRITICAL
-from ddtop.viewer.routes.outside_hosts import OutsideHosts
-from ddtop.viewer.routes.relay import NoContactError
-from ddtop.viewer.routes.ssh import RemoteTarget, SshTarget
+from ddtop.feeds.bridge import RemoteTarget, SshTarget
+from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.several import OutsideHosts
 
 HOSTS_MAX = 64
 """Each host needs a program here and a login there."""
@@ -50,7 +50,7 @@ def diagnose(hosts: Sequence[RemoteTarget], as_json: bool, seconds: float = STAT
     Raises:
         CommandError: 3, no contact with any of them.
     """
-    from ddtop.present.as_json import diagnose_json
+    from ddtop.present.documents import diagnose_json
 
     seen = see(hosts, seconds)
     if as_json:
@@ -66,7 +66,7 @@ def status(hosts: Sequence[RemoteTarget], as_json: bool) -> int:
     Raises:
         CommandError: 3, no contact with any of them.
     """
-    from ddtop.present.as_json import status_json
+    from ddtop.present.documents import status_json
 
     seen = see(hosts, STATUS_S)
     if as_json:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ddtop import registry
 
 if TYPE_CHECKING:
-    from ddtop.present.hosts.jobs import Health
-    from ddtop.viewer.routes.outside_jobs import OutsideJob
+    from ddtop.feeds.outside.jobs import OutsideJob
+    from ddtop.present.jobs import Health
 
 NOT_STARTED = "not started with ddtop"
 _RUN = "outside-"
@@ -26,9 +26,8 @@ def found(waiting: bool = False) -> list[OutsideJob]:
 
     `waiting`: then also the launchers that have not started a rank, as jobs without ranks.
     """
-    from ddtop.viewer.routes.outside_jobs import jobs_of
-    from ddtop.viewer.routes.outside_processes import read
-    from ddtop.viewer.routes.waiting_launchers import without_ranks
+    from ddtop.feeds.outside.jobs import jobs_of, read
+    from ddtop.feeds.outside.targets import without_ranks
 
     with contextlib.suppress(OSError):
         host = read(os.getuid())
@@ -38,7 +37,7 @@ def found(waiting: bool = False) -> list[OutsideJob]:
 
 def waiting() -> str:
     """The value of `--pid` for the launchers that wait for nodes or for their store."""
-    from ddtop.viewer.routes.waiting_launchers import judged
+    from ddtop.feeds.outside.targets import judged
 
     idle = [job.launchers[0] for job in found(waiting=True) if not job.ranks]
     looks = {pid: judged("", [pid]) for pid in idle}
@@ -48,7 +47,7 @@ def waiting() -> str:
 def pids_of(job: OutsideJob) -> str:
     """The value for `--pid`: the job's launchers, or its ranks if their shell has also started
     other processes."""
-    from ddtop.viewer.routes.outside_processes import read_one
+    from ddtop.feeds.outside.jobs import read_one
 
     launchers = [read_one(pid) for pid in job.launchers]
     # A shell at its prompt may have started anything.
@@ -132,7 +131,7 @@ def with_health(
 ) -> Callable[[registry.JobEntry], Health]:
     """The health of each entry of a list. A job without a relay has none until a user looks at
     it."""
-    from ddtop.present.hosts.jobs import Health
+    from ddtop.present.jobs import Health
 
     def asked(entry: registry.JobEntry) -> Health:
         return Health(NOT_STARTED) if pids_in(entry) is not None else health(entry)

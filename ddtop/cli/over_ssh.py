@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import os
 import re
+import selectors
 import subprocess
 import sys
+from typing import TextIO
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import width
+from ddtop.present.text import clean
 
 SSH_FAILED, NOT_FOUND = 255, 127
 """Exit codes of ssh itself, and of a shell that does not find the program."""
@@ -36,9 +41,8 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
     Raises:
         CommandError: 2, no host; 3, no ssh, or no ddtop there.
     """
-    from ddtop.cli.foreign_text import copied
-    from ddtop.viewer.routes.relay import NoContactError
-    from ddtop.viewer.routes.ssh import SshTarget
+    from ddtop.feeds.bridge import SshTarget
+    from ddtop.feeds.relay import NoContactError
 
     target = SshTarget(host_called(host), ddtop)
     if odd := next((word for word in words if not _PLAIN.fullmatch(word)), None):
@@ -70,3 +74,61 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
             UNREACHABLE,
         )
     return code
+
+
+# -- Prints the output of another host on this terminal, without control characters
+
+
+READ_BYTES = 1 << 16
+
+
+class ForeignText:
+    """Turns a stream of bytes into lines of printable characters."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes, final: bool = False) -> str:
+        """The text of these bytes.
+
+        The first bytes of an incomplete character are kept for the next call, unless `final`.
+        """
+        text = self._decoder.decode(data, final)
+        return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def copied(process: subprocess.Popen[bytes]) -> int:
+    """Copy stdout and stderr of this program to ours, as text, until it closes both.
+
+    Holds one read of each in memory at a time.
+
+    Returns: Its exit code.
+
+    Raises: BrokenPipeError: nobody reads our output any more; the program has been killed.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    streams: dict[int, tuple[TextIO, ForeignText]] = {
+        process.stdout.fileno(): (sys.stdout, ForeignText()),
+        process.stderr.fileno(): (sys.stderr, ForeignText()),
+    }
+    try:
+        with selectors.DefaultSelector() as selector:
+            for descriptor in streams:
+                selector.register(descriptor, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    out, text = streams[key.fd]
+                    data = os.read(key.fd, READ_BYTES)
+                    out.write(text.feed(data, final=not data))
+                    out.flush()
+                    if not data:
+                        selector.unregister(key.fd)
+        return process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+        process.stderr.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddtop import registry
 
 if TYPE_CHECKING:
-    from ddtop.present.hosts.jobs import Health
+    from ddtop.present.jobs import Health
 
 
 def several_live() -> bool:
@@ -51,9 +51,9 @@ def picker(
     of the list.
     """
     from ddtop.cli import config
-    from ddtop.cli.fleet_health import followed
+    from ddtop.cli.job_list import followed
     from ddtop.ui.picker import JobSearch, PickerApp
-    from ddtop.ui.settings import kept
+    from ddtop.ui.session import kept
 
     found = JobSearch(read, health)
 

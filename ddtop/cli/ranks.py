@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.model.state.facts import Snapshot
-from ddtop.words.ranks import rank_list, rank_ranges
+from ddtop.model.facts import Snapshot
+from ddtop.words.sentences import rank_list, rank_ranges
 
 RANKS_MAX = 1 << 17
 

@@ -11,9 +11,9 @@ from ddtop.words.units import SECOND_NS
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
-    from ddtop.model.state.facts import Snapshot
-    from ddtop.present.findings.timeline import Event
-    from ddtop.viewer.replay import Recording
+    from ddtop.follow.recording import Recording
+    from ddtop.model.facts import Snapshot
+    from ddtop.present.events import Event
 
 BACK_S = 900.0
 """The timeline covers the last minutes; exits are listed for the whole run."""
@@ -27,9 +27,9 @@ With thousands of ranks each look takes a second.
 def recording_of(entry: registry.JobEntry) -> tuple[Recording | None, str | None]:
     """The journal of the run, or the reason why there is none."""
     from ddtop.folders import patiently, state_dir_text
+    from ddtop.follow.engine import LEFT_S
+    from ddtop.follow.recording import read_recording
     from ddtop.journal import JournalError
-    from ddtop.viewer.follower import LEFT_S
-    from ddtop.viewer.replay import read_recording
 
     path = registry.journal_path(entry.job, entry.run, entry.sender)
     try:
@@ -46,7 +46,7 @@ def happened(
     snapshot: Snapshot, verdict: Verdict, recording: Recording | None, back_s: float = BACK_S
 ) -> tuple[tuple[Event, ...], str | None]:
     """The events of the last minutes, with a note if not all of them could be looked at."""
-    from ddtop.present.findings.timeline import events
+    from ddtop.present.events import events
 
     looks = [(snapshot, verdict)]
     if recording is None or recording.tape.span is None:

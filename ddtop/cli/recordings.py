@@ -103,15 +103,15 @@ def open_journal(found: Recorded, from_list: bool = False) -> bool:
 
 def show(found: Recorded, from_list: bool = False) -> bool:
     """The dashboard on a journal. True if the user wants to go back to the list of jobs."""
-    from ddtop.viewer.replay import ReplaySource
+    from ddtop.follow.recording import ReplaySource
 
     source = ReplaySource(found.path, found.name, found.growing)
     return dashboard.show(source, found.name, readonly=True, from_list=from_list)
 
 
 def _print_last(found: Recorded, why: str) -> None:
-    from ddtop.viewer.follower import LEFT_S
-    from ddtop.viewer.replay import at_end, read_recording
+    from ddtop.follow.engine import LEFT_S
+    from ddtop.follow.recording import at_end, read_recording
 
     growing = found.growing()
     try:

@@ -17,10 +17,8 @@ from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import printable
 from ddtop.link.viewer_side import admits
-from ddtop.relay.hub.discovery import numeric
-from ddtop.relay.hub.topology import hub_wanted
-from ddtop.wire.hosts import LEAF
-from ddtop.wire.rendezvous import is_loopback
+from ddtop.relay.hub.topology import hub_wanted, numeric
+from ddtop.wire.records import LEAF, is_loopback
 
 CONNECT_S = 1.5
 """A relay accepts within a round trip. A firewall that drops packets must not hold a user up."""
@@ -130,8 +128,8 @@ def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
         CommandError: 2, no HOST:PORT; 3, nobody listens there, or nobody who knows this key.
         RegistryError: the key cannot be read.
     """
-    from ddtop.viewer.follower import UnreachableError
-    from ddtop.viewer.routes.relay import job_at
+    from ddtop.feeds.relay import job_at
+    from ddtop.follow.engine import UnreachableError
 
     host, port = hub_at(text, named_by)
     why = no_contact(host, port)

@@ -20,20 +20,20 @@ from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.link.within import within
-from ddtop.model.state.facts import Snapshot
+from ddtop.feeds.relay import TrustedRoute
+from ddtop.follow.engine import Follower
+from ddtop.follow.live import LiveSource
+from ddtop.follow.look import Look
+from ddtop.model.facts import Snapshot
+from ddtop.patience import within
 from ddtop.sim.fleet import WORLD_MAX
 from ddtop.sim.incidents import SCENARIOS, TOUR
 from ddtop.sim.job import SLOT_NS, SimulatedJob
-from ddtop.viewer.follower import Follower
-from ddtop.viewer.live import LiveSource
-from ddtop.viewer.routes.relay import TrustedRoute
-from ddtop.viewer.source import Look
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 
 if TYPE_CHECKING:
-    from ddtop.viewer.routes.relay import Link
+    from ddtop.feeds.relay import Link
 
 NOTE = "simulated{slowly}: ddtop --sim makes these ranks up ({scenario}, seed {seed})"
 NO_SIGNALS = "these ranks are simulated: there is no process to send a signal to"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ddtop.cli.output import glyphs, width
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.stacks.merge import Merged
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.stacks.dump_sets import around
-from ddtop.present.stacks.lines import Shape, stacks_text
-from ddtop.viewer.source_lines import Excerpts
-from ddtop.viewer.thresholds import chosen
+from ddtop.follow.source_lines import Excerpts
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot
+from ddtop.model.stacks import Merged
+from ddtop.present.stacks import Shape, around, stacks_text
 
 SOURCE_S = 1.0
 """How long files of source are waited for."""

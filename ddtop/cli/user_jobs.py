@@ -1,7 +1,7 @@
 """`python -m ddtop.cli.user_jobs health|series`: the live jobs of the user who runs it, one line of
 JSON a second, until nobody reads it.
 
-Root starts one for each user of the host (`ddtop.cli.host_jobs`). Everything that a user can write
+Root starts one for each user of the host (`ddtop.cli.job_list`). Everything that a user can write
 is read here, with that user's rights: job files, the key, the frames of relays.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from ddtop import registry
-from ddtop.cli.digests import HEALTH, JobSeries, health_digest, series_digest
+from ddtop.cli.job_list import HEALTH, JobSeries, health_digest, series_digest
 from ddtop.folders import ANSWER_S, wait_no_longer_than
-from ddtop.viewer.fleet import Fleet, FleetJob, own_jobs
+from ddtop.follow.fleet import Fleet, FleetJob, own_jobs
 
 PERIOD_S = 1.0
 FIRST_S = 6.0

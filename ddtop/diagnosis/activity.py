@@ -11,15 +11,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddtop.diagnosis.kernel_wait import READS, WRITES, child_text, path_of, short, sleeps, wait_of
-from ddtop.model.stacks.frames import Owner, is_birth, owner_of
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.model.facts import RankFacts, State
+from ddtop.model.stacks import Owner, is_birth, owner_of
 from ddtop.policy import Policy
-from ddtop.wire.calls import P2P_CALLS
-from ddtop.wire.frame_kinds import word_of
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
-from ddtop.words.activities import COLLECTIVE, COMPUTES, P2P, WAITS
-from ddtop.words.sentences import file_line, framework_text, function_text
+from ddtop.wire.names import P2P_CALLS, word_of
+from ddtop.wire.records import (
+    CHECKPOINT,
+    COMPILE,
+    SANITY_CHECK,
+    TEST,
+    VALIDATE,
+    StackFrame,
+    Stacks,
+    ThreadStack,
+    TrainingProgress,
+)
+from ddtop.words.sentences import (
+    COLLECTIVE,
+    COMPUTES,
+    P2P,
+    WAITS,
+    file_line,
+    framework_text,
+    function_text,
+    phase_text,
+)
+from ddtop.words.units import duration
 
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c",
@@ -374,3 +391,50 @@ def _user_frame(stacks: Stacks) -> StackFrame | None:
         if thread
         else None
     )
+
+
+# -- How a rank's phase changes the time limits of those who wait for it: a checkpoint, a
+#    validation or a compilation takes long
+
+
+LONG_PHASES = (CHECKPOINT, VALIDATE, TEST, COMPILE, SANITY_CHECK)
+"""Phases in which one rank may let the others wait. Names that the program has chosen do not
+count."""
+
+
+def phase_of(rank: RankFacts) -> TrainingProgress | None:
+    """The progress of a rank that is in such a phase; None for all other ranks."""
+    training = rank.progress.training
+    if training is None or training.phase not in LONG_PHASES:
+        return None
+    if training.since_unix_ns is None or rank.gone:
+        return None
+    return training
+
+
+def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) -> float:
+    """How long (s) the others may wait for it before the wait is critical.
+
+    `limit_s`: the limit without a phase. `works`: it uses CPU or does I/O. If it works, the phase
+    may last `phase_overdue_factor` times its usual length. Otherwise it has less time, but at least
+    the length of earlier phases.
+    """
+    training = phase_of(rank)
+    if training is None:
+        return limit_s
+    longest_s = training.longest_s or 0.0
+    if works:
+        return max(limit_s, policy.phase_overdue_factor * longest_s)
+    return max(limit_s, policy.phase_still_limit_s, policy.phase_usual_factor * longest_s)
+
+
+def phase_clause(rank: RankFacts, now_unix_ns: int) -> str | None:
+    """`saving a checkpoint (trainer.py:142), 40 s; usually 35 s`; None: it is in no such phase."""
+    training = phase_of(rank)
+    if training is None:
+        return None
+    place = rank.reported.place
+    spot = f" ({file_line(place)})" if place is not None else ""
+    lasts_s = max((now_unix_ns - (training.since_unix_ns or now_unix_ns)) / 1e9, 0.0)
+    usual = f"; usually {duration(training.usual_s)}" if training.usual_s is not None else ""
+    return f"{phase_text(training.phase or '')}{spot}, {duration(lasts_s)}{usual}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.activity import doing, where
-from ddtop.diagnosis.foreign import foreign_text, foreign_waits
-from ddtop.diagnosis.phase import phase_clause, phase_of
-from ddtop.diagnosis.wait_text import waited_text
-from ddtop.model.state.ending import failed
-from ddtop.model.state.facts import Snapshot, State
-from ddtop.model.waits.align import tells_nothing
+from ddtop.diagnosis.activity import doing, phase_clause, phase_of, where
+from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
+from ddtop.model.ending import failed
+from ddtop.model.facts import Snapshot, State
+from ddtop.model.wait_graph import tells_nothing
 from ddtop.policy import Policy
-from ddtop.words.ranks import by_value, rank_list, ranks_text, verb
+from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural
 
 

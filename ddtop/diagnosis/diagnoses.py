@@ -4,16 +4,51 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.diagnosis.advice import for_outside
 from ddtop.diagnosis.calm import calm
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.earlier import earlier_than
-from ddtop.diagnosis.evidence import parallel_line
-from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Verdict
-from ddtop.diagnosis.heard import heard_only
-from ddtop.diagnosis.table import TABLE
-from ddtop.model.state.facts import Snapshot
+from ddtop.diagnosis.evidence import for_outside, parallel_line
+from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Context, Finding, Verdict
+from ddtop.diagnosis.table import TABLE, earlier_than
+from ddtop.model.facts import AgentFacts, ProgressFacts, RankFacts, ReportedFacts, Snapshot, State
 from ddtop.policy import Policy
+
+# -- Removes old facts from a snapshot: for ranks on a silent host it keeps only what is still true
+
+
+def heard_only(snapshot: Snapshot) -> Snapshot:
+    """The snapshot. For ranks on a silent host it has only the facts that cannot have changed."""
+    if not any(rank.agent.unheard for rank in snapshot.ranks):
+        return snapshot
+    ranks = tuple([_without_news(rank) if _is_dumb(rank) else rank for rank in snapshot.ranks])
+    return replace(snapshot, ranks=ranks)
+
+
+def _is_dumb(rank: RankFacts) -> bool:
+    # A rank that was stopped before counts as stopped until the host is lost.
+    return rank.agent.unheard and rank.state is not State.STOPPED
+
+
+def _without_news(rank: RankFacts) -> RankFacts:
+    return RankFacts(
+        rank.rank,
+        rank.state,
+        rank.hello,
+        reported=ReportedFacts(
+            phase=rank.reported.phase,
+            phase_since_unix_ns=rank.reported.phase_since_unix_ns,
+            exception=rank.reported.exception,
+        ),
+        progress=ProgressFacts(iteration=rank.progress.iteration),
+        agent=AgentFacts(
+            heard_unix_ns=rank.agent.heard_unix_ns,
+            report_age_s=rank.agent.report_age_s,
+            sender=rank.agent.sender,
+            unheard=True,
+        ),
+    )
+
+
+# -- diagnoses
+
 
 PLACES_MOST = 4
 """Ranks of a finding whose places are shown."""

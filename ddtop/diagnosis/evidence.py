@@ -5,24 +5,54 @@ DataLoader.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
+from ddtop.diagnosis.finding import Finding
 from ddtop.diagnosis.kernel_wait import sleeps
-from ddtop.model.state.ending import went_unix_ns
-from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.ending import comm_failure, went_unix_ns
+from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
 from ddtop.policy import Policy
-from ddtop.words.exits import exit_text
-from ddtop.words.ranks import verb
+from ddtop.wire.names import RECEIVES
+from ddtop.wire.records import Limit
 from ddtop.words.sentences import (
     clipped,
     coordinates_text,
+    exit_text,
     framework_text,
     function_text,
     rpc_text,
     stage_text,
+    verb,
 )
 from ddtop.words.units import duration
+
+# -- Whether a disk or a memory is full, and sizes as text
+
+
+def is_full(free_bytes: int | None, total_bytes: int | None, policy: Policy) -> bool:
+    """Whether the rest of a disk is small."""
+    return at_most(free_bytes, total_bytes, policy.disk_full_ratio, policy.disk_full_bytes)
+
+
+def at_most(left: int | None, total: int | None, ratio: float, most_bytes: float) -> bool:
+    """Whether the rest is small, both as a share and as an amount."""
+    return left is not None and bool(total) and left <= min(ratio * (total or 0), most_bytes)
+
+
+def size_text(value: int | None) -> str:
+    """`3.8 MiB`."""
+    if value is None:
+        return "?"
+    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
+        if value >= 1 << power:
+            return f"{value / (1 << power):.1f} {unit}"
+    return f"{value / 1024:.0f} KiB"
+
+
+# -- evidence
+
 
 REASON_CHARACTERS = 80
 _HOW = {"agent": "by its agent", "signal": "by signal", "py-spy": "by py-spy"}
@@ -177,3 +207,219 @@ def end_line(rank: RankFacts, snapshot: Snapshot) -> str:
         text += f", {exception.type}: {clipped(reason, REASON_CHARACTERS)}"
     ago = (snapshot.time_unix_ns - went_unix_ns(rank)) / 1e9
     return f"{text}, {duration(ago)} ago" if ago > 1 else text
+
+
+# -- Advice that several rules share
+
+
+PIDS_MOST = 4
+"""Pids in an advice. A launcher's pid stands for all of its ranks, and the user has typed that."""
+_STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank [\d,-]+)?")
+
+NEW_GROUP_RULE = (
+    "all ranks must call new_group, also those that are not in the group, and in the same order"
+)
+
+ONE_GPU_EACH = (
+    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a'
+    " host than it has GPUs"
+)
+
+
+def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
+    """The advice if one rank is done while others still need it.
+
+    Uneven inputs only if it has made fewer iterations or taken fewer batches than one that waits,
+    or that one averages gradients.
+    """
+    if rank.progress.iteration is None or any(_is_ahead(one, rank) for one in waiters):
+        return _uneven_advice(rank)
+    return (
+        "make that call on every rank, or on none: to save on one rank still takes all of them"
+        " where a sharded model is gathered for it"
+    )
+
+
+def _is_ahead(one: RankFacts, rank: RankFacts) -> bool:
+    loader, theirs = rank.loader.report, one.loader.report
+    if (one.progress.iteration or 0) > (rank.progress.iteration or 0) or (
+        loader is not None and theirs is not None and theirs.batches > loader.batches
+    ):
+        return True
+    # The traceback is newer than the last sample of what it did.
+    error = one.reported.exception
+    functions = [frame.function for frame in error.frames] if error else [one.reported.activity]
+    return any("backward" in (function or "") for function in functions)
+
+
+def _uneven_advice(rank: RankFacts) -> str:
+    if rank.comm.mpi is not None:
+        return (
+            "uneven loops: let all ranks make the same number of collective calls, also one that"
+            " has nothing left to do"
+        )
+    if rank.loader.report is not None and rank.loader.report.exhausted_unix_ns is None:
+        # Its data had not ended: it decided to stop.
+        return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
+    return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+
+
+def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
+    """The finding; its advice has the pids if the job was started without ddtop, because nobody
+    can ask such a job by its name or for one of its ranks.
+    """
+    if "ddtop stacks" not in finding.advice:
+        return finding
+    named = [snapshot.rank(number) for number in finding.ranks] or list(snapshot.ranks)
+    pids = [str(rank.pid) for rank in named if rank.from_outside and rank.pid is not None]
+    if not pids:
+        return finding
+    asked = f"ddtop stacks --pid {','.join(pids[:PIDS_MOST])}"
+    return replace(finding, advice=_STACKS.sub(asked, finding.advice))
+
+
+def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
+    """The advice, with the time that is left until the process group times out."""
+    limit_s = timeout_s(snapshot, blame)
+    if limit_s is None:
+        return advice
+    remaining = limit_s - (snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
+    left = (
+        f"the process group times out in {duration(remaining)}"
+        if remaining > 0
+        else "its timeout has passed"
+    )
+    return f"{advice}; {left}"
+
+
+def timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:
+    """The shortest timeout (s) of the collectives in which others wait for a blamed rank."""
+    timeouts = [
+        call.timeout_ms
+        for rank in blame.waiters
+        for call in snapshot.rank(rank).comm.open_collectives
+        if call.group == blame.group and call.timeout_ms
+    ]
+    return min(timeouts) / 1000 if timeouts else None
+
+
+# -- How much a rank waits for a CPU and how much it uses, over the same seconds (`Pressure`), and
+#    how close it is to the limits of its process
+#
+# Each is 0 where the relay does not measure it: then no rule reports a lack of CPU time.
+
+
+ADDRESSES = {
+    "RLIMIT_AS": ("address space", "ulimit -v, or the batch system's h_vmem"),
+    "RLIMIT_DATA": ("data", "ulimit -d"),
+}
+"""The limits of memory by their names: of what, and what sets them."""
+
+
+def delay_of(rank: RankFacts) -> float:
+    """Share of the time in which its main thread was ready to run and had no CPU."""
+    pressure = rank.process.pressure
+    return (pressure.delay_ratio or 0.0) if pressure is not None else 0.0
+
+
+def threads_delay_of(rank: RankFacts) -> float:
+    """How many of its other threads were ready to run and had no CPU, on average."""
+    pressure = rank.process.pressure
+    return (pressure.threads_delay_cores or 0.0) if pressure is not None else 0.0
+
+
+def used_cores_of(rank: RankFacts) -> float:
+    """Cores that it and its children used. Over two seconds instead, a finding would come and
+    go."""
+    pressure = rank.process.pressure
+    return (pressure.used_cores or 0.0) if pressure is not None else 0.0
+
+
+def limits_of(rank: RankFacts) -> tuple[Limit, ...]:
+    """The limits of its process and its cgroup; () where the relay does not know them."""
+    load = rank.process.report.load if rank.process.report is not None else None
+    return load.limits if load is not None else ()
+
+
+def is_short_of(limit: Limit, policy: Policy) -> bool:
+    """Whether it is a limit of memory that is nearly used up: the next allocation may fail."""
+    left = max(0, limit.limit - limit.used)
+    small = at_most(left, limit.limit, policy.address_low_ratio, policy.memory_low_bytes)
+    return small and limit.name in ADDRESSES
+
+
+# -- What two MPI ranks have sent to each other and begun to receive: evidence for a wrong tag, a
+#    wrong peer, a missing send
+
+
+TAGS_MAX = 4
+
+
+def traffic_lines(snapshot: Snapshot, wait: PeerWait) -> list[str]:
+    """`rank 0 has sent to rank 1: 1 with tag 7 (receives begun: 0), none with tag 99`; empty if
+    nothing is counted. A receiver that has received from any rank has no counts.
+    """
+    if wait.peer is None or wait.group is None:
+        return []
+    waiter, peer = snapshot.rank(wait.rank), snapshot.rank(wait.peer)
+    receives = wait.call in RECEIVES
+    sender, receiver = (peer, waiter) if receives else (waiter, peer)
+    if sender.comm.mpi is None or receiver.comm.mpi is None:
+        return []
+    sent = _counts(sender, wait.group, receiver.rank, sent=True)
+    taken = _counts(receiver, wait.group, sender.rank, sent=False)
+    if not sent and not taken:
+        return []
+    parts = [
+        f"{count} with tag {tag}" + (f" (receives begun: {taken.get(tag, 0)})" if taken else "")
+        for tag, count in sorted(sent.items())
+    ]
+    parts = parts[:TAGS_MAX]
+    if wait.tag is not None and not sent.get(wait.tag):
+        parts.append(f"none with tag {wait.tag}")
+    return [f"rank {sender.rank} has sent to rank {receiver.rank}: {', '.join(parts) or 'nothing'}"]
+
+
+def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:
+    """`rank 0's last send to rank 1 had tag 11`, where rank 1 waits to receive from rank 0 with
+    another tag and has not received that send.
+    """
+    if wait.call not in RECEIVES or None in (wait.peer, wait.group, wait.tag):
+        return None
+    sender = snapshot.rank(wait.peer or 0)
+    taken = _counts(snapshot.rank(wait.rank), wait.group or "", sender.rank, sent=False)
+    kept = sender.comm.mpi.traffic if sender.comm.mpi is not None else ()
+    for one in kept:
+        is_it = one.is_last and (one.group, one.peer) == (wait.group, wait.rank)
+        if is_it and one.tag != wait.tag and one.sent > taken.get(one.tag or 0, 0):
+            return f"rank {sender.rank}'s last send to rank {wait.rank} had tag {one.tag}"
+    return None
+
+
+def _counts(rank: RankFacts, group: str, peer: int, sent: bool) -> dict[int, int]:
+    kept = rank.comm.mpi.traffic if rank.comm.mpi is not None else ()
+    found = {
+        one.tag: one.sent if sent else one.received
+        for one in kept
+        if one.tag is not None and (one.group, one.peer) == (group, peer)
+    }
+    return {tag: count for tag, count in found.items() if count}
+
+
+# -- Which ranks report that their backend has failed. Such a rank is a victim, not a culprit
+
+
+def reporters(snapshot: Snapshot) -> set[int]:
+    """Ranks that failed because of other ranks. Their present place explains nothing."""
+    return {rank.rank for rank in snapshot.ranks if comm_failure(rank)}
+
+
+def is_reported(snapshot: Snapshot) -> bool:
+    """Whether a rank reports such an error. Then another finding than `collective-stuck` explains a
+    collective that does not complete.
+    """
+    return bool(reporters(snapshot)) or any(
+        one.error is not None and not rank.gone
+        for rank in snapshot.ranks
+        for one in rank.comm.groups
+    )

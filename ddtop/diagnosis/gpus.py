@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddtop.launch import in_batch_job
-from ddtop.model.gpus.owners import VISIBLE, by_environment, large, visible
-from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.model.state.gpu_facts import Device
+from ddtop.model.facts import Device, RankFacts, Snapshot
+from ddtop.model.gpus import VISIBLE, by_environment, large, visible
 from ddtop.policy import Policy
-from ddtop.wire.gpu import AMD, Gpu, GpuProcess
-from ddtop.words.ranks import rank_list
+from ddtop.wire.records import AMD, Gpu, GpuProcess
+from ddtop.words.sentences import rank_list
 
 
 def size(value: int | None) -> str:

@@ -4,18 +4,303 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ddtop.diagnosis.diagnoses import conclude, diagnose
-from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding, Muted, Verdict
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.muting import heard_and_expected, heard_and_muted
 from ddtop.diagnosis.rank_state import with_states
-from ddtop.diagnosis.recurrence import Recurrence
-from ddtop.diagnosis.until_then import began_to_end_unix_ns, is_over, with_what_stood
-from ddtop.model.state.facts import Snapshot, State
+from ddtop.model.ending import failed, fatal_exception, went_unix_ns
+from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
+from ddtop.wire.records import Expectation, Mute
+from ddtop.words.sentences import expected_text, rank_list, rank_ranges, ranks_text
+
+# -- Findings that come again after the job has recovered by itself
+#
+# The first epoch fills a cache, and each shard of the data may begin slowly: such a job is input-
+# bound again and again, and each time it recovers. The first time is a warning. Later times are an
+# info, until one lasts clearly longer than those before.
+
+
+@dataclass
+class Recurrence:
+    """Remembers how long `input-bound` stood and for which ranks. One for each run of a job."""
+
+    policy: Policy
+    _began_unix_ns: int | None = None
+    _last_unix_ns: int = 0
+    _longest_ns: int = 0
+    _ranks: set[int] = field(default_factory=set)
+    """Of the times that are over."""
+    _ranks_now: set[int] = field(default_factory=set)
+
+    def judged(self, shown: list[Finding], now_unix_ns: int) -> list[Finding]:
+        """The same findings; what is usual for this job is an info."""
+        ranks = {rank for one in shown if one.kind == Kind.INPUT_BOUND for rank in one.ranks}
+        if not ranks:
+            self._end()
+            return shown
+        if self._began_unix_ns is None:
+            self._began_unix_ns = now_unix_ns
+        self._last_unix_ns = now_unix_ns
+        self._ranks_now |= ranks
+        if not self._is_usual(now_unix_ns):
+            return shown
+        return [
+            replace(one, severity=INFO)
+            if one.kind == Kind.INPUT_BOUND
+            and one.severity == WARNING
+            and self._ranks.issuperset(one.ranks)
+            else one
+            for one in shown
+        ]
+
+    def _is_usual(self, now_unix_ns: int) -> bool:
+        factor, most_s = self.policy.input_bound_again_factor, self.policy.input_bound_again_most_s
+        limit_ns = min(factor * self._longest_ns, most_s * 1e9)
+        return now_unix_ns - (self._began_unix_ns or 0) < limit_ns
+
+    def _end(self) -> None:
+        if self._began_unix_ns is None:
+            return
+        self._longest_ns = max(self._longest_ns, self._last_unix_ns - self._began_unix_ns)
+        self._ranks |= self._ranks_now
+        self._began_unix_ns, self._ranks_now = None, set()
+
+
+# -- Decides which findings are muted, by a person or by the program itself
+#
+# A mute affects findings, not facts: a muted finding is still found, shown as muted, and counted.
+# `ddtop mute` makes one for a person, `ddtop.expected` for a program.
+
+
+OF_TIME = frozenset({
+    Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN, Kind.COLLECTIVE_STUCK, Kind.NO_PROGRESS,
+    Kind.IO_STALL, Kind.LOADER_STUCK, Kind.INPUT_BOUND, Kind.STRAGGLER, Kind.SLOWDOWN,
+    Kind.SYNC_BOUND, Kind.CPU_OVERSUBSCRIBED, Kind.LATE_TO_INIT,
+})  # fmt: skip
+"""Kinds that say that a rank is slow, busy or elsewhere, which an expected region explains. All
+other kinds are reported.
+"""
+NO_EXCUSE = frozenset({State.STOPPED, State.EXITED, State.KILLED, State.MISSING, State.LOST})
+"""A rank in such a state is no longer in its region, whatever it reported last."""
+
+
+def heard_and_muted(
+    findings: Iterable[Finding], mutes: tuple[Mute, ...]
+) -> tuple[tuple[Finding, ...], tuple[Muted, ...]]:
+    """(the findings that are reported, those that are muted)."""
+    heard: list[Finding] = []
+    muted: list[Muted] = []
+    for finding in findings:
+        by = next((one for one in mutes if _mutes(one, finding)), None)
+        if by is None:
+            heard.append(finding)
+        else:
+            muted.append(Muted(finding, by))
+    return tuple(heard), tuple(muted)
+
+
+def _mutes(mute: Mute, finding: Finding) -> bool:
+    if mute.kind and mute.kind != finding.kind:
+        return False
+    if not mute.ranks:
+        return bool(mute.kind)
+    ranges = rank_ranges(mute.ranks) or ()
+    # A finding that also blames another rank is reported.
+    return bool(finding.ranks) and all(
+        any(rank in part for part in ranges) for rank in finding.ranks
+    )
+
+
+def heard_and_expected(
+    findings: Iterable[Finding], snapshot: Snapshot
+) -> tuple[list[Finding], tuple[Muted, ...]]:
+    """(the findings that are reported, those of ranks in an expected region).
+
+    Once a region has taken longer than expected, its finding is reported as a warning that names
+    the region.
+    """
+    now = snapshot.time_unix_ns
+    heard: list[Finding] = []
+    muted: list[Muted] = []
+    for finding in findings:
+        regions = _regions_of(finding, snapshot)
+        late = {rank: one for rank, one in regions.items() if one.until_unix_ns <= now}
+        if late:
+            heard.append(_late(finding, late, now))
+        elif regions:
+            muted.append(Muted(finding, _as_mute(finding, regions)))
+        else:
+            heard.append(finding)
+    return heard, tuple(muted)
+
+
+def _regions_of(finding: Finding, snapshot: Snapshot) -> dict[int, Expectation]:
+    """The regions that explain the finding, by rank; empty if it blames a rank that is in none."""
+    if finding.kind not in OF_TIME:
+        return {}
+    # Such a finding names all ranks because it can blame none, so a region of one rank is enough.
+    of_all = finding.kind == Kind.NO_PROGRESS and not finding.victims
+    found: dict[int, Expectation] = {}
+    for number in finding.ranks:
+        region = _region_of(snapshot.rank(number))
+        if region is not None:
+            found[number] = region
+        elif not of_all:
+            return {}
+    return found
+
+
+def _region_of(rank: RankFacts) -> Expectation | None:
+    """The region that the rank is in; None if it is stopped, has ended, or raised."""
+    raised = rank.reported.exception is not None and not rank.reported.went_on
+    return None if rank.gone or rank.state in NO_EXCUSE or raised else rank.progress.expected
+
+
+def _late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> Finding:
+    if finding.severity == INFO:
+        return finding
+    first = min(late.values(), key=lambda one: one.since_unix_ns)
+    same = [
+        rank for rank, one in late.items() if (one.name, one.up_to_s) == (first.name, first.up_to_s)
+    ]
+    advice = "Give ddtop.expected a longer time if this is usual"
+    return replace(
+        finding,
+        severity=WARNING,
+        summary=expected_text(same, first, now_unix_ns),
+        evidence=(finding.summary, *finding.evidence),
+        advice=f"{advice}; if not: {finding.advice}" if finding.advice else advice,
+    )
+
+
+def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:
+    """These regions as a mute, until the first of them takes longer than expected."""
+    first = min(regions.values(), key=lambda one: one.until_unix_ns)
+    return Mute(
+        finding.kind,
+        rank_list(regions),
+        first.until_unix_ns,
+        f"in '{first.name}'",
+        "ddtop.expected",
+    )
+
+
+# -- The findings just before a job ended, which are often the reason why somebody ended it
+#
+# Problem: a job hangs for an hour. Then its time limit or a person ends it, or kills one of its
+# ranks, and the launcher ends the others. In the morning a person reads "cancelled, nothing to
+# fix", or "rank 1 was killed by SIGKILL". What we do: a cancellation also reports the critical
+# findings until then, with their evidence and advice. For any other end, an earlier hang is listed
+# as a separate finding, because it is the earlier cause.
+
+
+_UNTIL_THEN = " Until then: "
+_OF_A_JOB_THAT_MOVES = frozenset({
+    Kind.STRAGGLER, Kind.SLOWDOWN, Kind.SYNC_BOUND, Kind.INPUT_BOUND, Kind.CPU_OVERSUBSCRIBED,
+    Kind.MEMORY_PRESSURE, Kind.DISK_FULL, Kind.GPU_BUSY, Kind.GPU_SHARED, Kind.GPU_MEMORY_LOW,
+    Kind.GPU_THROTTLED,
+})  # fmt: skip
+"""Kinds that are not a hang, even if they are critical. A slow rank is no reason to kill a job."""
+
+_FIRST_TO_GO = (Kind.RANK_KILLED, Kind.RANK_CRASHED, Kind.LEFT_EARLY)
+
+
+def is_over(snapshot: Snapshot) -> bool:
+    """Whether all ranks have ended, even if it is not known how."""
+    if snapshot.ended is not None:
+        return True
+    return bool(snapshot.ranks) and all(rank.gone for rank in snapshot.ranks)
+
+
+def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int | None:
+    """When the first rank failed, or the process whose failure ended the ranks (unix ns).
+
+    None while no rank has failed.
+    """
+    times = [went_unix_ns(rank) for rank in snapshot.ranks if failed(rank)]
+    if times:
+        times += [one.since_unix_ns for one in findings if one.kind == Kind.HELPER_CRASHED]
+    return min(times, default=None)
+
+
+def with_what_stood(
+    findings: Collection[Finding], stood: Collection[Finding], snapshot: Snapshot, policy: Policy
+) -> tuple[Finding, ...]:
+    """The findings of a job that has ended, with those that were critical until it began to end.
+
+    `stood`: all findings of an earlier moment. Findings that began with the end itself, such as the
+    end of the first rank, are not reasons for it. Findings that already include the reason stay
+    unchanged.
+    """
+    end_unix_ns = began_to_end_unix_ns(findings, snapshot)
+    if end_unix_ns is None:
+        return tuple(findings)
+    before_unix_ns = end_unix_ns - policy.cancelled_before_s * 1e9
+    reasons = [
+        one for one in stood if one.severity == CRITICAL and one.since_unix_ns < before_unix_ns
+    ]
+    if any(one.kind == Kind.CANCELLED for one in findings):
+        return tuple(
+            _cancelled_because(one, reasons) if one.kind == Kind.CANCELLED else one
+            for one in findings
+        )
+    who = _who_ended(findings)
+    hangs = [
+        replace(one, summary=f"until {who} ended: {one.summary}")
+        for one in reasons
+        if one.kind not in _OF_A_JOB_THAT_MOVES and not _is_included(one, findings, snapshot)
+    ]
+    return (*hangs, *findings)
+
+
+def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
+    """A cancellation, with the findings that were critical until then."""
+    if not reasons or _UNTIL_THEN in finding.summary:
+        return finding
+    first, *more = reasons
+    also = tuple(f"{one.kind}: {one.summary}" for one in more)
+    return replace(
+        finding,
+        severity=WARNING,
+        summary=f"{finding.summary}.{_UNTIL_THEN}{first.summary}",
+        evidence=(*first.evidence, *also, *finding.evidence),
+        advice=first.advice or finding.advice,
+    )
+
+
+def _who_ended(findings: Iterable[Finding]) -> str:
+    ranks = {rank for one in findings if one.kind in _FIRST_TO_GO for rank in one.ranks}
+    return ranks_text(tuple(sorted(ranks))) if ranks else "the job"
+
+
+def _is_included(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot) -> bool:
+    """Whether the findings about the end already include it: the same finding, or the end of the
+    rank for which the others waited, if that says what the rank did.
+
+    An exception of that rank names the line, and `comm-error` says where the ranks are that had
+    not joined.
+    """
+    own = set(hang.ranks)
+    for one in findings:
+        if one.kind == hang.kind and (one.ranks == hang.ranks or own & set(one.ranks)):
+            return True
+        if not own or not own <= set(one.ranks):
+            continue
+        if one.kind == Kind.COMM_ERROR:
+            return True
+        if one.kind == Kind.RANK_CRASHED and all(
+            fatal_exception(snapshot.rank(rank)) for rank in own
+        ):
+            return True
+    return False
+
+
+# -- judge
+
 
 OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
 """Kinds that are seen while the job trains, and not while it validates or saves in between."""

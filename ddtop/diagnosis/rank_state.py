@@ -14,7 +14,7 @@ import msgspec
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.state.facts import Snapshot, State
+from ddtop.model.facts import Snapshot, State
 
 OWN_WORD = frozenset({
     State.SILENT, State.STOPPED, State.LOST, State.MISSING, State.EXITED, State.KILLED,

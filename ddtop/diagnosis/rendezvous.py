@@ -7,12 +7,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ddtop.model.state.ending import failed, fatal_exception
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.wire.calls import INIT_CALLS
-from ddtop.wire.records import Hello
-from ddtop.wire.rendezvous import store_address
-from ddtop.words.ranks import ranks_text, verb
+from ddtop.model.ending import failed, fatal_exception
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.wire.names import INIT_CALLS
+from ddtop.wire.records import Hello, store_address
+from ddtop.words.sentences import ranks_text, verb
 
 INIT = "init_process_group"
 _GAVE_UP = re.compile(

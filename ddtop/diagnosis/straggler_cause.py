@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ddtop.diagnosis import gpus
+from ddtop.diagnosis.evidence import delay_of, is_short_of, limits_of, used_cores_of
 from ddtop.diagnosis.gpus import (
     device_of,
     held_by_more_than_load,
@@ -14,13 +15,9 @@ from ddtop.diagnosis.gpus import (
     lasting_strangers,
     why_held,
 )
-from ddtop.diagnosis.pressure import delay_of, is_short_of, limits_of, used_cores_of
-from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.model.state.gpu_facts import Device
-from ddtop.model.state.straggler_facts import Late
+from ddtop.model.facts import Device, Late, RankFacts, Snapshot
 from ddtop.policy import Policy
-from ddtop.wire.records import ACTIVITIES, HostState
-from ddtop.wire.samples import Spot, by_function
+from ddtop.wire.records import ACTIVITIES, HostState, Spot, by_function
 from ddtop.words.sentences import about
 
 LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, LIMIT, PYTHON, ANSWER, UNKNOWN = (

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ddtop.diagnosis.activity import waits_on
 from ddtop.diagnosis.kernel_wait import wait_of
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.model.state.loader_progress import helpless
-from ddtop.wire.loader import Loader
-from ddtop.wire.records import ProcessState, Stacks
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.progress import helpless
+from ddtop.wire.records import Loader, ProcessState, Stacks
 
 DEAD, HALTED, LOCKED, DISK, STUCK, COLLECTIVE = (
     "gone", "stopped", "lock", "disk", "stuck", "collective",

@@ -6,49 +6,32 @@ whether its own finding is only a consequence. `ddtop/diagnosis/diagnoses.py` ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ddtop.diagnosis.comm_failures import is_reported
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from ddtop.diagnosis.evidence import is_reported
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rules import (
-    backend,
     comm_error,
+    data,
     deadlock,
     departures,
-    escalation,
     exception_swallowed,
-    gil_held,
-    gpu_duplicate,
-    gpu_error,
-    gpu_unavailable,
-    gpu_use,
-    host_lost,
-    input_bound,
-    io_stall,
-    launcher_waits,
-    loader_stuck,
+    gpus,
+    hosts,
     mismatch,
-    mpi_truncated,
     no_progress,
-    not_distributed,
     not_in_collective,
-    oversubscribed,
     rendezvous,
     resources,
-    sampling,
     slowdown,
+    stalls,
     starting,
-    stopped,
     straggler,
-    straggler_by_stack,
     stuck,
-    sync_bound,
     threads,
-    unreachable,
-    version_skew,
+    versions,
 )
 
 Rule = Callable[[Context], list[Finding]]
@@ -77,7 +60,7 @@ class RuleRow:
     #: Returns all findings after this rule, if it completes or replaces findings of rules above.
     fold: Fold | None = None
     #: Its finding may have begun before the finding that silences it. Then it is a separate cause
-    #: and is kept (`ddtop.diagnosis.earlier`).
+    #: and is kept (`earlier_than`).
     may_be_earlier: bool = False
 
     @property
@@ -170,7 +153,7 @@ MOVES = (*RUNS, hang_found)
 TABLE = (
     # -- the start
     RuleRow(
-        launcher_waits.rule,
+        starting.launcher_waits,
         (Kind.RANK_MISSING, Kind.MASTER_UNREACHABLE),
         "launchers without a rank: their command line and their sockets",
         needs=("launchers",),
@@ -187,14 +170,14 @@ TABLE = (
         silenced_by=("rendezvous",),
     ),
     RuleRow(
-        unreachable.rule,
+        hosts.unreachable,
         (Kind.PEER_UNREACHABLE, Kind.COLLECTIVE_STUCK),
         "the addresses to which a rank inside init_process_group connects",
         silenced_by=("rendezvous", "starting"),
     ),
     # -- the end
     RuleRow(
-        mpi_truncated.rule,
+        mismatch.mpi_truncated,
         (Kind.COLLECTIVE_MISMATCH,),
         "exceptions, the MPI call that failed",
         silenced_by=STARTS,
@@ -207,7 +190,7 @@ TABLE = (
     ),
     # -- a rank that keeps others waiting
     RuleRow(
-        stopped.rule,
+        stalls.stopped,
         (Kind.RANK_STOPPED,),
         "process states",
         unless=RUNS,
@@ -230,7 +213,7 @@ TABLE = (
         may_be_earlier=True,
     ),
     RuleRow(
-        io_stall.rule,
+        stalls.io_stall,
         (Kind.IO_STALL,),
         "process states, I/O counters, who is blamed for waits",
         silenced_by=CAUSES,
@@ -238,7 +221,7 @@ TABLE = (
         may_be_earlier=True,
     ),
     RuleRow(
-        loader_stuck.rule,
+        stalls.loader_stuck,
         (Kind.LOADER_STUCK,),
         "the DataLoader's worker that must deliver the next batch, who is blamed for waits",
         silenced_by=CAUSES,
@@ -257,7 +240,7 @@ TABLE = (
         may_be_earlier=True,
     ),
     RuleRow(
-        gil_held.rule,
+        not_in_collective.gil_held,
         (Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN),
         "NCCL's status service: how many collectives each rank has launched",
         needs=("ras",),
@@ -273,7 +256,7 @@ TABLE = (
         unless=(*RUNS, backend_reports_error, waits_are_explained),
     ),
     RuleRow(
-        host_lost.rule,
+        hosts.host_lost,
         (Kind.HOST_LOST,),
         "when each host was heard last, and whether collectives with its ranks complete",
         needs=("seen",),
@@ -286,27 +269,27 @@ TABLE = (
         unless=MOVES,
     ),
     RuleRow(
-        straggler_by_stack.rule,
+        straggler.straggler_by_stack,
         (Kind.STRAGGLER,),
         "how often each rank is found in a collective, of ranks that are read from outside",
         unless=(*MOVES, waits_are_explained),
     ),
     RuleRow(
-        input_bound.rule,
+        data.input_bound,
         (Kind.INPUT_BOUND,),
         "the share of the time that each rank waits for its DataLoader",
         unless=MOVES,
         leaves_out=("straggler",),
     ),
     RuleRow(
-        oversubscribed.rule,
+        resources.oversubscribed,
         (Kind.CPU_OVERSUBSCRIBED,),
         "the share of the time that the ranks of a host are ready to run without a CPU",
         needs=("hosts",),
         unless=MOVES,
     ),
     RuleRow(
-        sync_bound.rule,
+        straggler.sync_bound,
         (Kind.SYNC_BOUND,),
         "the share of the time in collectives for which all ranks have arrived",
         needs=("balances",),
@@ -321,14 +304,14 @@ TABLE = (
         unless=MOVES,
     ),
     RuleRow(
-        sampling.rule,
+        data.sampling,
         (Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET),
         "the dataset and the sampler of the DataLoader that feeds the optimizer",
         needs=("groups",),
         unless=MOVES,
     ),
     RuleRow(
-        not_distributed.rule,
+        data.not_distributed,
         (Kind.NOT_DISTRIBUTED,),
         "optimizer steps of ranks without a process group, and what each of them trains",
         unless=MOVES,
@@ -349,41 +332,41 @@ TABLE = (
         fold=exception_swallowed.fold,
     ),
     RuleRow(
-        version_skew.rule,
+        versions.version_skew,
         (Kind.VERSION_SKEW,),
         "versions of Python and torch, and a digest of the script",
     ),
     RuleRow(
-        backend.rule,
+        versions.backend,
         (Kind.WRONG_BACKEND,),
         "exceptions about NCCL, and the size of gradients on GPUs that go through gloo",
     ),
     RuleRow(
-        gpu_unavailable.rule,
+        gpus.gpu_unavailable,
         (Kind.GPU_UNAVAILABLE, Kind.RANK_CRASHED),
         "the exception of a rank that crashed, and who holds its GPU",
-        fold=gpu_unavailable.fold,
+        fold=gpus.fold_unavailable,
     ),
     RuleRow(
-        gpu_duplicate.rule,
+        gpus.gpu_duplicate,
         (Kind.GPU_SHARED,),
         "the exception of a rank that crashed",
-        fold=gpu_duplicate.fold,
+        fold=gpus.fold_duplicate,
     ),
     RuleRow(
-        gpu_error.rule,
+        gpus.gpu_error,
         (Kind.GPU_ERROR,),
         "errors that the driver reports (Xid, ECC, a lost GPU)",
         needs=("devices",),
-        fold=gpu_error.fold,
+        fold=gpus.fold_error,
     ),
     RuleRow(
-        gpu_use.rule,
+        gpus.gpu_use,
         (Kind.GPU_SHARED, Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED),
         "processes, memory and clocks of each GPU",
         needs=("devices",),
         unless=(job_has_ended,),
-        fold=gpu_use.fold,
+        fold=gpus.fold_use,
     ),
     RuleRow(
         resources.rule,
@@ -400,10 +383,10 @@ TABLE = (
         unless=(anything_critical,),
     ),
     RuleRow(
-        escalation.rule,
+        stalls.escalation,
         (Kind.IO_STALL, Kind.LOADER_STUCK),
         "whether the whole job makes no progress",
-        fold=escalation.fold,
+        fold=stalls.fold,
     ),
     RuleRow(
         no_progress.rule,
@@ -412,3 +395,36 @@ TABLE = (
         unless=(standstill_is_explained,),
     ),
 )
+
+
+# -- Finds a cause that began before another one and is therefore not explained by it
+#
+# Example: rank 2 has been asleep for a minute, and the others wait for it. Then somebody stops rank
+# 0. A stopped rank explains the waits that follow, so it silences other rules. It cannot explain
+# waits that were already too long when it was stopped; these remain as a separate finding.
+
+
+def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> list[Finding]:
+    """What the rule of `row` finds that was due before the first of `causes` began."""
+    before_unix_ns = min(cause.since_unix_ns for cause in causes)
+    named = frozenset(rank for cause in causes for rank in cause.ranks)
+    blames = tuple(
+        blame
+        for blame in context.snapshot.blames
+        if blame.root not in named
+        and blame.since_unix_ns + blame.limit_s * 1e9 < before_unix_ns
+        and not _waits_for(context, blame.root)
+    )
+    snapshot = replace(context.snapshot, blames=blames)
+    own = row.rule(replace(context, snapshot=snapshot))
+    limit_ns = context.policy.still_limit_s * 1e9
+    return [
+        one
+        for one in own
+        if one.severity == CRITICAL and one.since_unix_ns + limit_ns < before_unix_ns
+    ]
+
+
+def _waits_for(context: Context, rank: int) -> bool:
+    """Whether that rank waits itself: then another rank may be the reason."""
+    return context.snapshot.rank(rank).wait is not None

@@ -1,14 +1,58 @@
 """A clause about the ranks that wait for a rank: which rank waits in which call, and which ranks
-wait only for those."""
+wait only for those.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from ddtop.diagnosis.wait_text import peer_text, waited_text
-from ddtop.model.state.facts import Blame, PeerWait, RankFacts, Snapshot, Wait
-from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import collective_text, file_line, function_text, names_of_groups
+from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, Wait
+from ddtop.model.wait_graph import AnyWait
+from ddtop.wire.names import RECEIVES
+from ddtop.wire.records import Group
+from ddtop.words.sentences import (
+    by_value,
+    call_text,
+    collective_text,
+    file_line,
+    function_text,
+    names_of_groups,
+    ranks_text,
+    verb,
+)
+
+# -- The call in which a rank waits, as text for a sentence
+
+
+def peer_text(wait: PeerWait) -> str:
+    """`recv from rank 0, tag 7`, `send to rank 2`, `monitored_barrier`, `Wait for Irecv from rank
+    0, tag 7`.
+
+    The tag only if it is not the default; for MPI always, unless it is "any".
+    """
+    tag = ""
+    if wait.peer is None and wait.call in RECEIVES and wait.group is not None:
+        tag = " from any rank"
+    if wait.tag or (wait.tag == 0 and wait.group is not None):
+        tag += f", tag {wait.tag}"
+    return call_text(wait.call, wait.peer, wait.within, tag)
+
+
+def waited_text(blame: Blame, groups: tuple[Group, ...]) -> str:
+    """The call in which others wait for a blamed rank: a collective of a group, or a call for
+    single ranks.
+    """
+    if blame.peer_wait is not None:
+        single = len(blame.waiters) == 1
+        return peer_text(blame.peer_wait) if single else blame.peer_wait.call
+    name = (
+        names_of_groups(groups).get(blame.group, blame.group) if blame.group is not None else None
+    )
+    return collective_text(blame.op, blame.seq, name)
+
+
+# -- waiters
+
 
 CALLS_MAX = 2
 """At most this many further calls are named: a rank may be in hundreds of groups."""
@@ -109,3 +153,40 @@ def _text(snapshot: Snapshot, wait: Wait | PeerWait) -> str:
         return peer_text(wait)
     names = names_of_groups(snapshot.groups)
     return collective_text(wait.op, wait.seq, names.get(wait.group, wait.group))
+
+
+# -- Waits in groups that are not of this job: a trainer waits for its engines, an engine for
+#    weights
+#
+# Who is late there is in another job, so no rank of this one is to blame.
+
+
+def foreign_waits(snapshot: Snapshot) -> list[Wait]:
+    """The open waits in such groups."""
+    foreign = {group.name for group in snapshot.groups if group.foreign is not None}
+    return [wait for wait in snapshot.waits if wait.group in foreign] if foreign else []
+
+
+def held_by(snapshot: Snapshot, waits: Collection[Wait]) -> set[int]:
+    """The ranks of these waits, and those that wait only for such ranks."""
+    found, before = {wait.rank for wait in waits}, -1
+    while len(found) > before:
+        before = len(found)
+        every: tuple[AnyWait, ...] = (*snapshot.waits, *snapshot.peer_waits)
+        for wait in every:
+            if wait.behind and found.issuperset(wait.behind):
+                found.add(wait.rank)
+    return found
+
+
+def foreign_text(snapshot: Snapshot, waits: Collection[Wait]) -> str:
+    """`rank 0 waits in broadcast #3 of group weights (store 10.0.0.1:29511) for processes outside
+    this job`.
+    """
+    names = names_of_groups(snapshot.groups)
+    calls = {wait.rank: collective_text(wait.op, wait.seq, names[wait.group]) for wait in waits}
+    return "; ".join(
+        f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {call} for processes outside this"
+        " job"
+        for call, ranks in by_value(calls).items()
+    )

@@ -1,13 +1,13 @@
-"""The environment variables of each launcher: one file per launcher, one table, one protocol
+"""The environment variables of each launcher: one class per launcher, one table, one protocol
 (`launcher.Launcher`).
 
-To add a launcher, write a file and its test, and add a line to `every_launcher()`.
+To add a launcher, write a class and its test, and add a line to `every_launcher()`.
 """
 
 from __future__ import annotations
 
 # False at run time, to save the import: every Python of a DDTOP=1 shell loads this module. The
-# files of the launchers are loaded only in a rank; together they would cost each Python 1 ms.
+# launchers are loaded only in a rank; they would cost each Python 1 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,14 +32,16 @@ def every_launcher() -> tuple[Launcher, ...]:
     """
     global _table
     if not _table:
-        from ddtop.launch.hydra import Hydra
-        from ddtop.launch.kubernetes import Kubernetes
-        from ddtop.launch.lsf import Lsf
-        from ddtop.launch.openmpi import OpenMpi
-        from ddtop.launch.pals import Pals
-        from ddtop.launch.pbs import Pbs
-        from ddtop.launch.slurm import Slurm
-        from ddtop.launch.torchrun import Torchrun
+        from ddtop.launch.launchers import (
+            Hydra,
+            Kubernetes,
+            Lsf,
+            OpenMpi,
+            Pals,
+            Pbs,
+            Slurm,
+            Torchrun,
+        )
 
         _table = (
             Torchrun(),

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, TypeVar
 
-from ddtop.link.within import within
+from ddtop.patience import within
 from ddtop.wire import bridge
 from ddtop.wire.bridge import BridgeError, BridgeFrame, Incoming, Message
 

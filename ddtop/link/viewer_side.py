@@ -15,7 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from ddtop.link.keys import CONTROLLER, SERVER, VIEWER, derive
 from ddtop.link.leaf_side import place
-from ddtop.link.within import within
+from ddtop.patience import within
 
 QUEUE_BYTES_MAX, FRAME_COST_BYTES = 48 << 20, 128
 """The size of a link's queue, and Python's overhead for each frame."""

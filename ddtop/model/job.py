@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from ddtop.model import restarts
+from ddtop.model import gpus, hosts, progress, ratios
 from ddtop.model import snapshot as build
-from ddtop.model.gpus import records
-from ddtop.model.hosts import clocks, hosts
+from ddtop.model.facts import Snapshot
+from ddtop.model.memory import Answer, JobMemory, RankMemory, Series, copy_parts, share_text
 from ddtop.model.parallel import coordinates_of
-from ddtop.model.state import loader_progress, ratios
-from ddtop.model.state.arrival_rounds import Answer
-from ddtop.model.state.facts import Snapshot
-from ddtop.model.state.memory import JobMemory, RankMemory, copy_parts
-from ddtop.model.state.series import Series
-from ddtop.model.state.sharing import share_text
 from ddtop.policy import Policy
 from ddtop.wire.frames import Envelope
-from ddtop.wire.rank_runs import unpacked
 from ddtop.wire.records import (
     ACTIVITIES,
     AnyRecord,
@@ -30,6 +23,7 @@ from ddtop.wire.records import (
     ProcessState,
     RankState,
     Stacks,
+    unpacked,
 )
 
 WORLD_MAX = 1 << 17
@@ -55,14 +49,14 @@ class Job(JobMemory):
         A record that is older than the last one of its rank changes nothing.
         """
         if isinstance(record, HostState) and len(self.clocks) < HOSTS_MAX:
-            clocks.learn(self, envelope.sender, record.clock)
+            hosts.learn(self, envelope.sender, record.clock)
         clock = self.clocks.get(envelope.sender)
         if clock is not None and clock.offset_ns:
-            envelope, record = clocks.on_hub_clock(envelope, record, clock, self.policy)
+            envelope, record = hosts.on_hub_clock(envelope, record, clock, self.policy)
         if isinstance(record, HostState):
             self._on_host(envelope, record)
         elif isinstance(record, (RankState, Groups, Exit, Stacks, Arrivals)):
-            if restarts.is_current(self, envelope):
+            if hosts.is_current(self, envelope):
                 self._note_time(envelope)
                 self._on_rank(envelope, record)
         elif isinstance(record, Hello):
@@ -181,7 +175,7 @@ class Job(JobMemory):
         ):
             self.garbled += 1
             return
-        if len(self.attempts) >= HOSTS_MAX or not restarts.admit(self, envelope, hello):
+        if len(self.attempts) >= HOSTS_MAX or not hosts.admit(self, envelope, hello):
             return
         self._note_time(envelope)
         share_text(hello, self.newest_hello)
@@ -251,7 +245,7 @@ class Job(JobMemory):
             before = memory.state.loader if memory.state is not None else None
             seconds = (at - memory.state_unix_ns) / 1e9
             _note_pause(memory, state, seconds > self.policy.reports_apart_s)
-            memory.owing = loader_progress.follow(
+            memory.owing = progress.follow(
                 memory.owing, before, state.loader, at, seconds, self.policy
             )
             memory.state, memory.state_unix_ns = state, at
@@ -320,7 +314,7 @@ class Job(JobMemory):
             self._on_process(memory, process, envelope.unix_ns)
             memory.rendezvous = routes.get(process.pid)
         if host.gpus or envelope.sender in self.gpus:
-            records.take_in(self, envelope.sender, host, envelope.unix_ns, here)
+            gpus.take_in(self, envelope.sender, host, envelope.unix_ns, here)
 
     def _on_process(self, memory: RankMemory, process: ProcessState, at: int) -> None:
         before, seconds = memory.process, (at - memory.process_unix_ns) / 1e9

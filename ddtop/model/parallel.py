@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations
 from math import prod
 
-from ddtop.model.state.facts import Axis, Coordinates
-from ddtop.wire.meanings import EXPERTS, ORDER, WHOLE, rank_of
-from ddtop.wire.rank_runs import BESIDE, place_in, size_of
-from ddtop.wire.records import Group
+from ddtop.model.facts import Axis, Coordinates
+from ddtop.wire.names import EXPERTS, ORDER, WHOLE, rank_of
+from ddtop.wire.records import BESIDE, Group, place_in, size_of
 
 AXES_MOST = 6
 DIMENSIONS_MOST = 12

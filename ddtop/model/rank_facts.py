@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from ddtop.model.gpus import records
-from ddtop.model.hosts.hosts import Outside
-from ddtop.model.state import ending, loader_progress, ratios
-from ddtop.model.state.facts import (
+from ddtop.model import ending, gpus, peer_waits, progress, ratios, stragglers, wait_graph
+from ddtop.model.facts import (
     AgentFacts,
     ClaimantFacts,
     CommFacts,
+    Device,
     DumpFacts,
     GpuFacts,
     LoaderFacts,
@@ -21,14 +20,12 @@ from ddtop.model.state.facts import (
     ReportedFacts,
     State,
 )
-from ddtop.model.state.gpu_facts import Device
-from ddtop.model.state.memory import RankMemory
-from ddtop.model.stragglers import straggler
-from ddtop.model.waits import align, mpi
+from ddtop.model.hosts import Outside
+from ddtop.model.memory import RankMemory
 from ddtop.policy import Policy
-from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.frames import host_of
 from ddtop.wire.mpi import MpiState
+from ddtop.wire.names import INIT_CALLS
 from ddtop.wire.records import Collective, GroupProgress, RankState, Stacks
 
 _NO_REPORT = RankState(phase="starting")
@@ -49,8 +46,8 @@ def fields_of(
     `outside`: how its host is heard; `device`: its GPU, if it has one for itself.
     """
     last = memory.state or _NO_REPORT
-    inside = mpi.newest(last, memory.process, memory.exit)
-    state = mpi.with_calls(last, inside)
+    inside = peer_waits.newest(last, memory.process, memory.exit)
+    state = peer_waits.with_calls(last, inside)
     counters = memory.counters.grown(policy.window_s, now)
     waits = ratios.part(counters, ratios.WAITS)
     comm, pending_s = _comm(state, memory, inside, waits, now, policy)
@@ -233,7 +230,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     if lacks_cpu:
         working = True
     exiting = report is not None and report.exiting
-    if comm.mpi is not None and (mpi.is_inside(comm.mpi) or exiting):
+    if comm.mpi is not None and (peer_waits.is_inside(comm.mpi) or exiting):
         # MPI waits by spinning, also in the MPI_Finalize of an interpreter that exits.
         working = False if working is not None else None
     if comm.outside is not None and comm.outside.waits:
@@ -242,7 +239,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
     writes = memory.state.writes_since_unix_ns if memory.state is not None else None
     if writes is not None and working is False and now - writes < policy.handler_writes_s * 1e9:
         working = True
-    if alive and memory.owing is not None and loader_progress.moves(memory.owing, now, policy):
+    if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True
     measured = alive and memory.load is not None
     transfers = working is True and ratios.transfers(memory, now, policy)
@@ -259,7 +256,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         spinning=alive and calling and (cpu_ratio or 0.0) > policy.spinning_ratio,
         wakes_per_s=wakes_per_s,
         stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
-        pressure=straggler.pressure(memory, now, policy) if measured else None,
+        pressure=stragglers.pressure(memory, now, policy) if measured else None,
         exit=memory.exit,
         exit_unix_ns=(memory.exit_unix_ns or None) if not alive else None,
         watchdog_error=ending.watchdog_error(memory, comm, policy) if not alive else None,
@@ -272,9 +269,9 @@ def _gpu(
     waits = computes = None
     if device is not None:
         computes = device.computes if memory.exit is None else None
-        if device.waits is not None and records.may_wait(memory):
+        if device.waits is not None and gpus.may_wait(memory):
             pending = any(one.pending_since_unix_ns is not None for one in comm.groups)
-            waits = device.waits and records.waits_in_nccl(pending, comm.wait_ratio, policy)
+            waits = device.waits and gpus.waits_in_nccl(pending, comm.wait_ratio, policy)
     elif state.cuda is None and memory.own is None:
         return _NO_GPU
     return GpuFacts(state.cuda, memory.own, waits, computes)
@@ -315,7 +312,7 @@ def _state(
     if process is not None and (process.state in "Tt" or process.frozen):
         return State.STOPPED
     silent = report_age_s > policy.report_silent_s
-    if silent and not (process is not None and mpi.is_inside(process.mpi)):
+    if silent and not (process is not None and peer_waits.is_inside(process.mpi)):
         # MPI_Init holds the GIL until all others have come.
         in_mpi_init = any(call.name == "MPI_Init" for call in state.open_calls)
         entered = process is not None and process.init_since_unix_ns
@@ -355,5 +352,5 @@ def _guess_collective(first: GroupProgress | None) -> Collective | None:
     """
     if first is None:
         return None
-    op, seq = first.last_op or "collective", align.first_open_seq(first)
+    op, seq = first.last_op or "collective", wait_graph.first_open_seq(first)
     return Collective(first.group, op, seq, seq, created_unix_ns=first.pending_since_unix_ns)

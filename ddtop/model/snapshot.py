@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.model.gpus import records
-from ddtop.model.gpus.devices import devices_of
-from ddtop.model.hosts import hosts
-from ddtop.model.parallel import axes_of
-from ddtop.model.rank_facts import fields_of
-from ddtop.model.state import job_progress, probes
-from ddtop.model.state.ending import ended
-from ddtop.model.state.facts import (
+from ddtop.model import gpus, hosts, stragglers, wait_graph
+from ddtop.model import progress as job_progress
+from ddtop.model.ending import ended
+from ddtop.model.facts import (
     Axis,
     Blame,
+    Device,
     Ended,
+    HostSeen,
     PeerWait,
     RankFacts,
     RankFields,
@@ -25,18 +23,14 @@ from ddtop.model.state.facts import (
     Wait,
     freeze,
 )
-from ddtop.model.state.gpu_facts import Device
-from ddtop.model.state.host_facts import HostSeen
-from ddtop.model.state.memory import JobMemory
-from ddtop.model.stragglers import gpu_straggler, straggler
-from ddtop.model.waits import align, wait_graph
-from ddtop.model.waits.by_stack import stack_waits_of
-from ddtop.model.waits.mpi_finalize import unnumbered_waits_of
-from ddtop.model.waits.p2p import peer_waits_of
-from ddtop.model.waits.wait_any import any_waits_of
+from ddtop.model.gpus import devices_of
+from ddtop.model.memory import JobMemory
+from ddtop.model.parallel import axes_of
+from ddtop.model.peer_waits import any_waits_of, peer_waits_of, stack_waits_of, unnumbered_waits_of
+from ddtop.model.rank_facts import fields_of
 from ddtop.policy import Policy
 from ddtop.wire.records import Group, HostState, Mute
-from ddtop.words.progress import expected_text
+from ddtop.words.sentences import expected_text
 from ddtop.words.units import clock
 
 _MOVING = (State.RUNNING, State.WAITING)
@@ -51,10 +45,10 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     world_size = _without_lost(facts, job.world_size)
     groups = job.groups_by_name()
     waits = _judge_waits(facts, groups, now_unix_ns, job.policy)
-    balances = straggler.mark_late(job, facts, now_unix_ns, job.policy)
-    devices = records.all_devices(by_relay) if by_relay else ()
+    balances = stragglers.mark_late(job, facts, now_unix_ns, job.policy)
+    devices = gpus.all_devices(by_relay) if by_relay else ()
     if by_relay:
-        gpu_straggler.mark_late(facts, groups, devices, now_unix_ns, job.policy)
+        stragglers.mark_late_gpus(facts, groups, devices, now_unix_ns, job.policy)
     end = _ended(job, facts.values(), seen)
     ranks = tuple([_frozen(rank, facts.get(rank)) for rank in range(world_size)])
     pace = _pace_of(ranks, end, now_unix_ns, job.policy)
@@ -122,7 +116,7 @@ def _notes(
     muted: tuple[Mute, ...],
     now_unix_ns: int,
 ) -> tuple[str, ...]:
-    unanswered, off = hosts.notes(job, seen, states), probes.notes(ranks)
+    unanswered, off = hosts.notes(job, seen, states), job_progress.notes(ranks)
     regions = _expected_notes(ranks, now_unix_ns, job.policy)
     return (*map(_mute_note, muted), *regions, *unanswered, *off, *job.notes)
 
@@ -158,7 +152,7 @@ def _fields_of_all(
     now_unix_ns: int,
 ) -> dict[int, RankFields]:
     outside = hosts.outside_of(job, seen, now_unix_ns)
-    own, policy = records.own_devices(job, by_relay), job.policy
+    own, policy = gpus.own_devices(job, by_relay), job.policy
     return {
         rank: fields_of(rank, memory, outside[memory.sender], own.get(rank), now_unix_ns, policy)
         for rank, memory in job.ranks.items()
@@ -183,7 +177,7 @@ def _judge_waits(
     facts: dict[int, RankFields], groups: tuple[Group, ...], now_unix_ns: int, policy: Policy
 ) -> _Waits:
     """Find all waits, and mark the ranks that are blocked in `facts`."""
-    waits = align.waits_of(facts, groups, policy)
+    waits = wait_graph.waits_of(facts, groups, policy)
     peer_waits = peer_waits_of(facts)
     peer_waits += any_waits_of(facts, groups, waits, peer_waits, now_unix_ns, policy)
     peer_waits += unnumbered_waits_of(facts, waits, peer_waits, now_unix_ns, policy)

@@ -1,17 +1,49 @@
-"""The events of `ddtop watch`, each as a line of text or a JSON object (`ddtop.event/1`)."""
+"""The events of a job as text and JSON: those of `ddtop watch`, and the list on the screen."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.as_json import ended_json, finding_json, progress_json
-from ddtop.present.orders import order_text
+from ddtop.diagnosis.finding import SEVERITIES, Finding, Verdict
+from ddtop.diagnosis.straggler_cause import NOT_MEASURED
+from ddtop.follow.changes import APPEARED, CLEARED, ENDED, JOINED, ORDERED, Change
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.present.documents import ended_json, finding_json, progress_json
+from ddtop.present.now import end_text
 from ddtop.present.text import clean
-from ddtop.viewer.changes import APPEARED, CLEARED, ENDED, JOINED, ORDERED, Change
+from ddtop.wire.records import HostState, Order
 from ddtop.words import units
-from ddtop.words.progress import only_steps, progress_text
-from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import only_steps, progress_text, ranks_text
+
+# -- Actions that people requested on ranks, as a sentence for the events, `watch` and the report
+
+
+BY_MOST = 4
+"""Requesters that are named."""
+
+
+def order_text(order: Order) -> str:
+    """`ada@node0 pid 4711 (controller, from 127.0.0.1) had SIGTERM sent to rank 3: ...`."""
+    by = ", ".join(clean(one) for one in order.by[:BY_MOST]) or "somebody"
+    if len(order.by) > BY_MOST:
+        by += f" and {len(order.by) - BY_MOST} more"
+    ranks = clean(f"ranks {order.ranks}" if order.ranks else "all ranks")
+    what = {
+        "stacks": "asked for stacks of",
+        "native": "asked for native stacks of",
+        "stacks-by-signal": "asked for stacks by signal of",
+        "signal": "ordered a signal to",
+        "mute": "muted",
+    }
+    ending = f": {'' if order.ok else 'refused, '}{clean(order.text)}" if order.text else ""
+    return f"{by} {what.get(order.what, 'gave an order to')} {ranks}{ending}"
+
+
+# -- The events of `ddtop watch`, each as a line of text or a JSON object (`ddtop.event/1`)
+
 
 EVENT_SCHEMA = "ddtop.event/1"
 
@@ -63,3 +95,546 @@ def event_json(change: Change, job: str, snapshot: Snapshot | None = None) -> di
         "ended": ended_json(change.ended),
         "progress": progress_json(change.progress),
     }
+
+
+# -- What relays refused, could not read or had to drop, as events: one entry as long as it
+#    continues
+
+
+APART_NS = 60_000_000_000
+"""After a minute without losses, the next loss is a new entry. A viewer with a wrong key tries
+every two seconds."""
+REFUSED, GARBLED, DROPPED, UNSENT = "refused", "garbled", "dropped", "unsent"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Losses at one host, from `unix_ns` on. `of`: the host's identity, or its name if that is not
+    known, with the kind of loss."""
+
+    of: tuple[str, str]
+    unix_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    host: str
+    base: int
+    now: int
+    since_unix_ns: int
+    last_unix_ns: int
+
+
+class Losses:
+    """The last known counts of all hosts. It costs a few µs per host and look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], _Count] = {}
+        self._first: dict[tuple[str, str], _Count] = {}
+        self._began_unix_ns: int | None = None
+
+    def take(self, snapshot: Snapshot) -> Iterator[Loss]:
+        """The losses since the last look; at the first look, all that were ever counted."""
+        now = snapshot.time_unix_ns
+        self._began_unix_ns = self._began_unix_ns or now
+        for number, host in enumerate(snapshot.hosts):
+            if not _counts_anything(host):
+                continue
+            name = snapshot.seen[number].sender if number < len(snapshot.seen) else host.host
+            for kind, count in _counts(host):
+                known = self._seen.get((name, kind))
+                if not count or (known is not None and count == known.now):
+                    continue
+                # A new relay counts from zero again.
+                if known is None or count < known.now:
+                    known = _Count(clean(host.host), 0, count, now, now)
+                elif now - known.last_unix_ns > APART_NS:
+                    known = replace(
+                        known, base=known.now, now=count, since_unix_ns=now, last_unix_ns=now
+                    )
+                else:
+                    known = replace(known, now=count, last_unix_ns=now)
+                self._seen[name, kind] = known
+                if known.since_unix_ns == self._began_unix_ns:
+                    self._first[name, kind] = known
+                yield _loss((name, kind), known)
+
+    def follow(self, earlier: Losses) -> Iterator[Loss]:
+        """The sums of the first look without those in an earlier entry; no `text` if nothing
+        remains."""
+        for of, known in self._first.items():
+            before = earlier._seen.get(of)
+            if before is None or before.now > known.now:
+                continue
+            rest = replace(known, base=before.now)
+            if self._seen[of] == known:
+                self._seen[of] = rest
+            yield _loss(of, rest) if rest.now > rest.base else Loss(of, rest.since_unix_ns, "")
+
+
+def _loss(of: tuple[str, str], count: _Count) -> Loss:
+    return Loss(of, count.since_unix_ns, f"{count.host}: {_words(of[1], count.now - count.base)}")
+
+
+def _counts_anything(host: HostState) -> bool:
+    """False for most hosts. It is called for 1,250 hosts at each look."""
+    if host.refused or host.garbled or host.dropped:
+        return True
+    return host.hub is not None and bool(host.hub.dropped)
+
+
+def _counts(host: HostState) -> tuple[tuple[str, int], ...]:
+    unsent = host.hub.dropped if host.hub is not None else 0
+    return (
+        (REFUSED, host.refused),
+        (GARBLED, host.garbled),
+        (DROPPED, host.dropped),
+        (UNSENT, unsent),
+    )
+
+
+def _words(kind: str, count: int) -> str:
+    if kind == REFUSED:
+        return f"{units.plural(count, 'connection')} refused: another key, none, or no ddtop at all"
+    frames = units.plural(count, "record")
+    return {
+        GARBLED: f"{frames} could not be read",
+        DROPPED: f"{frames} dropped: somebody did not take them in time",
+        UNSENT: f"{frames} did not reach the hub",
+    }[kind]
+
+
+# -- The events of a job, one line each: findings that appeared and cleared, ranks that joined and
+#    ended, restarts, dumps of stacks
+
+
+FINDING, JOIN, END, RAISED, RESTARTED, STACKS, CONTACT, JOB, LOSS, ORDER = (
+    *(
+        "finding",
+        "joined",
+        "ended",
+        "exception",
+        "restart",
+        "stacks",
+        "contact",
+        "job",
+        "loss",
+        "order",
+    ),
+)
+WORDS_MOST = 24
+"""Sentences kept of one finding: the first, and the newest."""
+SAME_NS = 2_000_000_000
+"""A new relay reports the beginning of a fact only to the second."""
+TOGETHER_NS = 10_000_000_000
+"""Ranks that join within this time have joined together."""
+FOLD_FROM = 4
+"""From this many ranks on that end in the same way at the same look, there is one entry for all."""
+_DURATION = re.compile(r"\d+ (?:s|min|h|d)(?: \d+ (?:s|min|h))?\b")
+_LASTED = re.compile(rf",? for {_DURATION.pattern}")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that happened at `unix_ns`.
+
+    `unix_ns`: when the fact began. `words`: the sentences and their times (unix ns), which are
+    never changed; other entries than findings have only one. `finding`: the most complete version
+    of it. `over_unix_ns`: when it cleared, None until then. `closed`: it ended with the job or the
+    attempt.
+    """
+
+    key: Hashable
+    unix_ns: int
+    what: str
+    words: tuple[tuple[int, str], ...]
+    ranks: tuple[int, ...] = ()
+    finding: Finding | None = None
+    over_unix_ns: int | None = None
+    closed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The newest sentence, without its duration."""
+        return self.words[-1][1] if self.finding is None else without_age(self.words[-1][1])
+
+
+class Timeline:
+    """The entries from many looks at a job; at most `most`, the oldest are dropped first.
+
+    `fold`: many ranks that end in the same way make one entry. `forgotten`: how many entries were
+    dropped.
+    """
+
+    def __init__(self, most: int = 2000, fold: bool = True) -> None:
+        self.forgotten = 0
+        self.began_unix_ns: int | None = None
+        self._most, self._fold = most, fold
+        self._entries: dict[Hashable, Entry] = {}
+        self._standing: dict[Hashable, Hashable] = {}
+        self._latest: dict[Hashable, Hashable] = {}
+        self._seen: set[Hashable] = set()
+        self._attempt: int | None = None
+        self._joined_for: tuple[object, ...] = ()
+        self._last_joined: tuple[str, int, tuple[int, ...]] = (JOIN, 0, ())
+        self._lost_unix_ns: int | None = None
+        self._last: Snapshot | None = None
+        self._losses = Losses()
+        self._sorted: tuple[Entry, ...] | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """In the order of time, the newest last."""
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self._entries.values(), key=lambda entry: entry.unix_ns))
+        return self._sorted
+
+    def find(self, key: Hashable) -> Entry | None:
+        """The entry of that key."""
+        return self._entries.get(key)
+
+    def of(self, finding: Finding) -> Entry | None:
+        """The entry of a current finding."""
+        return self._entries.get(self._standing.get(finding.identity))
+
+    def take(self, snapshot: Snapshot, verdict: Verdict) -> None:
+        """Add one look. It costs a few ms at 10,000 ranks, and nothing for a look that was added
+        before."""
+        if snapshot is self._last:
+            return
+        if self.began_unix_ns is None:
+            self.began_unix_ns = snapshot.time_unix_ns
+        self._restart(snapshot)
+        self._findings(snapshot, verdict)
+        self._ranks(snapshot)
+        for at, order in snapshot.orders:
+            self._add(Entry((ORDER, at, order), at, ORDER, ((at, order_text(order)),)))
+        for loss in self._losses.take(snapshot):
+            key = (LOSS, loss.of, loss.unix_ns)
+            entry = Entry(key, loss.unix_ns, LOSS, ((loss.unix_ns, loss.text),))
+            self._put(entry) if key in self._entries else self._add(entry)
+        if snapshot.ended is not None:
+            at = snapshot.ended.time_unix_ns
+            self._add(
+                Entry(
+                    ("job", at), at, JOB, ((at, f"the job ended: {clean(snapshot.ended.reason)}"),)
+                )
+            )
+        self._last = snapshot
+
+    def contact(self, lost: str | None, now_unix_ns: int) -> None:
+        """Note that the facts are live, or why they are not (`lost`), at this time of the job's
+        clock."""
+        if lost is not None and self._lost_unix_ns is None:
+            self._lost_unix_ns = now_unix_ns
+            self._add(
+                Entry(("lost", now_unix_ns), now_unix_ns, CONTACT, ((now_unix_ns, clean(lost)),))
+            )
+        elif lost is None and self._lost_unix_ns is not None:
+            silent = units.duration(max(now_unix_ns - self._lost_unix_ns, 0) / units.SECOND_NS)
+            self._lost_unix_ns = None
+            words = ((now_unix_ns, f"the relay is heard again, after {silent}"),)
+            self._add(Entry(("heard", now_unix_ns), now_unix_ns, CONTACT, words))
+
+    def absorb(self, earlier: Timeline) -> None:
+        """Add the entries of an earlier timeline. A finding that is in both becomes one entry."""
+        if self.began_unix_ns is None:
+            self.__dict__.update(earlier.__dict__)
+            return
+        begin = self.began_unix_ns
+        parts = self._absorb_joined(earlier, begin)
+        self._absorb_losses(earlier)
+        for key, entry in earlier._entries.items():
+            if key in parts:
+                continue
+            known = self._entries.get(key)
+            if known is None and (identity := entry.finding and entry.finding.identity) is not None:
+                known = (
+                    self._entries.get(self._standing.get(identity))
+                    if entry.over_unix_ns is None
+                    else None
+                )
+            if known is None:
+                still = entry.what == FINDING and entry.over_unix_ns is None
+                self._add(replace(entry, over_unix_ns=begin) if still else entry)
+            elif entry.what == FINDING and entry.unix_ns <= known.unix_ns:
+                words = entry.words
+                for at, text in known.words:
+                    words = _with_words(words, max(at, begin), text)
+                self._put(replace(known, unix_ns=entry.unix_ns, words=words))
+
+    def _absorb_joined(self, earlier: Timeline, begin: int) -> set[Hashable]:
+        """Now it is known when the ranks of the first look joined. Returns the keys of the earlier
+        entries that are part of one here: these ranks joined together with the others."""
+        before = [entry for entry in earlier._entries.values() if entry.what == JOIN]
+        dated = {rank for entry in before for rank in entry.ranks}
+        found: set[Hashable] = set()
+        for key, entry in list(self._entries.items()):
+            if entry.what != JOIN or entry.unix_ns > begin:
+                continue
+            if dated.issuperset(entry.ranks):
+                del self._entries[key]
+                self._sorted = None
+                continue
+            parts = [
+                one
+                for one in before
+                if set(one.ranks) < set(entry.ranks) and _attempt_of(one) == _attempt_of(entry)
+            ]
+            first = min((one.unix_ns for one in parts), default=entry.unix_ns)
+            if parts and entry.unix_ns - first <= TOGETHER_NS:
+                found.update(one.key for one in parts)
+                self._put(replace(entry, unix_ns=min(first, entry.unix_ns)))
+        return found
+
+    def _absorb_losses(self, earlier: Timeline) -> None:
+        """Remove from the sums of the first look the losses that are now known to be earlier."""
+        for loss in self._losses.follow(earlier._losses):
+            key = (LOSS, loss.of, loss.unix_ns)
+            known = self._entries.pop(key, None)
+            self._sorted = None
+            if known is not None and loss.text:
+                self._entries[key] = replace(known, words=((loss.unix_ns, loss.text),))
+
+    def _add(self, entry: Entry) -> None:
+        if entry.key in self._entries:
+            return
+        self._put(entry)
+        if len(self._entries) > self._most:
+            oldest = min(self._entries.values(), key=lambda one: one.unix_ns)
+            del self._entries[oldest.key]
+            self.forgotten += 1
+
+    def _put(self, entry: Entry) -> None:
+        self._entries[entry.key] = entry
+        self._sorted = None
+
+    def _restart(self, snapshot: Snapshot) -> None:
+        attempt = snapshot.attempt
+        if self._attempt is not None and attempt > self._attempt:
+            at = snapshot.time_unix_ns
+            self._add(
+                Entry(("restart", attempt), at, RESTARTED, ((at, f"restarted: attempt {attempt}"),))
+            )
+        self._attempt = attempt
+
+    def _findings(self, snapshot: Snapshot, verdict: Verdict) -> None:
+        now = snapshot.time_unix_ns
+        shown = {finding.identity: finding for finding in verdict.findings}
+        for identity, finding in shown.items():
+            known = self._entries.get(self._standing.get(identity))
+            if known is None:
+                again = self._again(identity, finding.since_unix_ns)
+                key = again.key if again is not None else (FINDING, identity, finding.since_unix_ns)
+                self._standing[identity] = self._latest[identity] = key
+                if again is not None:
+                    # The same fact, which was out of sight for a while.
+                    self._put(replace(again, finding=finding, over_unix_ns=None, closed=False))
+                    continue
+                sentence = (max(now, finding.since_unix_ns), clean(finding.summary))
+                since = finding.since_unix_ns
+                self._add(Entry(key, since, FINDING, (sentence,), finding.ranks, finding))
+            elif known.finding != finding:
+                fuller = _fuller(known.finding, finding)
+                words = _with_words(known.words, now, finding.summary)
+                self._put(replace(known, finding=fuller, words=words))
+        for gone in [identity for identity in self._standing if identity not in shown]:
+            entry = self._entries.get(self._standing.pop(gone))
+            if entry is not None:
+                # The end of the job is the end of all that stood.
+                self._put(replace(entry, over_unix_ns=now, closed=snapshot.ended is not None))
+
+    def _again(self, identity: Hashable, since_unix_ns: int) -> Entry | None:
+        """The earlier entry of a finding, if it is about the same fact."""
+        entry = self._entries.get(self._latest.get(identity))
+        return (
+            entry if entry is not None and abs(entry.unix_ns - since_unix_ns) <= SAME_NS else None
+        )
+
+    def _ranks(self, snapshot: Snapshot) -> None:
+        self._joined(snapshot)
+        gone: dict[str, list[RankFacts]] = {}
+        dumps: dict[str, list[RankFacts]] = {}
+        for rank in snapshot.ranks:
+            if (
+                rank.process.exit is None
+                and rank.reported.exception is None
+                and rank.dump.stacks is None
+            ):
+                continue
+            if (
+                rank.process.exit is not None
+                and rank.process.exit_unix_ns
+                and self._first((END, rank.rank, rank.process.exit.pid))
+            ):
+                gone.setdefault(end_text(rank.process.exit), []).append(rank)
+            exception = rank.reported.exception
+            if exception is not None and self._first((RAISED, rank.rank, exception.unix_ns)):
+                text = clean(f"rank {rank.rank} raised {exception.type}: {exception.text}")
+                at = exception.unix_ns
+                self._add(Entry((RAISED, rank.rank, at), at, RAISED, ((at, text),), (rank.rank,)))
+            if rank.dump.stacks is not None:
+                dumps.setdefault(rank.dump.stacks.request, []).append(rank)
+        for text, ranks in gone.items():
+            self._ended(text, ranks)
+        for request, ranks in dumps.items():
+            self._dumped(request, ranks)
+
+    def _first(self, key: Hashable) -> bool:
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def _joined(self, snapshot: Snapshot) -> None:
+        """Add ranks that are new since the last look. It searches only if the counts have
+        changed."""
+        subject = (snapshot.run, snapshot.attempt, snapshot.world_size, snapshot.reporting)
+        if subject == self._joined_for:
+            return
+        self._joined_for = subject
+        joined = [
+            (rank.rank, rank.hello.started_unix_ns)
+            for rank in snapshot.ranks
+            if rank.hello is not None
+            and self._first((JOIN, rank.rank, rank.hello.pid, snapshot.attempt))
+        ]
+        if joined:
+            ranks = tuple(rank for rank, _ in joined)
+            started = max(started for _, started in joined) or snapshot.time_unix_ns
+            # A rank of the first look joined when its process started. A later one joined after the
+            # last look without it.
+            last = self._last
+            there = last is None or (
+                last.attempt == snapshot.attempt and started <= (self.began_unix_ns or 0)
+            )
+            at = started if last is None or there else max(started, last.time_unix_ns)
+            self._put_joined(snapshot, at, ranks)
+
+    def _put_joined(self, snapshot: Snapshot, at: int, ranks: tuple[int, ...]) -> None:
+        key = self._last_joined
+        before = self._entries.get(key)
+        joins = (
+            before is not None
+            and at - before.unix_ns <= TOGETHER_NS
+            and not set(before.ranks) & set(ranks)
+        )
+        if before is not None and joins and key[1] == snapshot.attempt:
+            at, ranks = before.unix_ns, tuple(sorted((*before.ranks, *ranks)))
+            del self._entries[key]
+        else:
+            key = (JOIN, snapshot.attempt, ranks)
+        self._last_joined = key
+        text = f"{ranks_text(ranks, 6)} of {snapshot.world_size:,} joined"
+        self._add(Entry(key, at, JOIN, ((at, text),), ranks))
+
+    def _ended(self, how: str, ranks: list[RankFacts]) -> None:
+        if self._fold and len(ranks) > FOLD_FROM:
+            at = min(rank.process.exit_unix_ns or 0 for rank in ranks)
+            numbers = tuple(rank.rank for rank in ranks)
+            text = f"{ranks_text(numbers, 6)} ended: {how}"
+            self._add(Entry((END, numbers, at), at, END, ((at, text),), numbers))
+            return
+        for rank in ranks:
+            at, pid = (
+                rank.process.exit_unix_ns or 0,
+                rank.process.exit.pid if rank.process.exit is not None else 0,
+            )
+            text = f"rank {rank.rank} (pid {pid}) ended: {how}"
+            self._add(Entry((END, rank.rank, pid), at, END, ((at, text),), (rank.rank,)))
+
+    def _dumped(self, request: str, ranks: list[RankFacts]) -> None:
+        known = self._entries.get((STACKS, request))
+        if known is not None and len(known.ranks) >= len(ranks):
+            return
+        found = [rank.dump.stacks for rank in ranks if rank.dump.stacks is not None]
+        at = min(one.taken_unix_ns for one in found)
+        why = ", because ranks made no progress" if any(one.automatic for one in found) else ""
+        numbers = tuple(rank.rank for rank in ranks)
+        text = f"stacks were taken{why}: {ranks_text(numbers, 6)}"
+        self._put(Entry((STACKS, request), at, STACKS, ((at, text),), numbers))
+
+
+def _with_words(
+    words: tuple[tuple[int, str], ...], now: int, summary: str
+) -> tuple[tuple[int, str], ...]:
+    """A sentence in which only a duration has changed counts as the same and is not added. A
+    sentence that knows less than the previous one is left out."""
+    text = clean(summary)
+    if _DURATION.sub("", text) == _DURATION.sub("", words[-1][1]):
+        return words
+    if any(NOT_MEASURED in text and NOT_MEASURED not in earlier for _, earlier in words):
+        return words
+    return _bounded((*words, (now, text)))
+
+
+def _fuller(known: Finding | None, finding: Finding) -> Finding:
+    """The more complete one: a finding that is about to clear loses victims and causes."""
+    if known is None:
+        return finding
+    if known.severity != finding.severity:
+        return min(known, finding, key=lambda one: SEVERITIES.index(one.severity))
+    if len(finding.victims) < len(known.victims):
+        return known
+    fewer = NOT_MEASURED in finding.summary and NOT_MEASURED not in known.summary
+    return known if fewer else finding
+
+
+def without_age(summary: str) -> str:
+    """A finding's sentence without its duration. Next to the time of its beginning, a duration from
+    another moment would be contradictory."""
+    return _LASTED.sub("", summary)
+
+
+def _bounded(words: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
+    return words if len(words) <= WORDS_MOST else (words[0], *words[-WORDS_MOST + 1 :])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """Something that happened at `unix_ns`, as a line."""
+
+    unix_ns: int
+    text: str
+
+
+def events(looks: Iterable[tuple[Snapshot, Verdict]]) -> tuple[Event, ...]:
+    """The events of a job that was looked at several times, in order of time.
+
+    A finding begins when its fact began, and ends at the first look without it.
+    """
+    timeline = Timeline(most=100_000, fold=False)
+    for snapshot, verdict in looks:
+        timeline.take(snapshot, verdict)
+    found: set[Event] = set()
+    for entry in timeline.entries:
+        if entry.finding is None:
+            found.add(Event(entry.unix_ns, entry.text))
+            continue
+        found.add(
+            Event(
+                entry.unix_ns,
+                f"{entry.finding.severity}: {clean(entry.finding.kind)}:"
+                f" {without_age(entry.words[0][1])}",
+            )
+        )
+        if entry.over_unix_ns is not None and not entry.closed:
+            found.add(Event(entry.over_unix_ns, over_text(entry.finding)))
+    return tuple(sorted(found))
+
+
+def over_text(finding: Finding) -> str:
+    """`over: rank-stopped of rank 1`."""
+    of = f" of {ranks_text(finding.ranks, 6)}" if finding.ranks else ""
+    return f"over: {clean(finding.kind)}{of}"
+
+
+def timeline_lines(happened: Iterable[Event]) -> list[str]:
+    """One line per event, with the local time."""
+    return [f"{units.clock(event.unix_ns)}  {event.text}" for event in happened]
+
+
+def _attempt_of(joined: Entry) -> object:
+    """The attempt of an entry about ranks that joined: the second part of its key."""
+    return joined.key[1] if isinstance(joined.key, tuple) else None

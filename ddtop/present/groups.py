@@ -7,17 +7,87 @@ the open waits, and the members are read only for the groups on the screen.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.model.waits.align import comparable_seq
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy
-from ddtop.present.collectives import op_with_bytes
-from ddtop.present.text import clean
+from ddtop.present.numbers import state_text
+from ddtop.present.text import (
+    STATE_STYLES,
+    UNICODE,
+    Field,
+    Glyphs,
+    Line,
+    Page,
+    Span,
+    Table,
+    clean,
+    table_for,
+)
 from ddtop.wire.records import Collective, Group, GroupProgress
-from ddtop.words.ranks import rank_list
-from ddtop.words.sentences import group_name, op_name
+from ddtop.words import units
+from ddtop.words.sentences import group_name, names_of_groups, op_name, rank_list, ranks_text
+
+# -- The data of a collective: its tensors and their bytes
+
+
+_BYTES = {
+    "float64": 8, "double": 8, "int64": 8, "long": 8, "complex64": 8,
+    "float32": 4, "float": 4, "int32": 4, "int": 4,
+    "float16": 2, "half": 2, "bfloat16": 2, "int16": 2,
+    "int8": 1, "uint8": 1, "bool": 1, "char": 1, "byte": 1,
+}  # fmt: skip
+
+
+def what_moves(one: Collective) -> str:
+    """Sizes, data types and bytes of a collective's input: `[1024, 1024] float32, 4.0 MiB`."""
+    shapes = " ".join(f"[{', '.join(map(str, sizes))}]" for sizes in one.sizes[:3])
+    if len(one.sizes) > 3:
+        shapes += f" and {len(one.sizes) - 3} more"
+    words = " ".join(part for part in (shapes, types_text(one)) if part)
+    number = input_bytes(one)
+    return words if number is None else f"{words}, {units.long_size(number)}"
+
+
+def op_with_bytes(one: Collective) -> str:
+    """`all_reduce 4.0 MiB float32`, as much of it as is known."""
+    number = input_bytes(one)
+    parts = (
+        clean(op_name(one.op)) or "collective",
+        "" if number is None else units.long_size(number),
+        types_text(one),
+    )
+    return " ".join(part for part in parts if part)
+
+
+def types_text(one: Collective) -> str:
+    """The data types, each once."""
+    return ", ".join(dict.fromkeys(clean(name.lower()) for name in one.dtypes))
+
+
+def input_bytes(one: Collective) -> int | None:
+    """Bytes of all input tensors; None if a type or a size is not known."""
+    if not one.sizes or not one.dtypes:
+        return None
+    widths = [_BYTES.get(name.lower()) for name in one.dtypes]
+    if len(widths) == 1:
+        widths *= len(one.sizes)
+    if len(widths) != len(one.sizes):
+        return None
+    total = 0
+    for sizes, width in zip(one.sizes, widths, strict=True):
+        if width is None:
+            return None
+        total += prod(sizes) * width
+    return total
+
+
+# -- groups
+
 
 SECOND_NS = 1_000_000_000
 _Moving = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
@@ -192,4 +262,177 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
     classes = [MemberClass(tuple(ranks), *key, since.get(key)) for key, ranks in found.items()]
     return tuple(
         sorted(classes, key=lambda one: (one.enqueued is not None, one.enqueued or 0, one.ranks))
+    )
+
+
+# -- Process groups as rows, and one group as a page
+
+
+RANGES_MOST = 4
+FIELDS = (
+    Field("group", "GROUP", 10, grows=1, most=24),
+    Field("backend", "BACKEND", 7, rank=3),
+    Field("ranks", "RANKS", 9, grows=1, most=28),
+    Field("front", "FRONT", 7, right=True),
+    Field("behind", "BEHIND", 20, grows=3, most=44),
+    Field("op", "OP", 10, grows=6, rank=2),
+)
+
+
+def groups_table(width: int) -> Table[Field]:
+    """The columns of the groups for that width."""
+    return table_for(FIELDS, width)
+
+
+def group_row(
+    snapshot: Snapshot, found: GroupFacts, table: Table[Field], glyphs: Glyphs = UNICODE
+) -> Line:
+    """One group; a culprit and a mismatch are marked by a glyph, not by colour alone."""
+    cells: dict[str, Span] = {
+        "group": (label_of(found.group), "bold" if found.wait else ""),
+        "backend": (clean(found.group.backend), "dim"),
+        "ranks": (members_text(found.group, RANGES_MOST), "dim"),
+        "front": (units.count(found.front), ""),
+        "behind": _behind(snapshot, found),
+        "op": _op(found, glyphs),
+    }
+    return table.line(cells, glyphs.ellipsis)
+
+
+def _behind(snapshot: Snapshot, found: GroupFacts) -> Span:
+    if found.wait is None:
+        return "-", "dim"
+    for_s = units.duration((snapshot.time_unix_ns - found.wait.since_unix_ns) / units.SECOND_NS)
+    if found.lag:
+        parts = []
+        for seq, ranks in found.lag[:2]:
+            at = "nothing enqueued" if seq is None else f"at {seq:,}"
+            parts.append(f"{rank_list(ranks, 2)} {at}")
+        more = f", {len(found.lag) - 2} more" if len(found.lag) > 2 else ""
+        return f"{'; '.join(parts)}{more} ({for_s})", "warning"
+    if found.wait.behind:
+        return f"{ranks_text(found.wait.behind, 2)} ({for_s})", "warning"
+    stands = "nothing completes" if found.group.foreign is None else "outside this job"
+    return f"{stands} ({for_s})", "warning"
+
+
+def _op(found: GroupFacts, glyphs: Glyphs) -> Span:
+    if found.mismatch:
+        parts = [f"{op} [{rank_list(ranks, 2)}]" for op, ranks in found.ops]
+        return f"{glyphs.critical} {' against '.join(parts)}", "critical"
+    if found.ops:
+        return found.ops[0][0], ""
+    return found.last_op or "idle", "dim"
+
+
+def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
+    """The page of one group: what it is, which members are behind, and the members by what they do,
+    those furthest behind first."""
+    page = Page(width, glyphs)
+    group = snapshot.group(name)
+    if group is None:
+        page.text(f"the group {clean(name)} is not there any more", "dim")
+        return page.lines
+    found = group_facts(snapshot, group, group_waits(snapshot, chosen()).get(name))
+    page.add(
+        (label_of(group), "title"),
+        (f"  {clean(group.backend)}  {units.plural(len(group.ranks), 'member')}", ""),
+    )
+    page.item("ranks", members_text(group, 16))
+    page.item("store", clean(group.foreign or ""))
+    page.item("torch's name", clean(group.name))
+    page.item(
+        "front",
+        "-"
+        if found.front is None
+        else f"collective #{found.front:,} is the last that was enqueued",
+    )
+    page.item("behind", "nobody" if found.wait is None else _behind(snapshot, found)[0])
+    if found.mismatch:
+        page.text(
+            "members are in different calls at the same number:",
+            "critical",
+            f"  {glyphs.critical} ",
+        )
+        for op, ranks in found.ops:
+            page.text(f"{op}: {ranks_text(ranks, 8)}", "", f"    {glyphs.bullet} ")
+    page.heading("members")
+    _members(page, snapshot, found, glyphs)
+    return page.lines
+
+
+_MEMBER_FIELDS = (
+    Field("ranks", "RANKS", 12, grows=3, most=32),
+    Field("state", "STATE", 11),
+    Field("in", "ENQUEUED", 8, right=True),
+    Field("back", "COMPLETED", 9, right=True, rank=1),
+    Field("since", "OPEN", 5, right=True),
+    Field("op", "OP", 14, grows=4),
+)
+
+
+def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) -> None:
+    table = table_for(_MEMBER_FIELDS, page.width - 2)
+    page.add(("  ", ""), *table.titles())
+    for one in member_classes(snapshot, found.group):
+        age = (
+            None
+            if one.since_unix_ns is None
+            else (snapshot.time_unix_ns - one.since_unix_ns) / units.SECOND_NS
+        )
+        cells: dict[str, Span] = {
+            "ranks": (rank_list(one.ranks, 5), ""),
+            "state": (state_text(one.state, glyphs), STATE_STYLES[one.state]),
+            "in": (units.count(one.enqueued), ""),
+            "back": (units.count(one.completed), ""),
+            "since": (units.age(age), ""),
+            "op": (one.op or "-", "" if one.open else "dim"),
+        }
+        page.add(("  ", ""), *table.line(cells, glyphs.ellipsis))
+
+
+# -- A whole job as text: its groups by name, its hosts, its backend
+
+
+def group_label(snapshot: Snapshot, name: str) -> str:
+    """The group as a finding's sentence names it."""
+    return clean(names_of_groups(snapshot.groups).get(name, name))
+
+
+def hosts_answering(snapshot: Snapshot) -> tuple[int, int]:
+    """How many hosts report, and how many the job is on.
+
+    A host whose ranks have all ended counts in neither.
+    """
+    quiet = {one.sender for one in snapshot.seen if one.quiet}
+    missed = (
+        {rank.agent.sender for rank in snapshot.ranks if rank.process.exit is None} & quiet
+        if quiet
+        else quiet
+    )
+    return len(snapshot.seen) - len(quiet), len(snapshot.seen) - len(quiet) + len(missed)
+
+
+def hosts_of(snapshot: Snapshot) -> int:
+    """How many hosts the job is known to be on."""
+    return len(snapshot.hosts) or len({rank.host for rank in snapshot.ranks if rank.host})
+
+
+def backend_of(snapshot: Snapshot) -> str | None:
+    """The backend of the widest group, else what the first rank announced."""
+    if snapshot.groups:
+        return clean(max(snapshot.groups, key=lambda group: len(group.ranks)).backend) or None
+    return next((clean(name) for name in _announced(snapshot)), None)
+
+
+def _announced(snapshot: Snapshot) -> Iterator[str]:
+    return (rank.hello.backend for rank in snapshot.ranks if rank.hello and rank.hello.backend)
+
+
+def starting(snapshot: Snapshot) -> bool:
+    """Whether all ranks are still starting."""
+    early = (State.STARTING, State.JOINING, State.MISSING, State.CULPRIT, State.WARNING)
+    return snapshot.iteration is None and all(
+        rank.state in early and rank.reported.phase in ("starting", "joining")
+        for rank in snapshot.ranks
     )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddtop.model.state.facts import RankFacts, State
-from ddtop.present.text import clean
+from ddtop.model.facts import Axis, RankFacts, Snapshot, State
+from ddtop.present.text import STATE_STYLES, UNICODE, Glyphs, Line, Span, clean, clip_line
 from ddtop.wire.records import Exit, OpenCall, Place
-from ddtop.words import activities, units
-from ddtop.words.exits import exit_text
-from ddtop.words.sentences import call_text, collective_text, file_line
+from ddtop.words import sentences, units
+from ddtop.words.sentences import (
+    call_text,
+    collective_text,
+    coordinates_text,
+    exit_text,
+    file_line,
+    rank_list,
+    stage_text,
+)
 
 _OPEN = frozenset({"scheduled", "started"})
 
@@ -20,8 +29,8 @@ def waits_text(place: Place) -> str | None:
     if not word or word == "collective":
         return None
     if word == "p2p":
-        return activities.P2P.cell
-    known = activities.WAITS.get(word)
+        return sentences.P2P.cell
+    known = sentences.WAITS.get(word)
     return known.cell if known else clean(word)
 
 
@@ -108,7 +117,7 @@ def _waiting(rank: RankFacts) -> NowCell | None:
 
 
 def _working(rank: RankFacts) -> NowCell:
-    if rank.reported.activity in activities.COMPUTES and not _place_says_more(rank):
+    if rank.reported.activity in sentences.COMPUTES and not _place_says_more(rank):
         return NowCell(rank.reported.activity or "", rank.progress.last_unix_ns)
     if rank.reported.place is not None:
         # A loop at the top of a script never leaves its function, so the last progress counts too.
@@ -119,7 +128,7 @@ def _working(rank: RankFacts) -> NowCell:
         ]
         return NowCell(place_now(rank.reported.place), max(known, default=None))
     if rank.reported.activity is not None and rank.reported.activity != "other":
-        known_wait = activities.OF_THREAD.get(rank.reported.activity)
+        known_wait = sentences.OF_THREAD.get(rank.reported.activity)
         cell = known_wait.cell if known_wait else clean(rank.reported.activity)
         return NowCell(cell, rank.progress.last_unix_ns)
     return NowCell(clean(rank.reported.phase))
@@ -138,3 +147,148 @@ def _silent(rank: RankFacts) -> NowCell:
     if rank.process.report.wchan:
         seen += f" {clean(rank.process.report.wchan)}"
     return NowCell(f"silent, {seen}", None, rank.agent.report_age_s)
+
+
+# -- The grid of ranks by their parallel groups: one column for each position in the innermost
+#    dimension, one row for each position in the others
+
+
+ROWS_LEAST = 2
+CELL_LEAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """One row: its position in all dimensions except the innermost, and the ranks of each
+    column."""
+
+    places: tuple[int, ...]
+    cells: tuple[tuple[int, ...], ...]
+
+
+def grid_rows(snapshot: Snapshot) -> tuple[GridRow, ...]:
+    """The grid from the outermost dimension on. It leaves out ranks that have not reported a place.
+
+    With a single dimension there is one row.
+    """
+    if not snapshot.axes:
+        return ()
+    inner = snapshot.axes[-1]
+    found: dict[tuple[int, ...], list[list[int]]] = {}
+    for rank in snapshot.ranks:
+        known = {name: place for name, place, _ in rank.comm.coordinates}
+        places = [known.get(axis.name) for axis in snapshot.axes]
+        if any(place is None for place in places) or places[-1] not in range(inner.size):
+            continue
+        *before, last = [place for place in places if place is not None]
+        cells = found.setdefault(tuple(before), [[] for _ in range(inner.size)])
+        cells[last].append(rank.rank)
+    return tuple(
+        GridRow(places, tuple(tuple(cell) for cell in found[places])) for places in sorted(found)
+    )
+
+
+def grid_lines(
+    snapshot: Snapshot,
+    width: int,
+    most: int,
+    at_fault: Collection[int] = (),
+    glyphs: Glyphs = UNICODE,
+) -> list[Line]:
+    """The grid in at most `most` lines of at most `width` columns; empty if there is no grid.
+
+    If not all rows fit, rows with ranks at fault come first, then rows with blocked ranks. A row
+    with too many cells shows the ranges of its ranks by state instead.
+    """
+    rows = grid_rows(snapshot)
+    if not rows or most < ROWS_LEAST:
+        return []
+    outer, inner = snapshot.axes[:-1], snapshot.axes[-1]
+    digits = max(len(str(snapshot.world_size - 1)), 1)
+    labels = [max(len(axis.name), len(str(axis.size - 1))) for axis in outer]
+    lead = sum(labels) + 2 * len(labels)
+    cell = max(CELL_LEAST, digits + 2, len(str(inner.size - 1)) + 2)
+    lone = all(len(one) <= 1 for row in rows for one in row.cells)
+    narrow = lone and lead + len(inner.name) + 1 + cell * inner.size <= width
+    shown, hidden = _chosen(snapshot, rows, most - 1, at_fault)
+    lines = [_heading(outer, inner, labels, cell, narrow)]
+    for row in shown:
+        line: list[Span] = [
+            (f"{place:>{size}}  ", "dim") for place, size in zip(row.places, labels, strict=True)
+        ]
+        line.append((" " * (len(inner.name) + 1), ""))
+        line += _cells(snapshot, row, cell, glyphs) if narrow else _ranges(snapshot, row, glyphs)
+        lines.append(tuple(line))
+    if hidden:
+        lines.append(((f"{hidden:,} more rows: filter the ranks by {_example(snapshot)}", "dim"),))
+    return [clip_line(line, width, glyphs.ellipsis) for line in lines]
+
+
+def _heading(
+    outer: tuple[Axis, ...], inner: Axis, labels: list[int], cell: int, narrow: bool
+) -> Line:
+    text = "".join(
+        f"{clean(axis.name):>{size}}  " for axis, size in zip(outer, labels, strict=True)
+    )
+    text += f"{clean(inner.name)} "
+    text += (
+        "".join(f"{place:>{cell}}" for place in range(inner.size))
+        if narrow
+        else f"0-{inner.size - 1}, as ranks"
+    )
+    return ((text, "dim"),)
+
+
+def _chosen(
+    snapshot: Snapshot, rows: tuple[GridRow, ...], most: int, at_fault: Collection[int]
+) -> tuple[list[GridRow], int]:
+    """(the rows that are shown, in the order of the grid; how many are not)."""
+    if len(rows) <= most:
+        return list(rows), 0
+    culprits = frozenset(at_fault)
+
+    def trouble(number: int) -> tuple[bool, bool, int]:
+        ranks = [rank for one in rows[number].cells for rank in one]
+        states = {snapshot.rank(rank).state for rank in ranks}
+        return culprits.isdisjoint(ranks), State.BLOCKED not in states, number
+
+    best = sorted(sorted(range(len(rows)), key=trouble)[: max(most - 1, 1)])
+    return [rows[number] for number in best], len(rows) - len(best)
+
+
+def _cells(snapshot: Snapshot, row: GridRow, cell: int, glyphs: Glyphs) -> list[Span]:
+    spans: list[Span] = []
+    for ranks in row.cells:
+        if not ranks:
+            spans.append(("-".rjust(cell), "dim"))
+            continue
+        state = snapshot.rank(ranks[0]).state
+        mark = glyphs.critical if state is State.CULPRIT else ""
+        spans.append((f"{mark}{ranks[0]}".rjust(cell), STATE_STYLES[state]))
+    return spans
+
+
+def _ranges(snapshot: Snapshot, row: GridRow, glyphs: Glyphs) -> list[Span]:
+    by_state: dict[State, list[int]] = {}
+    for ranks in row.cells:
+        for rank in ranks:
+            by_state.setdefault(snapshot.rank(rank).state, []).append(rank)
+    spans: list[Span] = []
+    for state in sorted(by_state, key=lambda state: len(by_state[state])):
+        text = f"{rank_list(by_state[state], 4)} {state.value}"
+        spans.append((("" if not spans else f" {glyphs.bullet} ") + text, STATE_STYLES[state]))
+    return spans
+
+
+def _example(snapshot: Snapshot) -> str:
+    return " ".join(f"{axis.name}:0" for axis in snapshot.axes[:2])
+
+
+def place_text(snapshot: Snapshot, rank: RankFacts) -> str:
+    """`pp 1, dp 0, tp 3`, for all dimensions of the grid; empty if there is no grid."""
+    return clean(coordinates_text(snapshot.place_of(rank)))
+
+
+def pipeline_texts(rank: RankFacts) -> list[str]:
+    """Each pipeline stage of the rank."""
+    return [clean(stage_text(stage)) for stage in rank.comm.pipeline]

@@ -4,10 +4,10 @@ colour."""
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import Finding, Verdict
-from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.present.findings.banner import banner_lines, severity_mark
-from ddtop.present.glyphs import UNICODE, Glyphs
-from ddtop.present.table.columns import (
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.present.filter import by_verdict
+from ddtop.present.findings import banner_lines, severity_mark
+from ddtop.present.numbers import (
     CellContext,
     Column,
     absent,
@@ -16,11 +16,9 @@ from ddtop.present.table.columns import (
     place_width,
     rank_table,
 )
-from ddtop.present.table.layout import Table
-from ddtop.present.table.order import by_verdict
-from ddtop.present.text import Span, clean, hang, plain, wrap, wrap_clauses
+from ddtop.present.text import UNICODE, Glyphs, Span, Table, clean, hang, plain, wrap, wrap_clauses
 from ddtop.words import units
-from ddtop.words.ranks import rank_list
+from ddtop.words.sentences import rank_list
 
 
 def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs = UNICODE) -> str:

@@ -1,29 +1,48 @@
 """`ddtop report`: everything that is known about a job as one text for a ticket. Pure. The text is
-redacted, and bounded as the last step."""
+redacted, and bounded as the last step.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ddtop import redaction
 from ddtop.diagnosis.finding import Verdict
 from ddtop.launch import every_launcher
-from ddtop.model.stacks.merge import Merged
-from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.present.findings.timeline import Event, timeline_lines
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.stacks import Merged
+from ddtop.present.events import Event, timeline_lines
 from ddtop.present.groups import members_text
 from ddtop.present.plain import diagnose_text, status_text
-from ddtop.present.redaction import redacted
-from ddtop.present.stacks.lines import Around, Shape, stacks_text
-from ddtop.present.stacks.traceback import tracebacks_text
+from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
 from ddtop.present.text import clean
-from ddtop.wire.progress import TrainingProgress
-from ddtop.wire.records import Hello
+from ddtop.redaction import HIDDEN
+from ddtop.wire.records import Hello, TrainingProgress
 from ddtop.words import units
-from ddtop.words.progress import progress_text
-from ddtop.words.ranks import ranks_text
-from ddtop.words.sentences import group_name
+from ddtop.words.sentences import group_name, progress_text, ranks_text
+
+# -- Redacts a text that others will read: everything that looks like a secret is removed
+#
+# Agents redact their reports by the same patterns (`ddtop.redaction`). A relay or an older agent
+# may not, and source lines and paths are added only here.
+
+
+__all__ = ("HIDDEN", "redacted")
+
+
+def redacted(text: str, home: str | None = None) -> str:
+    """The text without what looks like a secret; `home`, the user's folder, becomes `~`."""
+    text = redaction.redacted(text)
+    if home and len(home.rstrip("/")) > 1:
+        text = re.sub(re.escape(home.rstrip("/")) + r"(?![\w.-])", "~", text)
+    return text
+
+
+# -- report
+
 
 WIDTH = 120
 BYTES_MAX = 1 << 20

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddtop.present.as_json import DIAGNOSE_SCHEMA, STATUS_SCHEMA
+from ddtop.present.documents import DIAGNOSE_SCHEMA, STACKS_SCHEMA, STATUS_SCHEMA
 from ddtop.present.events import EVENT_SCHEMA
-from ddtop.present.gpus.gpu_list import GPUS_SCHEMA
-from ddtop.present.hosts.jobs import JOBS_SCHEMA
-from ddtop.present.stacks.as_json import STACKS_SCHEMA
+from ddtop.present.gpus import GPUS_SCHEMA
+from ddtop.present.jobs import JOBS_SCHEMA
 
 Keys = Mapping[str, tuple[str, str]]
 """By path, `ranks[].place.line`: (type, meaning). A type is one of `_PLAIN`, with ` or null`

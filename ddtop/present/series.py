@@ -12,11 +12,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, Verdict
+from ddtop.follow.fleet import Tally
 from ddtop.launch.shown import launcher_of
 from ddtop.metrics import CULPRITS_MAX, FINDINGS_MAX
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.viewer.tally import Tally
-from ddtop.wire.gpu import Gpu
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.wire.records import Gpu
 
 LABEL_CHARACTERS = 120
 _INFO_FROM = 64

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ddtop.model.facts import RankFacts, State
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]
@@ -164,3 +168,374 @@ def clip_line(line: Line, width: int, ellipsis: str = ELLIPSIS) -> Line:
         spans.append((text, style))
         room -= cell_width(text)
     return tuple(spans)
+
+
+# -- How a state is shown: one glyph, a word, and the name of a style
+#
+# The glyph and the word carry the state; the colour only repeats it.
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set of characters; every glyph is one column wide.
+
+    `eighths`: the last cell of a bar, from one eighth to seven; empty if only whole cells can be
+    drawn. `levels`: the cells of a sparkline from the smallest value to the largest; none fills its
+    cell, so that two sparklines above each other do not touch. `hollow`: for a bar of time spent
+    waiting.
+    """
+
+    states: dict[State, str]
+    full: str
+    eighths: str
+    levels: str
+    ellipsis: str
+    rule: str
+    arrow: str
+    upright: str
+    critical: str
+    warning: str
+    info: str
+    bullet: str
+    fork: str = "├"
+    corner: str = "└"
+    then: str = "›"
+    finished: str = "✓"
+    hollow: str = "░"
+
+
+UNICODE = Glyphs(
+    states={
+        State.STARTING: "…",
+        State.JOINING: "…",
+        State.RUNNING: "·",
+        State.WAITING: "◦",
+        State.BLOCKED: "■",
+        State.CULPRIT: "✖",
+        State.STRAGGLER: "▲",
+        State.WARNING: "!",
+        State.SILENT: "?",
+        State.STOPPED: "‖",
+        State.EXITED: "✝",
+        State.KILLED: "✝",
+        State.MISSING: "∅",
+        State.LOST: "⊘",
+    },
+    full="█",
+    eighths="▏▎▍▌▋▊▉",
+    levels="▁▂▃▄▅▆▇",
+    ellipsis="…",
+    rule="─",
+    arrow="→",
+    upright="│",
+    critical="✖",
+    warning="▲",
+    info="·",
+    bullet="·",
+)
+
+ASCII = Glyphs(
+    states={
+        State.STARTING: "~",
+        State.JOINING: "~",
+        State.RUNNING: ".",
+        State.WAITING: "o",
+        State.BLOCKED: "#",
+        State.CULPRIT: "X",
+        State.STRAGGLER: "^",
+        State.WARNING: "!",
+        State.SILENT: "?",
+        State.STOPPED: "|",
+        State.EXITED: "+",
+        State.KILLED: "+",
+        State.MISSING: "-",
+        State.LOST: "%",
+    },
+    full="#",
+    eighths="",
+    levels="_.-=+*#",
+    ellipsis="..",
+    rule="-",
+    arrow="->",
+    upright="|",
+    critical="X",
+    warning="^",
+    info=".",
+    bullet="-",
+    fork="|",
+    corner="`",
+    then=">",
+    finished="=",
+    hollow=":",
+)
+
+STATE_STYLES: dict[State, str] = {
+    State.STARTING: "starting",
+    State.JOINING: "starting",
+    State.RUNNING: "dim",
+    State.WAITING: "dim",
+    State.BLOCKED: "blocked",
+    State.CULPRIT: "culprit",
+    State.STRAGGLER: "straggler",
+    State.WARNING: "warning",
+    State.SILENT: "silent",
+    State.STOPPED: "silent",
+    State.EXITED: "gone",
+    State.KILLED: "gone",
+    State.MISSING: "gone",
+    State.LOST: "silent",
+}
+
+STATE_MEANINGS: dict[State, str] = {
+    State.STARTING: "its agent is up, it has no process group yet",
+    State.JOINING: "in init_process_group or MPI_Init",
+    State.RUNNING: "makes progress",
+    State.WAITING: "in a collective, not for long",
+    State.BLOCKED: "waits longer than the limit: a victim, not the cause",
+    State.CULPRIT: "others wait for it",
+    State.STRAGGLER: "persistently last, the others pay for it",
+    State.WARNING: "a warning singles it out",
+    State.SILENT: "the process lives, its agent does not report",
+    State.STOPPED: "stopped by a signal or a debugger (state T)",
+    State.EXITED: "its process ended",
+    State.KILLED: "a signal ended it",
+    State.MISSING: "never seen",
+    State.LOST: "nothing of its whole host is heard any more",
+}
+
+
+def state_style(rank: RankFacts) -> str:
+    """The style of a rank's state; a rank that finished normally has no alarm style."""
+    if rank.state is State.EXITED and rank.process.exit is not None and rank.process.exit.code == 0:
+        return "dim"
+    return STATE_STYLES[rank.state]
+
+
+def glyphs_for(encoding: str | None, terminal: str = "") -> Glyphs:
+    """The set that a terminal or pipe of that encoding can show. `terminal`: its TERM.
+
+    The Linux console and hardware terminals read UTF-8, but their fonts have only few of our
+    glyphs; all others look the same.
+    """
+    if terminal == "linux" or terminal.startswith("vt"):
+        return ASCII
+    return UNICODE if encoding and "utf" in encoding.lower().replace("-", "") else ASCII
+
+
+# -- Shares and histories drawn in characters of one column
+
+
+ACTIVITY_LETTERS = "LFBOCG."
+"""One letter for each activity, in the order of `wire.records.ACTIVITIES`. G is a wait for the
+GPU."""
+
+
+def bar(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """A bar of exactly `width` columns, in eighths of a column if the glyphs have them."""
+    ratio = min(max(ratio, 0.0), 1.0)
+    steps = len(glyphs.eighths) + 1
+    filled, part = divmod(round(ratio * width * steps), steps)
+    text = glyphs.full * filled + (glyphs.eighths[part - 1] if part else "")
+    # A share above zero always has a mark, because empty means zero.
+    if ratio > 0 and not text:
+        text = glyphs.eighths[0] if glyphs.eighths else glyphs.full
+    return text + " " * (width - len(text))
+
+
+def hollow(ratio: float, width: int, glyphs: Glyphs = UNICODE) -> str:
+    """Like `bar`, in whole columns, for time that is spent waiting."""
+    cells = max(round(min(max(ratio, 0.0), 1.0) * width), 1 if ratio > 0 else 0)
+    return glyphs.hollow * cells + " " * (width - cells)
+
+
+def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs = UNICODE) -> str:
+    """The newest `width` values, the newest at the right; a value that was not measured is a gap.
+
+    Scaled from zero to the largest value, so that a steady series is a flat line and not magnified
+    noise.
+    """
+    shown = list(values)[-width:] if width > 0 else []
+    top = max((value for value in shown if value is not None), default=0.0)
+    last = len(glyphs.levels) - 1
+    cells = [
+        " "
+        if value is None
+        else glyphs.levels[round(max(value, 0.0) / top * last) if top > 0 else 0]
+        for value in shown
+    ]
+    return " " * (width - len(cells)) + "".join(cells)
+
+
+def shares(ratios: Sequence[float], width: int) -> list[int]:
+    """Whole columns for each share, `width` in all, by the largest remainder; zero shares get
+    none."""
+    total = sum(max(ratio, 0.0) for ratio in ratios)
+    if total <= 0 or width <= 0:
+        return [0] * len(ratios)
+    exact = [max(ratio, 0.0) / total * width for ratio in ratios]
+    cells = [int(part) for part in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda index: (cells[index] - exact[index], index))
+    for index in by_remainder[: width - sum(cells)]:
+        cells[index] += 1
+    return cells
+
+
+def phases(ratios: Sequence[float], width: int) -> str:
+    """The shares of the activities as letters: `LLFFFFBBBBOC`; empty where nothing was sampled."""
+    return "".join(
+        letter * cells
+        for letter, cells in zip(ACTIVITY_LETTERS, shares(ratios, width), strict=False)
+    )
+
+
+# -- Tables of text: chooses the columns that fit into a width, and makes rows with styles
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column.
+
+    `width`: the smallest width, in columns of the terminal; `most`: the largest. `grows`: the
+    column takes a share of the remaining room, by this weight. `rank`: without room, columns with
+    the highest rank are dropped first; 0 is never dropped.
+    """
+
+    key: str
+    title: str
+    width: int
+    right: bool = False
+    grows: int = 0
+    rank: int = 0
+    most: int = 999
+
+
+FieldT = TypeVar("FieldT", bound=Field)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[FieldT]):
+    """The columns that a width has room for, and how wide each is there. `gap`: spaces between
+    two."""
+
+    fields: tuple[FieldT, ...]
+    widths: tuple[int, ...]
+    gap: int = 2
+
+    @property
+    def total(self) -> int:
+        """Columns of the terminal that a row takes."""
+        return sum(self.widths) + self.gap * (len(self.widths) - 1)
+
+    def columns(self) -> Iterator[tuple[FieldT, int]]:
+        """Each column with its width, from left to right."""
+        return zip(self.fields, self.widths, strict=True)
+
+    def width(self, key: str) -> int:
+        """The width of the column of that name; 0 where it has no room."""
+        return next((width for field, width in self.columns() if field.key == key), 0)
+
+    def at(self, x: int) -> FieldT | None:
+        """The column at that offset; the gap after a column belongs to it."""
+        start = 0
+        for field, width in self.columns():
+            if start <= x < start + width + self.gap:
+                return field
+            start += width + self.gap
+        return None
+
+    def titles(self) -> Line:
+        """The row of titles."""
+        return self.line({field.key: (field.title, "heading") for field in self.fields})
+
+    def line(self, cells: Mapping[str, Span], ellipsis: str = "…") -> Line:
+        """A row of these texts with their styles."""
+        spans: list[Span] = []
+        for number, (field, width) in enumerate(self.columns()):
+            if number:
+                spans.append((" " * self.gap, ""))
+            text, style = cells[field.key]
+            spans.append((fit(text, width, field.right, ellipsis), style))
+        return tuple(spans)
+
+
+def table_for(fields: Sequence[Field], width: int) -> Table[Field]:
+    """As many columns as fit, with two spaces between them; columns that grow get the remaining
+    room."""
+    chosen = list(fields)
+
+    def used() -> int:
+        return sum(field.width for field in chosen) + 2 * (len(chosen) - 1)
+
+    while used() > width and any(field.rank for field in chosen):
+        chosen.remove(max(chosen, key=lambda field: field.rank))
+    widths = {field.key: field.width for field in chosen}
+    room = width - used()
+    while room > 0:
+        growing = [field for field in chosen if field.grows and widths[field.key] < field.most]
+        total = sum(field.grows for field in growing)
+        if not growing:
+            break
+        before = room
+        for field in growing:
+            more = min(max(before * field.grows // total, 1), field.most - widths[field.key], room)
+            widths[field.key] += more
+            room -= more
+    return Table(tuple(chosen), tuple(widths[field.key] for field in chosen))
+
+
+# -- A page of labelled lines: headings, items with a hanging indent, and tables of a few columns
+
+
+LABEL = 14
+
+
+class Page:
+    """Lines of at most `width` columns, collected from top to bottom."""
+
+    def __init__(self, width: int, glyphs: Glyphs = UNICODE) -> None:
+        self.width = max(width, 20)
+        self.glyphs = glyphs
+        self.lines: list[Line] = []
+
+    def add(self, *spans: tuple[str, str]) -> None:
+        """Add one line as it is, cut at the width."""
+        self.lines.append(clip_line(spans, self.width, self.glyphs.ellipsis))
+
+    def blank(self) -> None:
+        """Add an empty line, but never two."""
+        if self.lines and self.lines[-1]:
+            self.lines.append(())
+
+    def heading(self, text: str) -> None:
+        """Start a section."""
+        self.blank()
+        self.add((text, "title"))
+
+    def item(self, label: str, text: str, style: str = "", label_style: str = "dim") -> None:
+        """Add a label and its text; nothing for an empty text: missing facts get no line."""
+        if not text:
+            return
+        indent = 2 + LABEL
+        for number, part in enumerate(wrap(text, self.width - indent)):
+            lead = f"  {fit(label, LABEL)}" if number == 0 else " " * indent
+            self.add((lead, label_style), (part, style))
+
+    def text(self, text: str, style: str = "", lead: str = "") -> None:
+        """Add a paragraph; `lead` is before its first line, the others are indented below it."""
+        for number, part in enumerate(wrap(text, self.width - cell_width(lead))):
+            self.add((lead if number == 0 else " " * cell_width(lead), style), (part, style))
+
+    def table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]
+    ) -> None:
+        """Add a table. Columns are as wide as their widest cell; the last one is cut at the
+        width."""
+        if not rows:
+            return
+        widths = [
+            max(cell_width(title), *(cell_width(row[index]) for row in rows))
+            for index, title in enumerate(titles)
+        ]
+        for style, cells in (("heading", titles), *(("", row) for row in rows)):
+            fitted = [fit(*part) for part in zip(cells, widths, right, strict=True)]
+            self.add(("  " + "  ".join(fitted), style))

@@ -7,22 +7,24 @@ does not ask by itself, so that no rank is asked twice.
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from ddtop import registry
 from ddtop.link.keys import CONTROLLER
 from ddtop.policy import Policy
-from ddtop.relay.arrivals_trigger import ArrivalsTrigger
-from ddtop.relay.dump_trigger import DumpTrigger
 from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.orders import OrderError, number, pids_of, ranks_of, send_signal
 from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.sample import Watched
-from ddtop.relay.rate_limit import Asked, Turns
+from ddtop.relay.triggers import ArrivalsTrigger, DumpTrigger
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import (
     BY_SIGNAL,
@@ -35,7 +37,249 @@ from ddtop.wire.records import (
     Reply,
     Stacks,
 )
+from ddtop.words.sentences import rank_ranges
 from ddtop.words.units import duration
+
+# -- What a viewer may order: which ranks it means, and the sending of a signal to one of them
+
+
+RANKS_MAX = 1 << 17
+PID_MAX = 1 << 22
+"""The largest pid that the kernel uses."""
+_SIGNALS = frozenset(int(one) for one in signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+
+
+class OrderError(ValueError):
+    """The order cannot be followed; the text says why."""
+
+
+def ranks_of(text: str) -> frozenset[int] | None:
+    """`0,3-5` as numbers; None for all.
+
+    Raises:
+        OrderError: not such a list.
+    """
+    if not text:
+        return None
+    ranges = rank_ranges(text)
+    if ranges is None:
+        raise OrderError(f"{text[:40]!r} is no list of ranks like 0,3-5")
+    last = max(one.stop for one in ranges) - 1
+    if last >= RANKS_MAX:
+        raise OrderError(f"rank {last} is out of range")
+    return frozenset(rank for one in ranges for rank in one)
+
+
+def pids_of(text: str) -> frozenset[int]:
+    """`17,18` as numbers.
+
+    Raises:
+        OrderError: not such a list.
+    """
+    found = [number(part) for part in text.split(",")] if text else []
+    if len(found) > RANKS_MAX or any(one is None for one in found):
+        raise OrderError(f"{text[:40]!r} is no list of pids")
+    return frozenset(one for one in found if one is not None)
+
+
+def number(text: str) -> int | None:
+    """A pid, a rank or the like; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def has_sound_numbers(hello: Hello) -> bool:
+    """Whether the numbers of a Hello are such as an agent sends.
+
+    They have to be checked: the relay sends the dump signal and looks up the descriptor.
+    """
+    number, descriptor, pid = hello.dump_signal, hello.dump_fd, hello.pid
+    return (
+        1 <= pid <= PID_MAX
+        and (number is None or number in _SIGNALS)
+        and (descriptor is None or 0 <= descriptor < 1 << 31)
+    )
+
+
+def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
+    """Send the signal of these arguments (rank, pid, number); returns a sentence that says so.
+
+    It is sent only to the process that itself sent the Hello (its pidfd and start time are
+    checked), that belongs to this user, that is not pid 1, and that still has the rank and pid that
+    the person saw when deciding.
+
+    Raises:
+        OrderError: one of these is not true, or the kernel refuses.
+    """
+    numbers = [one for text in arguments if (one := number(text)) is not None]
+    if len(arguments) != 3 or len(numbers) != 3:
+        raise OrderError("signal needs a rank, a pid and a number")
+    rank, pid, which = numbers
+    if which not in {int(one) for one in signal.valid_signals()}:
+        raise OrderError(f"there is no signal {which}")
+    if watched is None or watched.hello.rank != rank or watched.hello.pid != pid:
+        raise OrderError(f"rank {rank} with pid {pid} is not running here (any more)")
+    if pid == 1:
+        raise OrderError("pid 1 is never signalled: all of its container would end with it")
+    if not watched.spoke:
+        raise OrderError(f"pid {pid} has not itself reported to this relay as rank {rank}")
+    try:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+        if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
+            raise OrderError(f"pid {pid} is not the process it was")
+        if watched.pidfd is None:
+            why = "no pidfd here, so a signal could reach another process"
+            raise OrderError(f"{why}; by hand: kill -{which} {pid}")
+        signal.pidfd_send_signal(watched.pidfd, which)
+    except OSError as error:
+        raise OrderError(f"rank {rank} (pid {pid}): {error.strerror}") from None
+    return f"sent {_name(which)} to rank {rank} (pid {pid})"
+
+
+def _name(which: int) -> str:
+    try:
+        return signal.Signals(which).name
+    except ValueError:
+        return f"signal {which}"
+
+
+# -- Limits how often ranks are asked for stacks: each rank once in two seconds
+#
+# Requests that arrive earlier wait together for the next turn. A dump costs each rank milliseconds
+# during which nothing else runs in its interpreter, and many kilobytes in the recording. A viewer
+# that asked a thousand times a second slowed a job from 72 steps a second to 10. Times are the
+# relay's monotonic s.
+
+
+EVERY_S = 2.0
+"""Nobody reads stacks faster than this, and a dump of 20 ms every two seconds costs one percent."""
+NATIVE_EVERY_S = 30.0
+"""py-spy stops a process while it reads, which takes seconds for a large one."""
+SHARED_S, SHARED_MAX = 60.0, 16
+"""How long, and for how many dumps, the viewers that share them are remembered."""
+
+RankBudgets = frozenset[int] | None
+"""None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request of a viewer. `how`: BY_SIGNAL or empty."""
+
+    viewer: bytes
+    name: str
+    ranks: RankBudgets
+    who: str
+    how: str = ""
+
+
+@dataclass
+class Turn:
+    """One dump for all viewers that asked for the same. Its name is that of the first request."""
+
+    due: float
+    asked: dict[bytes, Asked] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Asked:
+        """The request that gives the dump its name."""
+        return next(iter(self.asked.values()))
+
+    @property
+    def ranks(self) -> RankBudgets:
+        """The ranks of all its requests."""
+        found: set[int] = set()
+        for one in self.asked.values():
+            if one.ranks is None:
+                return None
+            found |= one.ranks
+        return frozenset(found)
+
+
+class Turns:
+    """The times at which ranks were asked, the requests that wait for the next turn, and the
+    viewers that share the last dumps.
+    """
+
+    def __init__(self) -> None:
+        self._all_at = float("-inf")
+        self._at: dict[int, float] = {}
+        self._native_all_at = float("-inf")
+        self._native_at: dict[int, float] = {}
+        self._waiting: dict[str, Turn] = {}
+        self._shared: dict[str, tuple[float, tuple[Asked, ...]]] = {}
+
+    @property
+    def due(self) -> float:
+        """When `take` will return a turn; infinity if no request waits."""
+        return min((turn.due for turn in self._waiting.values()), default=float("inf"))
+
+    def ask(self, asked: Asked, now: float) -> None:
+        """Queue a request. `take` returns it when its turn has come.
+
+        If a viewer asks again, its new request replaces the one that waits.
+        """
+        due = max(now, self._last(asked.ranks) + EVERY_S)
+        turn = self._waiting.setdefault(asked.how, Turn(due))
+        turn.due = max(turn.due, due)
+        turn.asked[asked.viewer] = asked
+
+    def take(self, now: float) -> Turn | None:
+        """The turn that is due; returned once."""
+        how = next((how for how, turn in self._waiting.items() if now >= turn.due), None)
+        if how is None:
+            return None
+        turn = self._waiting.pop(how)
+        self.note(turn.ranks, now)
+        others = tuple(one for one in turn.asked.values() if one is not turn.first)
+        self._shared = {name: one for name, one in self._shared.items() if now - one[0] < SHARED_S}
+        while len(self._shared) >= SHARED_MAX:
+            del self._shared[next(iter(self._shared))]
+        if others:
+            self._shared[turn.first.name] = (now, others)
+        return turn
+
+    def sharers(self, name: str, rank: int | None) -> list[Asked]:
+        """The other viewers that want this answer of the dump with that name."""
+        _, others = self._shared.get(name, (0.0, ()))
+        return [one for one in others if one.ranks is None or rank in one.ranks]
+
+    def note(self, ranks: Collection[int] | None, now: float) -> None:
+        """Note that these ranks are asked now."""
+        self._at = {rank: at for rank, at in self._at.items() if now - at < EVERY_S}
+        if ranks is None:
+            self._all_at = now
+        else:
+            self._at.update(dict.fromkeys(ranks, now))
+
+    def _last(self, ranks: RankBudgets) -> float:
+        known = (
+            self._at.values()
+            if ranks is None
+            else [at for rank, at in self._at.items() if rank in ranks]
+        )
+        return max(self._all_at, *known, float("-inf"))
+
+    def native_wait_s(self, ranks: RankBudgets, now: float) -> float:
+        """Seconds until these ranks may be read natively again.
+
+        0: they may be read now, and count as read.
+        """
+        self._native_at = {
+            rank: at for rank, at in self._native_at.items() if now - at < NATIVE_EVERY_S
+        }
+        known = [at for rank, at in self._native_at.items() if ranks is None or rank in ranks]
+        left = max(self._native_all_at, *known, float("-inf")) + NATIVE_EVERY_S - now
+        if left > 0:
+            return left
+        if ranks is None:
+            self._native_all_at = now
+        else:
+            self._native_at.update(dict.fromkeys(ranks, now))
+        return 0.0
+
+
+# -- requests
+
 
 RANKS_TEXT, TEXT = 40, 300
 """Characters of the list of ranks, and of the answer, in a line of the audit."""

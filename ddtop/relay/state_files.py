@@ -18,11 +18,10 @@ from pathlib import Path
 import msgspec
 
 from ddtop import journal, private, registry
+from ddtop.patience import Writer
 from ddtop.policy import Policy
 from ddtop.relay.history import FrameHistory
-from ddtop.relay.host.file_calls import Writer
-from ddtop.wire.hosts import ALONE, LEAF
-from ddtop.wire.records import Exit, Hello
+from ddtop.wire.records import ALONE, LEAF, Exit, Hello
 
 LAST_STATE_S = 180.0
 """How much history goes into the last-state file."""

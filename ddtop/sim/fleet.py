@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ddtop.wire.rank_runs import packed
-from ddtop.wire.records import Group, Hello
+from ddtop.wire.records import Group, Hello, packed
 
 WORLD_MAX = 1 << 17
 LOCAL_SIZE = 8

@@ -12,18 +12,15 @@ from random import Random
 
 from msgspec import structs
 
-from ddtop.sim import arrivals, hosts
+from ddtop.sim import hosts, reports
 from ddtop.sim import incidents as script
 from ddtop.sim.fleet import LOCAL_SIZE, SimulatedFleet
-from ddtop.sim.gpus import SimulatedGpus
-from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Era, Scenario
-from ddtop.sim.progress import Course, course_of
-from ddtop.sim.reports import Moment
-from ddtop.sim.stacks import answers_of
+from ddtop.sim.hosts import SimulatedGpus
+from ddtop.sim.incidents import ABSENT, GONE, STOPPED, Course, Era, Scenario, course_of
+from ddtop.sim.reports import Moment, answers_of
 from ddtop.wire import frames
-from ddtop.wire.pace import host_period_s, rank_period_s
 from ddtop.wire.records import AnyRecord, Exit, Groups, Stacks
-from ddtop.wire.times import moved
+from ddtop.wire.times import host_period_s, moved, rank_period_s
 
 SECOND_NS = 1_000_000_000
 SLOT_NS = 100_000_000
@@ -171,7 +168,7 @@ class SimulatedJob:
             and era.role(era.rank) == GONE
         ):
             yield self._exit(attempt, era.rank, era)
-        if era.kind == script.STRAGGLER and arrivals.is_asked(era, at_s, end_s):
+        if era.kind == script.STRAGGLER and reports.is_asked(era, at_s, end_s):
             yield from self._lateness(attempt, era, at_s)
         if era.kind in script.STANDS and at_s < era.begin_s + DUMPED_AFTER_S <= end_s:
             yield from self._automatic(attempt, era, at_s)
@@ -397,7 +394,7 @@ class SimulatedJob:
         """The answers to the relay on whose host ranks wait unalike."""
         request = f"simulated-{attempt.number}-{at_s:.1f}"
         for rank in self.fleet.ranks_of((era.rank or 0) // LOCAL_SIZE):
-            record = arrivals.arrivals(
+            record = reports.arrivals(
                 self.fleet, era, rank, at_s, attempt.unix_ns, attempt.base_step, request
             )
             yield self._seal(record, attempt, rank, at_s)

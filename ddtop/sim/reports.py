@@ -7,13 +7,12 @@ records as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import floor
 from typing import Any
 
 import msgspec
 
-from ddtop.sim.arrivals import SPOTS_SAMPLES, spots_of
 from ddtop.sim.fleet import (
     BUCKETS,
     DIGITS,
@@ -25,12 +24,122 @@ from ddtop.sim.fleet import (
     WORLD,
     SimulatedFleet,
 )
-from ddtop.sim.gpus import ALLOCATED_RATIO, RESERVED_BYTES, SimulatedGpus
-from ddtop.sim.incidents import FALLEN, LOADS, STARVED, STRAYS, TRAINING, WAITS, Era
-from ddtop.sim.progress import Course
-from ddtop.wire.loader import Loader
-from ddtop.wire.progress import TRAIN, TrainingProgress
-from ddtop.wire.records import Collective, GroupProgress, OpenCall, Place, RankState
+from ddtop.sim.hosts import ALLOCATED_RATIO, RESERVED_BYTES, SimulatedGpus
+from ddtop.sim.incidents import (
+    FALLEN,
+    HASTY,
+    LOADS,
+    SLOW,
+    STARVED,
+    STOPPED,
+    STRAYS,
+    TRAINING,
+    WAITS,
+    Course,
+    Era,
+)
+from ddtop.wire.records import (
+    SYMMETRIC,
+    TRAIN,
+    Arrivals,
+    Collective,
+    GroupProgress,
+    Loader,
+    OpenCall,
+    Place,
+    RankState,
+    Spot,
+    StackFrame,
+    Stacks,
+    ThreadStack,
+    TrainingProgress,
+    arrivals_of,
+)
+
+# -- The answers of agents to their relay's request for exact arrivals: the slow rank arrives last
+
+
+ASKED_S = (8.0, 11.0, 16.0, 26.0, 46.0)
+"""The times after ranks have begun to wait unevenly at which their relay asks; later it asks once a
+minute."""
+ASKED_AGAIN_S = 60.0
+STEPS_TOLD = 64
+EARLY_RATIO = 0.42
+"""The share of a step by which the others arrive earlier than a slow rank. In a healthy job
+arrivals differ by CHANCE_S at most.
+"""
+CHANCE_S, BETWEEN_S = 0.012, 0.01
+
+SPOTS_SAMPLES = 240
+_SPOTS = {
+    SLOW: (
+        Spot("rotary_cache", f"{FOLDER}/model.py", 41, 96),
+        Spot("train_step", f"{FOLDER}/{SCRIPT}", 126, 88),
+        Spot("forward", f"{FOLDER}/model.py", 74, 47),
+    ),
+    HASTY: (
+        Spot("train_step", f"{FOLDER}/{SCRIPT}", 129, 101, "collective"),
+        Spot("train_step", f"{FOLDER}/{SCRIPT}", 126, 76),
+        Spot("forward", f"{FOLDER}/model.py", 74, 46),
+    ),
+}
+_USUAL = (
+    Spot("train_step", f"{FOLDER}/{SCRIPT}", 126, 112),
+    Spot("forward", f"{FOLDER}/model.py", 74, 65),
+    Spot("train_step", f"{FOLDER}/{SCRIPT}", 129, 38, "collective"),
+)
+
+
+def spots_of(role: str) -> tuple[Spot, ...]:
+    """Where its agent found a rank most often in the last minute."""
+    return _SPOTS.get(role, _USUAL)
+
+
+def is_asked(era: Era, from_s: float, until_s: float) -> bool:
+    """Whether the relay of a slow rank asks in this stretch of the attempt."""
+    later = (from_s - era.begin_s, until_s - era.begin_s)
+    if any(later[0] <= asked < later[1] for asked in ASKED_S):
+        return True
+    beyond = (later[1] - ASKED_S[-1]) % ASKED_AGAIN_S
+    return later[0] > ASKED_S[-1] and beyond < until_s - from_s
+
+
+def arrivals(
+    fleet: SimulatedFleet,
+    era: Era,
+    rank: int,
+    at_s: float,
+    unix_ns: Callable[[float], int],
+    base_step: int,
+    request: str,
+) -> Arrivals:
+    """When the rank enqueued its last collectives in the group of its host."""
+    last = int(era.steps_at(at_s))
+    group, per_step = (fleet.groups_of(rank)[-1], LAYERS) if fleet.grouped else (WORLD, 1)
+    entered = {}
+    for step in range(last - STEPS_TOLD + 1, last + 1):
+        since = step - era.steps
+        ended_s = era.begin_s + since * (era.step_s if since > 0 else fleet.step_s)
+        noise = fleet.noise[(rank * 173 + step * 59) % DIGITS]
+        early_s = CHANCE_S * noise
+        if since > 0:
+            early_s = (
+                0.0 if era.role(rank) == SLOW else era.step_s * EARLY_RATIO * (0.9 + 0.2 * noise)
+            )
+        number = per_step * (base_step + step)
+        for before in range(1, per_step):
+            # These have no late rank: only the last collective of a step shows the slow rank.
+            entered[number - before] = (
+                unix_ns(ended_s - 0.5 * era.step_s - BETWEEN_S * before),
+                SYMMETRIC,
+            )
+        entered[number] = (unix_ns(ended_s - early_s), SYMMETRIC)
+    reported = arrivals_of(group, entered)
+    return Arrivals(request, (reported,) if reported is not None else (), base_step + last)
+
+
+# -- reports
+
 
 SECOND_NS = 1_000_000_000
 SAMPLES_PER_S = 4.0
@@ -455,3 +564,124 @@ def _counted_by_program(step: int, step_s: float, since_unix_ns: int) -> Trainin
 
 def _progress(enqueued: int, pending: bool, since: int | None) -> tuple[Any, ...]:
     return (enqueued, enqueued - pending, 0, since if pending else None, "all_reduce")
+
+
+# -- What a rank answers when it is asked for its stacks: frames that fit what its records say of
+#    it
+
+
+_TORCH = "/opt/conda/lib/python3.11/site-packages/torch"
+_STDLIB = "/opt/conda/lib/python3.11"
+
+
+def _user(function: str, line: int, file: str = SCRIPT) -> StackFrame:
+    return StackFrame(function, f"{FOLDER}/{file}", line, True)
+
+
+def _torch(function: str, file: str, line: int) -> StackFrame:
+    return StackFrame(function, f"{_TORCH}/{file}", line, False)
+
+
+_BELOW = (_user("train", 92), _user("main", 47), _user("<module>", 203))
+_GETS = (
+    _torch("_MultiProcessingDataLoaderIter._get_data", "utils/data/dataloader.py", 1446),
+    _torch("_MultiProcessingDataLoaderIter._next_data", "utils/data/dataloader.py", 1482),
+    _torch("_BaseDataLoaderIter.__next__", "utils/data/dataloader.py", 708),
+)
+_FRAMES: Mapping[str, tuple[StackFrame, ...]] = {
+    LOADS: (
+        StackFrame("Connection._poll", f"{_STDLIB}/multiprocessing/connection.py", 440, False),
+        StackFrame("Queue.get", f"{_STDLIB}/multiprocessing/queues.py", 113, False),
+        *_GETS,
+        _user("train_step", 118),
+        *_BELOW,
+    ),
+    STRAYS: (
+        _user("upload_samples", 57, "callbacks.py"),
+        _user("CallbackList.on_step", 22, "callbacks.py"),
+        _user("train_step", 133),
+        *_BELOW,
+    ),
+    FALLEN: (_torch("synchronize", "cuda/__init__.py", 985), _user("train_step", 131), *_BELOW),
+    WAITS: (
+        _torch("all_reduce", "distributed/distributed_c10d.py", 2810),
+        _torch("wrapper", "distributed/c10d_logger.py", 81),
+        _user("train_step", 129),
+        *_BELOW,
+    ),
+}
+_TRAINING = (
+    _torch("_engine_run_backward", "autograd/graph.py", 823),
+    _torch("Tensor.backward", "_tensor.py", 626),
+    _user("train_step", 126),
+    *_BELOW,
+)
+_STARTING = (_user("main", 31), _user("<module>", 203))
+_READS = (
+    _user("ShardReader.read", 88, "data.py"),
+    _user("Shards.__getitem__", 61, "data.py"),
+    _torch("_MapDatasetFetcher.fetch", "utils/data/_utils/fetch.py", 52),
+    _torch("_worker_loop", "utils/data/_utils/worker.py", 351),
+)
+_PIN = ThreadStack(
+    (
+        _torch("_pin_memory_loop", "utils/data/_utils/pin_memory.py", 52),
+        StackFrame("Thread.run", f"{_STDLIB}/threading.py", 982, False),
+    ),
+    "Thread-1 (_pin_memory_loop)",
+    140_001,
+)
+
+
+def answers_of(
+    request: str,
+    rank: int,
+    pid: int,
+    role: str,
+    running: bool,
+    taken_unix_ns: int,
+    automatic: bool = False,
+) -> list[Stacks]:
+    """The rank's answer, and that of its DataLoader worker where that holds everybody up."""
+    if role == STOPPED:
+        return [
+            Stacks(
+                request,
+                rank,
+                pid,
+                taken_unix_ns,
+                why="its process is stopped: it cannot answer",
+                automatic=automatic,
+            )
+        ]
+    frames = _FRAMES.get(role, _TRAINING) if running else _STARTING
+    threads = (ThreadStack(frames, "MainThread", 140_000, True), *((_PIN,) if running else ()))
+    found = [
+        Stacks(
+            request,
+            rank,
+            pid,
+            taken_unix_ns,
+            "agent",
+            threads,
+            pause_ns=380_000,
+            automatic=automatic,
+        )
+    ]
+    if role == LOADS:
+        # By itself a relay sends no signal.
+        method = "py-spy" if automatic else "signal"
+        worker = (ThreadStack(_READS, "MainThread", 140_002, True),)
+        found.append(
+            Stacks(
+                request,
+                rank,
+                pid + OWING_AFTER,
+                taken_unix_ns,
+                method,
+                worker,
+                worker=True,
+                automatic=automatic,
+            )
+        )
+    return found

@@ -11,20 +11,17 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.timer import Timer
 
-from ddtop.present.glyphs import Glyphs
-from ddtop.ui import themes
+from ddtop.follow.look import Eager, Source
+from ddtop.present.text import Glyphs
+from ddtop.ui import style
 from ddtop.ui.commands import Choice
-from ddtop.ui.screens.commands import CommandsScreen
-from ddtop.ui.screens.facts import FactsScreen
-from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
-from ddtop.ui.session import Session
-from ddtop.ui.settings import Kept
+from ddtop.ui.screens.menus import CommandsScreen, HelpScreen
+from ddtop.ui.screens.page import FactsScreen
+from ddtop.ui.session import Kept, Session
 from ddtop.ui.source_place import source_place
-from ddtop.ui.terminal.editor import editor_command, run_editor
-from ddtop.ui.terminal.screen_file import save_screen
+from ddtop.ui.terminal.files import editor_command, run_editor, save_screen
 from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
-from ddtop.viewer.source import Eager, Source
 
 ARRIVE_S = 0.02
 
@@ -72,7 +69,7 @@ class DdtopApp(TerminalApp):
         self._from_list = from_list
         self._kept = kept or Kept(None)
         setup = self._kept.setup
-        theme = themes.first_theme(self, setup.theme)
+        theme = style.first_theme(self, setup.theme)
         self.session = Session(
             source,
             job,
@@ -86,11 +83,11 @@ class DdtopApp(TerminalApp):
             self.session.say(self._kept.problem)
         self._ticker: Timer | None = None
         self._arrival: Timer | None = None
-        themes.use(self, self.session.paint.palette)
+        style.use(self, self.session.paint.palette)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's filters, as our palettes need them."""
-        return themes.filters(super().get_line_filters(), self.session.paint.palette)
+        return style.filters(super().get_line_filters(), self.session.paint.palette)
 
     def get_default_screen(self) -> MainScreen:
         """The ranks."""
@@ -223,7 +220,7 @@ class DdtopApp(TerminalApp):
         self._use_theme()
 
     def _use_theme(self) -> None:
-        themes.use(self, self.session.paint.palette)
+        style.use(self, self.session.paint.palette)
         for screen in self.screen_stack:
             if isinstance(screen, FactsScreen):
                 screen.repaint()

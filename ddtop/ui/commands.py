@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.finding import Finding
 from ddtop.metrics import METRICS
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.table.columns import COLUMNS, FORMER
-from ddtop.present.table.order import BY_VERDICT
-from ddtop.present.table.rank_metric import metrics_of
+from ddtop.model.facts import Snapshot
+from ddtop.present.filter import BY_VERDICT
+from ddtop.present.help_text import ACTIONS
+from ddtop.present.map import metrics_of
+from ddtop.present.numbers import COLUMNS, FORMER
 from ddtop.present.text import clean
-from ddtop.ui.actions import ACTIONS
-from ddtop.ui.render.palette import THEMES
+from ddtop.ui.style import THEMES
 
 _PRESETS = (
     ("only blocked ranks", "those that wait for others", "state:blocked"),

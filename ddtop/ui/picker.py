@@ -20,20 +20,16 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop import registry
-from ddtop.present.glyphs import Glyphs
-from ddtop.present.hosts import jobs
-from ddtop.present.hosts.jobs import Health, Listed
-from ddtop.present.text import Line, clean, clip
-from ddtop.ui import themes
-from ddtop.ui.render.palette import PALETTES, theme_after
-from ddtop.ui.render.strips import rule_line
-from ddtop.ui.screens.filtering import FilteringScreen
-from ddtop.ui.session import Paint
-from ddtop.ui.settings import Kept
+from ddtop.present import jobs
+from ddtop.present.jobs import Health, Listed
+from ddtop.present.text import Glyphs, Line, clean, clip
+from ddtop.ui import style
+from ddtop.ui.screens.page import FilteringScreen
+from ddtop.ui.session import Kept, Paint
+from ddtop.ui.style import PALETTES, rule_line, theme_after
 from ddtop.ui.terminal.terminal import TerminalApp, glyphs_here
-from ddtop.ui.widgets.key_bar import Key, KeyBar
-from ddtop.ui.widgets.lines import LinesView
-from ddtop.ui.widgets.pick_list import PickList
+from ddtop.ui.widgets.cursor_list import PickList
+from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
 from ddtop.words import units
 
 READ_S = 2.0
@@ -338,13 +334,13 @@ class PickerApp(TerminalApp):
         self._found = found
         self._kept = kept or Kept(None)
         self._paint = Paint(
-            PALETTES[themes.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here()
+            PALETTES[style.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here()
         )
-        themes.use(self, self._paint.palette)
+        style.use(self, self._paint.palette)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's filters, as our palettes need them."""
-        return themes.filters(super().get_line_filters(), self._paint.palette)
+        return style.filters(super().get_line_filters(), self._paint.palette)
 
     def get_default_screen(self) -> PickScreen:
         """The list."""
@@ -388,7 +384,7 @@ class PickerApp(TerminalApp):
             partial(self._kept.save, msgspec.structs.replace(self._kept.setup, theme=name)),
             thread=True,
         )
-        themes.use(self, self._paint.palette)
+        style.use(self, self._paint.palette)
         screen = self.screen_stack[0]
         if isinstance(screen, PickScreen):
             screen.repaint()

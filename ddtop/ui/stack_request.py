@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ddtop.model.stacks.merge import Merged
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.stacks.dump_sets import answers, around, at_fault, last_request, merged_of
-from ddtop.present.stacks.lines import Shape, head_line, stacks_lines
+from ddtop.diagnosis.finding import Verdict
+from ddtop.follow.history import JobHistory
+from ddtop.follow.look import Dump, Look
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot
+from ddtop.model.stacks import Merged
+from ddtop.patience import in_thread
+from ddtop.present.events import Timeline
+from ddtop.present.stacks import (
+    Shape,
+    answers,
+    around,
+    at_fault,
+    head_line,
+    last_request,
+    merged_of,
+    stacks_lines,
+)
 from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.key_bar import Key
-from ddtop.viewer.source import Dump, Look
-from ddtop.viewer.thresholds import chosen
+from ddtop.ui.widgets.lines import Key
 from ddtop.wire.records import Stacks
 from ddtop.words import units
-from ddtop.words.ranks import ranks_text
+from ddtop.words.sentences import ranks_text
 
 OLD_S = 5.0
 """From this age on, a dump shows how old it is."""
@@ -175,3 +188,49 @@ class AskedStacks:
     def change_threads(self) -> None:
         """Show the other threads in full, or one line per class."""
         self.shape = replace(self.shape, threads=not self.shape.threads)
+
+
+# -- What happened before this viewer connected: found once in the records that the source has
+#    kept, on a separate thread
+
+
+LOOKS_MAX = 240
+STEP_MIN_NS = 1_000_000_000
+TAKES_S = 10.0
+"""The most time that this may take. With hundreds of ranks one look costs a tenth of a second."""
+REST_PART = 1.0
+"""After each look the thread sleeps for this share of the look's time: the screen needs the GIL
+too."""
+
+Recall = Callable[[int], Iterator[tuple[Snapshot, Verdict]]]
+
+
+async def recall(session: Session) -> bool:
+    """Add the past to the session's timeline and to the job's numbers. Returns False where nothing
+    is kept or this was done before."""
+    look = session.newest
+    if session.recalled or look.recall is None or look.span is None:
+        return False
+    session.recalled = True
+    step_ns = max((look.span[1] - look.span[0]) // LOOKS_MAX, STEP_MIN_NS)
+    until = session.timeline.began_unix_ns
+    timeline, history = await in_thread(_looked, look.recall, step_ns, until)
+    session.timeline.absorb(timeline)
+    session.job_history.absorb(history)
+    return True
+
+
+def _looked(looks: Recall, step_ns: int, until_unix_ns: int | None) -> tuple[Timeline, JobHistory]:
+    timeline, history, began = Timeline(), JobHistory(chosen()), time.monotonic()
+    at = began
+    for snapshot, verdict in looks(step_ns):
+        if until_unix_ns is not None and snapshot.time_unix_ns >= until_unix_ns:
+            break
+        timeline.take(snapshot, verdict)
+        history.record(snapshot)
+        now = time.monotonic()
+        if now - began > TAKES_S:
+            break
+        time.sleep(min((now - at) * REST_PART, 0.1))
+        at = time.monotonic()
+    return timeline, history

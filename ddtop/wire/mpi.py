@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.calls import MPI_CALLS, MPI_EXCHANGES, MPI_ONE_WAITS, MPI_WAITS
+from ddtop.wire.names import MPI_CALLS, MPI_EXCHANGES, MPI_ONE_WAITS, MPI_WAITS
 
 # Words of the MPI part of the page, counted from its own beginning.
 WORLD_SIZE_AT, WORLD_RANK_AT, FINALIZE_AT = 0, 1, 2

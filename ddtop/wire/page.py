@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.calls import INIT_CALLS
 from ddtop.wire.mpi import WORLD_SIZE_AT
+from ddtop.wire.names import INIT_CALLS
 from ddtop.wire.records import LastException
 
 MAGIC = 0x31504F5444  # "DDTOP1" read as a little-endian word, without the trailing zero bytes

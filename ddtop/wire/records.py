@@ -9,20 +9,860 @@ host).
 
 from __future__ import annotations
 
+import re
+import sys
+from array import array
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Union
+from urllib.parse import urlparse
 
 import msgspec
 
-from ddtop.wire.gpu import CudaState, Gpu, GpuWatch, RasAnswer
-from ddtop.wire.hosts import HostClock, HubLink
-from ddtop.wire.load import FailedSave, HostLoad, ProcessLoad
-from ddtop.wire.loader import Loader, WorkerEnd
 from ddtop.wire.mpi import MpiState
-from ddtop.wire.outside import OutsideLook
-from ddtop.wire.progress import Expectation, Pace, TrainingProgress
-from ddtop.wire.rendezvous import Candidacy, Rendezvous, StoreFile
-from ddtop.wire.samples import Catching, GroupArrivals, Spot
-from ddtop.wire.stacks import StackFrame, ThreadStack
+
+# -- How one host is connected to the others of its job: parts of `HostState`
+
+
+ALONE, HUB, LEAF = "alone", "hub", "leaf"
+
+
+class HostClock(msgspec.Struct, frozen=True, array_like=True):
+    """This host's clock against the hub's.
+
+    A time of this host plus `offset_ns` is the hub's, wrong by at most `error_ns`.
+
+    `error_ns` is half of the fastest of the last round trips, `age_ms` how long ago that one was.
+    """
+
+    offset_ns: int
+    error_ns: int
+    age_ms: int = 0
+
+
+class HubLink(msgspec.Struct, frozen=True, array_like=True):
+    """How a relay is connected to the hub of its job.
+
+    `role`: alone (the job is on one host), hub, or leaf. `address`: HOST:PORT where the hub listens
+    for others, or where this leaf has found it. `connected`, of a leaf: the hub answers; `why` it
+    does not, in a few words; `lost_unix_ns`: since when. `dropped`: frames that could not be sent
+    to the hub. `leaves`, of a hub: relays that are connected now.
+    """
+
+    role: str = ALONE
+    address: str | None = None
+    connected: bool | None = None
+    why: str | None = None
+    lost_unix_ns: int | None = None
+    dropped: int = 0
+    leaves: int = 0
+
+
+# -- How loaded a host is, and what its load does to one process
+#
+# Parts of the relay's records; all of it comes from /proc. `FailedSave` is part of a rank's own.
+
+
+class Disk(msgspec.Struct, frozen=True, array_like=True):
+    """A file system that the job uses.
+
+    `path`: where the job uses it, as its ranks see it. `uses`: what for ("cwd", "TMPDIR", "shm",
+    "files": a file there was open for writing within the last minutes). `free_bytes`: what a
+    process that is not root may still write. A read-only file system is left out. `ranks`: who
+    uses it, empty where that is not known.
+    """
+
+    path: str
+    uses: str
+    total_bytes: int
+    free_bytes: int
+    inodes: int = 0
+    inodes_free: int = 0
+    ranks: tuple[int, ...] = ()
+
+
+class HostLoad(msgspec.Struct, frozen=True, array_like=True):
+    """One host. `runnable`: threads that run or want to (procs_running of /proc/stat), the relay's
+    own left out.
+
+    `steal_ratio`: share of the CPUs' time that the hypervisor gave to others, since the last look.
+    `*_stall_ratio`: share of the last ten seconds in which some thread waited for it
+    (/proc/pressure/*: some avg10), None on kernels without. `swapped_pages` only grows: pages in
+    and out. `unanswered`: paths of the job, each with for how long (s) a call on its file system
+    has not returned; nothing is known of their disks.
+    """
+
+    runnable: int | None = None
+    steal_ratio: float | None = None
+    cpu_stall_ratio: float | None = None
+    memory_stall_ratio: float | None = None
+    io_stall_ratio: float | None = None
+    swapped_pages: int | None = None
+    disks: tuple[Disk, ...] = ()
+    unanswered: tuple[tuple[str, float], ...] = ()
+
+
+class Limit(msgspec.Struct, frozen=True, array_like=True):
+    """One limit of a process, or of its group, and how much of it is used.
+
+    `name`: "RLIMIT_AS" (used: VmSize) and "RLIMIT_DATA" (VmData), in bytes; "pids.max" of a cgroup
+    (pids.current), in threads. Without a limit there is no such struct.
+    """
+
+    name: str
+    used: int
+    limit: int
+
+
+class ProcessLoad(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One rank's process. `run_delay_ns` and `ran_ns` of the main thread only grow: ready but
+    without a CPU, and running (/proc/PID/task/PID/schedstat). `major_faults` only grows: pages that
+    had to come from a disk.
+
+    `cpus`: those that it may use, as the kernel writes them ("0-3"), `cpus_count` how many.
+    `quota_cores`: its cgroup's limit, None without one; `throttled_ns` only grows.
+    `memory_limit_bytes`, `memory_used_bytes` are of its cgroup, what the kernel could drop at once
+    left out. `files`, `files_limit`: open descriptors, and how many it may have. `threads_delay_ns`
+    only grows: the time in which its other threads were ready but without a CPU, added up
+    (/proc/PID/task/*/schedstat, read every few seconds; of a thread that has ended what was read
+    last). `limits`: the others that it has.
+    """
+
+    run_delay_ns: int | None = None
+    ran_ns: int | None = None
+    major_faults: int | None = None
+    cpus: str | None = None
+    cpus_count: int | None = None
+    quota_cores: float | None = None
+    throttled_ns: int | None = None
+    memory_limit_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    files: int | None = None
+    files_limit: int | None = None
+    threads_delay_ns: int | None = None
+    limits: tuple[Limit, ...] = ()
+
+
+class FailedSave(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A save that raised an exception. `call`: "torch.save". `path`: absolute, as its rank sees it.
+
+    `error`: type and text, one line. `free_bytes`: what was left on that file system afterwards for
+    a process that is not root, None where the folder is not there.
+    """
+
+    call: str
+    path: str
+    error: str
+    unix_ns: int
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+# -- What a rank says of the DataLoader that feeds it: a part of its state
+
+
+class Feed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """From what the DataLoader takes its data.
+
+    `sampler`, `batch_sampler`, `dataset`: class names. `plain`: torch's own sequential or random
+    sampler in torch's own BatchSampler over a dataset with a length, so that nothing in the loader
+    gives each rank a part of its own; then `length` is how many samples it takes and `first` a
+    digest of the dataset's attributes. `epoch`: of a DistributedSampler that shuffles, what
+    set_epoch last said. `epochs`: passes that have begun with this sampler, `same_epoch`: the last
+    two with the same epoch. `steps`: optimizer steps made between its batches. `group`: in which
+    DistributedDataParallel averages gradients, None where it is not used. `holds`: the dataset
+    holds what samples are made of (values, a path), and its code does not ask for the rank.
+    `batch`: a digest of the first batch of this pass, None where it has no numbers. `taken`:
+    batches taken while `steps` were counted.
+    """
+
+    sampler: str
+    batch_sampler: str
+    dataset: str
+    plain: bool
+    length: int | None = None
+    epoch: int | None = None
+    epochs: int = 0
+    steps: int = 0
+    first: str | None = None
+    same_epoch: bool = False
+    group: str | None = None
+    holds: bool = False
+    batch: int | None = None
+    taken: int = 0
+
+
+class Waited(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The DataLoader for whose batches the rank has waited most over the last 20 s, of several that
+    it uses in turn.
+
+    `dataset`: class name. `feeds`: optimizer steps follow its batches, so it is that of the
+    training. The rest as of `Loader`.
+    """
+
+    dataset: str
+    workers: int
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    feeds: bool = False
+
+
+class Loader(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The DataLoader iterator that this rank used last.
+
+    `feed` is that of the loader that feeds the optimizer, if one does.
+
+    `owed_most_pid`: the worker that was waited for most often lately, in `owed_most_ratio` of these
+    looks. `depth`: batches ready (in the queue, or held back out of order); None with `workers` 0,
+    where there is no queue. `wait_total_ns`, `batches`, `exhausted` only grow. `owing_pid`: the
+    worker that must deliver the next batch, or that does not end while the iterator is `closing`;
+    `owing_state` is its letter, None if there is no such process any more.
+
+    Only while a batch has been waited for longer than a second, or the iterator closes:
+    `owing_wchan`, where that worker sleeps; `workers_cpu_ns`, of all workers and of what that one
+    has started; `owing_io_bytes` and `owing_switches` (voluntary context switches of its threads),
+    of that worker and what it has started; `locked`: how many workers sleep in a lock (futex).
+    """
+
+    workers: int
+    depth: int | None = None
+    capacity: int | None = None
+    workers_alive: int | None = None
+    owing_pid: int | None = None
+    owing_state: str | None = None
+    waiting_since_unix_ns: int | None = None
+    wait_total_ns: int = 0
+    batches: int = 0
+    exhausted: int = 0
+    exhausted_unix_ns: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    owing_wchan: str | None = None
+    workers_cpu_ns: int | None = None
+    owing_io_bytes: int | None = None
+    owing_switches: int | None = None
+    locked: int | None = None
+    closing: bool = False
+    feed: Feed | None = None
+    owed_most_pid: int | None = None
+    owed_most_ratio: float | None = None
+    waited: Waited | None = None
+
+
+class WorkerEnd(msgspec.Struct, frozen=True, array_like=True):
+    """How a DataLoader worker of a rank has ended.
+
+    `code`: its exit code, negative for a signal. `method`: how it was started ("fork", "spawn",
+    "forkserver"). `reruns`: it had to run the rank's script again, which has no `__main__` guard.
+    """
+
+    pid: int
+    code: int
+    method: str
+    reruns: bool = False
+
+
+# -- What can be known from outside about a rank without an agent: where its main thread is
+
+
+COLLECTIVE, P2P, INIT, UNCLEAR = "collective", "p2p", "init", "unclear"
+KINDS = (COLLECTIVE, P2P, INIT, UNCLEAR)
+"""Of `OutsideLook.kind`. `unclear`: a call into C that may wait for other ranks, such as a
+synchronization with a GPU."""
+RUN = "outside"
+"""The run of ranks that are read from outside, in their Hello."""
+
+
+class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
+    """The main thread of a rank, read from outside: by its frames and by /proc.
+
+    `kind`: one of KINDS, None if the thread is in no communication call; `call` is that call
+    ("all_reduce"). `since_unix_ns`: since when the thread is known to be in this place without a
+    break. `asleep`: it has not run since then; False where it runs at one line, as in a library
+    that spins. `communicated_unix_ns`: when it was last seen to have left a call for other ranks.
+    `apart_looks`: how many looks in a row have found it in no such call. `quiet_since_unix_ns`:
+    since when the threads that run gloo's collectives have run none, as far as was looked; None
+    without such threads.
+
+    Of the last looks, a tenth of a second apart or more: `looks`, over `looks_s` seconds; of these
+    `call_looks` found it in a call for other ranks and `wait_looks` in a collective to which all
+    ranks contribute.
+    `one_wait_looks`: how many of these belong to one and the same wait, the longest.
+
+    `arguments`: the call with the arguments that say whom it is with, `recv(src=2)`; None where
+    nobody asked for variables (`--locals`).
+    """
+
+    kind: str | None = None
+    call: str | None = None
+    since_unix_ns: int | None = None
+    asleep: bool = False
+    communicated_unix_ns: int | None = None
+    apart_looks: int = 0
+    quiet_since_unix_ns: int | None = None
+    looks: int = 0
+    looks_s: float = 0.0
+    call_looks: int = 0
+    wait_looks: int = 0
+    one_wait_looks: int = 0
+    arguments: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        """It is in a call for other ranks, after the start."""
+        return self.kind in (COLLECTIVE, P2P)
+
+
+# -- How far the training is, as the program or its framework counts it: a part of a rank's state
+
+
+TRAIN, VALIDATE, TEST, CHECKPOINT, COMPILE, SANITY_CHECK, IDLE = PHASES = (
+    "train",
+    "validate",
+    "test",
+    "checkpoint",
+    "compile",
+    "sanity-check",
+    "idle",
+)
+"""What a training does. A program may give `ddtop.phase()` a word of its own."""
+EXPECTED_CHARACTERS, EXPECTED_MOST_S = 64, 7 * 86_400.0
+"""The longest name and the longest time of an expected region. As with a mute, a week is enough."""
+
+
+class TrainingProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far the training of this rank is. Numbers are those that the program's own CPU code has
+    computed; None where nobody counts them.
+
+    `source`: who counts steps ("hf-trainer", "user", "tqdm"), else who named the phase. `epoch` may
+    be a fraction. `phase`: one of PHASES or the program's own word, since `since_unix_ns`.
+    `samples_per_s`, `tokens_per_s`: of the whole job, over the last half minute of this phase.
+    `loss` may be nan or infinite. `eta_s`: seconds until `total_steps`, at the speed of the last
+    ten minutes. `steps_per_s`: as `samples_per_s`. `usual_s`, `longest_s`: the median and the
+    longest of the last 16 phases of this name that ended in this process; `phases_ended`: how many
+    did.
+    """
+
+    source: str
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    total_epochs: float | None = None
+    phase: str | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    eta_s: float | None = None
+    since_unix_ns: int | None = None
+    steps_per_s: float | None = None
+    usual_s: float | None = None
+    longest_s: float | None = None
+    phases_ended: int = 0
+
+
+class Speed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How fast a rank trained in two minutes of training.
+
+    `unit`: tokens or samples of the whole job, or steps. `per_s`: the median of four pieces,
+    `least_per_s` and `most_per_s` the slowest and the fastest. `step_ms`: the length of a step,
+    `loader_ms` of it waiting for the DataLoader; `wait_ratio`: the share of the time in which a
+    collective was pending.
+    """
+
+    unit: str
+    per_s: float
+    least_per_s: float
+    most_per_s: float
+    step_ms: float
+    loader_ms: float = 0.0
+    wait_ratio: float = 0.0
+
+
+class Pace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How fast the training of a rank is, without validations, checkpoints and compilations.
+
+    `now`: the last two minutes of training, which began at `since_unix_ns`. `before`: two minutes
+    that ended ten minutes earlier. `start`: the first two minutes after half a minute of warm-up.
+    """
+
+    now: Speed
+    start: Speed | None = None
+    before: Speed | None = None
+    since_unix_ns: int | None = None
+
+
+class Expectation(msgspec.Struct, frozen=True, array_like=True):
+    """A region of the program that was announced: `ddtop.expected("export", up_to_s=600)`.
+
+    The rank is in it since `since_unix_ns`, and the program expects it to take `up_to_s` seconds at
+    most.
+    """
+
+    name: str
+    since_unix_ns: int
+    up_to_s: float
+
+    @property
+    def until_unix_ns(self) -> int:
+        """The end of the time that was expected."""
+        # In this order the result is 0 for a nan, which an agent of ours does not send.
+        seconds = min(max(0.0, self.up_to_s), EXPECTED_MOST_S)
+        return self.since_unix_ns + int(seconds * 1e9)
+
+
+# -- What agents have seen often enough, or exactly enough, to name a straggler: parts of records
+
+
+NONE_US = 0xFFFFFFFF
+"""Stands in `GroupArrivals.after_us` for a collective of which there is no entry."""
+SYMMETRIC, ROOTED, REDUCING = 1, 2, 3
+"""Kinds of collectives in `GroupArrivals.kinds`: all wait for all, some wait for one, all_reduce or
+barrier; 0 is no entry."""
+ARRIVALS_MAX = 2048
+"""Collectives kept a group: 10 KB, and what torch's recorder holds by default."""
+
+
+class Spot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A line of the program's own code, and in how many of the agent's last samples the main thread
+    was there.
+
+    `waits_on` as of `Place`. Of `by_function` the line at which it was most often.
+    """
+
+    function: str
+    file: str
+    line: int
+    samples: int
+    waits_on: str | None = None
+
+
+def by_function(spots: Iterable[Spot]) -> list[Spot]:
+    """The lines of each function added up, the most frequent first."""
+    found: dict[tuple[str, str], list[Spot]] = {}
+    for spot in spots:
+        found.setdefault((spot.function, spot.file), []).append(spot)
+    most = [
+        (sum(one.samples for one in same), max(same, key=lambda one: one.samples))
+        for same in found.values()
+    ]
+    ranked = sorted(most, key=lambda one: -one[0])
+    return [msgspec.structs.replace(spot, samples=samples) for samples, spot in ranked]
+
+
+CATCHES_TOLD = 8
+"""Places that a rank reports; each is a line of text in every report."""
+
+
+class Caught(msgspec.Struct, frozen=True, array_like=True):
+    """An exception of one type that the program's own code caught at one line, again and again.
+
+    `line` is that of the handler ("except ..."). `count` of them in `windows` of the windows of
+    `Catching`; `ago`: how many windows have closed since the last in which it was seen.
+    """
+
+    type: str
+    file: str
+    function: str
+    line: int
+    count: int
+    windows: int
+    ago: int = 0
+
+
+class Catching(msgspec.Struct, frozen=True, array_like=True):
+    """What the last `windows` short looks saw being caught on the main thread, in `watched_ns`
+    altogether; the most frequent first.
+
+    `omitted`: further places that are left out, so what is not in `caught` may still be there.
+    """
+
+    windows: int = 0
+    watched_ns: int = 0
+    caught: tuple[Caught, ...] = ()
+    omitted: int = 0
+
+
+class GroupArrivals(msgspec.Struct, frozen=True, array_like=True):
+    """When one rank enqueued the last collectives of one group, by torch's flight recorder.
+
+    `first_seq` is the `collective_seq_id` of the first; `after_us` are four bytes each,
+    little-endian: microseconds after `base_unix_ns` (the rank's wall clock), NONE_US where there is
+    no entry. `kinds` is one byte each. Use `times`.
+    """
+
+    group: str
+    first_seq: int
+    base_unix_ns: int
+    after_us: bytes
+    kinds: bytes
+
+    def times(self) -> dict[int, tuple[int, int]]:
+        """(microseconds since the epoch, kind) by sequence number.
+
+        Bytes that do not fit together are left out.
+        """
+        after = array("I")
+        after.frombytes(self.after_us[: min(len(self.after_us) // 4, ARRIVALS_MAX) * 4])
+        if sys.byteorder == "big":
+            after.byteswap()
+        base = self.base_unix_ns // 1000
+        found = zip(after, self.kinds, strict=False)
+        return {
+            self.first_seq + at: (base + us, kind)
+            for at, (us, kind) in enumerate(found)
+            if us != NONE_US
+        }
+
+
+def arrivals_of(group: str, entered: Mapping[int, tuple[int, int]]) -> GroupArrivals | None:
+    """The last of these collectives as a record: (unix ns, kind) by sequence number.
+
+    None where there are none.
+    """
+    if not entered:
+        return None
+    last = max(entered)
+    first = max(min(entered), last - ARRIVALS_MAX + 1)
+    kept = [entered.get(seq) for seq in range(first, last + 1)]
+    base = min(one[0] for one in kept if one is not None)
+    after = array("I", _after_us(kept, base))
+    if sys.byteorder == "big":
+        after.byteswap()
+    return GroupArrivals(
+        group, first, base, after.tobytes(), bytes(one[1] if one else 0 for one in kept)
+    )
+
+
+def _after_us(kept: Iterable[tuple[int, int] | None], base_unix_ns: int) -> Iterable[int]:
+    for one in kept:
+        # More than an hour before the last: as good as none.
+        after = (one[0] - base_unix_ns) // 1000 if one is not None else NONE_US
+        yield min(after, NONE_US)
+
+
+# -- Parts of the record of stacks
+
+
+class StackFrame(msgspec.Struct, frozen=True, array_like=True):
+    """One frame; `file` is empty for native frames without a source.
+
+    `user`: the program's own code, as the agent judges it (not standard library, not
+    site-packages); None where nobody has judged.
+    """
+
+    function: str
+    file: str
+    line: int
+    user: bool | None = None
+
+
+class ThreadStack(msgspec.Struct, frozen=True, array_like=True):
+    """One thread, innermost frame first.
+
+    `name` is None where the source does not say (faulthandler before 3.14).
+
+    `omitted`: outer frames that were left out because the stack is deep. `main`: the rank's thread,
+    which is the main thread unless another one trains. `gil`: it holds the GIL, where the source
+    tells.
+    """
+
+    frames: tuple[StackFrame, ...]
+    name: str | None = None
+    thread_id: int | None = None
+    main: bool = False
+    omitted: int = 0
+    gil: bool | None = None
+
+
+# -- How a rank finds the others
+#
+# Parts of records about the time up to the end of init_process_group.
+
+
+_LOOPBACK = re.compile(
+    r"^(localhost(\.localdomain)?|ip6-localhost|127\.[0-9.]+|0\.0\.0\.0|::1?|\[::1?\])$"
+)
+
+
+class StoreFile(msgspec.Struct, frozen=True, array_like=True):
+    """The file of a `file://` store as its rank found it right before it entered
+    init_process_group.
+
+    `bytes` None: there was none yet. `modified_unix_ns` is the file server's clock; `writable` is
+    asked of its folder where there is no file. `wrong`: why it could not be looked at.
+    """
+
+    path: str
+    bytes: int | None = None
+    modified_unix_ns: int | None = None
+    owner: str | None = None
+    writable: bool | None = None
+    wrong: str | None = None
+
+
+class Rendezvous(msgspec.Struct, frozen=True, array_like=True):
+    """The way of one rank inside init_process_group to its store, seen from outside by the relay of
+    its host.
+
+    `address`, `port`: where its environment or its arguments say that the store is. `sockets`: the
+    states of its TCP sockets to that port ("ESTABLISHED", "SYN_SENT"), None where they cannot be
+    read. `dials`: other addresses that it tries to reach in vain; `listens`: those at which its own
+    peers find it. `probe`: how a connection by the relay went: "open", "refused", "timed out",
+    "unreachable", "name not found", None where it was not tried. `local`: the address is one of
+    this host's. `listener_*`: who listens on that port of this host, whether or not the address
+    leads here; pid None: nobody, or somebody whose descriptors may not be read (then
+    `listener_user` is set); `listener_ours`: it is a rank of this run or its launcher, None where
+    that is not known.
+    """
+
+    rank: int | None
+    pid: int
+    address: str
+    port: int
+    sockets: tuple[str, ...] | None = None
+    dials: tuple[str, ...] = ()
+    probe: str | None = None
+    local: bool | None = None
+    listener_pid: int | None = None
+    listener_command: str | None = None
+    listener_user: str | None = None
+    listener_ours: bool | None = None
+    listener_started_unix_ns: int | None = None
+    listens: tuple[str, ...] = ()
+
+
+class Candidacy(msgspec.Struct, frozen=True, array_like=True):
+    """Why a process that is no rank yet belongs to the job, seen from outside by the relay of its
+    host.
+
+    `mark`: the evidence ("started by rank 0", "of the same parent"). `command`: its command line,
+    shortened. `started_unix_ns`: wall clock, None if it could not be read. `torch_loaded`: libtorch
+    is mapped into it (`grep libtorch /proc/PID/maps`), None where the job does not use torch or
+    where that cannot be read. `frames`: of its main thread, innermost first, read by py-spy while
+    it slept (`py-spy dump --nonblocking`); empty where not read.
+    """
+
+    pid: int
+    mark: str
+    command: str | None = None
+    started_unix_ns: int | None = None
+    torch_loaded: bool | None = None
+    frames: tuple[StackFrame, ...] = ()
+
+
+def is_loopback(name: str) -> bool:
+    """Whether this name or address means each host itself.
+
+    On Linux the addresses that stand for any address (0.0.0.0, ::) lead there too.
+    """
+    return _LOOPBACK.match(name) is not None
+
+
+def store_address(
+    init_method: str | None, environment: Mapping[str, str]
+) -> tuple[str, int] | None:
+    """(address, port) of the TCP store that these name.
+
+    None if they name another kind of store, or none.
+    """
+    try:
+        parts = urlparse(init_method or "env://")
+        address, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme == "env":
+        address, text = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
+        port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
+    elif parts.scheme != "tcp":
+        return None
+    return (address, port) if address and port and port < 1 << 16 else None
+
+
+# -- Facts about GPUs: what the driver, torch inside a rank, and NCCL report
+
+
+THROTTLES = (
+    "hw_slowdown",
+    "hw_thermal",
+    "hw_power_brake",
+    "sw_thermal",
+    "sw_power_cap",
+    "sync_boost",
+    "app_clocks",
+)
+"""Why a GPU's clocks are lowered; `Gpu.throttle` has some of these. Idle is not a reason."""
+
+
+NVIDIA, AMD = "nvidia", "amd"
+"""Makers of GPUs, `Gpu.vendor`."""
+
+
+class GpuProcess(msgspec.Struct, frozen=True, array_like=True):
+    """A process that has memory or a context on a GPU.
+
+    `rank`: it is that rank of the job, or a child of it. `local`: a process with this pid is there
+    for the relay; False: NVML reports pids of another namespace (a container), so the owner is not
+    known. `orphan`: its parent has ended. `ours`: it does not belong to a rank, but the launcher of
+    the job has started it.
+    """
+
+    pid: int
+    used_bytes: int | None = None
+    rank: int | None = None
+    local: bool = True
+    user: str | None = None
+    command: str | None = None
+    orphan: bool = False
+    ours: bool = False
+
+
+class Xid(msgspec.Struct, frozen=True, array_like=True):
+    """An error that the driver reported while the relay listened. Check: `dmesg | grep -i xid`."""
+
+    code: int
+    unix_ns: int
+
+
+class Gpu(msgspec.Struct, frozen=True, array_like=True):
+    """One GPU, or one MIG instance (`parent` is the GPU's uuid then), as its driver has it: through
+    NVML, or amdsmi where `vendor` is AMD.
+
+    None: the driver does not report it.
+
+    `index` is NVML's, in the order of PCI addresses, or amdsmi's. `util_ratio`: share of the last
+    sample period in which some kernel ran, a kernel of NCCL that waits included. `throttle`: of
+    THROTTLES. `ecc_uncorrected`: since the driver was loaded. `remapped_rows`: of memory, for
+    uncorrectable errors (retired pages on AMD); `remap_failed`, `remap_pending` (a reset is
+    wanted). `nvlinks`: active ones (XGMI on AMD), of `nvlinks_total`. `exclusive`: only one process
+    may have a context, `prohibited`: none may. `lost`: it no longer answers.
+    """
+
+    index: int
+    uuid: str
+    util_ratio: float | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    name: str = ""
+    pci: str | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    memory_util_ratio: float | None = None
+    sm_mhz: int | None = None
+    sm_max_mhz: int | None = None
+    memory_mhz: int | None = None
+    memory_max_mhz: int | None = None
+    power_watts: float | None = None
+    power_cap_watts: float | None = None
+    celsius: int | None = None
+    throttle: tuple[str, ...] | None = None
+    ecc_uncorrected: int | None = None
+    remapped_rows: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlinks: int | None = None
+    nvlinks_total: int | None = None
+    xids: tuple[Xid, ...] = ()
+    mig: bool | None = None
+    parent: str | None = None
+    exclusive: bool | None = None
+    lost: bool = False
+    prohibited: bool = False
+    vendor: str = NVIDIA
+
+
+class GpuWatch(msgspec.Struct, frozen=True, array_like=True):
+    """The state of the relay's connection to the driver.
+
+    `age_ms`: of the numbers in `HostState.gpus`; it grows while the driver does not answer. `why`:
+    there is a driver, but it does not answer.
+    """
+
+    age_ms: int | None = None
+    driver: str | None = None
+    why: str | None = None
+    cost_ns: int | None = None
+
+
+class CudaState(msgspec.Struct, frozen=True, array_like=True):
+    """What torch reports about its device in a rank, once the program has initialised CUDA.
+
+    `uuid` as NVML has it but without the "GPU-" or "MIG-" before it, `pci` as `Gpu.pci`; `index` is
+    torch's, among the visible ones. `retries`: how often memory had to be given back and asked for
+    again (fragmentation), `ooms`: how often that failed. `gloo_bytes`: of parameters on a GPU whose
+    gradients DistributedDataParallel averages through gloo, though torch has NCCL.
+    """
+
+    index: int
+    uuid: str | None = None
+    pci: str | None = None
+    total_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+    nccl: str | None = None
+    gloo_bytes: int | None = None
+
+
+class RasRank(msgspec.Struct, frozen=True, array_like=True):
+    """One rank of a communicator as NCCL's status service has it.
+
+    `number` is its number in the communicator (-1: not reported), `host` the IP address of its
+    bootstrap interface, never a name.
+
+    `state`: ok, init, error, abort, finalize, behind, unresponsive, dead, or left (its process
+    answers and is not in this communicator). `counts`: launches of each kind of collective; what a
+    CUDA graph replays is not counted.
+    """
+
+    number: int
+    host: str
+    pid: int
+    state: str = "ok"
+    gpu: int | None = None
+    counts: dict[str, int] = {}
+
+
+class Communicator(msgspec.Struct, frozen=True, array_like=True):
+    """One communicator of NCCL.
+
+    `ranks`: all of its ranks where the answer was JSON; of the older text only those that differ.
+
+    `usual`: how many launches of each kind most ranks have. `problems`: what the text says about
+    ranks that it does not name.
+    """
+
+    name: str
+    size: int
+    ranks: tuple[RasRank, ...] = ()
+    missing: int | None = None
+    state: str = "ok"
+    problems: tuple[str, ...] = ()
+    usual: dict[str, int] = {}
+
+
+class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of NCCL's status service, or why there is none (`why`).
+
+    `took_ms`: how long it took; `same_ms`: for how long the answer about all communicators has been
+    the same.
+    """
+
+    communicators: tuple[Communicator, ...] = ()
+    nccl: str | None = None
+    why: str | None = None
+    took_ms: int | None = None
+    text: bool = False
+    same_ms: int | None = None
+
+
+# -- records
+
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")
 """The activities of a main thread, in the order of `RankState.activity_samples`."""
@@ -575,3 +1415,80 @@ AnyRecord = Union[
     Hello, RankState, Groups, HostState, Exit, Stacks, Command, Reply, Arrivals, CommStatus, Order
 ]
 """Every record that may come in from outside."""
+
+
+# -- Encodes the members of a large group in few bytes
+#
+# Ten thousand ranks that each report the same ten thousand members would be 300 MB for every
+# viewer. Most groups are regular: all ranks, every eighth, eight in a row. Other groups are sent
+# rank by rank.
+
+
+TOLD_ONE_BY_ONE = 16
+BESIDE = "/gloo"
+"""What gloo counts in a group of another backend (`cpu:gloo,cuda:nccl`) is reported as a group of
+its own: under the group's name and this."""
+MEMBERS_MAX = 1 << 17
+"""More are refused, because a few bytes from outside must not become gigabytes."""
+
+Runs = tuple[tuple[int, int, int], ...]
+
+
+def packed(group: Group) -> Group:
+    """The group for sending: `runs` instead of `ranks` if that is much shorter."""
+    if len(group.ranks) <= TOLD_ONE_BY_ONE:
+        return group
+    runs = _runs(group.ranks)
+    if 6 * len(runs) > len(group.ranks):
+        return group
+    return Group(group.name, group.description, (), group.backend, runs, group.meanings)
+
+
+def unpacked(group: Group) -> Group:
+    """The same group with its `ranks`. Groups with the same members share one tuple.
+
+    A group whose runs are not valid has no members.
+    """
+    if not group.runs:
+        return group
+    ranks = _ranks(group.runs)
+    return Group(group.name, group.description, ranks, group.backend, (), group.meanings)
+
+
+def place_in(group: Group, rank: int) -> int | None:
+    """How many members come before the rank, packed or not; None if it is not a member."""
+    if not group.runs:
+        return group.ranks.index(rank) if rank in group.ranks else None
+    before = 0
+    for first, count, step in group.runs:
+        place, rest = divmod(rank - first, step) if step else (0, rank - first)
+        if rest == 0 and 0 <= place < count:
+            return before + place
+        before += max(count, 0)
+    return None
+
+
+def size_of(group: Group) -> int:
+    """How many members it has, packed or not."""
+    return sum(max(count, 0) for _, count, _ in group.runs) if group.runs else len(group.ranks)
+
+
+@lru_cache(maxsize=256)
+def _runs(ranks: tuple[int, ...]) -> Runs:
+    runs: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(ranks):
+        step = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 1
+        end = at + 1
+        while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
+        runs.append((ranks[at], end - at, step))
+        at = end
+    return tuple(runs)
+
+
+@lru_cache(maxsize=4096)
+def _ranks(runs: Runs) -> tuple[int, ...]:
+    if any(count < 0 for _, count, _ in runs) or sum(count for _, count, _ in runs) > MEMBERS_MAX:
+        return ()
+    return tuple([first + at * step for first, count, step in runs for at in range(count)])

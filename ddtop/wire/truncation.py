@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.stacks import ThreadStack
+from ddtop.wire.records import ThreadStack
 
 STACKS_BYTES_MAX = 768 << 10
 """Below `frames.FRAME_BYTES_MAX`, with room for the rest of the record."""

@@ -2,18 +2,114 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
-from ddtop.wire.calls import RECEIVES
-from ddtop.wire.frameworks import FRAMEWORKS
-from ddtop.wire.rank_runs import BESIDE
-from ddtop.wire.records import Collective, Group, Place, RpcState, Stage
-from ddtop.wire.samples import Spot
-from ddtop.wire.stacks import StackFrame
-from ddtop.words.ranks import rank_list, ranks_text
+from ddtop.wire.names import FRAMEWORKS, RECEIVES
+from ddtop.wire.records import (
+    BESIDE,
+    CHECKPOINT,
+    COMPILE,
+    IDLE,
+    SANITY_CHECK,
+    TEST,
+    TRAIN,
+    VALIDATE,
+    Collective,
+    Expectation,
+    Group,
+    Place,
+    RpcState,
+    Spot,
+    StackFrame,
+    Stage,
+    TrainingProgress,
+)
+from ddtop.words import units
 from ddtop.words.units import plural
+
+# -- Lists of ranks as text and back, and the verb that fits them
+
+
+_PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+_UNFINISHED = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})?)?")
+
+
+def rank_list(ranks: Iterable[int], most: int = 0) -> str:
+    """Rank numbers the way people write them: `0-4,6,7`.
+
+    `most` > 0 limits the number of ranges; the rest is said as a count.
+    """
+    ranges: list[list[int]] = []
+    numbers = sorted(set(ranks))
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    for rank in numbers:
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    texts = []
+    for first, last in ranges[: most or None]:
+        if last - first == 1:
+            texts.append(f"{first},{last}")
+        else:
+            texts.append(str(first) if first == last else f"{first}-{last}")
+    rest = sum(last - first + 1 for first, last in ranges[most:]) if most else 0
+    return ",".join(texts) + (f" and {rest:,} more" if rest else "")
+
+
+def rank_ranges(text: str, unfinished: bool = False) -> tuple[range, ...] | None:
+    """`0-7,12` as ranges, in that order; None where it is no such list.
+
+    A range whose end is below its beginning is empty. `unfinished`: the user is still typing, so
+    `3-` is rank 3, and nothing between two commas is nothing.
+    """
+    found: list[range] = []
+    for part in text.split(","):
+        if unfinished and not part:
+            continue
+        match = _UNFINISHED.fullmatch(part) if unfinished else _PART.fullmatch(part.strip())
+        if match is None:
+            return None
+        first = int(match[1])
+        found.append(range(first, int(match[2] or first) + 1))
+    return tuple(found)
+
+
+def ranks_text(ranks: Collection[int], most: int = 0) -> str:
+    """`rank 2`, `ranks 0,1,3`; empty for none.
+
+    `most` > 0 limits the number of ranges. Without it, a list of more than 40 characters becomes a
+    count: `200 ranks`.
+    """
+    if not ranks:
+        return ""
+    if len(ranks) == 1:
+        return f"rank {next(iter(ranks))}"
+    text = rank_list(ranks, most)
+    return f"ranks {text}" if most or len(text) <= 40 else f"{len(ranks):,} ranks"
+
+
+def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
+    """The ranks of each value, in the order in which the values first come."""
+    found: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        found.setdefault(value, []).append(rank)
+    return found
+
+
+def verb(ranks: Sequence[int], one: str, many: str) -> str:
+    """The verb in the number of its subject."""
+    return one if len(ranks) == 1 else many
+
+
+# -- sentences
+
 
 RANGES_MOST = 4
 
@@ -180,3 +276,159 @@ def stage_text(stage: Stage) -> str:
         text += f", {rank_list(stage.in_flight, RANGES_MOST)} in flight"
         text += last if stage.microbatch is None else ""
     return text
+
+
+# -- What a rank does: the word in JSON, the text of a table cell, and the phrase of a sentence
+#
+# Cell and phrase stand side by side, so that the NOW column and a finding never use two names for
+# one thing.
+
+
+class Activity(NamedTuple):
+    """One activity. `word`: as in JSON and evidence. `cell`: a few characters for a table cell.
+    `phrase`: follows "is" or "has been", as in "rank 2 has been waiting for a lock"."""
+
+    word: str
+    cell: str
+    phrase: str
+
+
+WAITS: dict[str, Activity] = {
+    "DataLoader": Activity("loader", "DataLoader", "in the DataLoader"),
+    "child": Activity("child", "child process", "waiting for a child process"),
+    "pool": Activity("child", "worker pool", "waiting for a pool of worker processes"),
+    "future": Activity("lock", "future", "waiting for a future of another thread or process"),
+    "lock": Activity("lock", "lock", "waiting for a lock"),
+    "queue": Activity("queue", "queue", "waiting for a queue"),
+    "pipe": Activity("pipe", "pipe", "waiting on a pipe"),
+    "rpc": Activity("rpc", "RPC", "waiting for the answer to an RPC"),
+    "rpc-shutdown": Activity("lock", "rpc.shutdown", "in rpc.shutdown, waiting for all workers"),
+    "socket": Activity("socket", "socket", "waiting on a socket"),
+    "asyncio": Activity("socket", "event loop", "waiting in its event loop"),
+    "join": Activity("collective", "Join", "in Join, out of data"),
+    "stdin": Activity("stdin", "terminal input", "waiting for input from the terminal"),
+    "file": Activity("file", "file", "reading or writing a file"),
+    "checkpoint-save": Activity("checkpoint-save", "saving checkpoint", "saving a checkpoint"),
+    "checkpoint-load": Activity("checkpoint-load", "loading checkpoint", "loading a checkpoint"),
+    "cuda-sync": Activity("cuda-sync", "GPU wait", "waiting for the GPU"),
+    "debugger": Activity("debugger", "debugger", "in a debugger"),
+    "compile": Activity("compile", "compiling", "compiling"),
+    "import": Activity("import", "importing", "importing a module"),
+    "exit": Activity("exit", "exit", "waiting at exit for its other threads"),
+}
+"""By the words of `wire.records.Place.waits_on`."""
+
+COLLECTIVE = Activity("collective", "collective", "in a collective")
+P2P = Activity("p2p", "point-to-point", "in point-to-point")
+
+COMPUTES = ("forward", "backward", "optimizer")
+"""Of `wire.records.ACTIVITIES`: the rank computes. The name is the text of the cell."""
+
+OF_THREAD: dict[str, Activity] = {
+    "loader": WAITS["DataLoader"],
+    "cuda_sync": WAITS["cuda-sync"],
+    "collective": COLLECTIVE,
+}
+"""Of `wire.records.ACTIVITIES`: the rank waits."""
+
+
+# -- How a process ended, as text
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`; a number without a name stays a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_text(code: int | None, number: int | None, oom: bool | None = None) -> str:
+    """`exit code 1`, `SIGKILL`, `SIGKILL (out of memory)`; `exit code unknown` where no one knows.
+
+    `number` is the signal that ended the process, None where it was none.
+    """
+    if number is not None:
+        name = signal_name(number)
+        return f"{name} (out of memory)" if oom else name
+    return f"exit code {code}" if code is not None else "exit code unknown"
+
+
+# -- How far a training is, as text: `step 1,200 of 10,000, epoch 3.2 of 10, loss 2.31`
+
+
+PHASE_WORDS = {
+    TRAIN: "training",
+    VALIDATE: "validating",
+    TEST: "testing",
+    CHECKPOINT: "saving a checkpoint",
+    COMPILE: "compiling",
+    SANITY_CHECK: "checking the validation loop",
+    IDLE: "idle",
+}
+
+
+def phase_text(phase: str) -> str:
+    """`saving a checkpoint`; a word of the program's own: `in phase warm-up`."""
+    return PHASE_WORDS.get(phase) or f"in phase {phase}"
+
+
+def expected_text(ranks: Sequence[int], region: Expectation, now_unix_ns: int) -> str:
+    """`rank 0 is in 'export' for 11 min; 10 min were expected`; before that the expected end."""
+    who = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} in '{region.name}'"
+    if now_unix_ns < region.until_unix_ns:
+        return f"{who}, which is expected to end by {units.clock(region.until_unix_ns)}"
+    lasts_s = (now_unix_ns - region.since_unix_ns) / 1e9
+    limit = units.duration((region.until_unix_ns - region.since_unix_ns) / 1e9)
+    were = "was" if limit == "1 s" else "were"
+    return f"{who} for {units.duration(lasts_s)}; {limit} {were} expected"
+
+
+def progress_text(progress: TrainingProgress) -> str:
+    """All that is known, in one line."""
+    return ", ".join(progress_parts(progress))
+
+
+def progress_parts(progress: TrainingProgress) -> tuple[str, ...]:
+    """All that is known, a piece each; numbers that nobody counts are left out."""
+    parts = [
+        _of("step", progress.step, progress.total_steps),
+        _of("epoch", progress.epoch, progress.total_epochs),
+        phase_text(progress.phase) if progress.phase is not None else "",
+        f"{number(progress.samples_per_s)} samples/s" if progress.samples_per_s is not None else "",
+        f"{number(progress.tokens_per_s)} tokens/s" if progress.tokens_per_s is not None else "",
+        f"loss {_loss(progress.loss)}" if progress.loss is not None else "",
+        f"lr {progress.lr:.3g}" if progress.lr is not None else "",
+        f"{units.duration(progress.eta_s)} left" if progress.eta_s is not None else "",
+    ]
+    return tuple(part for part in parts if part)
+
+
+def only_steps(progress: TrainingProgress) -> TrainingProgress:
+    """The same without what is over when a job has ended: only steps and epochs."""
+    return TrainingProgress(
+        source=progress.source,
+        step=progress.step,
+        total_steps=progress.total_steps,
+        epoch=progress.epoch,
+        total_epochs=progress.total_epochs,
+    )
+
+
+def number(value: float | None) -> str:
+    """Three digits, and all digits of a large whole number: `2.31`, `41`, `12,480`."""
+    if value is None:
+        return units.NOT_MEASURED
+    return f"{value:,.0f}" if abs(value) >= 100 and abs(value) < 1e15 else f"{value:.3g}"
+
+
+def _loss(value: float) -> str:
+    """As `number`, but with the zeros at its end: `2.00` is not exactly 2, and keeps its width."""
+    return number(value) if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def _of(name: str, done: float | None, total: float | None) -> str:
+    if done is None:
+        return ""
+    own = f"{done:,.0f}" if done == int(done) else f"{done:,.1f}"
+    return f"{name} {own}" + (f" of {total:,.0f}" if total else "")

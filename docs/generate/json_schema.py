@@ -13,18 +13,24 @@ from typing import Any
 
 from ddtop.cli.simulate import moment
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.stacks.merge import Merged, merge
-from ddtop.model.state.facts import Snapshot
+from ddtop.follow.changes import APPEARED, Change
+from ddtop.model.facts import Snapshot
+from ddtop.model.stacks import Merged, merge
 from ddtop.policy import POLICY
-from ddtop.present.as_json import DIAGNOSE_SCHEMA, STATUS_SCHEMA, diagnose_json, status_json
+from ddtop.present.documents import (
+    DIAGNOSE_SCHEMA,
+    STACKS_SCHEMA,
+    STATUS_SCHEMA,
+    diagnose_json,
+    stacks_json,
+    status_json,
+)
 from ddtop.present.events import EVENT_SCHEMA, event_json
-from ddtop.present.gpus.gpu_list import GPUS_SCHEMA, gpus_json
-from ddtop.present.hosts.jobs import JOBS_SCHEMA
+from ddtop.present.gpus import GPUS_SCHEMA, gpus_json
+from ddtop.present.jobs import JOBS_SCHEMA
 from ddtop.present.schemas import KEYS, Keys
-from ddtop.present.stacks.as_json import STACKS_SCHEMA, stacks_json
 from ddtop.sim.incidents import SCENARIOS
 from ddtop.sim.job import SimulatedJob
-from ddtop.viewer.changes import APPEARED, Change
 from ddtop.wire import frames
 from ddtop.wire.records import Stacks
 from docs.generate.markdown import code, fenced, head, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.ui.actions import ACTIONS, MOVES, VIEWS
+from ddtop.present.help_text import ACTIONS, MOVES, VIEWS
 from docs.generate.markdown import code, head, table
 
 
@@ -10,7 +10,7 @@ def page() -> str:
     """`reference/keys.md`."""
     lines = head(
         "Keys",
-        "ddtop/ui/actions.py",
+        "ddtop/present/help_text.py",
         "`?` in the dashboard shows the same. `Ctrl+P` finds any command by its words.",
     )
     lines += [

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent import user_calls
-from ddtop.agent.progress_notes import progress_notes
+from ddtop.agent.notes import progress_notes
 from tests.agent.probing import Bench
 
 

@@ -14,15 +14,14 @@ from ddtop.agent.limits import LIMITS, Limits
 from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.collectives import Collectives
-from ddtop.agent.probes.iterations import IterationsProbe
 from ddtop.agent.probes.loader import LoaderHistory
-from ddtop.agent.probes.pace import Paces
+from ddtop.agent.probes.pace import IterationsProbe, Paces
 from ddtop.agent.probes.peer_calls import PeerCallsProbe
 from ddtop.agent.probes.progress import Speed
 from ddtop.policy import POLICY
 from ddtop.wire import page as layout
-from ddtop.wire.loader import Feed
 from ddtop.wire.page import CALLS
+from ddtop.wire.records import Feed
 
 SECOND = 1_000_000_000
 HOUR_NS = 3600 * SECOND

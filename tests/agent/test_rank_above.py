@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from ddtop import registry
-from ddtop.agent.rank_above import RankAbove
+from ddtop.agent.claim import RankAbove
 from ddtop.agent.state_page import StatePage
 from ddtop.wire import page as layout
 
 HERE, ELSEWHERE = 29500, 31007
 LOOK = (
-    "import os; from ddtop.agent.rank_above import rank_above; "
+    "import os; from ddtop.agent.claim import rank_above; "
     "found = rank_above(os.getpid()); print(found and (found.pid, found.member))"
 )
 

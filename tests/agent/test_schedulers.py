@@ -9,7 +9,7 @@ import os
 import pytest
 
 from ddtop import launch
-from ddtop.agent import multi_host, run_name
+from ddtop.agent import run_name
 from ddtop.agent.environment import redacted_environment
 from ddtop.agent.identity import RANK, TREE, Identity, identify
 from tests.launch.environments import (
@@ -245,7 +245,7 @@ def test_an_elastic_job_has_its_name_before_the_second_node_comes(home):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1", "[::1]", "", "0.0.0.0"])
 def test_an_address_that_means_every_host_itself_names_nothing(host):
-    assert multi_host._is_elsewhere(f"{host}:29500") is False
+    assert run_name._is_elsewhere(f"{host}:29500") is False
 
 
 # -- what of it the relay learns

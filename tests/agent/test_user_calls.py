@@ -14,9 +14,9 @@ import ddtop
 from ddtop.agent import current, user_calls
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
+from ddtop.agent.notes import progress_notes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
-from ddtop.agent.progress_notes import progress_notes
 from ddtop.wire import frames
 from ddtop.wire import page as layout
 from ddtop.wire.records import RankState

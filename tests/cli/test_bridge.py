@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from ddtop import registry
+from ddtop.feeds import relay
+from ddtop.follow.engine import UnreachableError, request
 from ddtop.link.ssh_pipe import Pipe
-from ddtop.viewer.follower import UnreachableError, request
-from ddtop.viewer.routes import relay
 from ddtop.wire import bridge, frames
 from ddtop.wire.records import Command, Reply
 from tests import hosts

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ddtop import registry
-from ddtop.viewer import follower
+from ddtop.follow import engine
 from tests.cli.commands import ddtop, ddtop_process, finished, killed, write_ended
 
 COMMANDS = ("attach", "demo", "diagnose", "doctor", "jobs", "run", "status")
@@ -183,7 +183,7 @@ def silent_job(home, monkeypatch):
     """A job with a fresh job file whose relay does not answer, because a firewall drops the
     packets.
     """
-    monkeypatch.setattr(follower, "JOIN_S", 0.2)
+    monkeypatch.setattr(engine, "JOIN_S", 0.2)
     now = time.time_ns()
     entry = registry.JobEntry(
         registry.SCHEMA, "train", "r1", "node0", registry.host_identity(), os.getpid(),

@@ -18,10 +18,10 @@ import pytest
 from ddtop import registry
 from ddtop.cli import cli
 from ddtop.cli.commands.exporter import address_of
-from ddtop.cli.digests import JobSeries
 from ddtop.cli.errors import CommandError
 from ddtop.cli.exporter import newest
-from ddtop.viewer.fleet import FleetJob
+from ddtop.cli.job_list import JobSeries
+from ddtop.follow.fleet import FleetJob
 from tests.cli.commands import ddtop_process
 from tests.relay.stage import DEADLINE_S, listed_job
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.fleet_health import health_now, known
-from ddtop.present.hosts.jobs import Health
-from ddtop.viewer.fleet import FleetJob
+from ddtop.cli.job_list import health_now, known
+from ddtop.follow.fleet import FleetJob
+from ddtop.present.jobs import Health
 from tests.entries import entry
 
 

@@ -20,11 +20,11 @@ from ddtop.cli.commands.gpus import gpus
 from ddtop.cli.errors import CommandError
 from ddtop.cli.gpu_query import read
 from ddtop.policy import POLICY
-from ddtop.present.gpus.gpu_list import gpus_lines, headline, is_free
+from ddtop.present.gpus import gpus_lines, headline, is_free
 from ddtop.present.text import cell_width
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.nvml import NvidiaDriver, driver_is_there
-from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.wire.records import Gpu, GpuProcess
 from tests.amdsmi import FakeAmdGpu, FakeAmdSmi
 from tests.cli.commands import ddtop
 from tests.nvml import GIB, IS_LOST, FakeCard, FakeNvml

@@ -8,14 +8,13 @@ import time
 import pytest
 
 from ddtop.cli import cli
+from ddtop.cli.actions import SCHEDULER_VARIABLES, Actions, Guard, OnCritical, Rules, scheduler_of
 from ddtop.cli.errors import CommandError
-from ddtop.cli.guard import SCHEDULER_VARIABLES, Actions, Guard, Rules, scheduler_of
-from ddtop.cli.on_critical import OnCritical
 from ddtop.cli.options import SECONDS
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.kinds import Kind
+from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.present.events import event_json
-from ddtop.viewer.changes import APPEARED, CLEARED, ENDED, Change
 
 DEADLINE_S = 15.0
 

@@ -11,9 +11,8 @@ import sys
 
 import pytest
 
-from ddtop.cli import host_jobs
-from ddtop.cli.digests import HEALTH, SERIES
-from ddtop.cli.host_jobs import OtherUsers, UserFolder, folders, health_in, series_in
+from ddtop.cli import job_list
+from ddtop.cli.job_list import HEALTH, SERIES, OtherUsers, UserFolder, folders, health_in, series_in
 from ddtop.metrics import SERIES_MAX
 from tests.relay.stage import DEADLINE_S, listed_job
 
@@ -67,8 +66,8 @@ def test_a_user_with_many_state_folders_or_many_users_are_bounded(tmp_path):
 
     found = folders(tmp_path)
 
-    assert sum(one.uid == ADA for one in found) == host_jobs.FOLDERS_MAX
-    assert len({one.uid for one in found}) == host_jobs.USERS_MAX
+    assert sum(one.uid == ADA for one in found) == job_list.FOLDERS_MAX
+    assert len({one.uid for one in found}) == job_list.USERS_MAX
 
 
 def test_samples_that_are_none_of_ours_are_left_out():
@@ -151,12 +150,12 @@ def test_what_such_a_process_says_harms_nobody(said, tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\n{HOSTILE[said]}\nimport time; time.sleep(60)\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(host_jobs.sys, "executable", str(program))
+    monkeypatch.setattr(job_list.sys, "executable", str(program))
     found = others(HEALTH, health_in, {})
     started = []
-    start = host_jobs._Reader._start
+    start = job_list._Reader._start
     monkeypatch.setattr(
-        host_jobs._Reader, "_start", lambda self: started.append(start(self)) or started[-1]
+        job_list._Reader, "_start", lambda self: started.append(start(self)) or started[-1]
     )
     if said == "nothing":
         program.write_text(f"#!{sys.executable}\n")
@@ -175,5 +174,5 @@ def test_what_such_a_process_says_harms_nobody(said, tmp_path, monkeypatch):
 
 
 def test_whose_job_it_is_stands_before_its_name():
-    assert host_jobs.user_of("ada/train") == ("ada", "train")
-    assert host_jobs.user_of("train") == (None, "train")
+    assert job_list.user_of("ada/train") == ("ada", "train")
+    assert job_list.user_of("train") == (None, "train")

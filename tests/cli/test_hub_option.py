@@ -10,7 +10,7 @@ import pytest
 from ddtop import registry
 from ddtop.cli import routing
 from ddtop.cli.errors import CommandError
-from ddtop.viewer.routes import relay
+from ddtop.feeds import relay
 from tests.cli.commands import ddtop
 
 

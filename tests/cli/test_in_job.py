@@ -15,14 +15,9 @@ import pytest
 
 from ddtop import registry
 from ddtop.cli.in_job import SCHEDULERS
-from ddtop.viewer.routes.relay import NoContactError
-from ddtop.viewer.routes.schedulers.scheduler import (
-    NoSuchJobError,
-    NotYetError,
-    SchedulerTarget,
-    WrongNameError,
-)
-from ddtop.viewer.routes.ssh import RemoteJob
+from ddtop.feeds.bridge import RemoteJob
+from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.schedulers import NoSuchJobError, NotYetError, SchedulerTarget, WrongNameError
 from tests.cli.commands import ddtop
 
 ME = getpass.getuser()

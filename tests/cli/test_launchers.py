@@ -14,8 +14,7 @@ from ddtop import registry
 from ddtop.cli import find_job as finding
 from ddtop.cli.errors import CommandError
 from ddtop.cli.find_job import JUST_ENDED_S, Launchers, known
-from ddtop.viewer.routes.outside_jobs import launchers_of
-from ddtop.viewer.routes.outside_processes import HostProcesses, Process
+from ddtop.feeds.outside.jobs import HostProcesses, Process, launchers_of
 from tests.cli.commands import finished, write_ended
 
 ON = {"DDTOP": "1", "DDTOP_JOB": "ci"}

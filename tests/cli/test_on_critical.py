@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ddtop.cli.actions import AT_ONCE_MAX, OnCritical
 from ddtop.cli.errors import CommandError
-from ddtop.cli.on_critical import AT_ONCE_MAX, OnCritical
 
 DEADLINE_S = 15.0
 

@@ -17,12 +17,11 @@ import pytest
 from ddtop.cli import outside
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
+from ddtop.feeds.outside import targets
+from ddtop.feeds.outside.look import OutsideSource
+from ddtop.follow.look import Look
 from ddtop.relay.processes import pyspy
-from ddtop.viewer.routes import outside_targets
-from ddtop.viewer.routes.outside import OutsideSource
-from ddtop.viewer.source import Look
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
 from tests.cli.outside import script_in, started
 from tests.jobs import trained
@@ -221,7 +220,7 @@ def test_without_a_terminal_attach_prints_the_table_and_never_says_ok(home, scri
 
 @contextmanager
 def watching(*processes, **rest):
-    found = outside_targets.find(",".join(str(process.pid) for process in processes))
+    found = targets.find(",".join(str(process.pid) for process in processes))
     source = OutsideSource(found.found, "pid", found.notes)
     try:
         yield source

@@ -9,10 +9,10 @@ import pytest
 
 from ddtop import registry
 from ddtop.cli import outside_jobs
-from ddtop.viewer.routes.outside_jobs import jobs_of
+from ddtop.feeds.outside.jobs import jobs_of
 from tests.cli.commands import ddtop
 from tests.cli.outside import script_in, started
-from tests.viewer.routes.host import TORCHRUN, host, process, rank
+from tests.feeds.host import TORCHRUN, host, process, rank
 
 WORLD = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 

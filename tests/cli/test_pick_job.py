@@ -10,7 +10,7 @@ import pytest
 from ddtop import registry
 from ddtop.cli.look import health
 from ddtop.cli.pick_job import several_live
-from ddtop.viewer import follower
+from ddtop.follow import engine
 from tests.conftest import Home
 from tests.ui.terminals import Terminal
 
@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_read_is_reported_later(
 def test_a_job_that_does_not_answer_is_no_error(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "JOIN_S", 0.2)
+    monkeypatch.setattr(engine, "JOIN_S", 0.2)
     entry = write("gone", live=False)
 
     assert health(registry.read_entries()[0]).word == "unknown"

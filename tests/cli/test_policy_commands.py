@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ddtop import registry
 from ddtop.cli.commands.watch import _Watch
+from ddtop.follow import thresholds
+from ddtop.follow.look import Look
 from ddtop.policy import POLICY
-from ddtop.viewer import thresholds
-from ddtop.viewer.source import Look
 from tests.ui import builders
 
 

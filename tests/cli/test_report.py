@@ -9,8 +9,7 @@ import pytest
 
 from ddtop import journal, registry
 from ddtop.wire import frames
-from ddtop.wire.records import Hello, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import Hello, StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
 from tests.jobs import FakeJob, unix_ns
 

@@ -12,7 +12,7 @@ import pytest
 
 from ddtop import journal, registry
 from ddtop.cli import job_list, routing
-from ddtop.present.hosts.jobs import Health
+from ddtop.present.jobs import Health
 from tests.cli.commands import ddtop, finished
 
 NOBODY = "feedfeedfeed"

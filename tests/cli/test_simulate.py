@@ -8,9 +8,9 @@ import pytest
 
 from ddtop.cli.errors import CommandError
 from ddtop.cli.simulate import MOST_NS, NO_SIGNALS, JobClock, SimLink, SimSource, moment, ranks_of
+from ddtop.follow.engine import Follower, request
 from ddtop.sim.incidents import SCENARIOS, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
-from ddtop.viewer.follower import Follower, request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, HostState, RankState, Reply, Stacks
 from tests.cli.commands import ddtop

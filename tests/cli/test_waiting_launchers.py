@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.cli.commands import ddtop
-from tests.viewer.routes.launchers import free_port, torchrun
+from tests.feeds.launchers import free_port, torchrun
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ddtop.cli import webhook
+from ddtop.cli import actions
+from ddtop.cli.actions import ALERTMANAGER, GENERIC, SLACK, Webhook, body_of, checked, shape_of
 from ddtop.cli.errors import CommandError
-from ddtop.cli.webhook import ALERTMANAGER, GENERIC, SLACK, Webhook, body_of, checked, shape_of
 
 FINDING = {
     "kind": "not-in-collective", "severity": "critical", "ranks": [2], "victims": [0, 1],
@@ -171,7 +171,7 @@ def test_a_slow_server_does_not_hold_up_who_puts_and_the_queue_is_bounded(servin
     said = []
     one = Webhook(server.url, None, None, said.append)
     began = time.monotonic()
-    for _ in range(webhook.QUEUE_MAX + 5):
+    for _ in range(actions.QUEUE_MAX + 5):
         one.put(EVENT)
     took_s = time.monotonic() - began
     go.set()
@@ -229,11 +229,11 @@ def test_a_secret_is_read_from_a_file_else_from_a_variable(tmp_path, monkeypatch
     path.write_text("abc\n")
     monkeypatch.setenv("DDTOP_WEBHOOK_TOKEN", "xyz")
 
-    assert webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(path)) == "abc"
-    assert webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", None) == "xyz"
+    assert actions.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(path)) == "abc"
+    assert actions.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", None) == "xyz"
     for text in ("", "a\nb\n"):
         path.write_text(text)
         with pytest.raises(CommandError, match="one line"):
-            webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(path))
+            actions.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(path))
     with pytest.raises(CommandError, match="No such file"):
-        webhook.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(tmp_path / "none"))
+        actions.secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", str(tmp_path / "none"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddtop.diagnosis.activity import WORDS, classify, doing, fresh_stacks, stack_line, where
 from ddtop.diagnosis.evidence import process_line, stack_lines
-from ddtop.model.state.facts import (
+from ddtop.model.facts import (
     AgentFacts,
     CommFacts,
     DumpFacts,
@@ -19,9 +19,16 @@ from ddtop.model.state.facts import (
     State,
 )
 from ddtop.policy import POLICY
-from ddtop.wire.loader import Loader
-from ddtop.wire.records import Exit, OpenCall, Place, ProcessState, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import (
+    Exit,
+    Loader,
+    OpenCall,
+    Place,
+    ProcessState,
+    StackFrame,
+    Stacks,
+    ThreadStack,
+)
 
 LIB = "/usr/lib/python3.11/"
 TORCH = "/usr/lib/python3.11/site-packages/torch/"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.diagnosis.advice import for_outside
-from ddtop.wire.outside import RUN
+from ddtop.diagnosis.evidence import for_outside
+from ddtop.wire.records import RUN
 from tests.jobs import FakeJob
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.records import TrainingProgress
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.diagnosis.judge import heard_and_expected
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.muting import heard_and_expected
-from ddtop.model.state.facts import State
-from ddtop.present.as_json import diagnose_json, status_json
-from ddtop.wire.progress import Expectation
+from ddtop.model.facts import State
+from ddtop.present.documents import diagnose_json, status_json
+from ddtop.wire.records import Expectation
 from tests.jobs import FakeJob, trained
 from tests.ranks import unix_ns
 

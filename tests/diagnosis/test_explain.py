@@ -13,7 +13,7 @@ import pytest
 from ddtop.diagnosis.explain import PAGES, explain, nearest
 from ddtop.diagnosis.explain.page import limits
 from ddtop.policy import POLICY, Policy
-from ddtop.present.findings.explain import explain_text, kinds_text
+from ddtop.present.explain import explain_text, kinds_text
 
 LINES_MAX, COLUMNS = 40, 80
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.load import ProcessLoad
+from ddtop.wire.records import ProcessLoad
 from tests.diagnosis.habits import used_to, validated
 from tests.jobs import FakeJob, unix_ns
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.judge import heard_and_muted
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.muting import heard_and_muted
-from ddtop.present.as_json import diagnose_json
+from ddtop.present.documents import diagnose_json
 from ddtop.wire.records import Mute, Order
 from tests.jobs import trained
 from tests.ranks import unix_ns

@@ -11,8 +11,7 @@ import pytest
 import ddtop.diagnosis
 from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.policy import POLICY
-from ddtop.wire.load import Disk, HostLoad
-from ddtop.wire.records import OpenCall
+from ddtop.wire.records import Disk, HostLoad, OpenCall
 from tests.diagnosis.rules.comm_error import fails
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.exception_swallowed import catching, caught, job_in_which

@@ -13,7 +13,7 @@ from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.diagnosis.standstill import standstill_of
 from ddtop.policy import POLICY
-from ddtop.wire.loader import Loader
+from ddtop.wire.records import Loader
 from tests.diagnosis.rules.comm_error import fails
 from tests.diagnosis.rules.no_progress import all_stand
 from tests.diagnosis.rules.rendezvous import file_store, meets

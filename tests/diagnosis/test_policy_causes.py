@@ -21,9 +21,7 @@ from ddtop.diagnosis.straggler_cause import (
     flame,
 )
 from ddtop.policy import Policy
-from ddtop.wire.load import HostLoad
-from ddtop.wire.loader import Loader
-from ddtop.wire.samples import Spot
+from ddtop.wire.records import HostLoad, Loader, Spot
 from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import (
     AUG,

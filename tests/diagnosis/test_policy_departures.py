@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.wire.load import FailedSave
+from ddtop.wire.records import FailedSave
 from tests.diagnosis.rules.comm_error import fails
 from tests.diagnosis.rules.departures import cancelled_after_a_hang, looked_at
 from tests.jobs import trained, unix_ns

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.diagnosis.judge import Judge
-from ddtop.diagnosis.recurrence import Recurrence
+from ddtop.diagnosis.judge import Judge, Recurrence
 from tests.diagnosis.judging import CULPRIT, hang, judged
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import brief, unix_ns

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.progress import Pace
+from ddtop.wire.records import Pace
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.slowdown import job_of, speed
 from tests.jobs import FakeJob

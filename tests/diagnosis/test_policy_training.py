@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.loader import Loader
-from ddtop.wire.samples import SYMMETRIC
+from ddtop.wire.records import SYMMETRIC, Loader
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.exception_swallowed import catching, caught, hang
 from tests.diagnosis.rules.gpus import memory, refuses

@@ -11,10 +11,10 @@ from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
 from ddtop.diagnosis.judge import Judge
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rank_state import OWN_WORD, culprits, with_states
-from ddtop.model.state.facts import State
-from ddtop.present.as_json import status_json
-from ddtop.present.table.order import BY_VERDICT, Rows, parse_filter
-from ddtop.present.table.rank_class import AT_FAULT, HEALTHY, class_of, codes_of
+from ddtop.model.facts import State
+from ddtop.present.documents import status_json
+from ddtop.present.filter import BY_VERDICT, Rows, parse_filter
+from ddtop.present.map import AT_FAULT, HEALTHY, class_of, codes_of
 from ddtop.sim.incidents import SCENARIOS, Incident
 from tests.jobs import BASE, FakeJob, trained, unix_ns
 from tests.sim.watching import Watcher, simulated

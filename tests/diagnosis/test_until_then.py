@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.judge import with_what_stood
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.until_then import with_what_stood
 from ddtop.policy import POLICY
 from ddtop.wire.records import HelperEnd
 from tests import jobs
+from tests.follow.taped import taped
 from tests.jobs import FakeJob, brief, unix_ns
-from tests.viewer.taped import taped
 
 HANG = ("critical", "not-in-collective", (2,))
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop import registry
+from ddtop.follow.engine import look_once
 from ddtop.policy import POLICY
-from ddtop.viewer.follower import look_once
 
 pytestmark = pytest.mark.torch
 

@@ -7,19 +7,17 @@ import json
 import msgspec
 
 from ddtop.diagnosis.judge import Judge
+from ddtop.follow.history import empty
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.present import as_json
-from ddtop.present.findings.timeline import Timeline
-from ddtop.present.hosts.hosts import hosts_facts, names_of
+from ddtop.present import documents
+from ddtop.present.events import Timeline
+from ddtop.present.findings import event_row, events_table, rows_of
+from ddtop.present.hosts import host_row, hosts_facts, hosts_table, names_of
+from ddtop.present.map import codes_of, hosts_of_ranks
 from ddtop.present.plain import diagnose_text, status_text
-from ddtop.present.table.grid import hosts_of_ranks
-from ddtop.present.table.rank_class import codes_of
+from ddtop.present.rank import detail_lines
 from ddtop.present.text import plain
-from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.render.events import event_row, events_table, rows_of
-from ddtop.ui.render.hosts import host_row, hosts_table
-from ddtop.viewer.history import empty
 from ddtop.wire import frames
 from ddtop.wire.records import Hello
 from tests.jobs import FakeJob
@@ -68,8 +66,8 @@ def bears(found):
     ]
     for rank in range(min(4, snapshot.world_size)):
         lines += [plain(line) for line in detail_lines(snapshot, rank, empty(), 100)]
-    json.dumps(as_json.status_json(snapshot))
-    json.dumps(as_json.diagnose_json(snapshot, verdict))
+    json.dumps(documents.status_json(snapshot))
+    json.dumps(documents.diagnose_json(snapshot, verdict))
     assert all(line.isprintable() for line in lines), [
         line for line in lines if not line.isprintable()
     ]

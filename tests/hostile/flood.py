@@ -15,8 +15,16 @@ import msgspec
 
 from ddtop import registry
 from ddtop.wire import bridge, frames
-from ddtop.wire.records import Exit, Hello, HostState, RankState, Reply, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import (
+    Exit,
+    Hello,
+    HostState,
+    RankState,
+    Reply,
+    StackFrame,
+    Stacks,
+    ThreadStack,
+)
 
 JOB = "train"
 LARGE = "\x1b]0;owned\x07" * 4000

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from ddtop import journal, registry
-from ddtop.relay import orders
+from ddtop.relay import requests
 from ddtop.wire import bridge, frames, page
 from tests.hostile.any_record import ANY, VALID, bears
 from tests.hostile.any_record import sealed as sealed_by
@@ -80,11 +80,11 @@ def pages(data: st.DataObject) -> None:
 def given_orders(data: st.DataObject) -> None:
     """What a viewer may ask for."""
     text = data.draw(st.text(max_size=60) | st.from_regex(r"[0-9,\- ]{0,40}", fullmatch=True))
-    for read in (orders.ranks_of, orders.pids_of):
-        with contextlib.suppress(orders.OrderError):
+    for read in (requests.ranks_of, requests.pids_of):
+        with contextlib.suppress(requests.OrderError):
             read(text)
-    with contextlib.suppress(orders.OrderError):
-        orders.send_signal(None, tuple(data.draw(st.lists(st.text(max_size=12), max_size=5))))
+    with contextlib.suppress(requests.OrderError):
+        requests.send_signal(None, tuple(data.draw(st.lists(st.text(max_size=12), max_size=5))))
 
 
 def bridged(data: st.DataObject) -> None:

@@ -12,11 +12,10 @@ import time
 
 import pytest
 
+from ddtop.cli.actions import checked
 from ddtop.cli.errors import CommandError
-from ddtop.cli.webhook import checked
-from ddtop.viewer.routes.relay import NoContactError
-from ddtop.viewer.routes.schedulers.kubernetes import Kubernetes
-from ddtop.viewer.routes.schedulers.scheduler import NoSuchJobError
+from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.schedulers import Kubernetes, NoSuchJobError
 from tests.cli.commands import ddtop
 from tests.hostile.names import BAD
 from tests.relay.stage import listed_job
@@ -62,7 +61,7 @@ def test_a_home_that_hangs_is_named(home, tmp_path, monkeypatch):
 
 
 def answers(monkeypatch, text):
-    monkeypatch.setattr("ddtop.viewer.routes.schedulers.kubernetes.asked", lambda *_: (0, text, ""))
+    monkeypatch.setattr("ddtop.feeds.schedulers.asked", lambda *_: (0, text, ""))
 
 
 def pod(name="train", labels=None, status=None):

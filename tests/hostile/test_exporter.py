@@ -15,10 +15,10 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.exposition import generate_latest
 
 from ddtop.cli import exporter
-from ddtop.cli.digests import JobSeries
-from ddtop.cli.web_config import WebConfig
+from ddtop.cli.exporter import WebConfig
+from ddtop.cli.job_list import JobSeries
+from ddtop.follow.fleet import FleetJob
 from ddtop.present.series import Sample
-from ddtop.viewer.fleet import FleetJob
 from tests.hostile.names import BAD, entry
 
 DEADLINE_S = 15.0

@@ -15,9 +15,9 @@ import time
 import psutil
 import pytest
 
-from ddtop.cli.foreign_text import ForeignText
+from ddtop.cli.over_ssh import ForeignText
+from ddtop.follow.engine import Bounds, Engine
 from ddtop.link.ssh_pipe import ANSWERS_BYTES_MAX, FRAMES_BYTES_MAX, Pipe
-from ddtop.viewer.engine import Bounds, Engine
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Reply
 from tests.hostile.flood import KINDS

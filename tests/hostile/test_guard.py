@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.guard import SCHEDULER_VARIABLES, variables
-from ddtop.cli.on_critical import OnCritical
+from ddtop.cli.actions import SCHEDULER_VARIABLES, OnCritical, variables
 from tests.hostile.names import BAD
 
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from ddtop import registry
+from ddtop.follow import engine as feed
 from ddtop.policy import POLICY
-from ddtop.viewer import follower as feed
 from ddtop.wire.records import RankState
 from tests.cli.commands import ddtop
 from tests.hostile.scene import DEADLINE_S, Scene

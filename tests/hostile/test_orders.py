@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.relay.rate_limit import EVERY_S
+from ddtop.relay.requests import EVERY_S
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, Order, Reply, Stacks
 from tests.speaking import process_with_link

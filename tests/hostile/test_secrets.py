@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddtop.agent.probes import torch_group
+from ddtop.agent.probes import groups
 from ddtop.redaction import redacted
 from tests import planted
 
@@ -51,7 +51,7 @@ def test_the_description_of_a_group_has_no_secret():
     """It was sent, recorded and shown as the program gave it."""
     world = SimpleNamespace(pg_group_ranks={}, pg_map={}, default_pg=None)
     for kind, text, core in planted.secrets():
-        found = torch_group.describe(world, "3", _Group(f"ring {text}"))
+        found = groups.describe(world, "3", _Group(f"ring {text}"))
 
         assert core[-8:] not in found.description, kind
         assert found.description.startswith("ring ")
@@ -60,4 +60,4 @@ def test_the_description_of_a_group_has_no_secret():
 def test_the_description_of_a_group_stays_where_it_has_none():
     world = SimpleNamespace(pg_group_ranks={}, pg_map={}, default_pg=None)
     for text in ("mesh_tp", "WeightSync", "trainer and rollout, round 3"):
-        assert torch_group.describe(world, "3", _Group(text)).description == text
+        assert groups.describe(world, "3", _Group(text)).description == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop import launch
-from ddtop.launch.slurm import step_numbers_ranks
+from ddtop.launch.launchers import step_numbers_ranks
 from tests.launch.environments import (
     COPIED,
     DEEPSPEED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop import launch
-from ddtop.launch.torchrun import is_elastic
+from ddtop.launch.launchers import is_elastic
 from tests.launch.environments import DEEPSPEED, TORCHRUN
 
 

@@ -12,8 +12,7 @@ import pytest
 import zmq
 
 from ddtop.link import listeners
-from ddtop.link.listeners import Listeners
-from ddtop.link.penalties import FAILED_MAX
+from ddtop.link.listeners import FAILED_MAX, Listeners
 
 DEADLINE_S = 10.0
 

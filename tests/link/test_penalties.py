@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.link.penalties import (
+from ddtop.link.listeners import (
     FAILED_MAX,
     KEPT,
     LISTENER_CLOSED_S,

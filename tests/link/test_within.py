@@ -10,7 +10,7 @@ import pytest
 
 import ddtop
 from ddtop.link.viewer_side import AsyncViewerLink
-from ddtop.link.within import within
+from ddtop.patience import within
 from tests.link.secrets import SECRET
 
 TURNS = range(6)

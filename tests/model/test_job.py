@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtop.model.facts import State
 from ddtop.model.job import HOSTS_MAX, WORLD_MAX, Job
-from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
 from ddtop.wire.records import Command, Exit, HostState, ProcessState, Reply
 from tests.jobs import FakeJob, unix_ns

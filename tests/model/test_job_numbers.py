@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import CommFacts, RankFacts, RankFields, State, freeze
-from ddtop.wire.loader import Loader
-from ddtop.wire.records import Arrivals, GroupProgress, ProcessState, RankState
+from ddtop.model.facts import CommFacts, RankFacts, RankFields, State, freeze
+from ddtop.wire.records import Arrivals, GroupProgress, Loader, ProcessState, RankState
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 

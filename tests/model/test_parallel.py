@@ -6,10 +6,9 @@ from itertools import product
 
 import pytest
 
+from ddtop.model.facts import Axis
 from ddtop.model.parallel import axes_of, coordinates_of
-from ddtop.model.state.facts import Axis
-from ddtop.wire.rank_runs import packed, place_in
-from ddtop.wire.records import Group, Groups
+from ddtop.wire.records import Group, Groups, packed, place_in
 from tests.jobs import FakeJob
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.model.arrivals import findings_of
 from ddtop.model.job import Job
-from ddtop.model.state.arrival_rounds import Rounds
-from ddtop.model.stragglers.arrivals import findings_of
+from ddtop.model.memory import Rounds
 from ddtop.wire.records import Group
 from tests.arriving import answers, entered
 from tests.jobs import unix_ns

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import State
+from ddtop.model.facts import State
 from ddtop.policy import POLICY
-from ddtop.wire.load import ProcessLoad
-from ddtop.wire.loader import Loader
-from ddtop.wire.records import ProcessState, RpcState
+from ddtop.wire.records import Loader, ProcessLoad, ProcessState, RpcState
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import SECOND, FakeJob, trained
 from tests.second_policy import Case

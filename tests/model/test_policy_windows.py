@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.load import ProcessLoad
-from ddtop.wire.records import ProcessState
+from ddtop.wire.records import ProcessLoad, ProcessState
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import SECOND, FakeJob, trained
 from tests.second_policy import Case, kinds

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddtop.model.facts import State
 from ddtop.model.job import HOSTS_MAX
-from ddtop.model.state.facts import State
-from ddtop.model.state.memory import Clock
-from ddtop.wire.hosts import HostClock
-from ddtop.wire.records import HostState
+from ddtop.model.memory import Clock
+from ddtop.wire.records import HostClock, HostState
 from tests.jobs import FakeJob
 from tests.spread import SpreadJob
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.hosts.hosts import Outside
+from ddtop.model.facts import State
+from ddtop.model.hosts import Outside
+from ddtop.model.memory import RankMemory
 from ddtop.model.rank_facts import fields_of
-from ddtop.model.state.facts import State
-from ddtop.model.state.memory import RankMemory
 from ddtop.policy import POLICY
-from ddtop.wire.pace import rank_period_s
 from ddtop.wire.records import RankState
+from ddtop.wire.times import rank_period_s
 from tests.jobs import FakeJob, unix_ns
 
 APART_NS = int((rank_period_s(100_000) - 1.0) * 1e9)

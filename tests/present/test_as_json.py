@@ -6,10 +6,9 @@ import json
 
 import msgspec
 
-from ddtop.model.state.facts import Axis, RankFacts, State
-from ddtop.present.as_json import diagnose_json, progress_json, status_json
-from ddtop.wire.progress import TrainingProgress
-from ddtop.wire.records import Stage
+from ddtop.model.facts import Axis, RankFacts, State
+from ddtop.present.documents import diagnose_json, progress_json, status_json
+from ddtop.wire.records import Stage, TrainingProgress
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import msgspec
 
-from ddtop.present.drop_events import APART_NS
-from ddtop.present.findings.timeline import LOSS, Timeline
-from ddtop.ui.render.events import event_row, events_table, rows_of
-from ddtop.ui.render.hosts import host_row, hosts_table
-from ddtop.wire.hosts import HubLink
-from ddtop.wire.records import HostState
+from ddtop.present.events import APART_NS, LOSS, Timeline
+from ddtop.present.findings import event_row, events_table, rows_of
+from ddtop.present.hosts import host_row, hosts_table
+from ddtop.wire.records import HostState, HubLink
 from tests.present.hosts.reports import facts, reported
 from tests.ui import builders
 from tests.ui.builders import NOW

@@ -7,14 +7,13 @@ from __future__ import annotations
 import msgspec
 
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.state.facts import State
-from ddtop.present.findings.timeline import CONTACT, ENDED, FINDING, JOINED, STACKS, Timeline
+from ddtop.follow.look import Look
+from ddtop.model.facts import State
+from ddtop.present.events import CONTACT, END, FINDING, JOIN, STACKS, Timeline
+from ddtop.present.findings import event_row, events_table, finding_lines, rows_of, story_lines
 from ddtop.present.text import line_width, plain
-from ddtop.ui.backfill import recall
-from ddtop.ui.render.events import event_row, events_table, rows_of, story_lines
-from ddtop.ui.render.findings import finding_lines
 from ddtop.ui.session import Session
-from ddtop.viewer.source import Look
+from ddtop.ui.stack_request import recall
 from ddtop.wire.records import Exit
 from tests.ui import builders, dumps
 from tests.ui.builders import JOB, NOW, SECOND, FakeSource, live
@@ -121,7 +120,7 @@ def restarted(look):
 
 
 def joined(timeline):
-    return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == JOINED]
+    return [(entry.unix_ns - NOW, entry.text) for entry in timeline.entries if entry.what == JOIN]
 
 
 def test_ranks_whose_first_words_come_one_after_the_other_came_together():
@@ -206,7 +205,7 @@ def test_thousands_of_ranks_that_end_alike_are_one_entry():
         (replace(at(snapshot, 1), ranks=gone), builders.calm(snapshot)),
     )
 
-    assert [entry.text for entry in timeline.entries if entry.what == ENDED] == [
+    assert [entry.text for entry in timeline.entries if entry.what == END] == [
         "ranks 0-511 ended: SIGTERM"
     ]
 
@@ -251,7 +250,7 @@ def test_what_stood_before_this_viewer_looked_and_stands_now_is_one_entry():
     assert len(found) == 1
     assert found[0].words[0][1] == "rank 5 sleeps"
     assert found[0].over_unix_ns is None
-    assert [entry.what for entry in timeline.entries].count(JOINED) == 1
+    assert [entry.what for entry in timeline.entries].count(JOIN) == 1
 
 
 def test_what_had_cleared_before_this_viewer_looked_is_there_too():

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ddtop.present.glyphs import UNICODE
-from ddtop.present.text import cell_width, clean
+from ddtop.present.text import UNICODE, cell_width, clean
 from ddtop.ui.app import DdtopApp
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW

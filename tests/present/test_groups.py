@@ -5,17 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from ddtop.policy import POLICY
-from ddtop.present.glyphs import UNICODE
 from ddtop.present.groups import (
     group_facts,
+    group_lines,
+    group_row,
     group_waits,
+    groups_table,
     label_of,
     member_classes,
     natural,
     order_of,
 )
-from ddtop.present.text import line_width, plain
-from ddtop.ui.render.groups import group_lines, group_row, groups_table
+from ddtop.present.text import UNICODE, line_width, plain
 from ddtop.wire.records import Group, GroupProgress
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.follow.history import JobHistory
 from ddtop.policy import POLICY
-from ddtop.present.job_strip import (
+from ddtop.present.strip import (
     MEASURES,
     THROUGHPUT,
     compared,
@@ -16,8 +17,7 @@ from ddtop.present.job_strip import (
     scale_top,
     span_ns,
 )
-from ddtop.viewer.job_history import JobHistory
-from ddtop.wire.progress import TrainingProgress
+from ddtop.wire.records import TrainingProgress
 from tests.ui import builders, gpus, lived
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace

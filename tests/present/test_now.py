@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import State, Wait
-from ddtop.present.job_text import hosts_of, starting
+from ddtop.model.facts import State, Wait
+from ddtop.present.groups import hosts_of, starting
 from ddtop.present.now import now_age_s, now_text
 from ddtop.wire.records import Exit, LastException, OpenCall, Place, ProcessState
 from tests.ui import builders

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import Axis, State
-from ddtop.present.parallel import grid_lines, grid_rows, place_text
+from ddtop.model.facts import Axis, State
+from ddtop.present.now import grid_lines, grid_rows, place_text
 from ddtop.present.text import line_width, plain
 from tests.ui import builders
 from tests.ui.changed import replace

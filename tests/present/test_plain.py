@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import Axis, RankFacts, State
-from ddtop.present.findings.banner import Contact, banner_lines
-from ddtop.present.glyphs import ASCII
+from ddtop.model.facts import Axis, RankFacts, State
+from ddtop.present.filter import by_column
+from ddtop.present.findings import Contact, banner_lines
+from ddtop.present.numbers import absent, rank_table
 from ddtop.present.plain import diagnose_text, status_text
-from ddtop.present.table.columns import absent, rank_table
-from ddtop.present.table.order import by_column
-from ddtop.present.text import cell_width, line_width, plain
-from ddtop.wire.progress import TrainingProgress
+from ddtop.present.text import ASCII, cell_width, line_width, plain
+from ddtop.wire.records import TrainingProgress
 from tests.ui import builders
 from tests.ui.changed import replace
 
@@ -277,7 +276,7 @@ def test_a_verdict_from_one_host_of_several_says_that_it_is_only_that():
 def test_plain_text_needs_no_terminal_library():
     """`ddtop status` in a cron job must start fast."""
     probe = (
-        "import sys, ddtop.present.plain, ddtop.present.as_json, ddtop.viewer.source; "
+        "import sys, ddtop.present.plain, ddtop.present.documents, ddtop.follow.look; "
         "print([name for name in ('textual', 'rich', 'zmq', 'torch') if name in sys.modules])"
     )
     result = subprocess.run(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.explain import PAGES
-from ddtop.model.state.host_facts import HostSeen
-from ddtop.present.findings.explain import kinds_text
-from ddtop.present.hosts.hosts import clock_text
-from ddtop.wire.hosts import LEAF
+from ddtop.model.facts import HostSeen
+from ddtop.present.explain import kinds_text
+from ddtop.present.hosts import clock_text
+from ddtop.wire.records import LEAF
 from tests.second_policy import Case
 from tests.ui import builders
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.judge import Judge
-from ddtop.model.state import probes
+from ddtop.model import progress
 from ddtop.policy import POLICY
-from ddtop.present.as_json import diagnose_json, status_json
+from ddtop.present.documents import diagnose_json, status_json
 from ddtop.present.plain import diagnose_text, status_text
 from tests.jobs import FakeJob
 
@@ -46,4 +46,4 @@ def test_the_same_on_many_ranks_is_one_note():
         "the agent's part 'place' is off on 6 ranks (0, 1, 2, 3, ...): x",
         "the agent's part 'mpi' is off on 5 ranks (1, 2, 3, 4, ...): y",
     )
-    assert len(list(probes.probes_off(snapshot.ranks))) == 11
+    assert len(list(progress.probes_off(snapshot.ranks))) == 11

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.present.redaction import HIDDEN, redacted
+from ddtop.present.report import HIDDEN, redacted
 
 SECRET = "s3cr3tValue0123456789abcdef"
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
-from ddtop.model.stacks.merge import merge
-from ddtop.present.findings.timeline import Event
+from ddtop.model.stacks import merge
+from ddtop.present.events import Event
 from ddtop.present.report import BYTES_MAX, Material, file_name, report_text
-from ddtop.wire.progress import TrainingProgress
-from ddtop.wire.records import HostState, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import HostState, StackFrame, Stacks, ThreadStack, TrainingProgress
 from tests.jobs import FakeJob
 from tests.ui.builders import NOW, SECOND, hello
 from tests.ui.changed import replace

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.present.scrubber import scrubber_line
+from ddtop.follow.recording import read_recording
+from ddtop.present.strip import scrubber_line
 from ddtop.present.text import line_width, plain
-from ddtop.viewer.replay import read_recording
-from tests.jobs import FakeJob
-from tests.ui.builders import NOW, SECOND
 
 # -- the line
-from tests.viewer.journals import written
+from tests.follow.journals import written
+from tests.jobs import FakeJob
+from tests.ui.builders import NOW, SECOND
 
 
 def line(at_s, width=80, **more):

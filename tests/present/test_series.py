@@ -12,14 +12,14 @@ from ddtop.diagnosis.finding import CRITICAL, Finding, Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rank_state import with_states
+from ddtop.follow.fleet import tally_of
 from ddtop.metrics import CULPRITS_MAX, FAMILIES, FINDINGS_MAX, SERIES_MAX, STATES
+from ddtop.model.facts import State
 from ddtop.model.job import Job
-from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
 from ddtop.present.series import Sample, series_of
 from ddtop.sim.incidents import NOT_IN_COLLECTIVE, SCENARIOS, WHOLE, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
-from ddtop.viewer.tally import tally_of
 from ddtop.wire import frames
 from tests.jobs import FakeJob, trained
 

@@ -6,14 +6,13 @@ import msgspec
 
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.evidence import place_line
-from ddtop.model.hosts.hosts import silent_drivers
+from ddtop.follow.history import SeriesHistory
+from ddtop.model.hosts import silent_drivers
 from ddtop.policy import POLICY
-from ddtop.present.findings.banner import header_line
-from ddtop.present.table.columns import CellContext, cell_text
+from ddtop.present.findings import header_line
+from ddtop.present.numbers import CellContext, cell_text
 from ddtop.present.text import plain
-from ddtop.viewer.history import SeriesHistory
-from ddtop.wire.gpu import GpuWatch
-from ddtop.wire.records import HostState
+from ddtop.wire.records import GpuWatch, HostState
 from tests.jobs import FakeJob, trained
 
 

@@ -6,20 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.table.bars import bar, phases, shares, sparkline
 from ddtop.present.text import (
+    ASCII,
+    UNICODE,
+    bar,
     cell_width,
     clean,
     clip,
     clip_line,
     fit,
     line_width,
+    phases,
+    shares,
+    sparkline,
     wrap,
     wrap_clauses,
 )
 from ddtop.words import units
-from ddtop.words.ranks import rank_list, ranks_text
+from ddtop.words.sentences import rank_list, ranks_text
 
 
 @given(st.text(), st.integers(0, 60), st.booleans())

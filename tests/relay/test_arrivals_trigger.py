@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ddtop.policy import POLICY
-from ddtop.relay.arrivals_trigger import ArrivalsTrigger
+from ddtop.relay.triggers import ArrivalsTrigger
 
 PAUSES_S = POLICY.arrivals_pauses_s
 

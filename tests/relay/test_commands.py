@@ -8,10 +8,9 @@ import time
 import pytest
 
 from ddtop.policy import Policy
-from ddtop.relay.dump_trigger import DumpTrigger
+from ddtop.relay.triggers import DumpTrigger
 from ddtop.wire import frames
-from ddtop.wire.records import Command, HostState, RankState, Reply, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import Command, HostState, RankState, Reply, StackFrame, Stacks, ThreadStack
 from tests.relay.stage import DEADLINE_S, Stage, is_reply, sees_ranks
 
 

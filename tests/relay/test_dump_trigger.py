@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.policy import POLICY
-from ddtop.relay.dump_trigger import KEYS_KEPT, DumpTrigger
+from ddtop.relay.triggers import KEYS_KEPT, DumpTrigger
 
 
 def stands(trigger, key, since, until, every=0.5):

@@ -12,8 +12,8 @@ import pytest
 
 from ddtop import journal, registry
 from ddtop.policy import POLICY
-from ddtop.relay import journal_writer
-from ddtop.relay.journal_writer import JournalWriter, budget
+from ddtop.relay import history
+from ddtop.relay.history import JournalWriter, budget
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, RankState
 from tests.journals import read_journal
@@ -41,8 +41,8 @@ def until(question):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(journal_writer, "FLUSH_S", 0.05)
-    monkeypatch.setattr(journal_writer, "RETRY_S", 0.05)
+    monkeypatch.setattr(history, "FLUSH_S", 0.05)
+    monkeypatch.setattr(history, "RETRY_S", 0.05)
 
 
 class Gate:
@@ -93,7 +93,7 @@ def test_what_was_put_is_on_disk_soon_without_a_close(tmp_path):
 def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(
     tmp_path, gate, monkeypatch
 ):
-    monkeypatch.setattr(journal_writer, "QUEUE_FRAMES", 100)
+    monkeypatch.setattr(history, "QUEUE_FRAMES", 100)
     path = tmp_path / "x.journal"
     box = box_on(path)
     box.put(b"first")
@@ -113,7 +113,7 @@ def test_a_file_server_that_hangs_stalls_nobody_and_costs_the_oldest_frames(
 
 
 def test_the_queue_is_bounded_in_bytes_too(tmp_path, gate, monkeypatch):
-    monkeypatch.setattr(journal_writer, "QUEUE_BYTES", 10_000)
+    monkeypatch.setattr(history, "QUEUE_BYTES", 10_000)
     box = box_on(tmp_path / "x.journal")
     box.put(b"first")
     assert gate.reached.wait(DEADLINE_S)
@@ -132,7 +132,7 @@ def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_be
 
     The exit record of the last rank comes meanwhile.
     """
-    monkeypatch.setattr(journal_writer, "SYNC_S", 0.0)
+    monkeypatch.setattr(history, "SYNC_S", 0.0)
     path = tmp_path / "x.journal"
     box = box_on(path)
     box.put(b"first")
@@ -151,7 +151,7 @@ def test_the_last_words_are_written_though_the_disk_was_still_busy_with_those_be
 def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
     """Otherwise the Hello of a rank that came while the disk was full would be missing for ever."""
     known = [b"hello of rank 0"]
-    monkeypatch.setattr(journal_writer, "QUEUE_FRAMES", 1)
+    monkeypatch.setattr(history, "QUEUE_FRAMES", 1)
     whole, full = os.pwrite, threading.Event()
 
     def pwrite(descriptor, data, at):

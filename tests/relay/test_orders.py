@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop import registry
-from ddtop.relay.orders import OrderError, ranks_of, send_signal
 from ddtop.relay.processes.sample import Watched
+from ddtop.relay.requests import OrderError, ranks_of, send_signal
 from ddtop.wire.records import Hello
-from ddtop.words.ranks import rank_list
+from ddtop.words.sentences import rank_list
 
 
 @given(st.sets(st.integers(0, 99_999), min_size=1, max_size=50))

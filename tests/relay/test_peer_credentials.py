@@ -10,7 +10,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.link.rank_listener import Credentials
-from ddtop.relay.peer_credentials import Peer, peer_of
+from ddtop.relay.processes.ranks import Peer, peer_of
 
 
 def test_a_process_of_our_namespace_speaks_for_itself_only():

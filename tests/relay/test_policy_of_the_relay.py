@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop import registry
+from ddtop.patience import LatestResult
 from ddtop.policy import POLICY
+from ddtop.relay.disks import DiskWatch, Use
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.host.disks import DiskWatch, Use
-from ddtop.relay.host.file_calls import LatestResult
-from ddtop.relay.processes import candidates, oom, sample, sockets
+from ddtop.relay.processes import candidates, cgroup, sample, sockets
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello
@@ -79,7 +79,7 @@ def test_the_policy_says_how_far_back_the_kernels_log_is_read(monkeypatch):
         assert select.select([rank.pidfd], [], [], 10)[0]
         line = f"6,1,1000000,-;Out of memory: Killed process {process.pid} (python)".encode()
         monkeypatch.setattr(
-            oom, "read_log", lambda recent_s: oom.kills_in([line], 61 * SECOND, recent_s)
+            cgroup, "read_log", lambda recent_s: cgroup.kills_in([line], 61 * SECOND, recent_s)
         )
         ours = sample.last_words(rank, 0, SECOND, POLICY)
         theirs = sample.last_words(rank, 0, SECOND, with_(oom_recent_s=30.0))

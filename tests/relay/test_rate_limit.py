@@ -7,8 +7,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.dumps.journal_share import JournalShare
-from ddtop.relay.rate_limit import EVERY_S, NATIVE_EVERY_S, Asked, Turns
+from ddtop.relay.dumps.collect import JournalShare
+from ddtop.relay.requests import EVERY_S, NATIVE_EVERY_S, Asked, Turns
 from ddtop.wire.records import BY_SIGNAL
 
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from ddtop import registry
+from ddtop.follow.engine import last_state
 from ddtop.policy import POLICY
-from ddtop.relay import viewers as viewers_module
-from ddtop.viewer.follower import last_state
+from ddtop.relay import server as viewers_module
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
 from tests.relay.stage import DEADLINE_S, Stage, is_a, is_reply, sees_ranks

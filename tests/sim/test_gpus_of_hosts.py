@@ -9,8 +9,7 @@ import pytest
 from ddtop.sim.incidents import DIVIDED, KNOWN_S, SCENARIOS, WHOLE, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
-from ddtop.wire.gpu import Gpu
-from ddtop.wire.records import HostState, RankState
+from ddtop.wire.records import Gpu, HostState, RankState
 from tests.sim.watching import BEGAN, Watcher, at, simulated
 
 CULPRIT = 5

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from ddtop.sim.incidents import KINDS, RANK_KILLED, RANK_MISSING, SCENARIOS, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames
-from ddtop.wire.rank_runs import unpacked
-from ddtop.wire.records import AnyRecord, Exit, Groups, Hello, HostState, RankState, Stacks
+from ddtop.wire.records import (
+    AnyRecord,
+    Exit,
+    Groups,
+    Hello,
+    HostState,
+    RankState,
+    Stacks,
+    unpacked,
+)
 from tests.sim.watching import BEGAN, Watcher, at, simulated
 
 WORLDS = st.integers(1, 40) | st.integers(41, 700)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from ddtop.model.state.facts import State
+from ddtop.model.facts import State
 from ddtop.sim.incidents import SCENARIOS, Incident
 from tests.sim.watching import Watcher, simulated
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.diagnosis.judge import Judge
+from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
-from ddtop.model.state.facts import Snapshot
 from ddtop.policy import POLICY
 from ddtop.sim.incidents import Incident, Scenario
 from ddtop.sim.job import SimulatedJob

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
-from ddtop.model.state.facts import (
+from ddtop.follow.look import Dump, Look
+from ddtop.model.facts import (
     AgentFacts,
     CommFacts,
     Ended,
@@ -19,8 +20,6 @@ from ddtop.model.state.facts import (
     State,
     Wait,
 )
-from ddtop.viewer.source import Dump, Look
-from ddtop.wire.loader import Loader
 from ddtop.wire.records import (
     Collective,
     Exit,
@@ -28,6 +27,7 @@ from ddtop.wire.records import (
     GroupProgress,
     Hello,
     HostState,
+    Loader,
     OpenCall,
     Place,
     ProcessState,
@@ -297,7 +297,7 @@ def _culprit(rank: RankFacts, since: int) -> RankFacts:
 
 
 def hang_finding(culprit: int, victims: tuple[int, ...], since: int) -> Finding:
-    from ddtop.words.ranks import rank_list
+    from ddtop.words.sentences import rank_list
 
     return Finding(
         kind="loader-stuck",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import Snapshot
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.model.facts import Snapshot
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.ui.builders import NOW
 from tests.ui.changed import replace
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ddtop.model.gpus.devices import devices_of, take
-from ddtop.model.state.facts import Snapshot
-from ddtop.model.state.gpu_facts import TORCH, Device, Own
-from ddtop.model.state.gpu_memory import JobGpus
+from ddtop.model.facts import TORCH, Device, Own, Snapshot
+from ddtop.model.gpu_memory import JobGpus
+from ddtop.model.gpus import devices_of, take
 from ddtop.policy import POLICY
-from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch, Xid
-from ddtop.wire.records import Group, GroupProgress, HostState
+from ddtop.wire.records import (
+    CudaState,
+    Gpu,
+    GpuProcess,
+    GpuWatch,
+    Group,
+    GroupProgress,
+    HostState,
+    Xid,
+)
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ddtop.model.state.facts import Snapshot
+from ddtop.follow.history import JobHistory
+from ddtop.model.facts import Snapshot
 from ddtop.policy import POLICY
-from ddtop.viewer.job_history import JobHistory
 from tests.ui.changed import replace
 
 SECOND = 1_000_000_000

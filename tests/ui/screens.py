@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 
-from ddtop.present.glyphs import UNICODE
+from ddtop.present.text import UNICODE
 from ddtop.ui.app import DdtopApp
 from tests.ui.builders import JOB, NOW
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.follow.look import Look
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.screens.finding import FindingScreen
-from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
-from ddtop.ui.screens.rank import RankScreen
-from ddtop.viewer.source import Look
+from ddtop.ui.screens.menus import HelpScreen
+from ddtop.ui.screens.pages import RankScreen
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, SECOND, FakeSource, live
 from tests.ui.changed import replace

@@ -8,11 +8,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from ddtop.present.glyphs import ASCII, STATE_STYLES, UNICODE, glyphs_for
-from ddtop.present.table.rank_metric import LEVELS, Levelled, map_metric
-from ddtop.present.text import plain
-from ddtop.ui.render.map import level_look, levels_line
-from ddtop.ui.render.palette import DARK, LIGHT, PALETTES, THEMES
+from ddtop.present.map import LEVELS, Levelled, map_metric
+from ddtop.present.text import ASCII, STATE_STYLES, UNICODE, glyphs_for, plain
+from ddtop.ui.rows import level_look, levels_line
+from ddtop.ui.style import DARK, LIGHT, PALETTES, THEMES
 from tests.ui import gpus
 from tests.ui.colours import BLIND, contrast, difference, linear, luminance, seen_by
 

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.follow.look import Look
 from ddtop.ui.commands import commands, matching
-from ddtop.ui.screens.columns import ColumnsScreen
-from ddtop.ui.screens.commands import CommandsScreen
-from ddtop.ui.screens.explain import ExplainScreen
 from ddtop.ui.screens.finding import FindingScreen
 from ddtop.ui.screens.main import MainScreen
-from ddtop.ui.screens.rank import RankScreen
+from ddtop.ui.screens.menus import ColumnsScreen, CommandsScreen
+from ddtop.ui.screens.pages import ExplainScreen, RankScreen
 from ddtop.ui.screens.signals import SignalsScreen
-from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.builders import live
 from tests.ui.screens import screen_text, show, shown_ranks, watching

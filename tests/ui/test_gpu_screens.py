@@ -6,21 +6,18 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.gpus.owners import without_numbers
-from ddtop.model.state.facts import Snapshot
-from ddtop.model.state.gpu_facts import Device
-from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.gpus.gpu_text import clip_words, gpu_line
+from ddtop.follow.history import SeriesHistory
+from ddtop.model.facts import Device, Snapshot
+from ddtop.model.gpus import without_numbers
+from ddtop.present.filter import by_column
+from ddtop.present.gpus import clip_words, gpu_line
+from ddtop.present.numbers import COLUMNS, CellContext, cell_text, rank_table
 from ddtop.present.plain import status_text
-from ddtop.present.table.columns import COLUMNS, CellContext, cell_text, rank_table
-from ddtop.present.table.order import by_column
-from ddtop.present.text import plain
+from ddtop.present.rank import detail_lines
+from ddtop.present.text import ASCII, UNICODE, plain
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.views.hosts import HOSTS_WITH_GPUS
-from ddtop.viewer.history import SeriesHistory
-from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
-from ddtop.wire.records import GroupProgress
+from ddtop.ui.views.lists import HOSTS_WITH_GPUS
+from ddtop.wire.records import Gpu, GpuProcess, GpuWatch, GroupProgress
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, SECOND, live
 from tests.ui.changed import replace

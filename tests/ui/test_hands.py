@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ddtop.present.copies import copies_of
-from ddtop.ui.screens.commands import CommandsScreen
-from ddtop.ui.screens.copy import CopyScreen
+from ddtop.present.rank import copies_of
+from ddtop.ui.screens.menus import CommandsScreen
+from ddtop.ui.screens.pages import CopyScreen
 from ddtop.ui.session import Session
 from ddtop.ui.source_place import source_place
-from ddtop.ui.terminal.editor import editor_command, run_editor
+from ddtop.ui.terminal.files import editor_command, run_editor
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, live
 from tests.ui.changed import replace

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import State
-from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.table.grid import EvenGrid, HostGrid, HostRanks, grid_for, hosts_of_ranks
-from ddtop.present.table.rank_class import (
+from ddtop.model.facts import State
+from ddtop.present.map import (
     AT_FAULT,
     BLOCKED,
     CLASSES,
@@ -17,15 +15,20 @@ from ddtop.present.table.rank_class import (
     FINISHED,
     HEALTHY,
     KILLED,
+    EvenGrid,
+    HostGrid,
+    HostRanks,
     Settled,
     codes_of,
     counts,
     glyph_of,
+    grid_for,
+    hosts_of_ranks,
     ranks_in,
 )
-from ddtop.present.text import line_width, plain
-from ddtop.ui.render.map import cursor_line, legend_line, map_line, map_strip
-from ddtop.ui.render.palette import PALETTES
+from ddtop.present.text import ASCII, UNICODE, line_width, plain
+from ddtop.ui.rows import cursor_line, legend_line, map_line, map_strip
+from ddtop.ui.style import PALETTES
 from ddtop.wire.records import Exit
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND

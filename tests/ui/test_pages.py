@@ -9,24 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddtop.follow.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
 from ddtop.metrics import METRICS, metric
-from ddtop.model.state.facts import RankFacts, State
-from ddtop.present.collectives import input_bytes, what_moves
-from ddtop.present.glyphs import UNICODE
-from ddtop.present.table.columns import COLUMNS, CellContext, rank_table
-from ddtop.present.text import line_width, plain
-from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.render.findings import finding_lines
-from ddtop.ui.render.groups import group_lines
-from ddtop.ui.render.help import help_lines
-from ddtop.ui.render.page import Page
-from ddtop.ui.render.palette import PALETTES
-from ddtop.ui.render.rows import row_line, row_strip, title_line
-from ddtop.ui.render.strips import rule_line
-from ddtop.ui.screens.facts import KEYS
-from ddtop.viewer.history import ALL_UP_TO, DEPTH, Memory, SeriesHistory
-from ddtop.wire.progress import Expectation, Pace, Speed, TrainingProgress
-from ddtop.wire.records import Collective, Exit, LastException, OpenCall
+from ddtop.model.facts import RankFacts, State
+from ddtop.present.findings import finding_lines
+from ddtop.present.groups import group_lines, input_bytes, what_moves
+from ddtop.present.help_text import help_lines
+from ddtop.present.numbers import COLUMNS, CellContext, rank_table
+from ddtop.present.rank import detail_lines
+from ddtop.present.text import UNICODE, Page, line_width, plain
+from ddtop.ui.rows import row_line, row_strip, title_line
+from ddtop.ui.screens.page import KEYS
+from ddtop.ui.style import PALETTES, rule_line
+from ddtop.wire.records import (
+    Collective,
+    Exit,
+    Expectation,
+    LastException,
+    OpenCall,
+    Pace,
+    Speed,
+    TrainingProgress,
+)
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace

@@ -13,9 +13,9 @@ import pytest
 from textual.pilot import Pilot
 
 from ddtop import registry
-from ddtop.present.hosts.jobs import Health
+from ddtop.present.jobs import Health
 from ddtop.ui.picker import JobSearch, PickerApp
-from ddtop.ui.settings import Kept
+from ddtop.ui.session import Kept
 from tests.present.hosts.entries import NOW, ended, entry
 
 

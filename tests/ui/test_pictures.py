@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from ddtop.present.glyphs import UNICODE
+from ddtop.follow.look import Look
+from ddtop.present.text import UNICODE
 from ddtop.ui.app import DdtopApp
-from ddtop.viewer.source import Look
 from ddtop.wire.records import Group, HostState
 from tests.ui import builders, gpus, lived
 from tests.ui.builders import JOB, NOW, FakeSource, live

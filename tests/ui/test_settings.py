@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.present.glyphs import UNICODE
-from ddtop.present.table.order import BY_VERDICT
-from ddtop.ui import settings
+from ddtop.present.filter import BY_VERDICT
+from ddtop.present.text import UNICODE
+from ddtop.ui import session
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.settings import Kept, Setup
+from ddtop.ui.session import Kept, Setup
 from tests.ui import builders
 from tests.ui.builders import JOB, NOW, live
 from tests.ui.screens import screen_text, shown_ranks
@@ -34,7 +34,7 @@ def path(tmp_path, monkeypatch):
 async def dashboard(size=(120, 30)):
     """As the command starts it."""
     app = DdtopApp(
-        live(*builders.hang()), JOB, clock=lambda: NOW, glyphs=UNICODE, kept=settings.kept()
+        live(*builders.hang()), JOB, clock=lambda: NOW, glyphs=UNICODE, kept=session.kept()
     )
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -145,7 +145,7 @@ def test_a_link_to_a_file_elsewhere_stays_a_link(path, tmp_path):
 def test_without_a_home_or_with_a_relative_one_nothing_breaks(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
     monkeypatch.setenv("HOME", str(tmp_path))
-    settings.kept().save(Setup(theme="light"))
+    session.kept().save(Setup(theme="light"))
 
     assert (tmp_path / ".config" / "ddtop" / "setup.json").exists()
 
@@ -180,7 +180,7 @@ def test_any_bytes_are_a_setup_or_a_sentence(tmp_path_factory, data):
 def test_a_setup_of_an_older_ddtop_hides_the_same_columns(tmp_path):
     path = tmp_path / "setup.json"
     path.write_text(
-        json.dumps({"schema": settings.SCHEMA, "hidden": ["seen", "wait", "rss", "heard"]})
+        json.dumps({"schema": session.SCHEMA, "hidden": ["seen", "wait", "rss", "heard"]})
     )
 
     assert Kept(path).setup.hidden == ("heard", "comm", "rss")

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ddtop.present.glyphs import UNICODE
-from ddtop.present.signals import SIGNALS
+from ddtop.present.help_text import SIGNALS
+from ddtop.present.text import UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.signals import SignalsScreen

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.present.glyphs import ASCII, UNICODE
+from ddtop.follow.look import Dump, Look
+from ddtop.present.text import ASCII, UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.screens.main import MainScreen
 from ddtop.ui.screens.stacks import StacksScreen
-from ddtop.viewer.source import Dump, Look
 from tests.ui import builders, dumps
 from tests.ui.builders import JOB, NOW, SECOND, live
 from tests.ui.screens import screen_text, show, watching

@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 from textual.binding import Binding
 
+from ddtop.follow.look import Look
+from ddtop.present.help_text import ACTIONS, VIEWS
 from ddtop.present.text import line_width, plain
-from ddtop.ui.actions import ACTIONS, VIEWS
 from ddtop.ui.app import DdtopApp
-from ddtop.ui.render.tabs import tab_at, tabs_line
-from ddtop.ui.screens.facts import KEYS
+from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
-from ddtop.ui.screens.group import GroupScreen
-from ddtop.ui.screens.help import HelpScreen
 from ddtop.ui.screens.main import MainScreen
-from ddtop.ui.screens.rank import RankScreen
+from ddtop.ui.screens.menus import HelpScreen
+from ddtop.ui.screens.page import KEYS
+from ddtop.ui.screens.pages import GroupScreen, RankScreen
 from ddtop.ui.screens.stacks import StacksScreen
-from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.builders import NOW, SECOND, live
 from tests.ui.changed import replace

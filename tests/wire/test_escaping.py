@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.wire import frames
-from ddtop.wire.escaping import escaped
+from ddtop.wire.frames import escaped
 from ddtop.wire.records import LastException, RankState
 
 

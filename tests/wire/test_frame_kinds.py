@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.wire.frame_kinds import word_of
+from ddtop.wire.names import word_of
 
 PREFIXES = (
     "/usr/lib/python3.11/",

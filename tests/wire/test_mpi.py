@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.wire import mpi as layout
-from ddtop.wire.calls import (
+from ddtop.wire.names import (
     MPI_CALLS,
     MPI_CODES,
     MPI_COLLECTIVES,

@@ -6,8 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.wire.rank_runs import MEMBERS_MAX, packed, unpacked
-from ddtop.wire.records import Group
+from ddtop.wire.records import MEMBERS_MAX, Group, packed, unpacked
 
 ranks = st.one_of(
     st.lists(st.integers(0, 200), max_size=60),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.wire.samples import ARRIVALS_MAX, ROOTED, SYMMETRIC, GroupArrivals, arrivals_of
+from ddtop.wire.records import ARRIVALS_MAX, ROOTED, SYMMETRIC, GroupArrivals, arrivals_of
 
 BASE = 1_700_000_000_000_000_000
 ENTERED = st.dictionaries(

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.wire import frames
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from ddtop.wire.truncation import fitting
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.activity import doing
-from ddtop.model.state.facts import State
+from ddtop.model.facts import State
 from ddtop.policy import POLICY
 from ddtop.present.now import now_text
 from ddtop.wire.records import Place
-from ddtop.words.activities import OF_THREAD, P2P, WAITS
+from ddtop.words.sentences import OF_THREAD, P2P, WAITS
 from tests.ui import builders
 from tests.ui.changed import replace
 

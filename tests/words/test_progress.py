@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.progress import PHASES, TrainingProgress
-from ddtop.words.progress import PHASE_WORDS, number, progress_text
+from ddtop.wire.records import PHASES, TrainingProgress
+from ddtop.words.sentences import PHASE_WORDS, number, progress_text
 
 
 def test_all_that_is_known_is_one_line():

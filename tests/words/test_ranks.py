@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.words.ranks import rank_list, rank_ranges
+from ddtop.words.sentences import rank_list, rank_ranges
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.wire.records import Collective, Group, OpenCall, Place, Stage
-from ddtop.words.ranks import rank_list, ranks_text
 from ddtop.words.sentences import (
     collective_text,
     framework_text,
     function_text,
     names_of_groups,
+    rank_list,
+    ranks_text,
     stage_text,
     tensor_text,
 )

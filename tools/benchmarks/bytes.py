@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from ddtop.model.state.facts import Snapshot, State
+from ddtop.follow.look import Look
+from ddtop.model.facts import Snapshot, State
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.terminal.differ import Differ
-from ddtop.viewer.source import Look
 from tests.ui import builders
 from tests.ui.changed import replace
 from tools.benchmarks.table import Row, limited

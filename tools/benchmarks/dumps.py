@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 from ddtop import registry
+from ddtop.follow.engine import request
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.stacks.merge import merge
-from ddtop.relay.rate_limit import EVERY_S
-from ddtop.viewer.follower import request
+from ddtop.model.stacks import merge
+from ddtop.relay.requests import EVERY_S
 from ddtop.wire import frames
 from ddtop.wire.records import BY_SIGNAL, Command, Reply, Stacks
 from tools.benchmarks.stage import HERE, Stage, StageError

@@ -19,16 +19,13 @@ import zmq
 
 from ddtop import registry
 from ddtop.link.leaf_side import LeafLink, place
-from ddtop.relay.hub.discovery import HubPlaces, HubSearch
-from ddtop.relay.hub.outbox import STATES
-from ddtop.relay.hub.topology import Topology
-from ddtop.relay.hub.uplink import ENLISTED, Uplink
+from ddtop.relay.hub.topology import HubPlaces, HubSearch, Topology
+from ddtop.relay.hub.uplink import ENLISTED, STATES, Uplink
 from ddtop.sim.fleet import LOCAL_SIZE
 from ddtop.sim.incidents import Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
 from ddtop.wire import frames
-from ddtop.wire.rank_runs import packed
-from ddtop.wire.records import AnyRecord, Command, Group, Groups, Reply
+from ddtop.wire.records import AnyRecord, Command, Group, Groups, Reply, packed
 
 RUN = "simulated"
 LIVED_S = 60

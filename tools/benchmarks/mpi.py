@@ -37,8 +37,8 @@ def measure(
     """
     from mpi4py import MPI
 
-    from ddtop.agent.mpi.lines import Lines
-    from ddtop.agent.mpi.patch import install, table_of
+    from ddtop.agent.mpi.entry import install, table_of
+    from ddtop.agent.mpi.wrappers import Lines
     from ddtop.wire import page
 
     mpi: Any = MPI

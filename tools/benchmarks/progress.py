@@ -17,9 +17,9 @@ import ddtop
 from ddtop.agent import current, user_calls
 from ddtop.agent.frameworks import accelerate, fabric, hf_trainer, ray_train, torch_phases
 from ddtop.agent.limits import LIMITS
+from ddtop.agent.notes import progress_notes
 from ddtop.agent.probe import Tick
 from ddtop.agent.probes.progress import ProgressProbe
-from ddtop.agent.progress_notes import progress_notes
 from ddtop.wire import page as layout
 from tools.benchmarks import progress_sources
 from tools.benchmarks.table import Row, limited

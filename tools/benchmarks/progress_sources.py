@@ -22,7 +22,7 @@ from ddtop.agent.frameworks import (
     torchtitan,
     tqdm,
 )
-from ddtop.agent.progress_notes import ObjectSource, ProgressSource
+from ddtop.agent.notes import ObjectSource, ProgressSource
 
 
 def sources() -> Iterator[tuple[str, ProgressSource]]:

@@ -20,15 +20,14 @@ from typing import Any
 
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
-from ddtop.model.state.facts import Snapshot
+from ddtop.follow.engine import GC_EACH, GC_THRESHOLDS, Follower, due_for_stuck_s, period_of_looks_s
+from ddtop.model.facts import Snapshot
 from ddtop.relay.server import Server
 from ddtop.sim.incidents import NOT_IN_COLLECTIVE, Incident, Scenario
 from ddtop.sim.job import SECOND_NS, SLOT_NS, SimulatedJob
-from ddtop.viewer.engine import GC_EACH, GC_THRESHOLDS, due_for_stuck_s, period_of_looks_s
-from ddtop.viewer.follower import Follower
 from ddtop.wire import frames
-from ddtop.wire.pace import rank_period_s
 from ddtop.wire.records import Command
+from ddtop.wire.times import rank_period_s
 from tools.benchmarks.procfs import memory_mib
 
 LIVED_S, FAULT_S = 60, 3.0

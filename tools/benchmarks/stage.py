@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any
 
 from ddtop import registry
+from ddtop.follow.engine import request
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.viewer.follower import request
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 from tests.crashes import CrashError, crashes

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from ddtop.diagnosis.finding import CRITICAL, Verdict
-from ddtop.model.state.facts import Snapshot, State
+from ddtop.model.facts import Snapshot, State
 from tools.benchmarks.stage import HERE, Stage, StageError
 from tools.benchmarks.stand_rank import SHAPES, plan
 from tools.benchmarks.viewer import follow

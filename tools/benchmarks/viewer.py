@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
+from ddtop.follow.engine import HISTORY_S, LOOK_S, Follower, request
 from ddtop.link.viewer_side import ViewerLink
-from ddtop.model.state.facts import Snapshot
-from ddtop.viewer.follower import HISTORY_S, LOOK_S, Follower, request
+from ddtop.model.facts import Snapshot
 from ddtop.wire.records import Command
 
 

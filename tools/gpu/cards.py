@@ -14,7 +14,7 @@ import time
 from importlib.metadata import version
 
 from ddtop.relay.gpus.nvml import Nvml, library
-from ddtop.wire.gpu import Gpu
+from ddtop.wire.records import Gpu
 from tools.gpu.check import hooked
 from tools.gpu.stage import GIB, claim, program, say, see, smi, smi_cards, smi_processes
 

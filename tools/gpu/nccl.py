@@ -15,8 +15,8 @@ def counts() -> None:
     import torch
     import torch.distributed as dist
 
+    from ddtop.agent.probes.groups import numbers_of
     from ddtop.agent.probes.recorder import Recorder
-    from ddtop.agent.probes.sequence_number import numbers_of
 
     backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -18,7 +18,7 @@ CASES = (
 AGENT = ("tests/agent", "tests/cli/test_doctor.py", "tests/end_to_end/test_groups_made_anew.py")
 SCREENS = ("tests/ui", "tests/cli/test_commands.py", "tests/cli/test_simulate.py")
 LINKS = ("tests/link", "tests/relay", "tests/cli/test_bridge.py")
-RECORDS = ("tests/wire", "tests/model", "tests/viewer", "tests/test_journal.py")
+RECORDS = ("tests/wire", "tests/model", "tests/follow", "tests/test_journal.py")
 OF_TORCH = {
     "torch",
     "numpy",

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddtop.agent.frameworks.fabric import LogSource
 from ddtop.agent.frameworks.wrapping import as_phase, noting
-from ddtop.wire.progress import CHECKPOINT
+from ddtop.wire.records import CHECKPOINT
 
 
 def wrap(module: ModuleType) -> None:

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, number, while_running
-from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading
-from ddtop.wire.progress import IDLE, VALIDATE
+from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.wire.records import IDLE, VALIDATE
 
 
 def wrap(module: ModuleType) -> None:

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, noting, number
-from ddtop.agent.progress_notes import ENGINE, ObjectSource, Reading
-from ddtop.wire.progress import CHECKPOINT
+from ddtop.agent.notes import ENGINE, ObjectSource, Reading
+from ddtop.wire.records import CHECKPOINT
 
 
 def wrap(module: ModuleType) -> None:

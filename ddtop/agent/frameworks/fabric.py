@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, RATES, as_phase, first_number, noting
-from ddtop.agent.progress_notes import LIBRARY, ProgressSource, Reading, progress_notes
-from ddtop.wire.progress import CHECKPOINT
+from ddtop.agent.notes import LIBRARY, ProgressSource, Reading, progress_notes
+from ddtop.wire.records import CHECKPOINT
 
 
 def wrap(module: ModuleType) -> None:

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, first_number, number, while_running
-from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading
-from ddtop.wire.progress import CHECKPOINT, IDLE, TEST, VALIDATE
+from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.wire.records import CHECKPOINT, IDLE, TEST, VALIDATE
 
 LOGS_LOOKED_AT = 8
 """Entries of the log from its end: logs of evaluations have no `loss`."""

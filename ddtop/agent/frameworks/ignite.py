@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, first_number, number, while_running
-from ddtop.agent.progress_notes import TRAINER, ObjectSource, Phase, Reading, progress_notes
-from ddtop.wire.progress import IDLE, VALIDATE
+from ddtop.agent.notes import TRAINER, ObjectSource, Phase, Reading, progress_notes
+from ddtop.wire.records import IDLE, VALIDATE
 
 
 def wrap(module: ModuleType) -> None:

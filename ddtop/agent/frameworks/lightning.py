@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import LOSSES, as_phase, number, while_running
-from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading
-from ddtop.wire.progress import CHECKPOINT, IDLE, SANITY_CHECK, TEST, TRAIN, VALIDATE
+from ddtop.agent.notes import TRAINER, ObjectSource, Reading
+from ddtop.wire.records import CHECKPOINT, IDLE, SANITY_CHECK, TEST, TRAIN, VALIDATE
 
 STAGES = {
     "train": TRAIN,

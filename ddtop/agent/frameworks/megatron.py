@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, number
-from ddtop.agent.progress_notes import TRAINER, ProgressSource, Reading, progress_notes
-from ddtop.wire.progress import CHECKPOINT, VALIDATE
+from ddtop.agent.notes import TRAINER, ProgressSource, Reading, progress_notes
+from ddtop.wire.records import CHECKPOINT, VALIDATE
 
 VARIABLES = "megatron.training.global_vars"
 

@@ -16,7 +16,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.frameworks.fabric import LogSource
 from ddtop.agent.frameworks.wrapping import first_number, noting
-from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.probes import exceptions
 
 STEPS = ("step", "global_step", "training_iteration", "iteration")
 
@@ -42,7 +42,7 @@ def _note_error(error: BaseException, *_more: Any, **_named: Any) -> None:
     if rank is None or isinstance(error, SystemExit):
         return
     name = threading.current_thread().name
-    exceptions_uncaught.note(rank, type(error), error, error.__traceback__, name, leads=True)
+    exceptions.note(rank, type(error), error, error.__traceback__, name, leads=True)
 
 
 class ReportSource(LogSource):

@@ -14,8 +14,8 @@ from typing import Any
 
 from ddtop.agent import saves
 from ddtop.agent.frameworks.wrapping import as_phase, noting
-from ddtop.agent.progress_notes import Phase, progress_notes
-from ddtop.wire.progress import CHECKPOINT, COMPILE
+from ddtop.agent.notes import Phase, progress_notes
+from ddtop.wire.records import CHECKPOINT, COMPILE
 
 _NAME = "torch"
 

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from ddtop.agent.frameworks.wrapping import as_phase, noting, number, while_running
-from ddtop.agent.progress_notes import TRAINER, ObjectSource, Reading, progress_notes
-from ddtop.wire.progress import VALIDATE
+from ddtop.agent.notes import TRAINER, ObjectSource, Reading, progress_notes
+from ddtop.wire.records import VALIDATE
 
 
 def wrap_metrics(module: ModuleType) -> None:

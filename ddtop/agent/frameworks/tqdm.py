@@ -13,15 +13,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ddtop.agent.progress_notes import (
-    ALONE,
-    BAR,
-    ProgressSource,
-    Reading,
-    kept,
-    progress_notes,
-)
-from ddtop.wire.progress import TEST, VALIDATE
+from ddtop.agent.notes import ALONE, BAR, ProgressSource, Reading, kept, progress_notes
+from ddtop.wire.records import TEST, VALIDATE
 
 _LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[=:]\s*([-+.\deE]+|nan|inf)")
 _LR = re.compile(r"(?:^|[\s,])lr[=:]\s*([-+.\deE]+)")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ddtop.agent.guard import guard
-from ddtop.agent.progress_notes import progress_notes
+from ddtop.agent.notes import progress_notes
 from ddtop.agent.wrapper import replace
 
 

@@ -11,8 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ddtop.wire import mpi as layout
-from ddtop.wire.rank_runs import packed
-from ddtop.wire.records import Group
+from ddtop.wire.records import Group, packed
 
 SCRATCH_AT = 7
 """A word that is never read. Communicators without a place in the table count there."""

@@ -8,17 +8,190 @@ an argument, mpi4py refuses it too.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
+import time
+from collections import deque
 from collections.abc import Callable
+from struct import Struct
 from threading import get_ident
 from typing import Any
 
 from ddtop.agent.guard import guard
-from ddtop.agent.mpi.communicators import Comm
-from ddtop.agent.mpi.lines import NO_MARK, NOW, PACK, Line, Lines, Mark
+from ddtop.agent.mpi.communicators import Comm, Communicators
 from ddtop.agent.tracebacks import leave_out, without_ours
-from ddtop.wire.calls import MPI_CODES
+from ddtop.wire import mpi as layout
 from ddtop.wire.mpi import ANY, NONE, SEQ_MARK
+from ddtop.wire.names import MPI_CODES, MPI_COLLECTIVES, ROOTED
+
+# -- Which of mpi4py's methods are watched, and which of their arguments are read
+#
+# Get_rank, Get_size, Test, Iprobe and other methods that programs call in hot loops are left out on
+# purpose.
+
+
+CREATIONS = (
+    "Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph",
+    "Create_dist_graph_adjacent", "Create_dist_graph", "Sub", "Create_intercomm", "Merge",
+)  # fmt: skip
+NONBLOCKING = tuple(name for name in MPI_CODES if name in MPI_COLLECTIVES and name.startswith("I"))
+BLOCKING = tuple(
+    name for name in MPI_CODES if name in MPI_COLLECTIVES and name not in (*NONBLOCKING, *CREATIONS)
+)
+
+# Place of the root among the arguments.
+ROOTS = {
+    "Bcast": 1, "Gather": 2, "Gatherv": 2, "Scatter": 2, "Scatterv": 2, "Reduce": 3,
+    "bcast": 1, "gather": 1, "scatter": 1, "reduce": 2,
+    "Ibcast": 1, "Igather": 2, "Igatherv": 2, "Iscatter": 2, "Iscatterv": 2, "Ireduce": 3,
+}  # fmt: skip
+# Index of the buffer that must have the same length on all members: the receive buffer, because the
+# other one may be IN_PLACE.
+BUFFERS = {
+    "Bcast": 0,
+    "Ibcast": 0,
+    "Allreduce": 1,
+    "Iallreduce": 1,
+    "Scan": 1,
+    "Iscan": 1,
+    "Exscan": 1,
+    "Iexscan": 1,
+}
+
+SENDS = ("Send", "Ssend", "Bsend", "Rsend", "send", "ssend", "bsend")
+STARTED_SENDS = ("Isend", "Issend", "Ibsend", "Irsend", "isend", "issend", "ibsend")
+PREPARED_SENDS = ("Send_init", "Ssend_init", "Bsend_init", "Rsend_init")
+RECEIVES = ("Recv", "recv")
+STARTED_RECEIVES = ("Irecv", "irecv")
+PREPARED_RECEIVES = ("Recv_init",)
+PROBES = ("Probe", "probe", "Mprobe", "mprobe")
+# Places of dest, sendtag, source, recvtag.
+EXCHANGES = {"Sendrecv": (1, 2, 4, 5), "sendrecv": (1, 2, 4, 5), "Sendrecv_replace": (1, 2, 3, 4)}
+
+WAITS = ("Wait", "wait")
+MANY_WAITS = ("Waitall", "waitall", "Waitany", "waitany", "Waitsome", "waitsome")
+
+# Methods of which only the name is noted: (class, method).
+NAMED: tuple[tuple[str, str], ...] = (
+    *((name.partition(".")[0], name.partition(".")[2]) for name in MPI_CODES if "." in name),
+    ("Topocomm", "Neighbor_allgather"),
+    ("Topocomm", "Neighbor_allgatherv"),
+    ("Topocomm", "Neighbor_alltoall"),
+    ("Topocomm", "Neighbor_alltoallv"),
+    ("Topocomm", "Neighbor_alltoallw"),
+    ("Topocomm", "neighbor_allgather"),
+    ("Topocomm", "neighbor_alltoall"),
+    ("Intracomm", "Spawn"),
+    ("Intracomm", "Accept"),
+    ("Intracomm", "Connect"),
+    ("Intracomm", "Create_group"),
+    ("Comm", "Disconnect"),
+)
+
+assert set(ROOTS) == set(ROOTED)
+
+
+# -- Writes the MPI part of the state page: one line per thread
+
+
+RING = 1024
+"""Collectives that are remembered. Their times are used to find stragglers and the program's
+pattern, and the last few to explain ranks that are blocked in a collective that this rank has
+completed."""
+MARKS_MAX = 1 << 16
+
+Mark = tuple[int, int, int, int, bool]
+"""Of a request: CALL, COMM, then PEER and TAG, or SEQ and SEQ_MARK; whether it is persistent."""
+NO_MARK: Mark = (0, -1, layout.NONE, layout.NONE, False)
+Past = tuple[Comm, int, int, int, int, int]
+"""A collective that was entered: communicator, code, root, number, bytes, when (monotonic ns)."""
+
+
+class Line:
+    """One thread's place on the page. `inside`: it shows a call, or the thread has no place.
+
+    `given`: the arguments of the collective that the thread is in. Other threads must not hold
+    them: they could come to hold the last reference to a buffer of the program.
+    """
+
+    __slots__ = ("at_bytes", "call_at", "given", "inside", "serial", "thread")
+
+    def __init__(self, index: int) -> None:
+        self.call_at = layout.LINES_AT + index * layout.LINE_WORDS + layout.CALL
+        self.at_bytes = (layout.LINES_AT + index * layout.LINE_WORDS) * 8
+        self.inside = index < 0
+        self.serial = 0
+        self.thread = ctypes.c_int64(get_ident()).value
+        self.given: tuple[Any, ...] = ()
+
+
+class Lines:
+    """All lines of this process, its communicators and its requests.
+
+    The threads that call MPI write them.
+    """
+
+    def __init__(self, mpi: Any, part: memoryview, backend: str) -> None:
+        self.part = part
+        self.words = part[: layout.WORDS * 8].cast("q")
+        self.communicators = Communicators(mpi, self.words, backend)
+        self.comms = self.communicators.by_handle
+        self.marks: dict[int, Mark] = {}
+        self.by_thread: dict[int, Line] = {}
+        self.ring: deque[Past] = deque(maxlen=RING)
+        self.total = 0
+        self.failed: tuple[str, int, Comm, int, int, int, int] | None = None
+        self.nowhere = Comm(0, -1, (), None)
+        self._overflow = Line(-1)
+        self._given_out = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        # The page belongs to the parent: nothing is written in a child, whatever it calls.
+        self.by_thread.clear()
+        self._given_out = layout.LINES
+
+    def new_line(self) -> Line:
+        """A line for the calling thread; if the page is full, one that is never shown."""
+        if self._given_out >= layout.LINES:
+            return self._overflow
+        line = self.by_thread[get_ident()] = Line(self._given_out)
+        self.words[line.call_at - layout.CALL + layout.THREAD] = line.thread
+        self._given_out += 1
+        return line
+
+    def last(self, number: int) -> list[Past]:
+        """The last `number` collectives, the oldest first. May be called on the agent's thread."""
+        return list(self.ring)[-number:]
+
+    def mark(self, handle: int, mark: Mark) -> None:
+        """Remember what a request stands for. The next request with this handle replaces it."""
+        if len(self.marks) < MARKS_MAX:
+            self.marks[handle] = mark
+
+    def write_parts(self, line: Line, parts: list[Mark]) -> None:
+        """Write what the next call on this line waits for."""
+        base = line.call_at - layout.CALL
+        self.words[base + layout.PARTS] = len(parts)
+        at = base + layout.PARTS_AT
+        for number, (code, comm, what, tag, _) in enumerate(parts[: layout.PARTS_MAX]):
+            place = at + number * layout.PART_WORDS
+            words = self.words
+            words[place], words[place + 1], words[place + 2], words[place + 3] = (
+                code,
+                comm,
+                what,
+                tag,
+            )
+
+
+PACK = Struct(f"={layout.HEAD_WORDS}q").pack_into
+NOW = time.monotonic_ns
+
+
+# -- wrappers
+
 
 Method = Callable[..., Any]
 

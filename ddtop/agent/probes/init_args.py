@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 
 from ddtop.agent.rank import InitArguments
 from ddtop.launch.command_line import script_of
-from ddtop.wire.rendezvous import StoreFile
+from ddtop.wire.records import StoreFile
 
 METHOD_CHARACTERS = 200
 SCRIPT_BYTES_MAX = 1 << 20

@@ -1,19 +1,33 @@
-"""What each process group is for: dp, fsdp, tp, pp, cp, ep.
-
-Source: torch's description of the group (`mesh_tp`), the DeviceMesh objects that the program has
-made, the globals of Megatron's, DeepSpeed's, vLLM's and SGLang's modules. All of it is Python text
-and dictionaries: no tensor is read and nothing is imported. Caveat: torch gives the default group
-to a dimension that has all ranks, and only the mesh shows that. Check: `print(mesh.mesh_dim_names,
-[g.group_name for g in mesh.get_all_groups()])` in the program.
-"""
+"""What each process group is for, the stages of a pipeline, and the role of this process."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from ddtop.wire.meanings import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
+from ddtop.agent.notes import attribute_of, is_gone
+from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.stacks.frames import FrameReader
+from ddtop.procfs import command_name, stat_fields
+from ddtop.wire.names import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
+from ddtop.wire.records import RpcState, Stage
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+
+# -- What each process group is for: dp, fsdp, tp, pp, cp, ep
+#
+# Source: torch's description of the group (`mesh_tp`), the DeviceMesh objects that the program has
+# made, the globals of Megatron's, DeepSpeed's, vLLM's and SGLang's modules. All of it is Python
+# text and dictionaries: no tensor is read and nothing is imported. Caveat: torch gives the default
+# group to a dimension that has all ranks, and only the mesh shows that. Check:
+# `print(mesh.mesh_dim_names, [g.group_name for g in mesh.get_all_groups()])` in the program.
+
 
 _MODULES = (
     ("megatron.core.parallel_state", {f"_{name}": word for name, word in MEGATRON.items()}),
@@ -89,3 +103,196 @@ def _add(found: dict[str, list[str]], name: str, word: str | None) -> None:
     words = found.setdefault(name, [])
     if word[:NAME_CHARACTERS] not in words:
         words.append(word[:NAME_CHARACTERS])
+
+
+# -- The pipeline stages of this rank, and the microbatch that each is in
+#
+# Source: attributes of torch's `_PipelineStageBase`: `stage_index`, `num_stages`, `chunks`, the
+# keys of `fwd_cache` (microbatches whose forward is done and whose backward has not begun), and how
+# many outputs the last stage has. Whether a forward or a backward runs is seen in the frames. No
+# tensor is read. Caveat: microbatches go through a stage in ascending order in every schedule;
+# backwards do so in all but looped BFS, so the number of a backward is left out where it would be a
+# guess. Check: `stage.fwd_cache.keys()` in the program.
+
+
+STAGES_MAX = 32
+IN_FLIGHT_MAX = 64
+DEPTH_MAX = 200
+FORWARD, BACKWARD = "forward", "backward"
+_STAGE_FILE, _SCHEDULE_FILE = "pipelining/stage.py", "pipelining/schedules.py"
+_PASSES = {
+    "forward_one_chunk": FORWARD,
+    "backward_one_chunk": BACKWARD,
+    "backward_weight_one_chunk": BACKWARD,
+}
+
+
+class PipelineProbe(Probe):
+    """The stages that still exist, in the order in which they were made."""
+
+    name = "pipeline"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._stages: list[ref[Any]] = []
+
+    def add(self, stage: Any) -> None:
+        """One more stage; called on the program's thread."""
+        if len(self._stages) < STAGES_MAX:
+            self._stages.append(ref(stage))
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The stages now."""
+        stages = [one for one in self._stages if not is_gone(one)]
+        in_schedule, passes = running_pass(self._rank.frames, self._rank.lead_id)
+        # With several stages the frames do not show which of them runs.
+        passes = passes if len(stages) == 1 else None
+        return {"pipeline": tuple(_stage(stage, in_schedule, passes) for stage in stages)}
+
+
+def running_pass(frames: FrameReader, thread_id: int) -> tuple[bool, str | None]:
+    """Whether the thread is inside a schedule's step, and in a forward or a backward of it."""
+    passes = None
+    for (file, function, _, _), _ in frames.walk.stack(thread_id, DEPTH_MAX):
+        if passes is None and function in _PASSES and file.endswith(_STAGE_FILE):
+            passes = _PASSES[function]
+        elif file.endswith(_SCHEDULE_FILE) and function.startswith("step"):
+            return True, passes
+    return False, None
+
+
+def _stage(stage: ref[Any], in_schedule: bool, passes: str | None) -> Stage:
+    index = int(attribute_of(stage, "stage_index", 0))
+    stages = int(attribute_of(stage, "num_stages", 0))
+    chunks = attribute_of(stage, "chunks")
+    chunks = chunks if isinstance(chunks, int) else None
+    if not in_schedule:
+        return Stage(index, stages, chunks)
+    # The keys are numbers. They are copied in one C call, so the program cannot change them
+    # meanwhile.
+    in_flight = tuple(sorted(attribute_of(stage, "fwd_cache", ()))[:IN_FLIGHT_MAX])
+    # The last stage keeps each output until the end of the step, unless the program has switched
+    # that off.
+    last = index == stages - 1
+    outputs = len(attribute_of(stage, "output_chunks", ())) if last else 0
+    microbatch = None
+    if passes == FORWARD:
+        microbatch = _next_forward(in_flight, outputs, last)
+    elif passes == BACKWARD:
+        microbatch = _running_backward(in_flight, outputs, chunks)
+    return Stage(index, stages, chunks, in_flight, passes, microbatch)
+
+
+def _next_forward(in_flight: tuple[int, ...], outputs: int, last: bool) -> int | None:
+    if in_flight:
+        return in_flight[-1] + 1
+    # Only the last stage can have finished everything that it began and still continue.
+    return (outputs or None) if last else 0
+
+
+def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | None) -> int | None:
+    if in_flight:
+        return in_flight[0] - 1 if in_flight[0] > 0 else None
+    return outputs - 1 if chunks is not None and 0 < outputs < chunks else None
+
+
+# -- The role of this process in a system without a training loop: an RPC worker, a vLLM worker,
+#
+# Source: names that these systems give their processes. torch.distributed.rpc: the worker's name
+# and the counters of `RpcAgent.get_debug_info()` (0.8 us). vLLM: the name of the multiprocessing
+# process (`VllmWorker-0`). SGLang and Ray: the title of the process in /proc/self/cmdline
+# (`sglang::scheduler_TP0`, `ray::RayTrainWorker`). Monarch and torchft: variables of the
+# environment. Caveat: RPC's counters say how many calls are open, not to which worker. Check:
+# `torch.distributed.rpc.api._get_current_rpc_agent().get_debug_info()` in the program.
+
+
+ROLE_CHARACTERS = 80
+TITLE_BYTES = 256
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_REACTOR = re.compile(r"TP_\w+_reactor")
+_VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
+_TITLED = re.compile(r"(?:sglang|ray|VLLM)::[\w.:-]+")
+
+
+def probe(rank: Rank) -> RpcProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return RpcProbe(rank)
+
+
+class RpcProbe(Probe):
+    """The RPC agent of this process, once `init_rpc` has made one."""
+
+    name = "rpc"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._reactors: tuple[str, ...] | None = None
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """How many of its calls have no answer yet, and how many calls it serves."""
+        api = sys.modules.get("torch.distributed.rpc.api")
+        is_set = getattr(api, "_is_current_rpc_agent_set", None)
+        if api is None or is_set is None or not is_set():
+            self._reactors = None
+            return {"rpc": None}
+        agent = api._get_current_rpc_agent()
+        info, own = agent.get_debug_info(), agent.get_worker_info()
+        # It has joined other processes without a process group.
+        self._rank.joined = True
+        return {
+            "rpc": RpcState(
+                str(own.name)[:ROLE_CHARACTERS],
+                int(own.id),
+                _number(info, "agent.client_active_calls"),
+                _number(info, "agent.server_active_calls"),
+                self._spins_ns(),
+            )
+        }
+
+    def _spins_ns(self) -> int:
+        """CPU of TensorPipe's reactors: they poll shared memory, also while nothing comes."""
+        if self._reactors is None:
+            tasks = [f"self/task/{tid}" for tid in os.listdir("/proc/self/task")]
+            self._reactors = tuple(
+                one for one in tasks if _REACTOR.fullmatch(command_name(one) or "")
+            )
+        fields = [found for one in self._reactors if (found := stat_fields(one)) is not None]
+        return sum(int(one[11]) + int(one[12]) for one in fields) * _TICK_NS
+
+
+def _number(info: Mapping[str, str], key: str) -> int | None:
+    text = str(info.get(key, ""))
+    return int(text) if text.isdecimal() else None
+
+
+def role() -> str | None:
+    """The role of this process; None if none of these systems has given it one."""
+    process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
+    return role_of(os.environ, str(getattr(process, "name", "")), _title())
+
+
+def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
+    """The role from the environment, the name of the multiprocessing process, and the title."""
+    found = _TITLED.search(title) or _VLLM.fullmatch(process)
+    if found is not None:
+        return found[0][:ROLE_CHARACTERS]
+    if "HYPERACTOR_MESH_BOOTSTRAP_MODE" in environ:
+        # hyperactor_mesh/src/bootstrap.rs: set for each process that Monarch spawns.
+        name = environ.get("HYPERACTOR_PROCESS_NAME", "")
+        return f"Monarch process {name}".strip()[:ROLE_CHARACTERS]
+    group, groups = environ.get("REPLICA_GROUP_ID", ""), environ.get("NUM_REPLICA_GROUPS", "")
+    if "TORCHFT_LIGHTHOUSE" in environ and group:
+        text = f"torchft replica group {group}" + (f" of {groups}" if groups else "")
+        return text[:ROLE_CHARACTERS]
+    return None
+
+
+def _title() -> str:
+    """The title that `setproctitle` has set; without it, the arguments."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            raw = file.read(TITLE_BYTES)
+    except OSError:
+        return ""
+    # A title is one text; arguments are separated by NUL.
+    return raw.partition(b"\0")[0].decode("utf-8", "replace")

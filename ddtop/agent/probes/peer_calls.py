@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ddtop.agent.notes import PeerNotes
 from ddtop.agent.probe import Communication, Tick
 from ddtop.wire import page as layout
-from ddtop.wire.calls import P2P_CALLS
+from ddtop.wire.names import P2P_CALLS
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank

@@ -14,17 +14,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ddtop.agent.guard import guard
+from ddtop.agent.notes import NAME_CHARACTERS, Phase, ProgressSource, Reading, progress_notes
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.pace import Paces
-from ddtop.agent.progress_notes import (
-    NAME_CHARACTERS,
-    Phase,
-    ProgressSource,
-    Reading,
-    progress_notes,
-)
 from ddtop.wire import page as layout
-from ddtop.wire.progress import TRAIN, Expectation, TrainingProgress
+from ddtop.wire.records import TRAIN, Expectation, TrainingProgress
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank

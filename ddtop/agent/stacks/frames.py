@@ -16,10 +16,8 @@ from typing import Any
 import ddtop
 from ddtop.agent.stacks.walk import Place, Walk
 from ddtop.redaction import redacted
-from ddtop.wire.frame_kinds import word_of
-from ddtop.wire.frameworks import framework_of
-from ddtop.wire.records import ACTIVITIES
-from ddtop.wire.stacks import StackFrame
+from ddtop.wire.names import framework_of, word_of
+from ddtop.wire.records import ACTIVITIES, StackFrame
 
 BATON_FILE, BATON_WAITS, BATON_PATH = "torch/utils/file_baton.py", "wait", "lock_file_path"
 """Processes wait here for the process that builds an extension. `BATON_PATH` is the attribute that

@@ -1,9 +1,4 @@
-"""Wrappers around init_process_group, new_group, split_group, destroy_process_group, DeviceMesh.
-
-The flight recorder has none of these calls. Each is written to the state page before it runs, so a
-rank that never returns from it is seen there. A DeviceMesh is remembered after it was made: it says
-what its groups are for.
-"""
+"""Wrappers around process groups, DeviceMesh, DDP and pipeline stages."""
 
 from __future__ import annotations
 
@@ -12,16 +7,23 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ddtop.agent import current
+from ddtop.agent import claim, current
 from ddtop.agent.guard import guard
-from ddtop.agent.notes import note_mesh
-from ddtop.agent.probes.sequence_number import numbers_of
+from ddtop.agent.notes import GradientNotes, note_mesh
+from ddtop.agent.probes.groups import numbers_of
 from ddtop.agent.wrapper import replace
-from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
+
+# -- Wrappers around init_process_group, new_group, split_group, destroy_process_group, DeviceMesh
+#
+# The flight recorder has none of these calls. Each is written to the state page before it runs, so
+# a rank that never returns from it is seen there. A DeviceMesh is remembered after it was made: it
+# says what its groups are for.
+
 
 HELLO_S = 0.2
 """The agent of a child that has just become a rank needs 0.1 s to say its first word."""
@@ -188,3 +190,96 @@ def _after_destroy() -> None:
     rank = current.get()
     if rank is not None:
         rank.resume_collectives()
+
+
+# -- Notes in which group DistributedDataParallel averages gradients
+#
+# Its members should read different data, and those on GPUs should use NCCL.
+
+
+def wrap_ddp(module: ModuleType) -> None:
+    """Note the group after `DistributedDataParallel.__init__`; subclasses come through it too."""
+    replace(
+        module.DistributedDataParallel,
+        "__init__",
+        lambda args, _kwargs: args[0],
+        lambda model, _made, error: error or guard.run("data parallel", _note_ddp, model),
+    )
+
+
+def _note_ddp(model: Any) -> None:
+    rank = current.get()
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    group = getattr(model, "process_group", None)
+    if rank is not None and world is not None and group is not None:
+        name = world.pg_names.get(group)
+        notes: GradientNotes = rank.notes[GradientNotes]
+        notes.group = str(name) if name is not None else None
+        notes.gloo_bytes = _through_gloo(model, group, world)
+
+
+def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
+    """Bytes of the parameters on a GPU whose gradients go through gloo although this torch has
+    NCCL.
+
+    Read once per model, without a GPU call.
+    """
+    if getattr(model, "device_type", None) != "cuda":
+        return None
+    pairs = str(world.pg_backend_config.get(group, "")).split(",")
+    if "cuda:gloo" not in pairs or not sys.modules["torch.distributed"].is_nccl_available():
+        return None
+    return int(
+        sum(
+            one.numel() * one.element_size()
+            for one in model.module.parameters()
+            if one.requires_grad
+        )
+    )
+
+
+# -- A wrapper around the constructor of torch's pipeline stages: it remembers each stage once
+#
+# Nothing is wrapped that runs in a step. The probe reads what the stages keep for themselves.
+
+
+def wrap_pipelining(module: ModuleType) -> None:
+    """Wrap the constructor in `torch.distributed.pipelining.stage`."""
+    kind = getattr(module, "_PipelineStageBase", None)
+    if kind is not None:
+        replace(
+            kind,
+            "__init__",
+            lambda args, _kwargs: args[0],
+            lambda stage, _made, error: error or guard.run("pipeline stages", _note, stage),
+        )
+
+
+def _note(stage: Any) -> None:
+    from ddtop.agent.probes.parallel import PipelineProbe
+
+    rank = current.get()
+    if rank is None:
+        return
+    probe = rank.late_probes.get("pipeline")
+    if not isinstance(probe, PipelineProbe):
+        probe = rank.late_probes["pipeline"] = PipelineProbe(rank)
+    probe.add(stage)
+
+
+# -- Makes a process that calls init_rpc a rank: ranks of mp.spawn have no launcher's variables,
+#    and those that use only torch.distributed.rpc never make a process group
+
+
+def wrap_rpc(module: ModuleType) -> None:
+    """Look at the arguments of `torch.distributed.rpc.init_rpc`; without RPC there is none."""
+    if hasattr(module, "init_rpc"):
+        replace(module, "init_rpc", lambda args, kwargs: guard.run("rpc", _enter, args, kwargs))
+
+
+def _enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    names = ("name", "backend", "rank", "world_size", "rpc_backend_options")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if current.get() is None:
+        method = getattr(given.get("rpc_backend_options"), "init_method", None)
+        claim.entering_init(given.get("rank", -1), given.get("world_size"), None, method)

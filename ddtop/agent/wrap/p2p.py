@@ -19,10 +19,9 @@ from weakref import ref
 
 from ddtop.agent import current
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probes.sequence_number import numbers_of
-from ddtop.agent.probes.torch_group import foreign_store
+from ddtop.agent.probes.groups import foreign_store, numbers_of
 from ddtop.agent.tracebacks import without_ours
-from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS, NO_PEER
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ddtop.agent import current
 from ddtop.agent.guard import guard
-from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.probes import exceptions
 from ddtop.agent.tracebacks import leave_out
 from ddtop.agent.wrapper import replace
 
@@ -91,7 +91,7 @@ def _note() -> None:
     if kind is None:
         return
     if rank is not None:
-        guard.run("exceptions", exceptions_uncaught.note, rank, kind, error, traceback, "main")
+        guard.run("exceptions", exceptions.note, rank, kind, error, traceback, "main")
         return
     from ddtop.agent import helper_end
 

@@ -119,7 +119,7 @@ def outside_to(pids: str, readonly: bool) -> int:
 def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
     """The list of jobs, and the dashboard on each that is picked, until the user quits."""
     from ddtop.cli import outside_jobs
-    from ddtop.cli.host_jobs import user_of
+    from ddtop.cli.job_list import user_of
 
     while (picked := pick()) is not None:
         pids = outside_jobs.pids_in(picked)
@@ -149,8 +149,8 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
         CommandError: 3, no contact.
     """
     from ddtop.cli import attach_remote, dashboard, recordings, routing
-    from ddtop.viewer.live import LiveSource
-    from ddtop.viewer.routes.relay import PortRoute
+    from ddtop.feeds.relay import PortRoute
+    from ddtop.follow.live import LiveSource
 
     route = routing.route(entry)
     if route.ssh is not None:

@@ -23,7 +23,7 @@ import ddtop
 from ddtop import journal, private, registry
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.link.viewer_side import AsyncViewerLink
-from ddtop.link.within import within
+from ddtop.patience import within
 from ddtop.wire import bridge
 from ddtop.wire.bridge import (
     LAST,
@@ -134,7 +134,7 @@ class _Bridge:
         elif isinstance(message, AskFiles):
             await self._send_files(message)
         elif isinstance(message, AskOutside):
-            from ddtop.viewer.routes.outside_hosts import serve
+            from ddtop.feeds.several import serve
 
             await serve(message, self._say)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from ddtop.cli.check.judge import BAD, GOOD, Line, judged
+from ddtop.cli.check.trial import BAD, GOOD, Line, judged
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import printable
 
@@ -47,16 +47,16 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
     Raises:
         CommandError: 2, the command line is not understood; 3, the command cannot be started.
     """
-    from ddtop.cli.check import here, torchrun_line, trial
-    from ddtop.viewer.thresholds import chosen
+    from ddtop.cli.check import trial
+    from ddtop.follow.thresholds import chosen
 
     try:
-        line = torchrun_line.read(words, os.environ)
-    except torchrun_line.NotUnderstoodError as error:
+        line = trial.read(words, os.environ)
+    except trial.NotUnderstoodError as error:
         raise CommandError(f"ddtop: {error}", USAGE) from None
     if shutil.which(words[0]) is None:
         raise CommandError(f"ddtop: {words[0]} is not found, or cannot be run", UNREACHABLE)
-    lines = here.checks(line)
+    lines = trial.checks(line)
     show(lines)
     if any(one.mark == BAD and one.what in ("rendezvous", "port") for one in lines):
         click.echo("The ranks cannot meet, so none was started.")

@@ -88,7 +88,7 @@ def _shown(entry: registry.JobEntry, fault: str, readonly: bool, until: float) -
     """The exit code, after the dashboard was closed, or after the findings were printed."""
     if no_dashboard() is None:
         from ddtop.cli import dashboard
-        from ddtop.viewer.live import LiveSource
+        from ddtop.follow.live import LiveSource
 
         source = LiveSource(entry, controller=not readonly)
         dashboard.show(source, entry.job, readonly=readonly)

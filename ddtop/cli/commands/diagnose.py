@@ -82,7 +82,7 @@ def diagnose(
     from ddtop.cli.find_job import find
     from ddtop.cli.look import look
     from ddtop.cli.output import print_findings
-    from ddtop.present.as_json import diagnose_json
+    from ddtop.present.documents import diagnose_json
 
     none = name is None and hub is None and not wait_s and pick_job.none_live()
     if none and (pids := outside_jobs.waiting()):

@@ -44,7 +44,7 @@ def command(python: str | None) -> None:
 
 def doctor() -> int:
     """Run and print every check. Returns 1 if one that ddtop needs fails, else 0."""
-    from ddtop.agent.probes import exceptions_caught
+    from ddtop.agent.probes import exceptions
     from ddtop.cli import doctor_hosts
 
     checks: list[Callable[[], Line]] = [
@@ -69,7 +69,7 @@ def doctor() -> int:
         _other_gpus,
         _relays,
     ]
-    checks += [_exceptions] if exceptions_caught.asked_for() else []
+    checks += [_exceptions] if exceptions.asked_for() else []
     return _printed([check() for check in checks])
 
 
@@ -233,7 +233,7 @@ _ASKS_MPI = """
 import mpi4py
 mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
-from ddtop.agent.mpi.patch import table_of
+from ddtop.agent.mpi.entry import table_of
 table_of(MPI.Comm)["Barrier"]
 print(mpi4py.__version__, MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1])), sep="|")
 """
@@ -322,8 +322,8 @@ def _processes() -> Line:
 
 def _dump_signal() -> Line:
     """Send the signal to this process, not only register it."""
-    from ddtop.agent.stacks.dump_file import DumpFile
-    from ddtop.relay.dumps import faulthandler_text
+    from ddtop.agent.stacks.dump import DumpFile
+    from ddtop.relay.dumps.signal import parse
 
     with tempfile.TemporaryDirectory() as folder:
         dump = DumpFile(Path(folder), "doctor.stacks", os.environ.get("DDTOP_SIGNAL", ""))
@@ -331,7 +331,7 @@ def _dump_signal() -> Line:
             text = f"{dump.off}: a rank whose agent is silent is read by py-spy only"
             return NOTE, "dump signal", text
         os.kill(os.getpid(), dump.signal)
-        stacks = faulthandler_text.parse(dump.path.read_bytes())
+        stacks = parse(dump.path.read_bytes())
         faulthandler.unregister(dump.signal)
         signal.signal(dump.signal, signal.SIG_DFL)
     if not stacks:
@@ -380,7 +380,7 @@ def _py_spy() -> Line:
 
 
 def _journal() -> Line:
-    from ddtop.relay.journal_writer import budget
+    from ddtop.relay.history import budget
 
     size, problem = budget(os.environ)
     try:
@@ -465,9 +465,9 @@ def _first_line(path: Path) -> str:
 
 
 def _exceptions() -> Line:
-    from ddtop.agent.probes import exceptions_caught
+    from ddtop.agent.probes import exceptions
 
-    name, reason = exceptions_caught.VARIABLE, exceptions_caught.why_not()
+    name, reason = exceptions.VARIABLE, exceptions.why_not()
     if reason is not None:
         return NOTE, "exceptions", f"{name} {reason}: what is caught is not seen"
     return GOOD, "exceptions", f"{name}: what ranks catch again and again is looked at"

@@ -7,7 +7,7 @@ import click
 from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import width
-from ddtop.viewer.thresholds import chosen
+from ddtop.follow.thresholds import chosen
 
 KIND_SHOWN = 60
 """Characters of an unknown kind in the message."""
@@ -29,7 +29,7 @@ def explain(kind: str | None) -> None:
     from ddtop.demo.catalogue import DEMOS
     from ddtop.diagnosis.explain import PAGES, nearest
     from ddtop.diagnosis.explain import explain as page_of
-    from ddtop.present.findings.explain import explain_text, kinds_text
+    from ddtop.present.explain import explain_text, kinds_text
 
     if kind is None:
         click.echo(kinds_text(PAGES.values(), width(), chosen()), nl=False)

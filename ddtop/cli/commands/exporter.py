@@ -50,20 +50,20 @@ def exporter(listen: str | None, folder: str | None, config: str | None, hub: st
         raise CommandError(
             f"ddtop: the exporter needs {error.name}: pip install 'ddtop[exporter]'", USAGE
         ) from None
-    from ddtop.cli import digests, host_jobs
-    from ddtop.cli.fleet_targets import targets
-    from ddtop.cli.web_config import web_config
-    from ddtop.viewer.fleet import Fleet
+    from ddtop.cli import job_list
+    from ddtop.cli.exporter import web_config
+    from ddtop.cli.job_list import targets
+    from ddtop.follow.fleet import Fleet
 
     if config is not None and listen is None and folder is not None:
         raise CommandError("ddtop: --web-config is for --listen, not for --textfile", USAGE)
     rules = web_config(config)
     host, port = address_of(LISTEN if listen is None else listen)
-    own = Fleet(targets(hub), digests.series_digest)
-    fleet: Fleet[digests.JobSeries] | host_jobs.HostFleet[digests.JobSeries] = own
-    if hub is None and host_jobs.is_root():
-        others = host_jobs.OtherUsers(digests.SERIES, host_jobs.series_in)
-        fleet = host_jobs.HostFleet(own, others)
+    own = Fleet(targets(hub), job_list.series_digest)
+    fleet: Fleet[job_list.JobSeries] | job_list.HostFleet[job_list.JobSeries] = own
+    if hub is None and job_list.is_root():
+        others = job_list.OtherUsers(job_list.SERIES, job_list.series_in)
+        fleet = job_list.HostFleet(own, others)
     found = serving.registry_of(fleet.jobs)
     file = serving.TextFile(folder, found) if folder is not None else None
     server = None

@@ -9,7 +9,7 @@ import click
 
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.output import printable, width
-from ddtop.viewer.thresholds import chosen
+from ddtop.follow.thresholds import chosen
 
 NONE_FREE = 1
 
@@ -34,7 +34,7 @@ def gpus(as_json: bool) -> int:
         CommandError: 3, no driver, or it does not answer.
     """
     from ddtop.cli import gpu_query
-    from ddtop.present.gpus.gpu_list import gpus_json, gpus_lines, is_free
+    from ddtop.present.gpus import gpus_json, gpus_lines, is_free
 
     found, driver = gpu_query.read()
     if as_json:

@@ -85,11 +85,11 @@ def elsewhere(
     if (bool(hubs), slurm, parts).count(True) > 1:
         raise CommandError("ddtop: --hub, --slurm and --all exclude each other", USAGE)
     if slurm:
-        from ddtop.cli.slurm_jobs import slurm_jobs
+        from ddtop.cli.job_list import slurm_jobs
 
         rows, none = slurm_jobs(remote), "no Slurm job of yours runs"
     else:
-        from ddtop.cli.hub_jobs import hub_jobs
+        from ddtop.cli.find_job import hub_jobs
 
         rows, none = hub_jobs(hubs), "no job"
     if as_json:

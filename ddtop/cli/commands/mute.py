@@ -38,7 +38,7 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     from ddtop.cli.find_job import join_to_act
     from ddtop.cli.ranks import parse_ranks
     from ddtop.diagnosis.explain import PAGES, nearest
-    from ddtop.words.ranks import rank_list
+    from ddtop.words.sentences import rank_list
 
     if kind is None and ranks is None:
         raise CommandError("ddtop: mute needs a KIND, or --rank, or both", USAGE)

@@ -32,16 +32,16 @@ from ddtop.cli.options import (
 )
 from ddtop.cli.output import WIDTH, printable
 from ddtop.cli.recent import happened, recording_of
-from ddtop.viewer.thresholds import chosen
+from ddtop.follow.thresholds import chosen
 
 if TYPE_CHECKING:
     from ddtop.cli.outside import Seen
     from ddtop.diagnosis.finding import Verdict
+    from ddtop.follow.engine import Follower
+    from ddtop.follow.recording import Recording
     from ddtop.link.viewer_side import ViewerLink
-    from ddtop.model.state.facts import Snapshot
+    from ddtop.model.facts import Snapshot
     from ddtop.present.report import Material
-    from ddtop.viewer.follower import Follower
-    from ddtop.viewer.replay import Recording
 
 WATCH_S = 1.2
 """Two snapshots half a second apart confirm a finding."""
@@ -148,7 +148,7 @@ def report_in_job(
 
 
 def _report_seen(found: Seen, output: str | None, source: bool) -> int:
-    from ddtop.viewer.routes.outside import OF_LOOKS
+    from ddtop.feeds.outside.look import OF_LOOKS
 
     now = time.time_ns()
     target = _target(found.name, now, output)
@@ -208,8 +208,8 @@ class _Known:
 
 
 def _known(entry: registry.JobEntry) -> _Known:
-    from ddtop.present.stacks.dump_sets import last_request
-    from ddtop.viewer.follower import UnreachableError, left_behind, not_heard
+    from ddtop.follow.engine import UnreachableError, left_behind, not_heard
+    from ddtop.present.stacks import last_request
 
     gone = "its relay is gone"
     if entry.reachable(time.time_ns()):
@@ -230,8 +230,8 @@ def _known(entry: registry.JobEntry) -> _Known:
 
 def _from_relay(entry: registry.JobEntry) -> _Known:
     """The data that its relay sends, with new stacks if the job is live."""
-    from ddtop.present.stacks.dump_sets import answers, last_request
-    from ddtop.viewer.follower import join, request, with_what_stood
+    from ddtop.follow.engine import join, request, with_what_stood
+    from ddtop.present.stacks import answers, last_request
 
     follower, link = join(entry)
     try:
@@ -257,7 +257,7 @@ def _from_relay(entry: registry.JobEntry) -> _Known:
 
 def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) -> None:
     """Receive until then. None: until the requested stacks have arrived."""
-    from ddtop.viewer.follower import hear
+    from ddtop.follow.engine import hear
 
     looked = 0.0
     while True:
@@ -276,10 +276,9 @@ def _material(
     known: _Known, recording: Recording | None, why: str | None, now_unix_ns: int, source: bool
 ) -> Material:
     """The contents of the report. `why`: why there is no recording."""
+    from ddtop.follow.source_lines import Excerpts
     from ddtop.present.report import Material
-    from ddtop.present.stacks.dump_sets import answers, around, merged_of
-    from ddtop.present.stacks.lines import stacks_text
-    from ddtop.viewer.source_lines import Excerpts
+    from ddtop.present.stacks import answers, around, merged_of, stacks_text
 
     entries, note = happened(known.snapshot, known.verdict, recording)
     material = Material(

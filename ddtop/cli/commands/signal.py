@@ -18,9 +18,9 @@ from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import printable
 
 if TYPE_CHECKING:
+    from ddtop.follow.engine import Follower
     from ddtop.link.viewer_side import ViewerLink
-    from ddtop.model.state.facts import RankFacts
-    from ddtop.viewer.follower import Follower
+    from ddtop.model.facts import RankFacts
 
 
 @click.command("signal")
@@ -107,8 +107,8 @@ def _confirmed(entry: registry.JobEntry, ranks: list[RankFacts], what: signal.Si
 
 def _send(follower: Follower, link: ViewerLink, rank: RankFacts, what: signal.Signals) -> bool:
     """Ask the relay to send it, print its reply. True if it was sent."""
-    from ddtop.viewer.follower import request
-    from ddtop.viewer.requests import REPLY_S, signal_command
+    from ddtop.follow.engine import request
+    from ddtop.follow.requests import REPLY_S, signal_command
 
     follower.asking.forget_signals()
     link.send(request(signal_command(rank.rank, rank.pid or 0, what.value)))

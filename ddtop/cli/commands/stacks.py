@@ -27,9 +27,9 @@ from ddtop.cli.output import printable
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
+    from ddtop.follow.engine import Follower
     from ddtop.link.viewer_side import ViewerLink
-    from ddtop.model.state.facts import Snapshot
-    from ddtop.viewer.follower import Follower
+    from ddtop.model.facts import Snapshot
     from ddtop.wire.records import Stacks
 
 JUDGED_NS = 600_000_000
@@ -152,7 +152,7 @@ def stacks(name: str | None, wait_s: float, wanted: Wanted, hub: str | None = No
             relay is not heard and left no stacks.
     """
     from ddtop.cli.find_job import find
-    from ddtop.viewer.follower import NotHeardError, UnreachableError, left_behind, not_heard
+    from ddtop.follow.engine import NotHeardError, UnreachableError, left_behind, not_heard
 
     entry = find(name, wait_s, asked_by="stacks", hub=hub)
     try:
@@ -177,8 +177,8 @@ class _Found:
 
 def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
     from ddtop.cli.ranks import check_ranks
-    from ddtop.present.stacks.dump_sets import answers
-    from ddtop.viewer.follower import join, request
+    from ddtop.follow.engine import join, request
+    from ddtop.present.stacks import answers
 
     # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
     # for them.
@@ -208,7 +208,7 @@ def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
 
 def _wait(follower: Follower, link: ViewerLink) -> None:
     """Wait until all ranks have answered or the time is over."""
-    from ddtop.viewer.follower import hear
+    from ddtop.follow.engine import hear
 
     began = time.monotonic()
     explained = not sys.stderr.isatty()
@@ -224,7 +224,7 @@ def _wait(follower: Follower, link: ViewerLink) -> None:
 
 
 def _wait_for_workers(follower: Follower, link: ViewerLink, ranks: tuple[int, ...]) -> None:
-    from ddtop.viewer.follower import hear
+    from ddtop.follow.engine import hear
 
     heard, quiet_since = follower.answers, time.monotonic()
     until = quiet_since + (WORKERS_S if _with_workers(follower.look()[0], ranks) else 0.0)
@@ -246,7 +246,7 @@ def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
     """The stacks in the files of a relay that is gone or not heard."""
     from ddtop.cli.ranks import check_ranks
     from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.present.stacks.dump_sets import last_request
+    from ddtop.present.stacks import last_request
 
     snapshot, verdict = left
     if verdict.health == UNKNOWN and last_request(snapshot) is None:
@@ -261,7 +261,7 @@ def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
 
 def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found:
     """The stacks that were taken last, for example by the relay itself."""
-    from ddtop.present.stacks.dump_sets import answers, last_request
+    from ddtop.present.stacks import answers, last_request
 
     request = last_request(snapshot)
     if request is None:
@@ -279,9 +279,8 @@ def _print(found: _Found, wanted: Wanted) -> int:
     """Print the stacks. Returns the exit code."""
     from ddtop.cli.stacks_output import text_of
     from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.present.stacks.as_json import stacks_json
-    from ddtop.present.stacks.dump_sets import merged_of
-    from ddtop.present.stacks.lines import Shape
+    from ddtop.present.documents import stacks_json
+    from ddtop.present.stacks import Shape, merged_of
 
     snapshot, verdict = found.snapshot, found.verdict
     merged = merged_of(found.answers, verdict, snapshot)

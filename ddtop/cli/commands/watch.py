@@ -20,9 +20,9 @@ from ddtop.cli.output import printable
 if TYPE_CHECKING:
     import asyncio
 
-    from ddtop.cli.guard import Guard
-    from ddtop.viewer.changes import Change
-    from ddtop.viewer.source import Look
+    from ddtop.cli.actions import Guard
+    from ddtop.follow.changes import Change
+    from ddtop.follow.look import Look
 
 FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
@@ -108,8 +108,8 @@ def watch(
     """
     import asyncio
 
+    from ddtop.cli.actions import guard_of
     from ddtop.cli.find_job import find
-    from ddtop.cli.guard_options import guard_of
 
     made = guard_of(_complain, **act)
     entry = find(name, wait_s, asked_by="watch", hub=hub)
@@ -127,8 +127,8 @@ class _Watch:
     """One job, until it ends or nothing more can come."""
 
     def __init__(self, entry: registry.JobEntry, as_json: bool, guard: Guard | None) -> None:
-        from ddtop.viewer.changes import Changes
-        from ddtop.viewer.thresholds import chosen
+        from ddtop.follow.changes import Changes
+        from ddtop.follow.thresholds import chosen
 
         self._entry = entry
         self._as_json = as_json
@@ -144,8 +144,8 @@ class _Watch:
         import asyncio
 
         from ddtop.diagnosis.finding import CRITICAL
-        from ddtop.viewer.follower import LOOK_S
-        from ddtop.viewer.live import LiveSource
+        from ddtop.follow.engine import LOOK_S
+        from ddtop.follow.live import LiveSource
 
         source = LiveSource(self._entry)
         loop, watching = asyncio.get_running_loop(), asyncio.current_task()
@@ -183,7 +183,7 @@ class _Watch:
             watching.cancel()
 
     def _tell(self, change: Change, look: Look) -> None:
-        from ddtop.cli.guard import scheduler_of
+        from ddtop.cli.actions import scheduler_of
         from ddtop.present.events import event_json, event_line
 
         event = event_json(change, self._entry.job, look.snapshot)
@@ -218,9 +218,9 @@ class _Watch:
 
     def _why_no_more_events(self, look: Look, now: float) -> tuple[str, int] | None:
         """Why no more events can arrive, and the exit code; None if more may arrive."""
-        from ddtop.viewer import live
-        from ddtop.viewer.follower import JOIN_S, why_silent
-        from ddtop.viewer.thresholds import chosen
+        from ddtop.follow import live
+        from ddtop.follow.engine import JOIN_S, why_silent
+        from ddtop.follow.thresholds import chosen
 
         if self._over(now):
             return self._lost(look, now)

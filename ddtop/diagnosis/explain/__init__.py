@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from ddtop.diagnosis.explain import deadlocks, ends, gpus, hosts, slow, stalls, starting, waits
+from ddtop.diagnosis.explain import ends, gpus, slow, stalls, starting, waits
 from ddtop.diagnosis.explain.page import Explanation, filled
 from ddtop.policy import Policy
 
 PAGES: dict[str, Explanation] = {
     page.kind: page
     for page in (
-        *waits.PAGES,
-        *deadlocks.PAGES,
+        *waits.WAITS,
+        *waits.DEADLOCKS,
         *ends.PAGES,
-        *stalls.PAGES,
-        *hosts.PAGES,
+        *stalls.STALLS,
+        *stalls.HOSTS,
         *slow.PAGES,
         *gpus.PAGES,
         *starting.PAGES,

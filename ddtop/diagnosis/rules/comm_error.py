@@ -13,19 +13,23 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import where
-from ddtop.diagnosis.comm_failures import reporters
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.evidence import end_line
-from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.evidence import end_line, reporters
+from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import gone_ranks, ras_lines
-from ddtop.model.state.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.model.waits.align import comparable_seq, first_open_seq
+from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.wait_graph import comparable_seq, first_open_seq
 from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress
-from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
+from ddtop.words.sentences import (
+    clipped,
+    collective_text,
+    file_line,
+    names_of_groups,
+    ranks_text,
+    verb,
+)
 from ddtop.words.units import duration
 
 _NAMED = re.compile(

@@ -7,18 +7,15 @@ Otherwise it names all ranks of the cycle.
 
 from __future__ import annotations
 
-from ddtop.diagnosis.advice import NEW_GROUP_RULE
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.evidence import NEW_GROUP_RULE, other_tag, traffic_lines
+from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.mpi_traffic import other_tag, traffic_lines
-from ddtop.diagnosis.wait_text import peer_text
-from ddtop.model.state.facts import PeerWait, Snapshot, Wait
-from ddtop.model.waits.wait_graph import AnyWait, Graph
+from ddtop.diagnosis.waiters import peer_text
+from ddtop.model.facts import PeerWait, Snapshot, Wait
+from ddtop.model.wait_graph import AnyWait, Graph
 from ddtop.policy import Policy
-from ddtop.wire.calls import GROUP_MAKERS, RECEIVES, SENDS
-from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import collective_text, file_line, names_of_groups
+from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
+from ddtop.words.sentences import collective_text, file_line, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 
-from ddtop.diagnosis.advice import left_advice
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.evidence import end_line
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
-from ddtop.diagnosis.full import is_full, size_text
+from ddtop.diagnosis.evidence import end_line, is_full, left_advice, size_text
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import called_at, first_wait, waits_clause
-from ddtop.model.state.ending import (
+from ddtop.model.ending import (
     CANCEL_SIGNALS,
     comm_failure,
     failed,
@@ -28,17 +25,21 @@ from ddtop.model.state.ending import (
     was_cancelled,
     went_unix_ns,
 )
-from ddtop.model.state.facts import RankFacts, Snapshot
-from ddtop.model.waits.align import comparable_seq
-from ddtop.model.waits.wait_graph import waiters_of
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.model.wait_graph import comparable_seq, waiters_of
 from ddtop.policy import Policy
-from ddtop.wire.load import FailedSave
-from ddtop.wire.loader import WorkerEnd
 from ddtop.wire.mpi import MpiCall
-from ddtop.wire.records import Exit, HelperEnd
-from ddtop.words.exits import exit_text
-from ddtop.words.ranks import by_value, ranks_text, verb
-from ddtop.words.sentences import clipped, collective_text, file_line, names_of_groups
+from ddtop.wire.records import Exit, FailedSave, HelperEnd, WorkerEnd
+from ddtop.words.sentences import (
+    by_value,
+    clipped,
+    collective_text,
+    exit_text,
+    file_line,
+    names_of_groups,
+    ranks_text,
+    verb,
+)
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import CRITICAL, INFO, Finding
+from ddtop.diagnosis.finding import CRITICAL, INFO, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
-from ddtop.wire.samples import Caught
-from ddtop.words.ranks import ranks_text, verb
+from ddtop.wire.records import Caught
+from ddtop.words.sentences import ranks_text, verb
 
 PLACES_MAX = 4
 

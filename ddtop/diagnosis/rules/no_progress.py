@@ -12,23 +12,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import fresh_stacks, stack_line, where
-from ddtop.diagnosis.context import Context
 from ddtop.diagnosis.evidence import call_lines, place_line, process_line, stack_lines
-from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding
-from ddtop.diagnosis.foreign import foreign_text, foreign_waits, held_by
-from ddtop.diagnosis.idle import Idle
+from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.standstill import (
     COMMUNICATES,
     STILL,
+    Idle,
     Standstill,
     severity_of,
     standstill_of,
     word_of,
 )
-from ddtop.model.state.facts import RankFacts, Snapshot, Wait
+from ddtop.diagnosis.waiters import foreign_text, foreign_waits, held_by
+from ddtop.model.facts import RankFacts, Snapshot, Wait
 from ddtop.policy import Policy
-from ddtop.words.ranks import ranks_text, verb
+from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
 
 CLASSES_MAX = 3

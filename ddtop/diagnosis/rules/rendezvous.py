@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ddtop.diagnosis.activity import where
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.rendezvous import (
     INIT,
@@ -26,12 +25,10 @@ from ddtop.diagnosis.rendezvous import (
     store_of,
     store_text,
 )
-from ddtop.model.state.facts import RankFacts, Snapshot, State
+from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.policy import Policy
-from ddtop.wire.records import Hello
-from ddtop.wire.rendezvous import Rendezvous
-from ddtop.words.ranks import by_value, ranks_text, verb
-from ddtop.words.sentences import clipped
+from ddtop.wire.records import Hello, Rendezvous
+from ddtop.words.sentences import by_value, clipped, ranks_text, verb
 from ddtop.words.units import duration
 
 

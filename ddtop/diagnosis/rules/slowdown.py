@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import INFO, WARNING, Finding
+from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.state.facts import RankFacts, Snapshot
+from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.policy import Policy
-from ddtop.wire.progress import Speed
-from ddtop.words.progress import number
-from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import file_line
+from ddtop.wire.records import Speed
+from ddtop.words.sentences import file_line, number, ranks_text, verb
 
 
 class _Compared(NamedTuple):

@@ -1,24 +1,21 @@
-"""`straggler`: the job makes progress, but in most steps all ranks wait for the same ranks."""
+"""`straggler` and `sync-bound`: the job moves, but more slowly than it could."""
 
 from __future__ import annotations
 
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding
+from statistics import median
+
+from ddtop.diagnosis.activity import where
+from ddtop.diagnosis.evidence import delay_of
+from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
 from ddtop.diagnosis.gpus import device_of, gpu_text, held_by_more_than_load, why_held
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.straggler_cause import (
-    LIMIT,
-    cause_of,
-    cooling,
-    flame,
-    host_of,
-    more_work,
-)
-from ddtop.model.state.facts import Snapshot
-from ddtop.model.state.straggler_facts import GpuLate, Late
+from ddtop.diagnosis.straggler_cause import LIMIT, cause_of, cooling, flame, host_of, more_work
+from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
+from ddtop.model.stragglers import late_of
 from ddtop.policy import Policy
-from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import names_of_groups
+from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
+
+# -- `straggler`: the job makes progress, but in most steps all ranks wait for the same ranks
 
 
 def rule(context: Context) -> list[Finding]:
@@ -173,3 +170,149 @@ def _lines(late: Late, snapshot: Snapshot, policy: Policy) -> list[str]:
 
 def _ms(value: float) -> str:
     return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+
+
+# -- `straggler` among ranks that were started without ddtop, from many samples of their stacks
+#
+# It is always a warning, because its cost cannot be measured from outside.
+
+
+def straggler_by_stack(context: Context) -> list[Finding]:
+    """At most one finding."""
+    snapshot, policy = context.snapshot, context.policy
+    living = [rank for rank in snapshot.ranks if not rank.gone]
+    late = late_of({rank.rank: rank.comm.outside for rank in living}, policy)
+    if late is None or len(living) < snapshot.world_size:
+        return []
+    if any(rank.reported.phase == "leaving" for rank in living):
+        # At the end of the job nobody waits for a rank that is done.
+        return []
+    first = snapshot.rank(late.ranks[0])
+    look = first.comm.outside
+    spot = f"; rank {first.rank} is {where(first, policy)}" if look and look.kind is None else ""
+    waiters = f"{ranks_text(late.waiters)} {verb(late.waiters, 'is', 'are')}"
+    return [
+        Finding(
+            kind=Kind.STRAGGLER,
+            severity=WARNING,
+            ranks=late.ranks,
+            victims=late.waiters,
+            since_unix_ns=snapshot.time_unix_ns - int(late.seconds * 1e9),
+            summary=(
+                f"{ranks_text(late.ranks)} {verb(late.ranks, 'is a straggler', 'are stragglers')},"
+                f" by their stacks: {waiters} in a collective in {late.wait_ratio:.0%} of the looks"
+                f" or more, {ranks_text(late.ranks)} in {late.call_ratio:.0%}{spot}"
+            ),
+            evidence=(
+                (
+                    f"{late.looks} looks or more at the main thread of each rank over"
+                    f" {late.seconds:.0f} s; a rank that is late hardly waits, and the others wait"
+                    " for it in each step"
+                ),
+                (
+                    "the times at which ranks arrive in collectives are known of jobs that are"
+                    " started with DDTOP=1 only, so the cost is not measured"
+                ),
+            ),
+            advice=(
+                f"ddtop stacks --pid {first.pid} shows where the time of rank {first.rank} goes;"
+                " start the next run with DDTOP=1 to have the cost of each step"
+            ),
+        )
+    ]
+
+
+# -- `sync-bound`: no rank is late, and much of each step is communication
+
+
+def sync_bound(context: Context) -> list[Finding]:
+    """One finding for the largest group whose steps are mostly collectives. Silent if ranks wait
+    for each other.
+    """
+    snapshot, policy = context.snapshot, context.policy
+    on_nccl = {group.name for group in snapshot.groups if "nccl" in group.backend}
+    for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
+        if balance.group in on_nccl:
+            continue
+        members = [snapshot.rank(number) for number in balance.ranks]
+        share = _communicating(members, balance, policy)
+        if (
+            balance.per_step < policy.sync_bound_calls
+            or balance.reduce_ratio < policy.sync_bound_reduce_ratio
+        ):
+            continue
+        if share is not None and share >= policy.sync_bound_ratio:
+            return [_sync_finding(balance, members, share, snapshot, policy)]
+    return []
+
+
+def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -> float | None:
+    """The share of the time in collectives, without waiting for the last rank to arrive. None if
+    the ranks count no steps.
+    """
+    if any(
+        rank.gone
+        or rank.late is not None
+        or not rank.progress.step_ms
+        or rank.comm.wait_ratio is None
+        for rank in members
+    ):
+        return None
+    ratios = [rank.comm.wait_ratio or 0.0 for rank in members]
+    # If one of the ranks hardly waits, the network is not the reason.
+    return (
+        min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
+    )
+
+
+def _advice(op: str | None) -> str:
+    if op == "barrier":
+        return "leave the barriers out: each collective waits for all ranks by itself"
+    return (
+        "put small tensors into one (flatten them, DDP does), reduce metrics every few steps,"
+        " accumulate gradients with no_sync()"
+    )
+
+
+def _sync_finding(
+    balance: Balance, members: list[RankFacts], share: float, snapshot: Snapshot, policy: Policy
+) -> Finding:
+    group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
+    lead = members[0]
+    crowded = median([delay_of(one) for one in members])
+    op = next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
+    places = flame(lead, policy)
+    pending = median([one.comm.wait_ratio or 0.0 for one in members])
+    return Finding(
+        kind=Kind.SYNC_BOUND,
+        severity=WARNING,
+        ranks=balance.ranks,
+        victims=(),
+        since_unix_ns=balance.unix_ns - int((lead.reported.window_s or 0.0) * 1e9),
+        summary=(
+            f"{ranks_text(balance.ranks)} spend {about(share)} of the time in communication:"
+            f" {balance.per_step} collectives of {group} in each step of {balance.step_ms:.0f} ms"
+        ),
+        evidence=(
+            (
+                "a collective was pending in"
+                f" {pending:.0%} of the looks, waiting"
+                f" for the last rank to arrive explains {balance.waiting_ratio:.0%}"
+            ),
+            (
+                (f"the last one was {op}; " if op else "")
+                + f"{balance.per_step * 1000 / balance.step_ms:.0f} collectives a second"
+            ),
+            *([f"rank {lead.rank}: {', '.join(places)}"] if places else []),
+            *(
+                [
+                    f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each"
+                    " collective take longer"
+                ]
+                if crowded >= policy.sync_bound_crowded_ratio
+                else []
+            ),
+        ),
+        advice=_advice(op),
+        group=balance.group,
+    )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import CRITICAL, Finding
+from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.diagnosis.nccl import building_line, ras_lines
-from ddtop.diagnosis.watchdog import watchdog_line
-from ddtop.model.state.facts import RankFacts, Snapshot, State, Wait
+from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
+from ddtop.model.facts import RankFacts, Snapshot, State, Wait
 from ddtop.policy import Policy
-from ddtop.words.ranks import ranks_text, verb
-from ddtop.words.sentences import collective_text, names_of_groups
+from ddtop.words.sentences import collective_text, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
 
 PLACES_MAX = 4

@@ -11,13 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ddtop.diagnosis.context import Context
-from ddtop.diagnosis.finding import WARNING, Finding
+from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
-from ddtop.model.state.facts import RankFacts, Snapshot, State
-from ddtop.wire.stacks import ThreadStack
-from ddtop.words.ranks import ranks_text
-from ddtop.words.sentences import names_of_groups
+from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.wire.records import ThreadStack
+from ddtop.words.sentences import names_of_groups, ranks_text
 
 _NOT_PYTHONS = ("pt_", "native")
 """Prefixes of the names of threads that Python did not start: those of autograd and of the

@@ -25,12 +25,11 @@ from dataclasses import dataclass, field
 from ddtop import registry
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, stat_fields
-from ddtop.relay.dumps import faulthandler_text, gil_wait, signal
+from ddtop.relay.dumps import signal
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched
-from ddtop.wire.records import BY_SIGNAL, NATIVE, Hello, Stacks
-from ddtop.wire.stacks import ThreadStack
+from ddtop.wire.records import BY_SIGNAL, NATIVE, Hello, Stacks, ThreadStack
 
 AGENT_S = 2.0
 """The request wakes the agent, which answers within milliseconds. An agent that still reports but
@@ -91,7 +90,7 @@ class _Target:
     child_pidfd: int | None = None
     child: _Child | None = None
     first_request: str = ""
-    threads: dict[int, gil_wait.Thread] | None = None
+    threads: dict[int, signal.Thread] | None = None
 
 
 class Dumps:
@@ -231,15 +230,15 @@ class Dumps:
             target.why.append(why)
             self._try_py_spy(target)
             return
-        target.threads = gil_wait.threads_of(hello.pid)
+        target.threads = signal.threads_of(hello.pid)
         self._enter(target, LOOK)
 
     def _send_signal(self, target: _Target, age: float) -> None:
         watched, hello = target.watched, target.watched.hello
         why = None if self._is_silent(watched) else "its agent was heard: Python runs"
         why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
-        why = why or gil_wait.python_may_run(
-            target.threads, gil_wait.threads_of(hello.pid), age, self._policy
+        why = why or signal.python_may_run(
+            target.threads, signal.threads_of(hello.pid), age, self._policy
         )
         why = why or signal.send(hello, watched.pidfd)
         if why is not None:
@@ -261,10 +260,10 @@ class Dumps:
     def _threads_of_whole_file(self, target: _Target) -> tuple[ThreadStack, ...]:
         """The threads in the dump file, once it has stopped growing."""
         data = signal.written(target.watched.hello)
-        if len(data) != target.size or not faulthandler_text.is_complete(data):
+        if len(data) != target.size or not signal.is_complete(data):
             target.size = len(data)
             return ()
-        return faulthandler_text.parse(data)
+        return signal.parse(data)
 
     def _try_py_spy(self, target: _Target) -> None:
         if target.how == NATIVE:
@@ -388,7 +387,7 @@ class Dumps:
         if stopped or signal.why_not(hello, child.pid, child.start_ticks, self._policy) is not None:
             return
         # On a crowded host one that is ready to run makes no progress either.
-        if not gil_wait.is_asleep(child.pid):
+        if not signal.is_asleep(child.pid):
             return
         try:
             pidfd = os.pidfd_open(child.pid)
@@ -527,3 +526,45 @@ def _effort(pid: int) -> tuple[int, int] | None:
         if fields is not None and asleep
         else None
     )
+
+
+# -- Limits the share of a recording that stacks may take
+#
+# A user who asks for stacks again and again must not push the history of the job out of the
+# recording.
+
+
+PART = 4
+"""One byte of stacks for this many bytes of other records, after a first allowance of one eighth of
+the whole: 50 dumps of 8 ranks."""
+FIRST_PART = 8
+
+
+class JournalShare:
+    """Counts what is recorded. Used by the relay's loop only.
+
+    `left_out`: stacks that were not recorded; viewers have got them.
+    """
+
+    def __init__(self, whole_bytes: int) -> None:
+        self._room_bytes = whole_bytes // FIRST_PART
+        self._part_bytes = 0
+        self.left_out = 0
+
+    def wrote(self, size_bytes: int) -> None:
+        """Something else was recorded."""
+        self._part_bytes += size_bytes
+        self._room_bytes += self._part_bytes // PART
+        self._part_bytes %= PART
+
+    def admits(self, size_bytes: int, automatic: bool) -> bool:
+        """Whether stacks of this size are recorded.
+
+        Those that the relay took by itself always are: they are the evidence of a hang, and come at
+        most twice a minute.
+        """
+        if not automatic and size_bytes > self._room_bytes:
+            self.left_out += 1
+            return False
+        self._room_bytes = max(self._room_bytes - size_bytes, 0)
+        return True

@@ -22,7 +22,7 @@ import msgspec
 
 from ddtop.policy import Policy
 from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
-from ddtop.wire.gpu import AMD, Gpu, GpuProcess
+from ddtop.wire.records import AMD, Gpu, GpuProcess
 
 _DEVICE = Path("/dev/kfd")
 _MIB = 1 << 20

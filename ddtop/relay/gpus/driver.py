@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ddtop.policy import Policy
-from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.wire.records import Gpu, GpuProcess
 
 PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
 """How often the processes on a GPU are read, and how often values that hardly change."""

@@ -18,7 +18,7 @@ import msgspec
 
 from ddtop.policy import Policy
 from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
-from ddtop.wire.gpu import Gpu, GpuProcess
+from ddtop.wire.records import Gpu, GpuProcess
 
 _BITS = {
     0x8: "hw_slowdown",

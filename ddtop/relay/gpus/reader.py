@@ -23,8 +23,8 @@ from ddtop.policy import Policy
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver, DriverError, Session
 from ddtop.relay.gpus.nvml import NvidiaDriver, text
-from ddtop.relay.processes import process_tree
-from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch, Xid
+from ddtop.relay.processes import family
+from ddtop.wire.records import Gpu, GpuProcess, GpuWatch, Xid
 
 SAMPLE_EVERY_S = 1.0
 AGAIN_S = 30.0
@@ -172,7 +172,7 @@ class GpuReader:
         ours = (
             known.local
             and one.pid not in self._owners
-            and process_tree.is_of_the_job(one.pid, self._launcher, self._owners)
+            and family.is_of_the_job(one.pid, self._launcher, self._owners)
         )
         return msgspec.structs.replace(known, used_bytes=one.used_bytes, ours=ours)
 

@@ -11,18 +11,248 @@ from __future__ import annotations
 
 import time
 import uuid
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
-from ddtop.relay.hub.clock import HubClock
-from ddtop.relay.hub.discovery import HubPlaces, HubSearch
-from ddtop.relay.hub.outbox import STATES, URGENT, Outbox
-from ddtop.relay.hub.pace import ReportPace
-from ddtop.relay.hub.topology import Topology
+from ddtop.relay.hub.topology import HubPlaces, HubSearch, Topology
 from ddtop.wire import frames
-from ddtop.wire.hosts import LEAF, HostClock, HubLink
-from ddtop.wire.pace import UNSTUCK
-from ddtop.wire.records import AnyRecord, Command, Reply
+from ddtop.wire.frames import Envelope
+from ddtop.wire.records import LEAF, AnyRecord, Command, HostClock, HubLink, Reply
+from ddtop.wire.times import UNSTUCK, UNSTUCK_S, host_period_s, rank_period_s
+
+# -- What a leaf has to send to its hub: facts first, then the newest frames in order
+#
+# The outbox is bounded. When the hub takes nothing, a new state of a rank replaces the one before,
+# and what does not fit is dropped, oldest first, and counted. A fact that was dropped is sent again
+# later, because the hub has no other source for it.
+
+
+BYTES_MAX = 8 << 20
+BATCH_FRAMES, BATCH_BYTES = 128, 256 << 10
+"""Limits of one message, so that neither side works on one for an eighth of a second."""
+STATES = ("RankState", "HostState")
+URGENT = ("Exit", "Hello", "Stacks", "Reply")
+"""These are sent at once and do not wait for the next batch."""
+
+
+class Outbox:
+    """Frames that wait to be sent.
+
+    `facts` gives the frames that a hub needs to understand the others.
+    """
+
+    def __init__(self, facts: Callable[[], Iterable[bytes]], bytes_max: int = BYTES_MAX) -> None:
+        self._facts, self._bytes_max = facts, bytes_max
+        self._first: deque[bytes] = deque()
+        self._waiting: dict[object, bytes] = {}
+        self._bytes = self._order = 0
+        self._refused = self._lost_fact = False
+        self.dropped = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._first or self._waiting or self._lost_fact)
+
+    def begin(self, frames: Iterable[bytes]) -> None:
+        """Send all these frames first, because a new hub knows nothing of this host."""
+        self._first = deque(frames)
+        self._waiting.clear()
+        self._bytes = 0
+        self._refused = self._lost_fact = False
+
+    def clear(self) -> None:
+        """The hub is gone: drop what waits."""
+        self.dropped += len(self._waiting)
+        self.begin(())
+
+    def put(self, envelope: Envelope, frame: bytes) -> None:
+        """Queue a frame."""
+        key: object
+        if envelope.kind in STATES:
+            key = (envelope.kind, envelope.rank, envelope.pid)
+            before = self._waiting.pop(key, None)
+            if before is not None:
+                self._bytes -= len(before)
+                # Within one interval the newer state has all that the older one had. If the hub
+                # has refused messages, the older one is a gap in its history.
+                self.dropped += self._refused
+        else:
+            self._order += 1
+            key = self._order
+        self._waiting[key] = frame
+        self._bytes += len(frame)
+        while self._bytes > self._bytes_max and len(self._waiting) > 1:
+            oldest = next(iter(self._waiting))
+            self._bytes -= len(self._waiting.pop(oldest))
+            self._lost_fact = self._lost_fact or not isinstance(oldest, tuple)
+            self.dropped += 1
+
+    def send(self, send: Callable[[list[bytes]], bool], messages: int) -> None:
+        """Send what waits, in at most `messages` messages, until one is refused."""
+        for _ in range(messages):
+            batch, taken = self._next()
+            if not batch:
+                break
+            if not send(batch):
+                self._refused = True
+                return
+            for key in taken:
+                self._bytes -= len(self._waiting.pop(key))
+            for _ in range(len(batch) - len(taken)):
+                self._first.popleft()
+            self._refused = False
+
+    def _next(self) -> tuple[list[bytes], list[object]]:
+        """The frames of the next message, and the keys of those that are new."""
+        if not self._first and not self._waiting and self._lost_fact:
+            self._lost_fact = False
+            self._first.extend(self._facts())
+        batch: list[bytes] = []
+        taken: list[object] = []
+        room = BATCH_BYTES
+        for frame in self._first:
+            room -= len(frame)
+            if len(batch) >= BATCH_FRAMES or (room < 0 and batch):
+                return batch, taken
+            batch.append(frame)
+        for key, frame in self._waiting.items():
+            room -= len(frame)
+            if len(batch) >= BATCH_FRAMES or (room < 0 and batch):
+                break
+            batch.append(frame)
+            taken.append(key)
+        return batch, taken
+
+
+# -- Which reports a leaf sends to its hub: in a very large world not all of them (`wire.pace`)
+#
+# A report in which a rank has just become stuck, or is no longer stuck, is always sent. So the hub
+# knows at once which ranks wait for others. Healthy ranks are reported in turns. While nearly all
+# ranks are stuck, the hub asks for each report of the others (`on_unstuck`), because the cause is
+# among them.
+
+
+_Source = tuple["int | None", "int | None"]
+
+
+class ReportPace:
+    """Chooses the reports of one host that are sent. Times are monotonic seconds.
+
+    The turns of ranks and hosts begin at different moments. All leaves connect to the hub at the
+    same moment, and would otherwise all send at once.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[_Source, tuple[int, str | None]] = {}
+        self._unstuck_until = float("-inf")
+
+    def admits(self, envelope: Envelope, world_size: int, now: float) -> bool:
+        """Whether this report of a rank or host is sent. A report that is not sent is replaced by
+        the next one, which comes within a second."""
+        of_rank = envelope.kind == "RankState"
+        period_s = rank_period_s(world_size) if of_rank else host_period_s(world_size)
+        if period_s <= 1.0:
+            return True
+        source = (envelope.rank, envelope.pid)
+        shift = zlib.crc32(f"{envelope.sender}/{envelope.rank}".encode()) / 2**32
+        state = (int(now / period_s + shift), envelope.stuck_key)
+        wanted = envelope.stuck_key is None and now < self._unstuck_until
+        if self._sent.get(source) == state and not wanted:
+            return False
+        self._sent[source] = state
+        return True
+
+    def on_unstuck(self, now: float) -> None:
+        """The hub asks for each report of this host and of its ranks that are not stuck."""
+        self._unstuck_until = now + UNSTUCK_S
+
+    def forget(self) -> None:
+        """Forget what was sent: another hub has none of it. Ranks that ended go too."""
+        self._sent.clear()
+        self._unstuck_until = float("-inf")
+
+
+# -- The offset between the clock of a leaf and that of its hub, from the times of messages, as in
+#    NTP
+#
+# A leaf sends a question at t1 and has the answer at t4, on its own clock. The answer says when the
+# hub received the question (t2) and answered (t3). The offset is ((t2 - t1) + (t3 - t4)) / 2, and
+# wrong by at most half of the round trip. So the fastest of the last answers is used. It does not
+# matter if a busy relay or network delays other answers.
+
+
+KEPT = 16
+"""Answers, one every 2 s: in half a minute clocks drift by at most 3 ms (100 ppm), NTP's own
+corrections included."""
+DRIFT_RATIO = 1e-4
+STEPPED_NS = 5_000_000
+"""If the wall clock and the monotonic clock of one host have drifted this far apart since an
+answer, somebody has set the clock."""
+SANE_NS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    offset_ns: int
+    error_ns: int
+    mono_ns: int
+    unix_minus_mono_ns: int
+
+
+class HubClock:
+    """The last answers of one hub.
+
+    Times in ns; `mono_ns` is this host's monotonic clock when the answer came.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = deque(maxlen=KEPT)
+
+    def add(self, sent: int, had: int, answered: int, came: int, mono_ns: int) -> None:
+        """Add one answer (t1, t2, t3, t4, all unix ns).
+
+        An impossible one is ignored.
+        """
+        error = ((came - sent) - (answered - had)) // 2
+        if error < 0 or answered < had or max(map(abs, (sent, had, answered, came))) > SANE_NS:
+            return
+        new = _Sample(((had - sent) + (answered - came)) // 2, error, mono_ns, came - mono_ns)
+        # Earlier answers that contradict this one are from before one of the clocks was set.
+        fitting = (one for one in self._samples if _agree(one, new))
+        self._samples = deque(fitting, maxlen=KEPT)
+        self._samples.append(new)
+
+    def forget(self) -> None:
+        """Forget all answers: there is a new hub."""
+        self._samples.clear()
+
+    def measured(self, mono_ns: int) -> HostClock | None:
+        """The result of the fastest of the last answers; None if there is none."""
+        best = min(
+            self._samples,
+            key=lambda one: one.error_ns + _drift(mono_ns - one.mono_ns),
+            default=None,
+        )
+        if best is None:
+            return None
+        return HostClock(best.offset_ns, best.error_ns, max(0, mono_ns - best.mono_ns) // 1_000_000)
+
+
+def _agree(old: _Sample, new: _Sample) -> bool:
+    if abs(new.unix_minus_mono_ns - old.unix_minus_mono_ns) > STEPPED_NS:
+        return False
+    room = old.error_ns + new.error_ns + _drift(new.mono_ns - old.mono_ns)
+    return abs(new.offset_ns - old.offset_ns) <= room
+
+
+def _drift(elapsed_ns: int) -> int:
+    return int(max(0, elapsed_ns) * DRIFT_RATIO)
+
+
+# -- uplink
+
 
 LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"
 ASK_S, AGAIN_S = 0.25, 2.0

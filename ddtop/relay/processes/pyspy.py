@@ -20,7 +20,7 @@ import msgspec
 
 from ddtop.procfs import stat_fields
 from ddtop.redaction import redacted
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import StackFrame, ThreadStack
 from ddtop.wire.truncation import fitting
 
 OUTPUT_MAX_BYTES = 4 << 20

@@ -15,13 +15,11 @@ import msgspec
 import psutil
 
 from ddtop import registry
-from ddtop.launch.torchrun import is_elastic
+from ddtop.launch.launchers import is_elastic
 from ddtop.policy import Policy
 from ddtop.relay.processes import candidates, sample, sockets
-from ddtop.relay.processes.candidate_stacks import CandidateStacks
-from ddtop.wire.records import Hello, ProcessState
-from ddtop.wire.rendezvous import Candidacy, Rendezvous, store_address
-from ddtop.wire.stacks import StackFrame
+from ddtop.relay.processes.candidates import CandidateStacks
+from ddtop.wire.records import Candidacy, Hello, ProcessState, Rendezvous, StackFrame, store_address
 
 ASK_AGAIN_NS = 5_000_000_000
 """A search for the owner of a socket reads the descriptors of all processes of the host."""

@@ -8,10 +8,13 @@ words. psutil reads the numbers of the host. The line of a rank is read by hand,
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
 import signal
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,16 +25,271 @@ from ddtop.procfs import (
     descendants,
     io_bytes,
     own_letter,
+    read_stat,
     stack_start,
     stat_fields,
     switches,
     wchan,
 )
-from ddtop.relay.processes import cgroup, kernel_wait, oom, process_load, sockets
-from ddtop.relay.processes.exits import ending, is_gone
+from ddtop.relay.processes import cgroup, sockets
 from ddtop.wire.mpi import MpiState, read_mpi
 from ddtop.wire.page import PAGE_BYTES, PageError, PageView, read_page
-from ddtop.wire.records import Exit, Hello, ProcessState
+from ddtop.wire.records import Exit, Hello, Limit, ProcessLoad, ProcessState
+
+# -- How a process ended that is not our child: pidfd, then PIDFD_GET_INFO, then the zombie in
+#    /proc
+#
+# PIDFD_GET_INFO (Linux >= 6.15) answers after the parent has reaped the process. Before that, the
+# last field of /proc/PID/stat is the wait status. Where neither can be read the answer is
+# "unknown", never a guess. The kernel may give no pidfd (an old one, a seccomp filter, no
+# descriptor left). Then the end of a process is read from /proc, too.
+
+
+_INFO = struct.Struct(
+    "<QQ11Ii"
+)  # mask, cgroup id, 11 ids, exit code; 64 bytes, the first published size
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, size)
+_TRIES, _BETWEEN_S = 10, 0.002
+"""After the end of a process there is a moment in which neither source answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Exit code or signal; neither if unknown. `how`: pidfd, zombie or unknown."""
+
+    code: int | None
+    signal: int | None
+    how: str
+
+
+def is_gone(pid: int, start_ticks: int) -> bool | None:
+    """Whether the process that started then has ended.
+
+    None where /proc cannot be read now, as with no descriptor left.
+
+    A process lives as long as one of its threads, even if its main thread has ended. Check:
+    `ps -o stat=,nlwp=,lstart= -p PID`.
+    """
+    try:
+        fields = read_stat(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, ValueError):
+        return None
+    letter, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return started != start_ticks or (letter in ("Z", "X") and threads <= 1)
+
+
+def ending(pidfd: int | None, pid: int, start_ticks: int | None = None) -> Ending:
+    """How a process ended. Check: the launcher prints the same exit code.
+
+    `pidfd`: readable; None if there is none and `is_gone` is true. `start_ticks`: of that process;
+    None if its pid cannot have a new owner.
+    """
+    for _ in range(_TRIES if pidfd is not None else 1):
+        status = _from_pidfd(pidfd) if pidfd is not None else None
+        if status is not None:
+            return _decoded(status, "pidfd")
+        status = _from_zombie(pid, start_ticks)
+        if status is not None:
+            return _decoded(status, "zombie")
+        if pidfd is not None:
+            time.sleep(_BETWEEN_S)
+    return Ending(None, None, "unknown")
+
+
+def _from_pidfd(pidfd: int) -> int | None:
+    buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 13)))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+    except OSError:
+        return None
+    fields = _INFO.unpack(buffer)
+    return int(fields[-1]) if fields[0] & _PIDFD_INFO_EXIT else None
+
+
+def _from_zombie(pid: int, start_ticks: int | None) -> int | None:
+    fields = stat_fields(pid)
+    if fields is None or fields[0] != "Z":
+        return None
+    is_other = start_ticks is not None and int(fields[19]) != start_ticks
+    return None if is_other else int(fields[-1])
+
+
+def _decoded(status: int, how: str) -> Ending:
+    if os.WIFSIGNALED(status):
+        return Ending(None, os.WTERMSIG(status), how)
+    return Ending(os.WEXITSTATUS(status), None, how)
+
+
+# -- What the load of the host does to one process. Read from /proc and the cgroup files
+#
+# The cheap numbers are read at every look, the others every few looks: they cost a system call or
+# more each, and change slowly.
+
+
+SLOWLY_EVERY = 5
+"""Looks (one a second) between two reads of the numbers that change slowly."""
+THREADS_MAX = 256
+"""Of at most this many threads of a process the waits for a CPU are read."""
+_MAJOR_FAULTS = 9
+"""Field 12 of /proc/PID/stat, counted from the third."""
+
+
+@dataclass
+class ProcessWatch:
+    """What is remembered of one process between two looks."""
+
+    looks: int = 0
+    slow: ProcessLoad = field(default_factory=ProcessLoad)
+    throttling: Path | None = None
+    memory: Path | None = None
+    delays: dict[str, int] = field(default_factory=dict)
+    delays_ended: int = 0
+    pids: Path | None = None
+
+
+def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> ProcessLoad:
+    """The process now; `fields` are those of its /proc/PID/stat.
+
+    Check: `cat /proc/PID/schedstat`, `ls /proc/PID/fd | wc -l`.
+    """
+    if watch.looks % SLOWLY_EVERY == 0:
+        watch.slow = _slowly(watch, pid)
+    watch.looks += 1
+    ran, delay = _schedule(pid)
+    slow = watch.slow
+    return ProcessLoad(
+        run_delay_ns=delay,
+        ran_ns=ran,
+        major_faults=int(fields[_MAJOR_FAULTS]),
+        cpus=slow.cpus,
+        cpus_count=slow.cpus_count,
+        quota_cores=slow.quota_cores,
+        throttled_ns=cgroup.throttled_ns(watch.throttling),
+        memory_limit_bytes=slow.memory_limit_bytes,
+        memory_used_bytes=slow.memory_used_bytes,
+        files=slow.files,
+        files_limit=slow.files_limit,
+        threads_delay_ns=slow.threads_delay_ns,
+        limits=slow.limits,
+    )
+
+
+def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
+    if watch.looks == 0:
+        watch.throttling, watch.memory = cgroup.cpu_stat(pid), cgroup.memory_folder(pid)
+        watch.pids = cgroup.pids_folder(pid)
+    status = _status(pid)
+    cpus = _cpus(status)
+    limit, used = cgroup.memory(watch.memory)
+    files: int | None
+    try:
+        files = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        files = None
+    most = _own_limit(pid, resource.RLIMIT_NOFILE)
+    return ProcessLoad(
+        cpus=cpus,
+        cpus_count=_count(cpus),
+        quota_cores=cgroup.quota_cores(watch.throttling),
+        memory_limit_bytes=limit,
+        memory_used_bytes=used,
+        files=files,
+        files_limit=most,
+        limits=tuple(_limits(watch, pid, status)),
+        threads_delay_ns=_threads_delay(watch, pid),
+    )
+
+
+def _limits(watch: ProcessWatch, pid: int, status: str) -> Iterator[Limit]:
+    for name, number, word in (
+        ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize:"),
+        ("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData:"),
+    ):
+        most, used_kib = _own_limit(pid, number), _field(status, word)
+        if most is not None and used_kib is not None and used_kib.isdigit():
+            yield Limit(name, int(used_kib) * 1024, most)
+    most, used = cgroup.pids(watch.pids)
+    if most is not None and used is not None:
+        yield Limit("pids.max", used, most)
+
+
+def _own_limit(pid: int, number: int) -> int | None:
+    """The soft limit; None where there is none. Check: `prlimit --pid PID`."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        most = resource.prlimit(pid, number)[0]
+        return most if 0 < most < cgroup.UNLIMITED_BYTES else None
+    return None
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _field(status: str, name: str) -> str | None:
+    """The first word behind a name in /proc/PID/status."""
+    try:
+        return status[status.index(name) + len(name) :].split(None, 1)[0]
+    except (ValueError, IndexError):
+        return None
+
+
+def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
+    """How long all threads but the main thread were ready without a CPU, ns, summed.
+
+    OpenMP's threads may lack CPUs while the main thread sleeps.
+
+    Source: /proc/PID/task/*/schedstat, about 10 us a thread. Caveat: of more than `THREADS_MAX`
+    threads only the first ones of the listing are read.
+    """
+    found: dict[str, int] = {}
+    try:
+        for name in os.listdir(f"/proc/{pid}/task")[: THREADS_MAX + 1]:
+            if name != str(pid):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    found[name] = int(
+                        Path(f"/proc/{pid}/task/{name}/schedstat").read_bytes().split()[1]
+                    )
+    except OSError:
+        return None
+    # A thread that has ended leaves the listing, and its waits stay in the sum; so do those of a
+    # thread whose number now belongs to another one.
+    watch.delays_ended += sum(
+        delay for name, delay in watch.delays.items() if found.get(name, -1) < delay
+    )
+    watch.delays = found
+    return watch.delays_ended + sum(found.values())
+
+
+def _schedule(pid: int) -> tuple[int | None, int | None]:
+    """(ran, ready but without a CPU) of the main thread, ns."""
+    try:
+        ran, delay, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes().split()
+        return int(ran), int(delay)
+    except (OSError, ValueError):
+        return None, None
+
+
+def _cpus(status: str) -> str | None:
+    return _field(status, "Cpus_allowed_list:")
+
+
+def _count(cpus: str | None) -> int | None:
+    """How many CPUs a list like `0-3,8` names."""
+    try:
+        parts = [part.split("-") for part in (cpus or "").split(",") if part]
+        return sum(int(part[-1]) - int(part[0]) + 1 for part in parts) or None
+    except ValueError:
+        return None
+
+
+# -- sample
+
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -78,7 +336,7 @@ class Watched:
     socket: tuple[int, str | None] = (0, None)
     socket_asked: int = -SOCKET_EVERY
     page: PageView | None = field(default=None)
-    load: process_load.ProcessWatch = field(default_factory=process_load.ProcessWatch)
+    load: ProcessWatch = field(default_factory=ProcessWatch)
     cpu_seen: tuple[int, int] | None = None
     cpu_ratio: float | None = None
     spoke: bool = False
@@ -157,7 +415,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
     sleeps_in = wchan(f"{pid}/task/{tid}")
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
     asleep = letter in "SD" and (letter, sleeps_in) == (watched.last_state, watched.last_wchan)
-    sleep = kernel_wait.sleeping_in(pid, tid) if asleep else kernel_wait.Sleep()
+    sleep = sockets.sleeping_in(pid, tid) if asleep else sockets.Sleep()
     wakes = _note_child_wakes(watched, sleep, now_mono_ns)
     if asleep and not watched.was_asleep:
         # Somebody may have moved it into another group in order to freeze it.
@@ -188,7 +446,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
         gc_since_unix_ns=gc_since_unix_ns,
         exiting=exiting,
         init_since_unix_ns=_inside_since(watched),
-        load=process_load.look_at_process(watched.load, pid, fields),
+        load=look_at_process(watched.load, pid, fields),
         mpi=_mpi(watched),
         remote=_remote(watched, sleep.socket),
         iteration=watched.page.counted if watched.page is not None else None,
@@ -197,7 +455,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
     )
 
 
-def _note_child_wakes(watched: Watched, sleep: kernel_wait.Sleep, now_mono_ns: int) -> float | None:
+def _note_child_wakes(watched: Watched, sleep: sockets.Sleep, now_mono_ns: int) -> float | None:
     """How often a child for which it may wait has slept and woken since the last look."""
     pids = watched.children[:CHILDREN_COUNTED] if sleep.call in _CHILD_WAITS else ()
     if (sleep.file or "").startswith("child "):
@@ -292,8 +550,8 @@ def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Ex
     killed, line = False if how.signal is not None or how.code is not None else None, None
     if how.signal == signal.SIGKILL:
         count = cgroup.oom_kills(watched.memory_events)
-        killed, line = oom.verdict(
-            hello.pid, watched.oom_kills, count, oom.read_log(policy.oom_recent_s)
+        killed, line = cgroup.verdict(
+            hello.pid, watched.oom_kills, count, cgroup.read_log(policy.oom_recent_s)
         )
     orphans = tuple(pid for pid in watched.children if registry.start_ticks(pid) is not None)
     exiting_mono_ns = view.exiting_mono_ns if view else 0
@@ -313,7 +571,7 @@ def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Ex
         if exiting_mono_ns
         else None,
         oom_line=line,
-        orphan_sockets=kernel_wait.sockets_of(orphans) if orphans else None,
+        orphan_sockets=sockets.sockets_of(orphans) if orphans else None,
         mpi=read_mpi(view.mpi, unix_ns, unix_ns - time.monotonic_ns())
         if view is not None and view.mpi
         else None,

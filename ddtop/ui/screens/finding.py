@@ -7,16 +7,15 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from ddtop.present.findings.timeline import Entry
+from ddtop.present.events import Entry
+from ddtop.present.findings import finding_lines, story_lines
+from ddtop.present.help_text import FINDING_PAGE
 from ddtop.present.text import Line
-from ddtop.ui.backfill import recall
-from ddtop.ui.render.events import story_lines
-from ddtop.ui.render.findings import finding_lines
-from ddtop.ui.render.help import FINDING_PAGE
-from ddtop.ui.screens.copy import CopyScreen
 from ddtop.ui.screens.page import PageScreen
+from ddtop.ui.screens.pages import CopyScreen
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.stack_request import recall
+from ddtop.ui.widgets.lines import Key
 
 
 class FindingScreen(PageScreen):

@@ -8,39 +8,34 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.findings.banner import banner_lines
-from ddtop.present.findings.timeline import Entry
-from ddtop.present.table.columns import COLUMNS
-from ddtop.present.table.grid import HostRanks
-from ddtop.present.table.rank_metric import map_metric
+from ddtop.model.facts import Snapshot
+from ddtop.present.events import Entry
+from ddtop.present.findings import banner_lines
+from ddtop.present.help_text import ACTIONS, MAP, RANKS, VIEWS
+from ddtop.present.map import HostRanks, map_metric
+from ddtop.present.numbers import COLUMNS
 from ddtop.present.text import Line, clean, wrap
-from ddtop.ui.actions import ACTIONS, MAP, RANKS, VIEWS
-from ddtop.ui.screens.columns import ColumnsScreen
-from ddtop.ui.screens.copy import CopyScreen
-from ddtop.ui.screens.explain import ExplainScreen
-from ddtop.ui.screens.facts import FactsScreen, SourceOpener, foot_line, under_banner
-from ddtop.ui.screens.filtering import FilteringScreen
 from ddtop.ui.screens.finding import FindingScreen, StoryScreen
-from ddtop.ui.screens.group import GroupScreen
-from ddtop.ui.screens.rank import RankScreen
+from ddtop.ui.screens.menus import ColumnsScreen
+from ddtop.ui.screens.page import (
+    FactsScreen,
+    FilteringScreen,
+    SourceOpener,
+    foot_line,
+    under_banner,
+)
+from ddtop.ui.screens.pages import CopyScreen, ExplainScreen, GroupScreen, RankScreen
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import INTERVALS_S, Session
-from ddtop.ui.views.events import EventsView
-from ddtop.ui.views.groups import GroupsView
-from ddtop.ui.views.hosts import HostsView
+from ddtop.ui.views.lists import EventsView, GroupsView, HostsView, StacksView
 from ddtop.ui.views.map import MapView
 from ddtop.ui.views.ranks import RanksView
-from ddtop.ui.views.stacks import StacksView
 from ddtop.ui.views.view import Coded, View
-from ddtop.ui.widgets.banner import Banner
-from ddtop.ui.widgets.key_bar import Key, KeyBar
-from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.lines import Banner, Key, KeyBar, LinesView, ViewBar
 from ddtop.ui.widgets.rank_table import RankTable
-from ddtop.ui.widgets.view_bar import ViewBar
 from ddtop.words import units
-from ddtop.words.ranks import rank_list
+from ddtop.words.sentences import rank_list
 
 BOTH_ROWS = 16
 """A terminal with so many rows has room for both the names of the views and the shown time."""

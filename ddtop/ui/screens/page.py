@@ -2,23 +2,156 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.widget import Widget
 from textual.widgets import Input
 
-from ddtop.present.findings.banner import header_line
-from ddtop.present.text import Line, clean
-from ddtop.ui.actions import VIEWS
-from ddtop.ui.render.search import FOUND, HERE, found_lines, marked
-from ddtop.ui.screens.facts import FactsScreen, foot_line, under_banner
-from ddtop.ui.screens.filtering import FilteringScreen
+from ddtop.present.findings import header_line
+from ddtop.present.help_text import RANKS, VIEWS, key_table
+from ddtop.present.strip import scrubber_line
+from ddtop.present.text import Line, clean, clip
+from ddtop.ui.page_text import FOUND, HERE, found_lines, marked
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.key_bar import Key, KeyBar
-from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.style import rule_line
+from ddtop.ui.terminal.terminal import SizedScreen
+from ddtop.ui.widgets.cursor_list import CursorList
+from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
+from ddtop.ui.widgets.map_grid import MapGrid
+from ddtop.ui.widgets.rank_table import TitleRow
+
+# -- What all screens have in common: they show the session's facts and can redraw them
+
+
+KEYS = key_table()
+"""All keys that work, for the help."""
+
+
+def foot_line(session: Session, width: int, *notes: str) -> Line:
+    """The thin line above the keys: the latest message, or notes at its right end."""
+    glyphs = session.paint.glyphs
+    if session.notice:
+        return ((clip(clean(session.notice), width, glyphs.ellipsis), "bold"),)
+    return rule_line(width, glyphs.rule, *notes)
+
+
+def under_banner(session: Session, width: int) -> Line:
+    """The thin line under the banner; if the screen shows the past, it shows which moment."""
+    look, glyphs = session.shown, session.paint.glyphs
+    if look.snapshot is None or look.span is None or not look.travelled:
+        return rule_line(width, glyphs.rule)
+    at = look.snapshot.time_unix_ns
+    return scrubber_line(
+        at, look.span, width, recording=look.recording, marks=look.marks, glyphs=glyphs
+    )
+
+
+@runtime_checkable
+class SourceOpener(Protocol):
+    """The part of the app that a screen needs to open a source line."""
+
+    def open_source(self, rank: int | None) -> None:
+        """Open the source line that this rank is at."""
+
+
+class FactsScreen(SizedScreen[None]):
+    """A screen that shows the facts of the session. `topic`: what the help explains first if it is
+    opened here."""
+
+    AUTO_FOCUS = "#body"
+    topic: ClassVar[str] = RANKS
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def show_facts(self) -> None:
+        """Draw the session's current facts."""
+        raise NotImplementedError
+
+    def help_keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys of this screen for the help: each as people write it, and what it does."""
+        return ()
+
+    def repaint(self) -> None:
+        """Draw everything again, after a change of the palette."""
+        for node in self.walk_children():
+            _repaint(node)
+
+    def on_mount(self) -> None:
+        """Draw the first picture."""
+        self.call_after_refresh(self.show_facts)
+
+    def on_resize(self) -> None:
+        """Another width needs other lines."""
+        self.call_after_refresh(self.show_facts)
+
+    def on_screen_resume(self) -> None:
+        """Draw the facts that changed while another screen was on top."""
+        self.call_after_refresh(self.show_facts)
+
+
+def _repaint(node: DOMNode) -> None:
+    if isinstance(node, (LinesView, KeyBar, CursorList, TitleRow, MapGrid)):
+        node.repaint()
+
+
+# -- A screen whose last line becomes an input while a filter is typed
+
+
+class FilteringScreen(SizedScreen[None]):
+    """Filters while the user types; Enter keeps the filter, Esc removes it. Subclasses compose
+    `input` last, after a key bar."""
+
+    DEFAULT_CSS = """
+    FilteringScreen Input, FilteringScreen Input:focus { display: none; height: 1; border: none; padding: 0; }
+    FilteringScreen.filtering Input { display: block; }
+    FilteringScreen.filtering KeyBar { display: none; }
+    """  # noqa: E501
+    input: Input
+
+    @property
+    def filtered(self) -> Widget:
+        """The widget that gets the keys back."""
+        raise NotImplementedError
+
+    def filter_by(self, text: str) -> None:
+        """Show the rows that contain this text."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While a filter is typed, keys are text and not commands."""
+        if self.has_class("filtering") and action in ("filter", "next_view"):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_filter(self) -> None:
+        """Open the input for a filter."""
+        self.add_class("filtering")
+        # At once: otherwise keys that were typed ahead would run as commands.
+        self.set_focus(self.input)
+
+    def action_clear_filter(self) -> None:
+        """Show all rows again."""
+        self.remove_class("filtering")
+        self.input.value = ""
+        self.set_focus(self.filtered)
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Filter while the user types."""
+        self.filter_by(message.value)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter and go back to the rows."""
+        self.remove_class("filtering")
+        self.set_focus(self.filtered)
+
+
+# -- page
 
 
 class PageScreen(FilteringScreen, FactsScreen):

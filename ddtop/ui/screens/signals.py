@@ -9,10 +9,10 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 
-from ddtop.model.state.facts import RankFacts
-from ddtop.present.signals import (
+from ddtop.model.facts import RankFacts
+from ddtop.present.help_text import (
     SIGNALS,
-    STACKS,
+    STACKS_SIGNAL,
     menu_lines,
     question_lines,
     reachable,
@@ -22,7 +22,7 @@ from ddtop.present.text import Line, clean, wrap
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.screens.stacks import StacksScreen
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.lines import Key
 
 
 class SignalsScreen(PageScreen):
@@ -118,7 +118,7 @@ class SignalsScreen(PageScreen):
         (what, ranks), self.chosen = self.chosen, None
         if event.key != "y" or self._why_not() is not None:
             self.show_facts()
-        elif what is STACKS:
+        elif what is STACKS_SIGNAL:
             numbers = tuple(rank.rank for rank in ranks)
             self.app.switch_screen(StacksScreen(self.session, numbers, by_signal=True))
         else:

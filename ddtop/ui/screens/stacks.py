@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from ddtop.present import help_text
 from ddtop.present.text import Line
-from ddtop.ui import actions
 from ddtop.ui.screens.page import PageScreen
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import AskedStacks
-from ddtop.ui.widgets.key_bar import Key
+from ddtop.ui.widgets.lines import Key
 
 POLL_S = 0.1
 """Answers are shown after this time at most. The app itself refreshes only every half second."""
@@ -25,7 +25,7 @@ class StacksScreen(PageScreen):
     `by_signal`: the first request is for stacks by signal, to which the user has agreed.
     """
 
-    topic = actions.STACKS
+    topic = help_text.STACKS
     BINDINGS: ClassVar[list[BindingType]] = [
         ("v", "change_view", "classes or tree"),
         ("T", "threads", "other threads"),

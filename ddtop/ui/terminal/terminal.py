@@ -1,10 +1,12 @@
 """How the dashboard treats a real terminal: few bytes, no waiting for slow terminals, suspend and
-resume, and the terminal's end."""
+resume, and the terminal's end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import io
 import locale
 import os
@@ -14,22 +16,125 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
 from textual import events
-from textual.app import App
+from textual._xterm_parser import XTermParser
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.drivers import linux_driver
 from textual.geometry import Size
-from textual.screen import Screen
+from textual.screen import Screen, ScreenResultType
 from textual.timer import Timer
+from textual.widgets import Static
 
-from ddtop.present.glyphs import Glyphs, glyphs_for
-from ddtop.ui.terminal.small import SmallScreen
+from ddtop.present.text import Glyphs, glyphs_for
 
 if TYPE_CHECKING:
     from ddtop.ui.terminal.differ import Differ
+
+
+# -- Reads Esc and the key after it as two keys
+#
+# Terminals send Alt+key as Esc and the key, and Textual reads them as Alt+key (or drops the Esc)
+# when both arrive within a tenth of a second. ddtop has no keys with Alt. But a user who leaves a
+# page and presses the next key at once, or whose connection delivers several keys in one packet,
+# means two keys. The overridden parts are not public: if they are not as expected, Textual's own
+# parser is used.
+
+
+ESC = "\x1b"
+_PARAMETERS = ["self", "sequence", "alt"]
+
+
+class Parser(XTermParser):
+    """Textual's parser without Alt keys."""
+
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        keys = [*super()._sequence_to_key_events(sequence)]
+        # The beginning of a longer sequence means nothing yet.
+        if keys and len(sequence) == 2 and sequence[0] == ESC:
+            alt, keys = True, [*super()._sequence_to_key_events(sequence[1])]
+        if alt:
+            yield events.Key("escape", ESC)
+        yield from keys
+
+
+def install() -> bool:
+    """Make the driver use this parser; False if this release of Textual is built differently."""
+    own = getattr(XTermParser, "_sequence_to_key_events", None)
+    if (
+        own is None
+        or list(inspect.signature(own).parameters) != _PARAMETERS
+        or not hasattr(linux_driver, "XTermParser")
+    ):
+        return False
+    linux_driver.__dict__["XTermParser"] = Parser
+    return True
+
+
+# -- A screen that ignores outdated sizes
+
+
+class SizedScreen(Screen[ScreenResultType]):
+    """A screen whose size is always that of the terminal.
+
+    When a screen is shown again during a change of size, Textual lays it out in both sizes. Each
+    layout reports its size to the screen, and each report causes a layout, so the two alternate
+    without end and use a whole core. And of two size events that wait, Textual keeps the later
+    one. That may be the report of an earlier layout, and then the terminal's own size is lost.
+    """
+
+    def _screen_resized(self, size: Size) -> None:
+        """Called by Textual with the size in an event, which may be outdated."""
+        now = self.app.size
+        if size == now or self.size != now:
+            super()._screen_resized(now)
+
+
+# -- The screen for a terminal that is too small: says so, and which size is needed
+
+
+SMALLEST = Size(40, 10)
+"""Below this size the verdict and a row of the table do not fit."""
+
+
+class SmallScreen(SizedScreen[None]):
+    """Covers the other screens until the terminal is large enough."""
+
+    DEFAULT_CSS = """
+    SmallScreen Static { width: 100%; height: auto; }
+    """
+
+    @staticmethod
+    def wanted(size: Size) -> bool:
+        """Whether the terminal is too small."""
+        return size.width < SMALLEST.width or size.height < SMALLEST.height
+
+    def compose(self) -> ComposeResult:
+        """One sentence with the most important word first: perhaps only that word fits."""
+        yield Static(markup=False)
+
+    def on_mount(self) -> None:
+        """Draw the first picture."""
+        self._say()
+
+    def on_resize(self) -> None:
+        """Show the new size."""
+        self._say()
+
+    def _say(self) -> None:
+        size = self.app.size
+        wanted = f"{SMALLEST.width}x{SMALLEST.height}"
+        self.query_one(Static).update(
+            f"too small: {size.width}x{size.height}, ddtop wants {wanted}; q quits"
+        )
+
+
+# -- terminal
+
 
 OFF_SWITCH = "DDTOP_DIFFER"
 """`0` in this variable: Textual draws by itself, for terminals that show remains of earlier
@@ -268,9 +373,7 @@ def _differ() -> tuple[Differ | None, str | None]:
 def _two_keys() -> None:
     """Read Esc and an immediate key as two keys, if this release of Textual allows it."""
     with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):
-        from ddtop.ui.terminal import escape_key
-
-        escape_key.install()
+        install()
 
 
 @contextlib.contextmanager

@@ -8,25 +8,17 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.table.order import describe_filter, parse_filter
-from ddtop.present.table.rank_metric import Levelled, Levels, MapMetric, metrics_of
+from ddtop.follow.look import Look
+from ddtop.model.facts import Snapshot
+from ddtop.present import help_text
+from ddtop.present.filter import describe_filter, parse_filter
+from ddtop.present.map import Levelled, Levels, MapMetric, metrics_of
 from ddtop.present.text import Line
-from ddtop.ui import actions
-from ddtop.ui.render.map import (
-    STATE_LOOKS,
-    LevelLooks,
-    StateLooks,
-    cursor_line,
-    legend_line,
-    levels_line,
-)
+from ddtop.ui.rows import STATE_LOOKS, LevelLooks, StateLooks, cursor_line, legend_line, levels_line
 from ddtop.ui.session import Session
 from ddtop.ui.views.view import Coded, View
-from ddtop.ui.widgets.key_bar import Key
-from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.ui.widgets.map_grid import MapGrid
-from ddtop.viewer.source import Look
 from ddtop.words import units
 
 
@@ -36,7 +28,7 @@ class MapView(View):
     DEFAULT_CSS = """
     MapView #legend, MapView #cursor { height: 1; }
     """
-    topic: ClassVar[str] = actions.MAP
+    topic: ClassVar[str] = help_text.MAP
 
     def __init__(self, session: Session, coded: Coded) -> None:
         super().__init__(session)

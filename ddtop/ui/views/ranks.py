@@ -10,23 +10,22 @@ from textual.widget import Widget
 
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.diagnosis.rank_state import culprits
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.gpus.gpu_text import silent_note
-from ddtop.present.table.columns import COLUMNS, Column
-from ddtop.present.table.order import BY_VERDICT, Rows, describe_filter, parse_filter
-from ddtop.present.table.rank_class import BLOCKED, HEALTHY, codes_of
-from ddtop.ui import actions
-from ddtop.ui.backfill import recall
-from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.render.events import EventRow, rows_of
-from ddtop.ui.render.job_strip import LINE_LEAST, JobFacts, strip_lines
+from ddtop.follow.look import Look
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot
+from ddtop.present import help_text
+from ddtop.present.filter import BY_VERDICT, Rows, describe_filter, parse_filter
+from ddtop.present.findings import EventRow, rows_of
+from ddtop.present.gpus import silent_note
+from ddtop.present.map import BLOCKED, HEALTHY, codes_of
+from ddtop.present.numbers import COLUMNS, Column
+from ddtop.present.rank import detail_lines
+from ddtop.ui.job_strip import LINE_LEAST, JobFacts, strip_lines
 from ddtop.ui.session import Session
+from ddtop.ui.stack_request import recall
 from ddtop.ui.views.view import View
-from ddtop.ui.widgets.key_bar import Key
-from ddtop.ui.widgets.lines import LinesView
+from ddtop.ui.widgets.lines import Key, LinesView
 from ddtop.ui.widgets.rank_table import RankTable, TitleRow
-from ddtop.viewer.source import Look
-from ddtop.viewer.thresholds import chosen
 
 SIDE_FROM = 190
 """From this width on, the selected rank's page is beside the table: 133 columns for the table, 66
@@ -50,7 +49,7 @@ class RanksView(View):
     RanksView #strip, RanksView #side-strip { height: 0; }
     RanksView #side { height: 1fr; }
     """
-    topic: ClassVar[str] = actions.RANKS
+    topic: ClassVar[str] = help_text.RANKS
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)

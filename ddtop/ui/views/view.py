@@ -6,20 +6,23 @@ and a line in `MainScreen`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.hosts.hosts import names_of
-from ddtop.present.table.grid import HostRanks, hosts_of_ranks
-from ddtop.present.table.rank_class import Settled, codes_of
+from ddtop.follow.look import Look
+from ddtop.model.facts import Snapshot
+from ddtop.present.hosts import names_of
+from ddtop.present.map import HostRanks, Settled, codes_of, hosts_of_ranks
+from ddtop.present.text import Line, clean, plain
 from ddtop.ui.session import Session
-from ddtop.ui.widgets.key_bar import Key
-from ddtop.viewer.source import Look
+from ddtop.ui.widgets.cursor_list import PickList
+from ddtop.ui.widgets.lines import Key, LinesView
 
 
 class View(Vertical):
@@ -116,3 +119,57 @@ class Coded:
             hosts = hosts_of_ranks(names_of(snapshot.ranks))
             # Unchanged hosts stay the same object: so the map knows that its layout is still valid.
             self.hosts = self.hosts if hosts == self.hosts else hosts
+
+
+# -- A view that is a list under a row of titles
+
+
+class ListingView(View):
+    """Titles and rows."""
+
+    DEFAULT_CSS = """
+    ListingView .titles { height: 1; }
+    """
+
+    def __init__(self, session: Session, *, at_end: bool = False) -> None:
+        super().__init__(session)
+        self.titles = LinesView(session.paint, f"{self.topic}-titles")
+        self.titles.add_class("titles")
+        self.list = PickList(session.paint, f"{self.topic}-list", at_end=at_end)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.titles
+        yield self.list
+
+    def put(self, keys: Sequence[Hashable], row: Callable[[int], Line]) -> None:
+        """Draw one row per key; with a filter, only the rows that contain all of its words."""
+        words = self.searched.lower().split()
+        if not words:
+            self.list.show(keys, row)
+            return
+        kept = [
+            index
+            for index in range(len(keys))
+            if (text := plain(row(index)).lower()) and all(word in text for word in words)
+        ]
+        self.found = f"filter {clean(self.searched)}, {len(kept):,} of {len(keys):,} rows"
+        self.list.show([keys[index] for index in kept], lambda index: row(kept[index]))
+
+    @property
+    def target(self) -> Widget:
+        """The list of rows."""
+        return self.list
+
+    def on_cursor_list_resized(self, message: PickList.Resized) -> None:
+        """Another size shows other columns."""
+        message.stop()
+        look = self.session.shown
+        if look.snapshot is not None and self.display:
+            self.show(look, look.snapshot)
+        self.post_message(self.Changed())
+
+    def on_cursor_list_moved(self, message: PickList.Moved) -> None:
+        """Update the foot, which shows which rows are visible."""
+        message.stop()
+        self.post_message(self.Changed())

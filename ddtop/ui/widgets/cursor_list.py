@@ -1,9 +1,10 @@
 """Rows with a cursor on one of them. Only visible rows are made, and only changed rows are drawn
-again."""
+again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ddtop.present.text import Line
-from ddtop.ui.render.rows import row_strip
+from ddtop.ui.rows import row_strip
 from ddtop.ui.session import Paint
 
 
@@ -206,3 +207,25 @@ class CursorList(ScrollView, can_focus=True):
             self.move_to(index)
             if event.chain == 2:
                 self.action_open()
+
+
+# -- A list to pick one row from; its lines are made by the caller
+
+
+class PickList(CursorList):
+    """One row per key."""
+
+    def __init__(self, paint: Paint, name: str | None = None, *, at_end: bool = False) -> None:
+        super().__init__(paint, name, at_end=at_end)
+        self._line: Callable[[int], Line] | None = None
+
+    def show(self, keys: Sequence[Hashable], line: Callable[[int], Line]) -> None:
+        """Draw one row per key; `line` makes the line of an index, and is called for visible rows
+        only."""
+        self._line = line
+        self.show_keys(keys)
+
+    def made(self, index: int) -> ListRow:
+        """Make the line, and note whether the cursor is on it."""
+        line = self._line(index) if self._line is not None else ()
+        return ListRow(line, selected=self._keys[index] == self.cursor_key)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
-from ddtop.present.text import Line
-from ddtop.ui.render.strips import strip_of
+from ddtop.present.text import Line, Span, line_width
+from ddtop.ui.page_text import tab_at, tabs_line
 from ddtop.ui.session import Paint
+from ddtop.ui.style import strip_of
 
 WIDEST = 120
 
@@ -93,3 +97,142 @@ class LinesView(ScrollView):
 
 def _at(lines: Sequence[Line], index: int) -> Line | None:
     return lines[index] if 0 <= index < len(lines) else None
+
+
+# -- The banner below the header: what is wrong. Its height changes only with the finding
+
+
+class Banner(LinesView):
+    """The verdict. Enter or a click opens the findings."""
+
+    DEFAULT_CSS = """
+    Banner { height: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [("enter", "open", "why")]
+
+    class Opened(Message):
+        """Asks for the findings page."""
+
+    def __init__(self, paint: Paint, name: str | None = None) -> None:
+        super().__init__(paint, name, focusable=True)
+        self._pinned: tuple[object, int] = (None, 0)
+
+    def show_for(self, subject: object, lines: Sequence[Line]) -> None:
+        """Draw these lines.
+
+        While `subject` is the same, the banner does not shrink: its sentence may wrap to one more
+        line when a duration gets another digit, and the table must not move up and down with it.
+        """
+        held, most = self._pinned
+        height = max(len(lines), most if held == subject else 0)
+        self._pinned = (subject, height)
+        if self.styles.height is None or self.styles.height.value != height:
+            self.styles.height = height
+        self.show(lines)
+
+    def action_open(self) -> None:
+        """Ask for the findings."""
+        self.post_message(self.Opened())
+
+    def on_click(self, event: events.Click) -> None:
+        """A click does what Enter does."""
+        event.stop()
+        self.action_open()
+
+
+# -- The last line: the keys that work here
+
+
+Key = tuple[str, str, str]
+"""The key as Textual names it, the key as people write it, what it does."""
+
+
+def key_line(keys: Sequence[Key], width: int) -> Line:
+    """As many keys as fit, from the left; the most useful come first."""
+    spans: list[Span] = []
+    for _, shown, label in keys:
+        part: list[Span] = [("  ", "")] if spans else []
+        part += [(shown, "key"), (" " + label, "dim")]
+        if line_width([*spans, *part]) > width:
+            break
+        spans += part
+    return tuple(spans)
+
+
+def key_at(keys: Sequence[Key], x: int) -> str | None:
+    """The key whose words are at that column."""
+    start = 0
+    for name, shown, label in keys:
+        end = start + len(shown) + 1 + len(label)
+        if start <= x < end:
+            return name
+        start = end + 2
+    return None
+
+
+class KeyBar(Widget):
+    """Shows keys; a click on one presses it."""
+
+    DEFAULT_CSS = """
+    KeyBar { height: 1; }
+    """
+    ALLOW_SELECT = False
+
+    def __init__(self, paint: Paint, name: str | None = None) -> None:
+        super().__init__(id=name)
+        self._paint = paint
+        self._keys: Sequence[Key] = ()
+
+    def show(self, keys: Sequence[Key]) -> None:
+        """Show these keys."""
+        if keys != self._keys:
+            self._keys = keys
+            self.refresh()
+
+    def repaint(self) -> None:
+        """Draw everything again, after a change of the palette."""
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """The one line."""
+        line = key_line(self._keys, self.size.width) if y == 0 else ()
+        return strip_of(line, self.size.width, self._paint.palette)
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer."""
+        key = key_at(self._keys, event.x)
+        if key is not None:
+            event.stop()
+            self.app.simulate_key(key)
+
+
+# -- The rule under the banner: the names of the views, or the shown moment
+
+
+class ViewBar(LinesView):
+    """Shows the names of the views; a click on a name shows that view."""
+
+    class Picked(Message):
+        """Asks for that view."""
+
+        def __init__(self, view: str) -> None:
+            super().__init__()
+            self.view = view
+
+    def __init__(self, paint: Paint, name: str | None = None) -> None:
+        super().__init__(paint, name)
+        self._current: str | None = None
+
+    def show_tabs(self, current: str) -> None:
+        """Draw the names."""
+        self._current = current
+        self.show([tabs_line(current, self.size.width, self._paint.glyphs)])
+
+    def on_click(self, event: events.Click) -> None:
+        """Ask for the view under the pointer."""
+        view = (
+            tab_at(self._current, self.size.width, event.x) if self._current is not None else None
+        )
+        if view is not None:
+            event.stop()
+            self.post_message(self.Picked(view))

@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.present.table.grid import Grid, HostRanks, grid_for
+from ddtop.present.map import Grid, HostRanks, grid_for
 from ddtop.present.text import Line
-from ddtop.ui.render.map import STATE_LOOKS, StateLooks, map_line, map_strip
+from ddtop.ui.rows import STATE_LOOKS, StateLooks, map_line, map_strip
 from ddtop.ui.session import Paint
 
 

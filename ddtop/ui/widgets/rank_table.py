@@ -15,20 +15,12 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddtop.model.state.facts import Snapshot
-from ddtop.present.table.columns import (
-    CellContext,
-    Column,
-    absent,
-    host_width,
-    place_width,
-    rank_table,
-)
-from ddtop.present.table.layout import Table
-from ddtop.present.text import Line
-from ddtop.ui.render.rows import alarming, row_line, title_line
-from ddtop.ui.render.strips import strip_of
+from ddtop.model.facts import Snapshot
+from ddtop.present.numbers import CellContext, Column, absent, host_width, place_width, rank_table
+from ddtop.present.text import Line, Table
+from ddtop.ui.rows import alarming, row_line, title_line
 from ddtop.ui.session import Paint
+from ddtop.ui.style import strip_of
 from ddtop.ui.widgets.cursor_list import CursorList, ListRow
 
 

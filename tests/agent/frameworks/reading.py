@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from ddtop.agent.notes import progress_notes
 from ddtop.agent.probe import Tick
-from ddtop.agent.progress_notes import progress_notes
 
 SECOND = 1_000_000_000
 

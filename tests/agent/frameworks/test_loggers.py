@@ -9,8 +9,8 @@ import pytest
 from ddtop.agent import current
 from ddtop.agent.frameworks import accelerate, fabric, ray_train
 from ddtop.agent.guard import guard
-from ddtop.agent.probes import exceptions_uncaught
-from ddtop.agent.progress_notes import progress_notes
+from ddtop.agent.notes import progress_notes
+from ddtop.agent.probes import exceptions
 from tests.agent.frameworks.reading import OnDevice, phase_now
 
 
@@ -82,9 +82,7 @@ def test_the_exception_that_ray_catches_is_the_ranks(monkeypatch):
     with one exit code."""
     found = []
     monkeypatch.setattr(current, "_rank", "this rank")
-    monkeypatch.setattr(
-        exceptions_uncaught, "note", lambda *what, leads: found.append((*what, leads))
-    )
+    monkeypatch.setattr(exceptions, "note", lambda *what, leads: found.append((*what, leads)))
     module = ModuleType("thread_runner")
     module.construct_user_exception_with_traceback = lambda e, exclude_frames=0: ("for Ray", e)
     ray_train.wrap_errors(module)

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from ddtop.agent.frameworks import torch_phases
-from ddtop.agent.progress_notes import progress_notes
+from ddtop.agent.notes import progress_notes
 from tests.agent.frameworks.reading import phase_now
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.frameworks import tqdm as source
-from ddtop.agent.progress_notes import kept
+from ddtop.agent.notes import kept
 
 
 class Bar:

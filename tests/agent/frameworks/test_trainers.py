@@ -21,7 +21,7 @@ from ddtop.agent.frameworks import (
     torchtitan,
 )
 from ddtop.agent.guard import guard
-from ddtop.agent.progress_notes import progress_notes
+from ddtop.agent.notes import progress_notes
 from tests.agent.frameworks.reading import OnDevice, phase_now
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.mpi import communicators, patch
+from ddtop.agent.mpi import communicators, entry
 from ddtop.agent.mpi.communicators import TRAFFIC_KEYS_MAX, uid_of
-from ddtop.agent.mpi.lines import Lines
 from ddtop.agent.mpi.probe import MpiProbe
+from ddtop.agent.mpi.wrappers import Lines
 from ddtop.agent.probe import Tick
 from ddtop.wire import mpi as layout
 from ddtop.wire import page
@@ -34,7 +34,7 @@ class Rank:
         self.lines = Lines(self.mpi, self.part, "openmpi")
         self.lines.words[layout.WORLD_SIZE_AT] = fake_mpi.WORLD_SIZE
         self.lines.communicators.add_world()
-        self.less = patch.install(self.mpi, self.lines)
+        self.less = entry.install(self.mpi, self.lines)
         self.seen = None
         self.mpi.during = self.look
 
@@ -327,7 +327,7 @@ def test_a_loop_without_a_pattern_counts_no_iterations(rank):
 
 
 def test_where_a_method_table_cannot_be_replaced_the_world_becomes_a_subclass(monkeypatch):
-    monkeypatch.setattr(patch, "replace", lambda *_: None)
+    monkeypatch.setattr(entry, "replace_methods", lambda *_: None)
     rank = Rank()
     assert "only COMM_WORLD and its Dups" in rank.less
     assert isinstance(rank.mpi.COMM_WORLD, rank.mpi.Intracomm)

@@ -24,7 +24,7 @@ for _ in range(20):
     dist.barrier()
 ended = time.time_ns()
 from ddtop.agent.limits import LIMITS
-from ddtop.agent.probes.arrivals import take
+from ddtop.agent.probes.collectives import take
 from ddtop.agent.probes.collectives import Collectives
 from ddtop.agent.notes import PeerNotes
 probe = Collectives(PeerNotes(), LIMITS)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddtop.agent.probes.captures import Captures
+from ddtop.agent.probes.cuda import Captures
 
 
 class Graph:

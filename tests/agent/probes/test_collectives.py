@@ -11,9 +11,9 @@ import pytest
 
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import PeerNotes
-from ddtop.agent.probes.activity import counted_as
 from ddtop.agent.probes.collectives import Collectives
-from ddtop.agent.probes.group_status import ended
+from ddtop.agent.probes.groups import ended
+from ddtop.agent.probes.main_thread import counted_as
 from ddtop.agent.probes.recorder import _Entry, collective
 from ddtop.agent.stacks.frames import BACKWARD, COLLECTIVE, FORWARD, OPTIMIZER
 from ddtop.wire.records import ACTIVITIES

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from ddtop.agent.probes import dataset_digest
+from ddtop.agent.probes import sampler
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -56,7 +56,7 @@ class Hashed:
     ids=lambda one: ",".join(vars(one)),
 )
 def test_values_and_paths_are_what_samples_are_made_of(dataset):
-    assert dataset_digest.holds(dataset, 400)
+    assert sampler.holds(dataset, 400)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_values_and_paths_are_what_samples_are_made_of(dataset):
     ids=",".join,
 )
 def test_shapes_switches_and_transforms_are_not(held):
-    assert not dataset_digest.holds(Given(**held), 400)
+    assert not sampler.holds(Given(**held), 400)
 
 
 class ByEnvironment(Given):
@@ -112,7 +112,7 @@ class ByFunction(Given):
     ],
 )
 def test_samples_that_depend_on_the_rank_are_seen_in_the_code_that_makes_them(kind, wrap):
-    assert dataset_digest.asks_rank(wrap(kind(root="data/train")))
+    assert sampler.asks_rank(wrap(kind(root="data/train")))
 
 
 def test_a_transform_may_ask_too_and_flips_of_chance_are_no_content():
@@ -120,8 +120,8 @@ def test_a_transform_may_ask_too_and_flips_of_chance_are_no_content():
         def __getitem__(self, index):
             return index if random.random() < 0.5 else -index
 
-    assert dataset_digest.asks_rank(Given(transform=by_function))
-    assert not dataset_digest.asks_rank(Flips(root="data/train"), None, by_value(3))
+    assert sampler.asks_rank(Given(transform=by_function))
+    assert not sampler.asks_rank(Flips(root="data/train"), None, by_value(3))
 
 
 def by_value(rank):
@@ -138,18 +138,16 @@ class ByConstant(Given):
 
 
 def test_constants_of_the_module_and_of_a_closure_tell_ranks_apart(monkeypatch):
-    before = dataset_digest.fingerprint(ByConstant(root="data/train"))
-    assert dataset_digest.fingerprint(ByConstant(root="data/train")) == before
+    before = sampler.fingerprint(ByConstant(root="data/train"))
+    assert sampler.fingerprint(ByConstant(root="data/train")) == before
     monkeypatch.setitem(globals(), "RANK", 1)
 
-    assert dataset_digest.fingerprint(ByConstant(root="data/train")) != before
-    assert dataset_digest.fingerprint(by_value(0)) != dataset_digest.fingerprint(by_value(1))
+    assert sampler.fingerprint(ByConstant(root="data/train")) != before
+    assert sampler.fingerprint(by_value(0)) != sampler.fingerprint(by_value(1))
 
 
 def test_parts_of_images_with_black_corners_are_distinguished():
     first, second = torch.zeros(64, 28, 28), torch.zeros(64, 28, 28)
     first[:, 8:20, 8:20], second[:, 8:20, 8:20] = 0.3, 0.6
 
-    assert dataset_digest.fingerprint(TensorDataset(first)) != dataset_digest.fingerprint(
-        TensorDataset(second)
-    )
+    assert sampler.fingerprint(TensorDataset(first)) != sampler.fingerprint(TensorDataset(second))

@@ -16,8 +16,8 @@ from weakref import ref
 import pytest
 
 from ddtop.agent.guard import guard
-from ddtop.agent.probes import exceptions_caught
-from ddtop.agent.probes.exceptions_caught import EVERY_NS, ExceptionsCaught
+from ddtop.agent.probes import exceptions
+from ddtop.agent.probes.exceptions import EVERY_NS, ExceptionsCaught
 from ddtop.agent.stacks.frames import FrameReader
 
 monitoring = getattr(sys, "monitoring", None)
@@ -168,20 +168,20 @@ def test_other_threads_are_not_counted(catches):
 @seen
 def test_half_a_minute_of_windows_is_reported_and_older_ones_forgotten(catches):
     looked(catches, swallows)
-    for _ in range(exceptions_caught.WINDOWS - 1):
+    for _ in range(exceptions.WINDOWS - 1):
         found = looked(catches, looks_up)
-    assert (found["swallows"].windows, found["swallows"].ago) == (1, exceptions_caught.WINDOWS - 1)
-    assert (found["looks_up"].windows, found["looks_up"].ago) == (exceptions_caught.WINDOWS - 1, 0)
+    assert (found["swallows"].windows, found["swallows"].ago) == (1, exceptions.WINDOWS - 1)
+    assert (found["looks_up"].windows, found["looks_up"].ago) == (exceptions.WINDOWS - 1, 0)
 
     assert set(looked(catches, looks_up)) == {"looks_up"}
-    assert catches.state.windows == exceptions_caught.WINDOWS
+    assert catches.state.windows == exceptions.WINDOWS
 
 
 @seen
 def test_a_window_ends_by_itself_after_so_many_events(catches):
-    found = looked(catches, swallows, times=exceptions_caught.EVENTS_MAX + 500)
+    found = looked(catches, swallows, times=exceptions.EVENTS_MAX + 500)
 
-    assert found["swallows"].count == exceptions_caught.EVENTS_MAX
+    assert found["swallows"].count == exceptions.EVENTS_MAX
 
 
 @seen
@@ -190,32 +190,32 @@ def test_the_table_is_bounded_and_says_what_it_left_out(catches):
         "def part{0}():\n    try:\n        raise ValueError\n    except ValueError:\n        pass\n"
     )
     parts = {}
-    for number in range(exceptions_caught.PLACES + 10):
+    for number in range(exceptions.PLACES + 10):
         exec(compile(source.format(number), __file__, "exec"), parts)
     handlers = [part for name, part in parts.items() if name.startswith("part")]
 
-    assert len(looked(catches, *handlers, times=1)) == exceptions_caught.CATCHES_TOLD
-    assert catches.state.omitted == exceptions_caught.PLACES - exceptions_caught.CATCHES_TOLD
+    assert len(looked(catches, *handlers, times=1)) == exceptions.CATCHES_TOLD
+    assert catches.state.omitted == exceptions.PLACES - exceptions.CATCHES_TOLD
 
 
 @seen
 def test_between_windows_the_tools_number_is_free(catches):
     catches.take_turn(catches._next_at)
-    assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) == "ddtop"
+    assert monitoring.get_tool(exceptions.TOOL_IDS[0]) == "ddtop"
     catches.take_turn(catches._next_at)
 
-    assert [monitoring.get_tool(tool) for tool in exceptions_caught.TOOL_IDS] == [None, None]
+    assert [monitoring.get_tool(tool) for tool in exceptions.TOOL_IDS] == [None, None]
 
 
 @seen
 def test_a_number_that_another_tool_has_is_left_to_it(catches):
-    for tool in exceptions_caught.TOOL_IDS:
+    for tool in exceptions.TOOL_IDS:
         monitoring.use_tool_id(tool, "another")
     try:
         assert looked(catches, swallows) == {}
-        assert {monitoring.get_tool(tool) for tool in exceptions_caught.TOOL_IDS} == {"another"}
+        assert {monitoring.get_tool(tool) for tool in exceptions.TOOL_IDS} == {"another"}
     finally:
-        for tool in exceptions_caught.TOOL_IDS:
+        for tool in exceptions.TOOL_IDS:
             monitoring.free_tool_id(tool)
 
     assert set(looked(catches, swallows)) == {"swallows"}
@@ -226,10 +226,10 @@ def test_windows_are_five_seconds_apart(catches):
     catches.take_turn(EVERY_NS)
     catches.take_turn(EVERY_NS + 1)
     catches.take_turn(2 * EVERY_NS - 1)
-    assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) is None
+    assert monitoring.get_tool(exceptions.TOOL_IDS[0]) is None
 
     catches.take_turn(2 * EVERY_NS)
-    assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) == "ddtop"
+    assert monitoring.get_tool(exceptions.TOOL_IDS[0]) == "ddtop"
 
 
 @seen
@@ -237,23 +237,23 @@ def test_a_forked_child_is_not_watched(catches):
     catches.take_turn(catches._next_at)
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) is None else 1)
+        os._exit(0 if monitoring.get_tool(exceptions.TOOL_IDS[0]) is None else 1)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert monitoring.get_tool(exceptions_caught.TOOL_IDS[0]) == "ddtop"
+    assert monitoring.get_tool(exceptions.TOOL_IDS[0]) == "ddtop"
 
 
 def test_nothing_is_looked_at_unless_somebody_asks(monkeypatch):
-    monkeypatch.delenv(exceptions_caught.VARIABLE, raising=False)
+    monkeypatch.delenv(exceptions.VARIABLE, raising=False)
 
-    assert exceptions_caught.probe(SimpleNamespace(main_id=0, frames=FrameReader())) is None
-    assert exceptions_caught.PROBE not in guard.off
+    assert exceptions.probe(SimpleNamespace(main_id=0, frames=FrameReader())) is None
+    assert exceptions.PROBE not in guard.off
 
 
 def test_an_older_python_says_that_it_cannot(monkeypatch):
-    monkeypatch.setenv(exceptions_caught.VARIABLE, "1")
-    monkeypatch.setattr(exceptions_caught, "_monitoring", None)
+    monkeypatch.setenv(exceptions.VARIABLE, "1")
+    monkeypatch.setattr(exceptions, "_monitoring", None)
     monkeypatch.setattr(guard, "off", {})
 
-    assert exceptions_caught.probe(SimpleNamespace(main_id=0, frames=FrameReader())) is None
-    assert guard.off[exceptions_caught.PROBE].startswith("needs Python 3.12, this is 3.")
+    assert exceptions.probe(SimpleNamespace(main_id=0, frames=FrameReader())) is None
+    assert guard.off[exceptions.PROBE].startswith("needs Python 3.12, this is 3.")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.agent.probes.group_status import GroupWatch
+from ddtop.agent.probes.groups import GroupWatch
 from ddtop.wire.records import Collective
 
 SECOND = 1_000_000_000

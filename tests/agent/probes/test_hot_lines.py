@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddtop.agent.probes.hot_lines import KEPT, TOLD, HotLines
+from ddtop.agent.probes.main_thread import KEPT, TOLD, HotLines
 from ddtop.agent.stacks.frames import ThreadLook
-from ddtop.wire.samples import by_function
+from ddtop.wire.records import by_function
 
 
 def seen(function="step", line=10, qualname=None, waits_on=None, file="/home/ada/train.py"):

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ddtop.agent.probes import init_args
-from ddtop.wire.rendezvous import StoreFile
+from ddtop.wire.records import StoreFile
 
 
 class TCPStore:

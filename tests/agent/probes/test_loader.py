@@ -18,11 +18,11 @@ import pytest
 
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import LoaderNotes
-from ddtop.agent.probes import loader, loader_workers
+from ddtop.agent.probes import loader
 from ddtop.agent.state_page import StatePage
 from ddtop.procfs import descendants, stat_fields
 from ddtop.wire import page as layout
-from ddtop.wire.loader import Feed, WorkerEnd
+from ddtop.wire.records import Feed, WorkerEnd
 
 SECOND = 1_000_000_000
 
@@ -164,7 +164,7 @@ def test_a_killed_worker_is_not_alive_and_its_end_is_left_for_the_program(child,
     """
     process = child("input()")
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: loader_workers.worker(process.pid).letter == "Z")
+    until(lambda: loader.worker(process.pid).letter == "Z")
     found = sampled(Iterator(process.pid), 1.5)
 
     assert (found.owing_state, found.workers_alive) == ("Z", 0)
@@ -175,7 +175,7 @@ def test_a_killed_worker_is_not_alive_and_its_end_is_left_for_the_program(child,
 def test_a_stopped_worker_is_reported(child, sampled):
     process = child("input()")
     os.kill(process.pid, signal.SIGSTOP)
-    until(lambda: loader_workers.worker(process.pid).letter == "T")
+    until(lambda: loader.worker(process.pid).letter == "T")
 
     assert sampled(Iterator(process.pid), 1.5).owing_state == "T"
 
@@ -197,7 +197,7 @@ def test_of_persistent_workers_the_stopped_one_is_meant(child, sampled):
     iterator = Iterator(first.pid, second.pid)
     iterator.begins_its_next_epoch(0)
     os.kill(second.pid, signal.SIGSTOP)
-    until(lambda: loader_workers.worker(second.pid).letter == "T")
+    until(lambda: loader.worker(second.pid).letter == "T")
     found = sampled(iterator, 1.5)
 
     assert (found.owing_pid, found.owing_state) == (second.pid, "T")
@@ -231,7 +231,7 @@ def test_a_worker_that_py_spy_looks_at_is_not_held_by_a_debugger(child):
         tracer = Tracer(process.pid, name)
         try:
             until(lambda: stat_fields(process.pid)[0] == "t")
-            letters[name] = loader_workers.worker(process.pid).letter
+            letters[name] = loader.worker(process.pid).letter
         finally:
             tracer.close()
 
@@ -244,12 +244,10 @@ def test_what_the_worker_has_started_counts_as_its_work(child):
         "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os;"
         " os.getppid()\\nwhile os.getppid() > 1: pass'])"
     )
-    begun = loader_workers.movement([loader_workers.worker(process.pid)], process.pid)
+    begun = loader.movement([loader.worker(process.pid)], process.pid)
     grown = until(
         lambda: (
-            (
-                now := loader_workers.movement([loader_workers.worker(process.pid)], process.pid)
-            ).cpu_ns
+            (now := loader.movement([loader.worker(process.pid)], process.pid)).cpu_ns
             > begun.cpu_ns + SECOND // 5
             and now
         )
@@ -262,21 +260,19 @@ def test_what_the_worker_has_started_counts_as_its_work(child):
 
 def test_a_standing_worker_does_not_move(child):
     process = child("input()")
-    until(lambda: loader_workers.worker(process.pid).letter == "S")
-    seen = [
-        loader_workers.movement([loader_workers.worker(process.pid)], process.pid) for _ in range(3)
-    ]
+    until(lambda: loader.worker(process.pid).letter == "S")
+    seen = [loader.movement([loader.worker(process.pid)], process.pid) for _ in range(3)]
 
     assert len({(one.cpu_ns, one.io_bytes, one.switches) for one in seen}) == 1
 
 
 def test_a_worker_that_wakes_shows_in_its_switches(child):
     process = child("import time\nwhile True: time.sleep(0.001)")
-    begun = loader_workers.movement([loader_workers.worker(process.pid)], process.pid)
+    begun = loader.movement([loader.worker(process.pid)], process.pid)
 
     assert until(
         lambda: (
-            loader_workers.movement([loader_workers.worker(process.pid)], process.pid).switches
+            loader.movement([loader.worker(process.pid)], process.pid).switches
             > begun.switches + 20
         )
     )
@@ -287,7 +283,7 @@ def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_
 ):
     gone, here = child("pass"), child("input()")
     gone.wait()
-    until(lambda: loader_workers.worker(here.pid).letter == "S")
+    until(lambda: loader.worker(here.pid).letter == "S")
     found = sampled(Iterator(gone.pid, here.pid, shutdown=True), None)
 
     assert (found.closing, found.owing_pid, found.owing_state) == (True, here.pid, "S")
@@ -320,8 +316,8 @@ def test_the_agent_never_holds_the_iterator_while_the_program_can_run():
 
 @pytest.mark.parametrize("pid", [0, 1 << 30])
 def test_a_process_that_is_not_there_has_no_letter(pid):
-    assert loader_workers.worker(pid).letter is None
-    assert not loader_workers.worker(pid).alive
+    assert loader.worker(pid).letter is None
+    assert not loader.worker(pid).alive
 
 
 def test_one_slow_worker_is_distinguished_from_all_slow_ones(child, sampled):
@@ -444,11 +440,11 @@ def test_a_worker_that_failed_had_to_run_a_script_without_a_guard(
     script(text)
     iterator = Iterators([started(None, method), started(code, method, 7)])
 
-    assert loader_workers.first_failed(iterator.notes) == WorkerEnd(7, code, method, reruns)
+    assert loader.first_failed(iterator.notes) == WorkerEnd(7, code, method, reruns)
 
 
 def test_workers_that_live_or_ended_well_have_not_failed():
     iterator = Iterators([started(None, "fork"), started(0, "fork"), object()])
 
-    assert loader_workers.first_failed(iterator.notes) is None
-    assert loader_workers.first_failed(LoaderNotes()) is None
+    assert loader.first_failed(iterator.notes) is None
+    assert loader.first_failed(LoaderNotes()) is None

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.guard import guard
-from ddtop.agent.probes.group_status import by_order
+from ddtop.agent.probes.groups import by_order
 from ddtop.agent.probes.recorder import _Entry
 from ddtop.wire.page import HEARTBEAT_AT
 from tests.agent.probing import SECOND, FakeGroup

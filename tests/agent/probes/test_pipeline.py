@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.probe import Tick
-from ddtop.agent.probes import pipeline
-from ddtop.agent.probes.pipeline import PipelineProbe
+from ddtop.agent.probes import parallel
+from ddtop.agent.probes.parallel import PipelineProbe
 from ddtop.wire.records import Stage
 
 
@@ -22,7 +22,7 @@ class FakeStage:
 
 
 def seen(monkeypatch, stage, in_schedule=True, passes=None):
-    monkeypatch.setattr(pipeline, "running_pass", lambda *_: (in_schedule, passes))
+    monkeypatch.setattr(parallel, "running_pass", lambda *_: (in_schedule, passes))
     probe = PipelineProbe(SimpleNamespace(lead_id=0, frames=None))
     probe.add(stage)
     (found,) = probe.fields(Tick())["pipeline"]
@@ -59,7 +59,7 @@ def test_between_two_steps_only_the_stage_is_reported(monkeypatch):
 
 
 def test_of_several_stages_none_is_said_to_run(monkeypatch):
-    monkeypatch.setattr(pipeline, "running_pass", lambda *_: (True, "forward"))
+    monkeypatch.setattr(parallel, "running_pass", lambda *_: (True, "forward"))
     probe, stages = (
         PipelineProbe(SimpleNamespace(lead_id=0, frames=None)),
         [FakeStage(0, 4), FakeStage(2, 4)],

@@ -8,15 +8,8 @@ import pytest
 
 from ddtop.agent.guard import guard
 from ddtop.agent.limits import LIMITS
+from ddtop.agent.notes import BAR, ENGINE, TRAINER, ProgressSource, Reading, progress_notes
 from ddtop.agent.probes.progress import ProgressProbe, Speed
-from ddtop.agent.progress_notes import (
-    BAR,
-    ENGINE,
-    TRAINER,
-    ProgressSource,
-    Reading,
-    progress_notes,
-)
 from ddtop.wire import page as layout
 from tests.agent.frameworks.reading import Clock
 

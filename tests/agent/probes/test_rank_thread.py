@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent import current
-from ddtop.agent.probes import exceptions_uncaught
-from ddtop.agent.probes.rank_thread import Lead
+from ddtop.agent.probes import exceptions
+from ddtop.agent.probes.main_thread import Lead
 from ddtop.agent.stacks.frames import COLLECTIVE, LOADER, FrameReader
 from ddtop.wire import page as layout
 
@@ -222,7 +222,7 @@ def test_an_exception_that_ends_the_thread_that_trains_is_the_ranks(monkeypatch,
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
     rank = FakeRank()
     monkeypatch.setattr(current, "_rank", rank)
-    exceptions_uncaught.install(rank)
+    exceptions.install(rank)
 
     def train():
         rank.stepper = threading.get_ident() if trains else 0

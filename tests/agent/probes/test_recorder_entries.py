@@ -4,8 +4,7 @@ receives.
 
 from __future__ import annotations
 
-from ddtop.agent.probes.recorder import _Entry
-from ddtop.agent.probes.recorder_entries import collectives_of
+from ddtop.agent.probes.recorder import _Entry, collectives_of
 
 
 class Nccl:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddtop.agent.probe import Tick
-from ddtop.agent.probes.roles import RpcProbe, role, role_of
+from ddtop.agent.probes.parallel import RpcProbe, role, role_of
 from ddtop.wire.records import RpcState
 
 

@@ -9,8 +9,7 @@ from weakref import ref
 
 import pytest
 
-from ddtop.agent.probes.dataset_digest import fingerprint
-from ddtop.agent.probes.sampler import SamplerHistory, digest_of_batch
+from ddtop.agent.probes.sampler import SamplerHistory, digest_of_batch, fingerprint
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

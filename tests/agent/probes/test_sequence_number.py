@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddtop.agent.probes.sequence_number import number_of
+from ddtop.agent.probes.groups import number_of
 
 REAL = """
 import sys
@@ -25,7 +25,7 @@ try:
     print("says it")
 except RuntimeError:
     print("does not")
-from ddtop.agent.probes.sequence_number import number_of
+from ddtop.agent.probes.groups import number_of
 print(number_of(group))
 """
 

@@ -14,7 +14,7 @@ import pytest
 
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Tick
-from ddtop.agent.probes.standing import Standing
+from ddtop.agent.probes.main_thread import Standing
 from ddtop.agent.stacks.frames import LOADER, OTHER, ThreadLook
 from ddtop.wire.page import LEAD_AT, SLOTS_AT
 from ddtop.wire.records import Group

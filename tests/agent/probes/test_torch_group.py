@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddtop.agent.probes.torch_group import describe, foreign_store
+from ddtop.agent.probes.groups import describe, foreign_store
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ import pytest
 HEAD = """
 import faulthandler, os, signal, sys
 from pathlib import Path
-from ddtop.agent.stacks.dump_file import DumpFile
+from ddtop.agent.stacks.dump import DumpFile
 folder = Path(sys.argv[1])
 def made(wanted="on"):
     return DumpFile(folder, "x.stacks", wanted)

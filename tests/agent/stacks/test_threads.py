@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from ddtop.agent.stacks import threads
+from ddtop.agent.stacks import dump
 from ddtop.agent.stacks.frames import FrameReader
 
 
@@ -33,7 +33,7 @@ def taken_elsewhere():
     """It takes the stacks as the agent does: from a thread that is itself left out."""
     found = []
     thread = threading.Thread(
-        target=lambda: found.append(threads.take("q", 3, 4711, FrameReader(), True)), name="ddtop"
+        target=lambda: found.append(dump.take("q", 3, 4711, FrameReader(), True)), name="ddtop"
     )
     thread.start()
     thread.join()
@@ -78,9 +78,9 @@ def test_a_deep_stack_keeps_its_innermost_frames_and_counts_the_rest():
     def deeper(left):
         return taken_elsewhere() if not left else deeper(left - 1)
 
-    main = deeper(threads.FRAMES_MAX + 50).threads[0]
+    main = deeper(dump.FRAMES_MAX + 50).threads[0]
 
-    assert len(main.frames) == threads.FRAMES_MAX
+    assert len(main.frames) == dump.FRAMES_MAX
     assert main.omitted > 50
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddtop.agent.stacks import threads, walk
+from ddtop.agent.stacks import dump, walk
 from ddtop.agent.stacks.frames import FrameReader
 from ddtop.agent.stacks.walk import Walk
 from ddtop.wire import page as layout
@@ -272,7 +272,7 @@ def test_ddtop_frames_switches_the_walk_off(wanted):
     assert off.threads() == []
     reader = FrameReader(off)
     assert reader.look(threading.get_ident()) is None
-    assert threads.take("q", 0, 1, reader, False).threads == ()
+    assert dump.take("q", 0, 1, reader, False).threads == ()
 
 
 @pytest.mark.parametrize("wanted", ["", "on", "1"])

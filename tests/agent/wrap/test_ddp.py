@@ -13,7 +13,7 @@ import pytest
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.notes import GradientNotes, Notes
-from ddtop.agent.wrap import ddp
+from ddtop.agent.wrap import distributed as ddp
 
 
 class Parameter(SimpleNamespace):
@@ -47,7 +47,7 @@ def wrapped(
     rank = SimpleNamespace(notes=Notes())
     monkeypatch.setattr(current, "_rank", rank)
     module = SimpleNamespace(DistributedDataParallel=Parallel)
-    ddp.wrap(module)
+    ddp.wrap_ddp(module)
     module.DistributedDataParallel()
     return rank.notes[GradientNotes]
 

@@ -6,9 +6,9 @@ from types import ModuleType, SimpleNamespace
 
 from ddtop.agent import current, notes
 from ddtop.agent.notes import meshes
-from ddtop.agent.probes.pipeline import PipelineProbe
+from ddtop.agent.probes.parallel import PipelineProbe
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.agent.wrap import pipelining
+from ddtop.agent.wrap import distributed
 from ddtop.agent.wrap.distributed import wrap_mesh
 
 
@@ -71,7 +71,7 @@ def test_a_pipeline_stage_is_handed_to_the_probe_of_its_rank(monkeypatch):
 
     rank = SimpleNamespace(late_probes={}, lead_id=0, frames=FrameReader())
     monkeypatch.setattr(current, "_rank", rank)
-    pipelining.wrap(module_with(_PipelineStageBase=Stage))
+    distributed.wrap_pipelining(module_with(_PipelineStageBase=Stage))
     kept = [Stage(0), Stage(1)]
     probe = rank.late_probes["pipeline"]
 
@@ -83,6 +83,6 @@ def test_a_pipeline_stage_is_handed_to_the_probe_of_its_rank(monkeypatch):
 def test_a_stage_in_a_process_that_is_no_rank_is_left_alone(monkeypatch):
     stage = type("Stage", (), {"__init__": lambda self: None})
     monkeypatch.setattr(current, "_rank", None)
-    pipelining.wrap(module_with(_PipelineStageBase=stage))
+    distributed.wrap_pipelining(module_with(_PipelineStageBase=stage))
 
     assert isinstance(stage(), stage)

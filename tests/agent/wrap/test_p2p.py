@@ -10,7 +10,7 @@ from ddtop.agent import current
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.notes import Notes, PeerNotes
 from ddtop.agent.wrap import p2p
-from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.page import CALLS, NO_PEER
 
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ddtop.agent import claim, current
-from ddtop.agent.wrap import rpc
+from ddtop.agent.wrap import distributed
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def module(monkeypatch):
     made.init_rpc = lambda name, *_args, **_kwargs: f"{name} has joined"
     monkeypatch.setattr(claim, "entering_init", lambda *given: made.claimed.append(given))
     monkeypatch.setattr(current, "_rank", None)
-    rpc.wrap(made)
-    rpc.wrap(made)
+    distributed.wrap_rpc(made)
+    distributed.wrap_rpc(made)
     return made
 
 
@@ -48,4 +48,4 @@ def test_a_rank_stays_the_rank_that_it_is(module, monkeypatch):
 
 
 def test_a_torch_without_rpc_has_nothing_to_wrap():
-    rpc.wrap(ModuleType("without"))
+    distributed.wrap_rpc(ModuleType("without"))

@@ -13,7 +13,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent import current
-from ddtop.agent.probes import exceptions_uncaught
+from ddtop.agent.probes import exceptions
 from ddtop.agent.wrap import spawn as wrap_spawn
 from ddtop.wire.records import LastException
 
@@ -23,7 +23,7 @@ def noted(monkeypatch):
     """The exceptions that a rank notes."""
     found = []
     monkeypatch.setattr(current, "_rank", object())
-    monkeypatch.setattr(exceptions_uncaught, "note", lambda _rank, *what: found.append(what))
+    monkeypatch.setattr(exceptions, "note", lambda _rank, *what: found.append(what))
     return found
 
 

@@ -19,7 +19,7 @@ from ddtop.agent.wrap import dataloader as wrap_dataloader
 from ddtop.agent.wrap import distributed
 from ddtop.agent.wrap import optimizer as wrap_optimizer
 from ddtop.wire import page as layout
-from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.names import OF_MEMBERS_ONLY
 
 pytestmark = pytest.mark.torch
 

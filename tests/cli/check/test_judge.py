@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.check.judge import BAD, GOOD, Trial, judged
+from ddtop.cli.check.trial import BAD, GOOD, Trial, judged
 from ddtop.policy import POLICY
 from tests.cli.check.trials import MIB, lines_of, node
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.cli.check.judge import BAD
+from ddtop.cli.check.trial import BAD
 from ddtop.policy import POLICY
 from tests.cli.check.trials import MIB, lines_of, node
 

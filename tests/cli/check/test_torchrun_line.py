@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.cli.check.torchrun_line import FLAGS, WITH_VALUE, NotUnderstoodError, read
+from ddtop.cli.check.trial import FLAGS, WITH_VALUE, NotUnderstoodError, read
 
 
 def test_options_are_read_in_all_their_forms():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.cli.check.judge import Trial, judged
+from ddtop.cli.check.trial import Trial, judged
 from ddtop.policy import POLICY
 
 MIB = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.load import ProcessLoad
+from ddtop.wire.records import ProcessLoad
 from tests.jobs import SECOND
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.outside import COLLECTIVE, RUN, OutsideLook
+from ddtop.wire.records import COLLECTIVE, RUN, OutsideLook
 from tests.jobs import FakeJob, trained, unix_ns
 
 

@@ -7,7 +7,7 @@ critical finding blames such a rank, the exception is a line of that finding's e
 
 from __future__ import annotations
 
-from ddtop.wire.samples import Catching, Caught
+from ddtop.wire.records import Catching, Caught
 from tests.jobs import FakeJob
 
 SECOND = 1_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.gpu import CudaState
+from ddtop.wire.records import CudaState
 from tests.gpu_jobs import GIB
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.loader import Loader
+from ddtop.wire.records import Loader
 from tests.jobs import FakeJob
 
 

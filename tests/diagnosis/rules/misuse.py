@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.gpu import CudaState
-from ddtop.wire.loader import Feed, Loader
-from ddtop.wire.records import Arrivals, Group
-from ddtop.wire.samples import REDUCING, arrivals_of
+from ddtop.wire.records import REDUCING, Arrivals, CudaState, Feed, Group, Loader, arrivals_of
 from tests.arriving import entered
 from tests.jobs import WORLD, FakeJob
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
-from ddtop.wire.records import CommStatus
+from ddtop.wire.records import CommStatus, Communicator, RasAnswer, RasRank
 from tests.jobs import FakeJob
 
 

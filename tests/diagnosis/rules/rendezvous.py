@@ -4,7 +4,7 @@ they do not find each other.
 
 from __future__ import annotations
 
-from ddtop.wire.rendezvous import Rendezvous, StoreFile
+from ddtop.wire.records import Rendezvous, StoreFile
 from tests.diagnosis.rules.starting import early, enter
 from tests.jobs import BASE, SECOND
 

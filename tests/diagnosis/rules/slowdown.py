@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.progress import Pace, Speed
+from ddtop.wire.records import Pace, Speed
 from tests.jobs import FakeJob
 
 

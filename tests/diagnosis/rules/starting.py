@@ -6,8 +6,7 @@ init_process_group for ranks that have not joined.
 
 from __future__ import annotations
 
-from ddtop.wire.records import ProcessState
-from ddtop.wire.rendezvous import Candidacy
+from ddtop.wire.records import Candidacy, ProcessState
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 

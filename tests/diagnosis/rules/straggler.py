@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.wire.load import HostLoad, ProcessLoad
-from ddtop.wire.records import Arrivals
-from ddtop.wire.samples import Spot, arrivals_of
+from ddtop.wire.records import Arrivals, HostLoad, ProcessLoad, Spot, arrivals_of
 from tests.arriving import entered
 from tests.jobs import SECOND, FakeJob
 

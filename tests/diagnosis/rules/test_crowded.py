@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.load import Disk, HostLoad, Limit, ProcessLoad
+from ddtop.wire.records import Disk, HostLoad, Limit, ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
 from tests.jobs import SECOND, FakeJob
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.load import FailedSave
-from ddtop.wire.loader import Loader, WorkerEnd
-from ddtop.wire.records import HelperEnd
-from ddtop.wire.stacks import StackFrame
+from ddtop.wire.records import FailedSave, HelperEnd, Loader, StackFrame, WorkerEnd
 from tests.jobs import FakeJob, place, trained, unix_ns
 
 RESET = "Connection closed by peer [10.0.0.2]:41233"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.outside import OutsideLook
+from ddtop.wire.records import OutsideLook
 from tests.diagnosis.rules.departures import looked_at
 from tests.jobs import SECOND, unix_ns
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.outside import OutsideLook
-from ddtop.wire.records import CommStatus
+from ddtop.wire.records import CommStatus, OutsideLook
 from tests.diagnosis.rules.nccl import frozen_job, nccl_job, service
 from tests.jobs import place, trained, unix_ns
 

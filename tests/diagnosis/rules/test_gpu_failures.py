@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, Xid
+from ddtop.wire.records import CudaState, Gpu, GpuProcess, Xid
 from tests.gpu_jobs import GIB, GpuJob, card, free, stranger
 from tests.jobs import FakeJob, unix_ns
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import State
-from ddtop.wire.gpu import GpuProcess
+from ddtop.model.facts import State
+from ddtop.wire.records import GpuProcess
 from tests.diagnosis.rules.gpu_straggler import late_job
 from tests.diagnosis.rules.straggler import answers
 from tests.gpu_jobs import GIB, stranger

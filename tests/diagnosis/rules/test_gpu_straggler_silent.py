@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.gpu import GpuWatch
+from ddtop.wire.records import GpuWatch
 from tests.gpu_jobs import card
 from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.gpu import CudaState, Gpu, GpuProcess
+from ddtop.wire.records import CudaState, Gpu, GpuProcess
 from tests.diagnosis.rules.gpus import memory, refuses
 from tests.gpu_jobs import GIB, GpuJob, card, free, holding, stranger
 from tests.jobs import FakeJob

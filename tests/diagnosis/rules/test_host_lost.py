@@ -8,11 +8,10 @@ import msgspec
 
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.judge import Judge
+from ddtop.model.facts import State
 from ddtop.model.job import Job
-from ddtop.model.state.facts import State
 from ddtop.policy import POLICY
-from ddtop.wire.hosts import HubLink
-from ddtop.wire.records import HostState
+from ddtop.wire.records import HostState, HubLink
 from tests.diagnosis.rules.host_lost import cut
 from tests.jobs import FakeJob, brief, unix_ns
 from tests.spread import SpreadJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.loader import Waited
+from ddtop.wire.records import Waited
 from tests.diagnosis.rules.input_bound import loading
 from tests.jobs import replace_loader
 

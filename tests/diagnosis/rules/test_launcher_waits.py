@@ -8,8 +8,8 @@ import pytest
 
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.diagnoses import diagnose
+from ddtop.model.facts import WaitingLauncher
 from ddtop.model.job import Job
-from ddtop.model.state.facts import WaitingLauncher
 from ddtop.policy import POLICY
 from tests.jobs import unix_ns
 

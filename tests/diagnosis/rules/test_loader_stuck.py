@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.kernel_wait import wait_of
-from ddtop.wire.records import ProcessState, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import ProcessState, StackFrame, Stacks, ThreadStack
 from tests.diagnosis.rules.loader_stuck import starving
 from tests.jobs import FakeJob, replace_loader, unix_ns
 

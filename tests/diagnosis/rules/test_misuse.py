@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.samples import ROOTED, SYMMETRIC, Spot
+from ddtop.wire.records import ROOTED, SYMMETRIC, Spot
 from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
 from tests.jobs import FakeJob
 

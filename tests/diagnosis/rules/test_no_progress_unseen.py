@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.outside import OutsideLook
+from ddtop.wire.records import OutsideLook
 from tests.jobs import FakeJob, unix_ns
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.wire.loader import Feed, Loader
-from ddtop.wire.records import RpcState
+from ddtop.wire.records import Feed, Loader, RpcState
 from tests.jobs import FakeJob
 
 KIND = "not-distributed"

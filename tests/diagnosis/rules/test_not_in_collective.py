@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.records import OpenCall
 from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 

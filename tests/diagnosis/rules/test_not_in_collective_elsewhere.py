@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.wire.loader import Loader
-from ddtop.wire.outside import OutsideLook
-from ddtop.wire.records import Group, Groups, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import Group, Groups, Loader, OutsideLook, StackFrame, Stacks, ThreadStack
 from tests.jobs import FakeJob, place, trained, unix_ns
 from tests.ranks import Standing
 

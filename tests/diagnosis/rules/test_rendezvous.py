@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.records import ProcessState
-from ddtop.wire.stacks import StackFrame
+from ddtop.wire.records import ProcessState, StackFrame
 from tests.diagnosis.rules.rendezvous import all_enter, meets
 from tests.diagnosis.rules.starting import enter
 from tests.jobs import BASE, SECOND

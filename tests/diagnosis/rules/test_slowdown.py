@@ -9,8 +9,7 @@ import pytest
 
 from ddtop.diagnosis.rules.slowdown import _is_apart
 from ddtop.policy import POLICY
-from ddtop.wire.progress import Pace, Speed
-from ddtop.wire.samples import Spot
+from ddtop.wire.records import Pace, Speed, Spot
 from tests.diagnosis.rules.slowdown import job_of, speed
 from tests.jobs import FakeJob
 from tests.ranks import unix_ns

@@ -8,9 +8,7 @@ import pytest
 
 from ddtop.diagnosis.calm import calm
 from ddtop.policy import POLICY
-from ddtop.wire.records import HelperEnd, ProcessState
-from ddtop.wire.rendezvous import Rendezvous
-from ddtop.wire.stacks import StackFrame
+from ddtop.wire.records import HelperEnd, ProcessState, Rendezvous, StackFrame
 from tests.diagnosis.rules.starting import (
     early,
     enter,

@@ -7,11 +7,9 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.straggler_cause import flame
-from ddtop.model.state.facts import State
+from ddtop.model.facts import State
 from ddtop.policy import POLICY
-from ddtop.wire.load import Limit, ProcessLoad
-from ddtop.wire.loader import Loader
-from ddtop.wire.samples import Spot
+from ddtop.wire.records import Limit, Loader, ProcessLoad, Spot
 from tests.diagnosis.rules.straggler import (
     AUG,
     answers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.outside import OutsideLook
+from ddtop.wire.records import OutsideLook
 from tests.jobs import SECOND, FakeJob, unix_ns
 
 LATE = OutsideLook(looks=40, looks_s=5.0, call_looks=2, wait_looks=2, one_wait_looks=1)

@@ -7,8 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.jobs import FakeJob, unix_ns
 
 KIND = "threads-share-group"

@@ -8,15 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.gpus.devices import devices_of, take
+from ddtop.follow.tape import Tape
+from ddtop.model.facts import Own
+from ddtop.model.gpu_memory import JobGpus
+from ddtop.model.gpus import devices_of, take
 from ddtop.model.job import Job
-from ddtop.model.state.gpu_facts import Own
-from ddtop.model.state.gpu_memory import JobGpus
 from ddtop.policy import POLICY
-from ddtop.viewer.tape import Tape
 from ddtop.wire import frames
-from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch
-from ddtop.wire.records import GroupProgress, HostClock, HostState, RankState
+from ddtop.wire.records import (
+    CudaState,
+    Gpu,
+    GpuProcess,
+    GpuWatch,
+    GroupProgress,
+    HostClock,
+    HostState,
+    RankState,
+)
 from tests.gpu_jobs import GIB, GpuJob, card
 from tests.jobs import SECOND, FakeJob, unix_ns
 

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.gpus.devices import devices_of
-from ddtop.model.gpus.owners import by_environment, own_gpu, visible
-from ddtop.wire.gpu import CudaState, Gpu, GpuProcess, GpuWatch
-from ddtop.wire.records import Hello
+from ddtop.model.gpus import by_environment, devices_of, own_gpu, visible
+from ddtop.wire.records import CudaState, Gpu, GpuProcess, GpuWatch, Hello
 from tests.jobs import FakeJob
 
 GIB = 1 << 30

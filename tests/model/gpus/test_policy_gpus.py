@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.gpu_memory import Load
+from ddtop.model.gpu_memory import Load
 from ddtop.policy import Policy
-from ddtop.wire.gpu import Gpu, GpuWatch
+from ddtop.wire.records import Gpu, GpuWatch
 from tests.gpu_jobs import GpuJob
 from tests.jobs import SECOND
 from tests.second_policy import Case

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddtop.diagnosis.judge import Judge
-from ddtop.model.hosts.clocks import OFFSET_MAX_NS, agreed
+from ddtop.model.hosts import OFFSET_MAX_NS, agreed
 from ddtop.model.job import Job
-from ddtop.model.state.memory import Clock
+from ddtop.model.memory import Clock
 from ddtop.policy import POLICY
-from ddtop.wire.hosts import HostClock
-from ddtop.wire.records import HostState
+from ddtop.wire.records import HostClock, HostState
 from tests.jobs import SECOND, unix_ns
 from tests.spread import SpreadJob, skewed
 

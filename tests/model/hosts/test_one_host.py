@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from ddtop.model.state.facts import State
+from ddtop.model.facts import State
 from ddtop.wire.frames import host_of
 from tests.spread import SpreadJob
 

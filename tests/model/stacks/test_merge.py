@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.stacks.frames import Owner, owner_of, package_of
-from ddtop.model.stacks.merge import MAIN, merge, role_of, tree
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.model.stacks import MAIN, Owner, merge, owner_of, package_of, role_of, tree
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 LOOP = StackFrame("main", "/home/ada/main.py", 12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ddtop.model.state.ending import comm_failure
+from ddtop.model.ending import comm_failure
 from tests.jobs import FakeJob
 
 CLOSED = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"

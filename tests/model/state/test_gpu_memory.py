@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.state.gpu_facts import GpuProgress
-from ddtop.model.state.gpu_memory import SPANS, Load, done
+from ddtop.model.facts import GpuProgress
+from ddtop.model.gpu_memory import SPANS, Load, done
 from ddtop.policy import POLICY
-from ddtop.wire.gpu import CudaState, Gpu
-from ddtop.wire.records import GroupProgress, RankState
+from ddtop.wire.records import CudaState, Gpu, GroupProgress, RankState
 from tests.jobs import SECOND
 
 START = 1_700_000_000 * SECOND

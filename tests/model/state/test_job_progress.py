@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import ProgressFacts, RankFacts, State
-from ddtop.model.state.job_progress import of_job
-from ddtop.wire.progress import TrainingProgress
+from ddtop.model.facts import ProgressFacts, RankFacts, State
+from ddtop.model.progress import of_job
+from ddtop.wire.records import TrainingProgress
 
 SECOND = 1_000_000_000
 

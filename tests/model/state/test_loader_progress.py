@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.loader_progress import Owing, follow, moves
+from ddtop.model.progress import Owing, follow, moves
 from ddtop.policy import POLICY
-from ddtop.wire.loader import Loader
+from ddtop.wire.records import Loader
 from tests.jobs import replace_loader
 
 SECOND = 1_000_000_000

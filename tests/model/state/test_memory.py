@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import msgspec
 
-from ddtop.model.state.loader_progress import Owing
-from ddtop.model.state.memory import RankMemory
+from ddtop.model.memory import RankMemory
+from ddtop.model.progress import Owing
 from tests.jobs import SECOND, FakeJob
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.state.series import POINTS, Series
+from ddtop.model.memory import POINTS, Series
 
 S = 1_000_000_000
 

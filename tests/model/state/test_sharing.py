@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.sharing import share_text
+from ddtop.model.memory import share_text
 from ddtop.wire import frames
 from ddtop.wire.records import Hello
 

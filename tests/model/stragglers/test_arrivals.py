@@ -9,8 +9,8 @@ from copy import copy
 
 import pytest
 
-from ddtop.model.state.arrival_rounds import Rounds
-from ddtop.model.stragglers.arrivals import findings_of
+from ddtop.model.arrivals import findings_of
+from ddtop.model.memory import Rounds
 from ddtop.policy import POLICY
 from ddtop.wire.records import Group
 from tests.arriving import BASE, answers, but, entered, in_bursts, late, looked_at, noisy

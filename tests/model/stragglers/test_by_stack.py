@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.model.stragglers.by_stack import late_of, suspects_of
+from ddtop.model.stragglers import late_of, suspects_of
 from ddtop.policy import POLICY
-from ddtop.wire.outside import OutsideLook
+from ddtop.wire.records import OutsideLook
 
 LATE = OutsideLook(looks=40, looks_s=5.0, call_looks=2, wait_looks=2, one_wait_looks=1)
 WAITS = OutsideLook(looks=16, looks_s=5.0, call_looks=11, wait_looks=11, one_wait_looks=2)

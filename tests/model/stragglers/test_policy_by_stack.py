@@ -7,11 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ddtop.model.state.facts import CommFacts, RankFields, State
-from ddtop.model.stragglers.by_stack import late_of, suspects_of
-from ddtop.model.waits.by_stack import stack_waits_of
+from ddtop.model.facts import CommFacts, RankFields, State
+from ddtop.model.peer_waits import stack_waits_of
+from ddtop.model.stragglers import late_of, suspects_of
 from ddtop.policy import POLICY
-from ddtop.wire.outside import COLLECTIVE, OutsideLook
+from ddtop.wire.records import COLLECTIVE, OutsideLook
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND

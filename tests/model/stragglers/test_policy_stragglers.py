@@ -7,8 +7,7 @@ import functools
 import pytest
 
 from ddtop.policy import Policy
-from ddtop.wire.gpu import GpuWatch
-from ddtop.wire.load import ProcessLoad
+from ddtop.wire.records import GpuWatch, ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.misuse import communicating
 from tests.diagnosis.rules.straggler import answers, job_with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.waits.align import comparable_seq, first_open_seq
+from ddtop.model.wait_graph import comparable_seq, first_open_seq
 from ddtop.wire.records import Collective, GroupProgress
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddtop.model.state.facts import CommFacts, ProcessFacts, RankFields, State
-from ddtop.model.waits.by_stack import stack_waits_of
+from ddtop.model.facts import CommFacts, ProcessFacts, RankFields, State
+from ddtop.model.peer_waits import stack_waits_of
 from ddtop.policy import POLICY
-from ddtop.wire.outside import COLLECTIVE, P2P, UNCLEAR, OutsideLook
-from ddtop.wire.records import Exit
+from ddtop.wire.records import COLLECTIVE, P2P, UNCLEAR, Exit, OutsideLook
 
 NOW = 1_000_000_000_000
 S = 1_000_000_000

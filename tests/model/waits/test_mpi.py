@@ -4,9 +4,8 @@ end.
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import CommFacts, PeerWait, RankFacts, State
-from ddtop.model.waits.mpi import is_inside, newest, with_calls
-from ddtop.model.waits.wait_any import any_waits_of
+from ddtop.model.facts import CommFacts, PeerWait, RankFacts, State
+from ddtop.model.peer_waits import any_waits_of, is_inside, newest, with_calls
 from ddtop.policy import POLICY
 from ddtop.wire.mpi import MpiCall, MpiComm, MpiPart, MpiState, MpiTraffic
 from ddtop.wire.records import Group, OpenCall, ProcessState, RankState

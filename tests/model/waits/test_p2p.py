@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import CommFacts, PeerWait, ProcessFacts, RankFacts, State, Wait
-from ddtop.model.waits.p2p import peer_waits_of
-from ddtop.model.waits.wait_graph import Graph, blames_of, cycles_of
+from ddtop.model.facts import CommFacts, PeerWait, ProcessFacts, RankFacts, State, Wait
+from ddtop.model.peer_waits import peer_waits_of
+from ddtop.model.wait_graph import Graph, blames_of, cycles_of
 from ddtop.policy import POLICY
-from ddtop.wire.calls import OF_MEMBERS_ONLY
+from ddtop.wire.names import OF_MEMBERS_ONLY
 from ddtop.wire.records import Hello, OpenCall
 
 NOW = 100_000_000_000

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.state.facts import (
+from ddtop.model.facts import (
     AgentFacts,
     CommFacts,
     PeerWait,
@@ -17,8 +17,16 @@ from ddtop.model.state.facts import (
     State,
     Wait,
 )
-from ddtop.model.waits.align import comparable_seq, first_open_seq, tells_nothing, waits_of
-from ddtop.model.waits.wait_graph import Graph, blames_of, cycles_of, waiters_of
+from ddtop.model.wait_graph import (
+    Graph,
+    blames_of,
+    comparable_seq,
+    cycles_of,
+    first_open_seq,
+    tells_nothing,
+    waiters_of,
+    waits_of,
+)
 from ddtop.policy import POLICY
 from ddtop.wire.records import Collective, Exit, Group, GroupProgress, Hello
 from tests.jobs import FakeJob

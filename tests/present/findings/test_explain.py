@@ -7,9 +7,9 @@ from dataclasses import replace
 from ddtop.diagnosis.explain import PAGES, explain
 from ddtop.diagnosis.explain.page import Explanation
 from ddtop.policy import POLICY
-from ddtop.present.findings.explain import explain_text
+from ddtop.present.explain import explain_text
+from ddtop.present.findings import finding_lines
 from ddtop.present.text import plain
-from ddtop.ui.render.findings import finding_lines
 from tests.ui import builders
 
 MEANING = "what it means"

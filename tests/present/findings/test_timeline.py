@@ -10,7 +10,7 @@ from ddtop.diagnosis.judge import Judge
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.present.findings.timeline import Timeline, events, timeline_lines
+from ddtop.present.events import Timeline, events, timeline_lines
 from tests.jobs import TICK_S, FakeJob, unix_ns
 from tests.ui import builders
 

@@ -6,21 +6,18 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.gpu_facts import Device
+from ddtop.follow.history import SeriesHistory
+from ddtop.model.facts import Device
 from ddtop.policy import POLICY
-from ddtop.present.as_json import status_json
-from ddtop.present.glyphs import ASCII
-from ddtop.present.gpus.gpu_text import gpu_line
-from ddtop.present.hosts.hosts import hosts_facts, names_of
+from ddtop.present.documents import status_json
+from ddtop.present.gpus import gpu_line
+from ddtop.present.hosts import host_row, hosts_facts, hosts_table, names_of
+from ddtop.present.map import codes_of, hosts_of_ranks
+from ddtop.present.numbers import OF_GPUS, absent, rank_table
 from ddtop.present.plain import status_text
-from ddtop.present.table.columns import OF_GPUS, absent, rank_table
-from ddtop.present.table.grid import hosts_of_ranks
-from ddtop.present.table.rank_class import codes_of
-from ddtop.present.text import cell_width, line_width, plain
-from ddtop.ui.render.detail import detail_lines
-from ddtop.ui.render.hosts import host_row, hosts_table
-from ddtop.viewer.history import SeriesHistory
-from ddtop.wire.gpu import Gpu, GpuProcess, GpuWatch
+from ddtop.present.rank import detail_lines
+from ddtop.present.text import ASCII, cell_width, line_width, plain
+from ddtop.wire.records import Gpu, GpuProcess, GpuWatch
 from tests.nvml import GIB
 from tests.ui import builders
 from tests.ui.changed import replace

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.model.state.gpu_facts import Device
+from ddtop.model.facts import Device
 from ddtop.policy import POLICY
-from ddtop.present.gpus.gpu_text import trouble_of
+from ddtop.present.gpus import trouble_of
 from tests.gpu_jobs import card
 from tests.jobs import unix_ns
 

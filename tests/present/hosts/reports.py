@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ddtop.policy import POLICY
-from ddtop.present.hosts.hosts import hosts_facts, names_of
-from ddtop.present.table.grid import hosts_of_ranks
-from ddtop.present.table.rank_class import codes_of
+from ddtop.present.hosts import hosts_facts, names_of
+from ddtop.present.map import codes_of, hosts_of_ranks
 from ddtop.wire.records import HostState
 from tests.ui import builders
 from tests.ui.changed import replace

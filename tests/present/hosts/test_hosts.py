@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.model.state.facts import State
-from ddtop.model.state.host_facts import HostSeen
-from ddtop.present.findings.banner import banner_lines, header_line
-from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.hosts.hosts import clock_words
+from ddtop.model.facts import HostSeen, State
+from ddtop.present.findings import banner_lines, header_line
+from ddtop.present.hosts import clock_words, host_row, hosts_table
 from ddtop.present.now import now_age_s, now_text
-from ddtop.present.text import line_width, plain
-from ddtop.ui.render.hosts import host_row, hosts_table
-from ddtop.wire.hosts import HubLink
-from ddtop.wire.records import Exit, HostState
+from ddtop.present.text import ASCII, UNICODE, line_width, plain
+from ddtop.wire.records import Exit, HostState, HubLink
 from tests.present.hosts.reports import REPORT, facts, reported
 from tests.ui import builders
 from tests.ui.changed import replace

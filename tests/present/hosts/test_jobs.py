@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from ddtop import registry
 from ddtop.diagnosis.finding import CRITICAL, INFO, Finding, Verdict
-from ddtop.present.glyphs import ASCII, UNICODE, Glyphs
-from ddtop.present.hosts.jobs import (
+from ddtop.present.jobs import (
     NAME,
     NEWEST,
     SLOWEST,
@@ -26,7 +25,7 @@ from ddtop.present.hosts.jobs import (
     passing,
     row,
 )
-from ddtop.present.text import line_width, plain
+from ddtop.present.text import ASCII, UNICODE, Glyphs, line_width, plain
 from tests.jobs import trained
 from tests.present.hosts.entries import NOW, ended, entry
 

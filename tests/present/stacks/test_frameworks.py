@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ddtop.model.stacks.merge import merge
-from ddtop.present.glyphs import UNICODE
-from ddtop.present.stacks.lines import Around, Shape, stacks_lines
-from ddtop.present.text import plain
-from ddtop.wire.records import Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.model.stacks import merge
+from ddtop.present.stacks import Around, Shape, stacks_lines
+from ddtop.present.text import UNICODE, plain
+from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 LIGHTNING = [

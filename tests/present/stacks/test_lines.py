@@ -8,24 +8,26 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddtop.model.stacks.merge import merge
-from ddtop.model.state.facts import RankFacts, State
+from ddtop.follow.source_lines import Excerpt
+from ddtop.model.facts import RankFacts, State
+from ddtop.model.stacks import merge
 from ddtop.policy import POLICY
-from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.stacks.as_json import stacks_json
-from ddtop.present.stacks.dump_sets import answers, around, at_fault, last_request, merged_of
-from ddtop.present.stacks.lines import (
+from ddtop.present.documents import stacks_json
+from ddtop.present.stacks import (
     Around,
     Shape,
+    answers,
+    around,
+    at_fault,
     doing_text,
     head_line,
+    last_request,
+    merged_of,
     stacks_lines,
     stacks_text,
 )
-from ddtop.present.text import line_width, plain
-from ddtop.viewer.source_lines import Excerpt
-from ddtop.wire.records import Exit, Stacks
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.present.text import ASCII, UNICODE, line_width, plain
+from ddtop.wire.records import Exit, StackFrame, Stacks, ThreadStack
 from tests.ui import builders, dumps
 from tests.ui.builders import NOW, SECOND
 from tests.ui.changed import replace

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.agent.probes.exceptions_uncaught import _fitting
-from ddtop.present.stacks.traceback import traceback_lines, tracebacks_text
+from ddtop.agent.probes.exceptions import _fitting
+from ddtop.present.stacks import traceback_lines, tracebacks_text
 from ddtop.present.text import plain
 from ddtop.wire.page import EXCEPTION_BYTES_MAX
-from ddtop.wire.records import LastException
-from ddtop.wire.stacks import StackFrame
+from ddtop.wire.records import LastException, StackFrame
 from tests.ui import builders
 from tests.ui.changed import replace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddtop.diagnosis.finding import Verdict
-from ddtop.model.state.facts import State
-from ddtop.present.table.order import (
+from ddtop.model.facts import State
+from ddtop.present.filter import (
     BY_VERDICT,
     Rows,
     by_column,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import State
-from ddtop.present.table.rank_class import AT_FAULT, codes_of
-from ddtop.present.table.rank_metric import LEVELS, Levelled, map_metric, metrics_of
+from ddtop.model.facts import State
+from ddtop.present.map import AT_FAULT, LEVELS, Levelled, codes_of, map_metric, metrics_of
 from tests.ui import builders, gpus
 from tests.ui.changed import replace
 

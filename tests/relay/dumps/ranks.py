@@ -27,7 +27,7 @@ RANK = """
 import ctypes, json, os, re, signal, sys, threading, time
 from pathlib import Path
 from ddtop import registry
-from ddtop.agent.stacks.dump_file import DumpFile
+from ddtop.agent.stacks.dump import DumpFile
 from ddtop.agent.state_page import StatePage
 from ddtop.wire.page import EXITING_AT, HEARTBEAT_AT, STEP_AT
 

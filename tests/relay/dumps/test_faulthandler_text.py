@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.dumps.faulthandler_text import (
-    COLLECTING,
-    FRAMES_MAX,
-    THREADS_MAX,
-    is_complete,
-    parse,
-)
-from ddtop.wire.stacks import StackFrame
+from ddtop.relay.dumps.signal import COLLECTING, FRAMES_MAX, WRITTEN_THREADS_MAX, is_complete, parse
+from ddtop.wire.records import StackFrame
 
 TWO = b"""\
 Thread 0x00007f10 (most recent call first):
@@ -166,7 +160,11 @@ def test_a_main_thread_that_is_not_at_its_module_yet_is_not_whole() -> None:
 def test_threads_and_frames_are_bounded_and_the_main_thread_is_kept() -> None:
     one = 'Thread 0x{:x} (most recent call first):\n  File "a.py", line 1 in f\n\n'
     threads = parse("".join(one.format(number) for number in range(400)))
-    assert (len(threads), threads[-1].thread_id, threads[-1].main) == (THREADS_MAX, 399, True)
+    assert (len(threads), threads[-1].thread_id, threads[-1].main) == (
+        WRITTEN_THREADS_MAX,
+        399,
+        True,
+    )
 
     (deep,) = parse(
         "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 3 in deep\n' * 300
@@ -176,7 +174,7 @@ def test_threads_and_frames_are_bounded_and_the_main_thread_is_kept() -> None:
 
 @given(st.binary() | st.text(st.characters()).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
-    assert len(parse(data)) <= THREADS_MAX
+    assert len(parse(data)) <= WRITTEN_THREADS_MAX
     is_complete(data)
 
 

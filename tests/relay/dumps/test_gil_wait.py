@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.relay.dumps.gil_wait import Thread, python_may_run, threads_of
+from ddtop.relay.dumps.signal import Thread, python_may_run, threads_of
 
 MAIN, AGENT, LOOK_S = 100, 101, 0.25
 MS = 1_000_000

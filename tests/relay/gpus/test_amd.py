@@ -15,7 +15,7 @@ from ddtop.relay.gpus.amd import AmdDriver, AmdSmi
 from ddtop.relay.gpus.driver import DriverError
 from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.gpus.reader import GpuReader, driver_here
-from ddtop.wire.gpu import AMD, NVIDIA, Gpu
+from ddtop.wire.records import AMD, NVIDIA, Gpu
 from tests.amdsmi import IO, NOT_SUPPORTED, FakeAmdGpu, FakeAmdSmi
 from tests.nvml import FakeCard, FakeNvml, until
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ddtop.relay.gpus.nvml import NO_DRIVER, Nvml, NvmlError
-from ddtop.wire.gpu import Gpu
+from ddtop.wire.records import Gpu
 from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
 from tests.nvml import NO_DRIVER as NOT_LOADED
 

@@ -26,8 +26,7 @@ from ddtop.relay.gpus.ras import (
     parse_text,
 )
 from ddtop.wire.frames import FRAME_BYTES_MAX
-from ddtop.wire.gpu import Communicator, RasAnswer, RasRank
-from ddtop.wire.records import CommStatus, Hello
+from ddtop.wire.records import CommStatus, Communicator, Hello, RasAnswer, RasRank
 from tests.relay.gpus.answers import ALL, ANSWERS
 from tests.relay.gpus.ras_service import GREETS, NEW, Service, answer, rank
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddtop.relay.gpus import ras
 from ddtop.relay.gpus.ras import of_job, parse_json, parse_text
-from ddtop.wire.gpu import RasAnswer
+from ddtop.wire.records import RasAnswer
 from tests.relay.gpus.answers import ALL, ANSWERS
 
 

@@ -8,16 +8,16 @@ import time
 
 import pytest
 
+from ddtop.patience import CALLS_MAX
 from ddtop.policy import POLICY
-from ddtop.relay.host import disks, pressure
-from ddtop.relay.host.file_calls import CALLS_MAX
+from ddtop.relay import disks, host
 from ddtop.relay.processes import cgroup
 from ddtop.wire.records import Hello
 
 
 def test_the_host_has_threads_that_run_and_the_disks_that_its_ranks_use():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
-    watch = pressure.HostWatch(POLICY)
+    watch = host.HostWatch(POLICY)
     watch.look([hello])
     while (found := watch.look([hello])).steal_ratio is None or len(found.disks) < 2:
         time.sleep(0.005)  # the kernel counts in ticks
@@ -31,7 +31,7 @@ def test_the_host_has_threads_that_run_and_the_disks_that_its_ranks_use():
 def test_disks_of_ranks_that_are_gone_are_left_out():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": "/nowhere"})
 
-    assert [disk.path for disk in pressure.HostWatch(POLICY).look([hello]).disks] == ["/dev/shm"]
+    assert [disk.path for disk in host.HostWatch(POLICY).look([hello]).disks] == ["/dev/shm"]
 
 
 def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_age(monkeypatch):
@@ -151,7 +151,7 @@ def test_a_folder_is_that_of_the_ranks_that_use_it_and_a_disk_that_of_all_its_fo
 
 def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):
     go = threading.Event()
-    monkeypatch.setattr("ddtop.relay.host.disks._sized", lambda path: go.wait(20.0) and None)
+    monkeypatch.setattr("ddtop.relay.disks._sized", lambda path: go.wait(20.0) and None)
     watch = disks.DiskWatch(POLICY)
     for number in range(200):
         watch.ask(

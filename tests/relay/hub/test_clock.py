@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.hub.clock import KEPT, HubClock
+from ddtop.relay.hub.uplink import KEPT, HubClock
 
 SECOND, MS = 1_000_000_000, 1_000_000
 UNIX = 1_700_000_000 * SECOND

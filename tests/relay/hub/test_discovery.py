@@ -8,9 +8,8 @@ import time
 
 from ddtop import registry
 from ddtop.link.leaf_side import PLACES_MAX
-from ddtop.relay.hub import discovery
-from ddtop.relay.hub.discovery import HubSearch, seek
-from ddtop.relay.hub.topology import Topology, derived_ports
+from ddtop.relay.hub import topology
+from ddtop.relay.hub.topology import HubSearch, Topology, derived_ports, seek
 
 DEADLINE_S = 10.0
 
@@ -124,7 +123,7 @@ def test_a_name_server_that_hangs_holds_nobody_up_and_is_asked_no_third_time(hom
         raise OSError("too late")
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(discovery, "DEADLINE_S", 0.0)
+    monkeypatch.setattr(topology, "DEADLINE_S", 0.0)
     seeker, where = HubSearch("train", "b" * 12), Topology(True, hosts=("slow",), ports=(1,))
     for _ in range(5):
         seeker.begin(where)

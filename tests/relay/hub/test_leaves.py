@@ -14,11 +14,21 @@ import pytest
 
 from ddtop import registry
 from ddtop.policy import Policy
-from ddtop.relay.dump_trigger import DumpTrigger
-from ddtop.relay.hub import leaves, role, topology
+from ddtop.relay.hub import role, topology
+from ddtop.relay.triggers import DumpTrigger
 from ddtop.wire import frames
-from ddtop.wire.hosts import ALONE, HUB, LEAF
-from ddtop.wire.records import Arrivals, Exit, Hello, HostState, RankState, Reply, Stacks
+from ddtop.wire.records import (
+    ALONE,
+    HUB,
+    LEAF,
+    Arrivals,
+    Exit,
+    Hello,
+    HostState,
+    RankState,
+    Reply,
+    Stacks,
+)
 from tests.relay.hosts import (
     DEADLINE_S,
     World,
@@ -206,7 +216,7 @@ def test_a_host_that_is_not_connected_is_answered_for(three, monkeypatch):
     hosts, viewer = three
     hosts[1].stop()
     # Three beats of the others would take six seconds.
-    monkeypatch.setattr(leaves, "LOST_S", 0.5)
+    monkeypatch.setattr(role, "LOST_S", 0.5)
     heard(viewer, host_of("aaa", lambda record: record.hub.leaves == 1))
     order(viewer, "stacks", "q1", "1", "")
 
@@ -219,7 +229,7 @@ def test_a_host_that_is_not_connected_is_answered_for(three, monkeypatch):
 def test_of_requests_that_a_host_does_not_answer_the_newest_are_remembered(three, monkeypatch):
     """A viewer that asks again and again must not fill the hub's memory."""
     hub = three[0][0].server._role.hub
-    monkeypatch.setattr(leaves, "ORDERS_MAX", 2)
+    monkeypatch.setattr(role, "ORDERS_MAX", 2)
     monkeypatch.setattr(hub, "_say", lambda *_: None)
     for request in ("q1", "q2", "q3"):
         hub.ask_stacks(request, None, "")
@@ -367,9 +377,9 @@ def test_a_hub_that_cannot_listen_says_so_and_serves_its_own_host(world, monkeyp
 
 def test_a_leaf_that_floods_is_bounded_counted_and_named(three, monkeypatch):
     hosts, viewer = three
-    monkeypatch.setattr(leaves, "FRAMES_PER_S", 1.0)
-    monkeypatch.setattr(leaves, "FRAMES_PER_RANK_S", 1.0)
-    monkeypatch.setattr(leaves, "BURST_S", 1.0)
+    monkeypatch.setattr(role, "FRAMES_PER_S", 1.0)
+    monkeypatch.setattr(role, "FRAMES_PER_RANK_S", 1.0)
+    monkeypatch.setattr(role, "BURST_S", 1.0)
     end = time.monotonic() + DEADLINE_S
     told = None
     while told is None and time.monotonic() < end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.hub.outbox import BATCH_BYTES, BATCH_FRAMES, Outbox
+from ddtop.relay.hub.uplink import BATCH_BYTES, BATCH_FRAMES, Outbox
 from ddtop.wire import frames
 from ddtop.wire.records import Groups, RankState
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop.relay.hub.pace import ReportPace
+from ddtop.relay.hub.uplink import ReportPace
 from ddtop.wire import frames
-from ddtop.wire.pace import RANKS_PER_S, UNSTUCK_S, host_period_s, rank_period_s
 from ddtop.wire.records import HostState, RankState
+from ddtop.wire.times import RANKS_PER_S, UNSTUCK_S, host_period_s, rank_period_s
 
 LARGE = 100_000
 

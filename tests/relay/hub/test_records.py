@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ddtop.policy import POLICY
 from ddtop.relay.history import FrameHistory
-from ddtop.relay.hub import leaves as hub_module
-from ddtop.relay.hub.leaves import Hub
+from ddtop.relay.hub import role as hub_module
+from ddtop.relay.hub.role import Hub
 from ddtop.relay.hub.topology import Topology
 from ddtop.relay.hub.uplink import LOST_S
 from ddtop.wire import frames
-from ddtop.wire.pace import UNSTUCK
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply, Stacks
+from ddtop.wire.times import UNSTUCK
 
 NOW = 1000.0
 

@@ -10,12 +10,11 @@ import time
 
 import pytest
 
-from ddtop.relay.hub.discovery import HubPlaces
-from ddtop.relay.hub.topology import Topology
+from ddtop.relay.hub.topology import HubPlaces, Topology
 from ddtop.relay.hub.uplink import AGAIN_S, LOST_S, Uplink
 from ddtop.wire import frames
-from ddtop.wire.pace import UNSTUCK
 from ddtop.wire.records import Command, Exit, RankState, Reply
+from ddtop.wire.times import UNSTUCK
 
 PLACES = ("tcp://10.0.0.1:1", "tcp://10.0.0.1:2")
 GREETING = ("train", "r-leaf", "4", "10.0.0.1:29500", "node1")

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ddtop.relay.processes import pyspy
-from ddtop.relay.processes.candidate_stacks import CandidateStacks
+from ddtop.relay.processes.candidates import CandidateStacks
 from ddtop.wire.records import ProcessState
 
 SLEEPER = """

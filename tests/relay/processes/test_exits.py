@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from ddtop.relay.processes import exits
-from ddtop.relay.processes.exits import Ending, ending
+from ddtop.relay.processes import sample
+from ddtop.relay.processes.sample import Ending, ending
 
 
 def ended(action, reap):
@@ -75,13 +75,13 @@ def test_after_its_parent_has_reaped_it_the_kernel_still_tells_or_it_is_unknown(
 
 
 def test_where_the_kernel_does_not_tell_the_zombie_does(monkeypatch):
-    monkeypatch.setattr(exits, "_from_pidfd", lambda _: None)
+    monkeypatch.setattr(sample, "_from_pidfd", lambda _: None)
 
     assert ended(lambda: os._exit(7), reap=False) == Ending(7, None, "zombie")
 
 
 def test_a_living_process_has_no_ending(monkeypatch):
-    monkeypatch.setattr(exits, "_TRIES", 1)
+    monkeypatch.setattr(sample, "_TRIES", 1)
     child = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     )

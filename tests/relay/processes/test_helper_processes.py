@@ -13,7 +13,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.procfs import children
-from ddtop.relay.processes.helper_processes import HelperWatch
+from ddtop.relay.processes.family import HelperWatch
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Exit, Hello, LastException

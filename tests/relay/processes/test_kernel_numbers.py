@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddtop.agent import start_relay
-from ddtop.relay.processes import kernel_wait
+from ddtop.relay.processes import sockets
 
 HEADERS = {
     "x86_64": (
@@ -45,7 +45,7 @@ def test_the_calls_that_a_process_waits_in_have_the_kernels_numbers(column, mach
     table = kernel_table(machine)
     ours = {
         name: numbers[column]
-        for name, numbers in kernel_wait._NUMBERS.items()
+        for name, numbers in sockets._NUMBERS.items()
         if numbers[column] is not None
     }
 

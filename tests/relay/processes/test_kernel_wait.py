@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.relay.processes import kernel_wait, sockets
+from ddtop.relay.processes import sockets
 
 pytestmark = pytest.mark.skipif(
     os.uname().machine not in ("x86_64", "aarch64"), reason="no table of system calls"
@@ -44,7 +44,7 @@ def sleeping(program, *words):
 def seen(pid, call):
     """The wait, as soon as the process is in that call."""
     for _ in range(2000):
-        found = kernel_wait.sleeping_in(pid)
+        found = sockets.sleeping_in(pid)
         if found.call in call:
             return found
         threading.Event().wait(0.005)
@@ -86,9 +86,9 @@ def test_a_named_pipe_that_is_opened_is_named_by_its_path(tmp_path, name):
 
 
 def test_memory_that_is_not_there_is_no_path():
-    assert kernel_wait._path(os.getpid(), 16) is None
-    assert kernel_wait._path(1 << 30, 0) is None
-    assert kernel_wait._path(os.getpid(), 1 << 65) is None
+    assert sockets._path(os.getpid(), 16) is None
+    assert sockets._path(1 << 30, 0) is None
+    assert sockets._path(os.getpid(), 1 << 65) is None
 
 
 def test_a_wait_for_one_child_names_it():
@@ -136,20 +136,20 @@ def test_a_socket_that_leads_nowhere_has_no_server():
 
 
 def test_a_process_that_computes_is_in_no_call():
-    assert kernel_wait.parsed("running\n") == (None, ())
-    assert kernel_wait.parsed("-1 0x7ffc 0x7f4c\n")[0] is None
+    assert sockets.parsed_wait("running\n") == (None, ())
+    assert sockets.parsed_wait("-1 0x7ffc 0x7f4c\n")[0] is None
 
 
 def test_a_process_that_is_gone_is_in_no_call():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
 
-    assert kernel_wait.sleeping_in(child.pid) == (None, None, None)
+    assert sockets.sleeping_in(child.pid) == (None, None, None)
 
 
 @given(st.text(max_size=200))
 def test_no_line_of_proc_makes_it_raise(text):
-    name, arguments = kernel_wait.parsed(text)
+    name, arguments = sockets.parsed_wait(text)
 
     assert name is None or isinstance(name, str)
     assert all(isinstance(one, int) for one in arguments)
@@ -157,11 +157,11 @@ def test_no_line_of_proc_makes_it_raise(text):
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_numbers_of_a_machine_are_each_one_call(machine):
-    calls = kernel_wait.calls_of(machine)
+    calls = sockets.calls_of(machine)
 
     assert len(set(calls.values())) == len(calls) > 50
     assert calls[{"x86_64": 0, "aarch64": 63}[machine]] == "read"
-    assert kernel_wait.calls_of("riscv64") == {}
+    assert sockets.calls_of("riscv64") == {}
 
 
 @pytest.mark.parametrize(
@@ -179,18 +179,18 @@ def test_the_numbers_of_a_machine_are_each_one_call(machine):
     ],
 )
 def test_a_descriptor_is_a_path_or_one_word(target, kind):
-    assert kernel_wait.kind_of(target) == kind
+    assert sockets.kind_of(target) == kind
 
 
 def test_a_descriptor_that_is_not_open_is_nothing():
-    assert kernel_wait.descriptor(os.getpid(), 1 << 19) is None
-    assert kernel_wait.descriptor(os.getpid(), (1 << 64) - 1) is None
+    assert sockets.descriptor(os.getpid(), 1 << 19) is None
+    assert sockets.descriptor(os.getpid(), (1 << 64) - 1) is None
 
 
 def test_sockets_of_several_processes_are_counted_once_each():
     """Forked DataLoader workers hold the very sockets of their rank."""
-    before = kernel_wait.sockets_of((os.getpid(),))
+    before = sockets.sockets_of((os.getpid(),))
     one, other = socket.socketpair()
     with one, other:
-        assert kernel_wait.sockets_of((os.getpid(), os.getpid())) == before + 2
-    assert kernel_wait.sockets_of((1 << 22,)) is None
+        assert sockets.sockets_of((os.getpid(), os.getpid())) == before + 2
+    assert sockets.sockets_of((1 << 22,)) is None

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.policy import POLICY
-from ddtop.relay.processes import oom
-from ddtop.relay.processes.oom import Kill
+from ddtop.relay.processes import cgroup
+from ddtop.relay.processes.cgroup import Kill
 
 NOW = 900_000_000_000_000
 AT_US = NOW // 1000 - 2_000_000
@@ -27,7 +27,7 @@ OTHER = f"4,901,{AT_US},-;Out of memory: Killed process 77 (chrome) total-vm:900
 
 
 def kills(*records):
-    return oom.kills_in([record.encode() for record in records], NOW, POLICY.oom_recent_s)
+    return cgroup.kills_in([record.encode() for record in records], NOW, POLICY.oom_recent_s)
 
 
 @pytest.mark.parametrize("record", [OURS, CHOSEN, OLD_KERNEL])
@@ -36,19 +36,19 @@ def test_the_log_names_the_process_in_every_way_it_is_written(record):
 
     assert kill.pid == 4801
     assert "\n" not in kill.line
-    assert oom.verdict(4801, None, None, (kill,)) == (True, kill.line)
+    assert cgroup.verdict(4801, None, None, (kill,)) == (True, kill.line)
 
 
 def test_a_count_that_rose_for_another_process_is_not_ours():
     """The scheduler killed rank 1 while the OOM killer took a data-preparation script of the same
     cgroup.
     """
-    assert oom.verdict(4801, 2, 3, kills(OTHER)) == (False, None)
+    assert cgroup.verdict(4801, 2, 3, kills(OTHER)) == (False, None)
 
 
 def test_with_two_kills_ours_is_found_whatever_the_order():
-    assert oom.verdict(4801, 2, 4, kills(OURS, OTHER))[0] is True
-    assert oom.verdict(4801, 2, 4, kills(OTHER, OURS))[0] is True
+    assert cgroup.verdict(4801, 2, 4, kills(OURS, OTHER))[0] is True
+    assert cgroup.verdict(4801, 2, 4, kills(OTHER, OURS))[0] is True
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_without_a_line_the_cgroups_count_tells_and_without_either_nothing_does(
     before, now, log, killed
 ):
     """A readable log without a kill is an answer too."""
-    assert oom.verdict(4801, before, now, log) == (killed, None)
+    assert cgroup.verdict(4801, before, now, log) == (killed, None)
 
 
 def test_a_kill_of_an_hour_ago_is_not_of_now():
@@ -89,16 +89,16 @@ def test_other_lines_of_the_log_are_passed_over():
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
 def test_no_bytes_of_the_log_make_it_raise(records):
-    assert all(kill.pid >= 0 for kill in oom.kills_in(records, NOW, POLICY.oom_recent_s))
+    assert all(kill.pid >= 0 for kill in cgroup.kills_in(records, NOW, POLICY.oom_recent_s))
 
 
 def test_a_log_that_cannot_be_opened_tells_nothing(tmp_path):
-    assert oom.read_log(POLICY.oom_recent_s, tmp_path / "kmsg") is None
+    assert cgroup.read_log(POLICY.oom_recent_s, tmp_path / "kmsg") is None
 
 
 def test_the_real_log_is_read_at_once_or_not_at_all():
     """A read that waits for the next message of the kernel may never return."""
-    found = oom.read_log(POLICY.oom_recent_s)
+    found = cgroup.read_log(POLICY.oom_recent_s)
 
     assert found is None or all(isinstance(kill, Kill) for kill in found)
 
@@ -109,7 +109,7 @@ def test_a_log_whose_last_line_is_long_past_ends_the_reading(tmp_path, monkeypat
     os.set_blocking(read_end, False)
     os.write(write_end, OURS.encode())
     try:
-        assert oom.kills_in(oom._records(read_end), NOW, POLICY.oom_recent_s)[0].pid == 4801
+        assert cgroup.kills_in(cgroup._records(read_end), NOW, POLICY.oom_recent_s)[0].pid == 4801
     finally:
         os.close(read_end)
         os.close(write_end)

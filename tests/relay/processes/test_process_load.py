@@ -11,18 +11,18 @@ import time
 
 import pytest
 
-from ddtop.relay.processes import process_load
+from ddtop.relay.processes import sample
 from ddtop.relay.processes.sample import stat_fields
 
 
 def look(watch=None):
-    return process_load.look_at_process(
-        watch or process_load.ProcessWatch(), os.getpid(), stat_fields(os.getpid())
+    return sample.look_at_process(
+        watch or sample.ProcessWatch(), os.getpid(), stat_fields(os.getpid())
     )
 
 
 def test_a_process_that_computes_has_run_and_its_limits_are_its_own():
-    watch = process_load.ProcessWatch()
+    watch = sample.ProcessWatch()
     before = look(watch)
     until = time.process_time() + 0.02
     while time.process_time() < until:
@@ -50,9 +50,7 @@ def test_the_limits_of_a_process_are_read_with_what_it_uses_of_them():
         [sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert child.stdout.readline() == b"ready\n"
-    found = process_load.look_at_process(
-        process_load.ProcessWatch(), child.pid, stat_fields(child.pid)
-    ).limits
+    found = sample.look_at_process(sample.ProcessWatch(), child.pid, stat_fields(child.pid)).limits
     child.communicate()
 
     by_name = {one.name: one for one in found}
@@ -68,14 +66,14 @@ def test_a_process_without_limits_has_none_of_memory():
 
 
 def test_of_a_process_that_is_gone_nothing_is_measured():
-    found = process_load.look_at_process(process_load.ProcessWatch(), 1 << 30, ["0"] * 30)
+    found = sample.look_at_process(sample.ProcessWatch(), 1 << 30, ["0"] * 30)
 
     assert (found.ran_ns, found.cpus, found.files) == (None, None, None)
 
 
 def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
     """When a pool of threads ends, its counters disappear from /proc."""
-    watch, go_on = process_load.ProcessWatch(), threading.Event()
+    watch, go_on = sample.ProcessWatch(), threading.Event()
 
     def compute():
         while not go_on.is_set():
@@ -103,4 +101,4 @@ def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
     [("0", 1), ("0-3", 4), ("0-3,8,10-11", 7), ("", None), ("x", None), (None, None)],
 )
 def test_cpus_are_counted_as_the_kernel_lists_them(text, count):
-    assert process_load._count(text) == count
+    assert sample._count(text) == count

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ddtop.relay.gpus.reader import described
-from ddtop.relay.processes import process_tree
+from ddtop.relay.processes import family as process_tree
 
 ENDLESS = "import sys; print('up', flush=True); sys.stdin.read()"
 PARENT = (

@@ -24,7 +24,7 @@ from ddtop.relay.processes.pyspy import (
     parsed,
     threads,
 )
-from ddtop.wire.stacks import StackFrame, ThreadStack
+from ddtop.wire.records import StackFrame, ThreadStack
 
 PROGRAM = """
 import select, sys, threading

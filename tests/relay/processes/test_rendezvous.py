@@ -21,8 +21,7 @@ from ddtop.policy import POLICY
 from ddtop.procfs import children
 from ddtop.relay.processes import candidates, pyspy, rendezvous, sample, sockets
 from ddtop.wire.page import PageView
-from ddtop.wire.records import Hello
-from ddtop.wire.rendezvous import store_address
+from ddtop.wire.records import Hello, store_address
 
 LINE = (
     b"   1: 0100007F:7149 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000  1000        0"
@@ -416,8 +415,7 @@ def test_no_text_of_an_address_raises(method, port):
 
 def test_the_frames_of_a_host_carry_the_ways(home):
     """The record has more fields at its end, which an older viewer ignores."""
-    from ddtop.wire.records import HostState
-    from ddtop.wire.rendezvous import Rendezvous
+    from ddtop.wire.records import HostState, Rendezvous
 
     host = HostState("here", 4, rendezvous=(Rendezvous(1, 2, "a", 3),))
     words = msgspec.msgpack.decode(msgspec.msgpack.encode(host))

@@ -20,7 +20,7 @@ from ddtop import registry
 from ddtop.agent.state_page import StatePage
 from ddtop.policy import POLICY
 from ddtop.procfs import descendants
-from ddtop.relay.processes import kernel_wait, sample
+from ddtop.relay.processes import sample, sockets
 from ddtop.wire import page as layout
 from ddtop.wire.records import Hello, LastException
 
@@ -298,7 +298,7 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
     sample.forget(rank)
 
     assert (first.syscall, first.file, first.frozen) == (None, None, None)
-    if kernel_wait.calls_of(os.uname().machine):
+    if sockets.calls_of(os.uname().machine):
         assert (second.syscall, second.file) == ("read", "stdin")
     assert second.frozen in (None, False)
 
@@ -349,7 +349,7 @@ def test_the_server_on_which_it_waits_is_reported_once_it_has_waited_for_two_loo
             child.wait()
 
     assert first.remote is None
-    if kernel_wait.calls_of(os.uname().machine):
+    if sockets.calls_of(os.uname().machine):
         assert second.remote == f"127.0.0.1:{address[1]}"
 
 
@@ -358,9 +358,9 @@ def test_the_table_of_all_sockets_is_not_read_at_every_look(child, monkeypatch):
     asked = []
     monkeypatch.setattr(sample.sockets, "remote", lambda pid, inode: asked.append(inode))
     monkeypatch.setattr(
-        sample.kernel_wait,
+        sample.sockets,
         "sleeping_in",
-        lambda pid, tid: kernel_wait.Sleep("recvfrom", "socket", next(inodes)),
+        lambda pid, tid: sockets.Sleep("recvfrom", "socket", next(inodes)),
     )
     inodes = itertools.count(1)
     rank = watched(child.pid)

@@ -20,9 +20,9 @@ from ddtop import journal, procfs, registry
 from ddtop.agent.state_page import StatePage
 from ddtop.link.rank_listener import Credentials
 from ddtop.policy import POLICY
-from ddtop.relay.orders import OrderError, send_signal
-from ddtop.relay.processes import exits, sample
+from ddtop.relay.processes import sample
 from ddtop.relay.processes.ranks import Ranks
+from ddtop.relay.requests import OrderError, send_signal
 from ddtop.wire import frames
 from ddtop.wire.page import EXITING_AT
 from ddtop.wire.records import Exit, Hello
@@ -201,7 +201,7 @@ def test_a_rank_is_not_gone_where_proc_cannot_be_read(ranks, children, monkeypat
 
     with monkeypatch.context() as patched:
         patched.setattr(procfs, "open", no_descriptor, raising=False)
-        assert exits.is_gone(child.pid, 1) is None
+        assert sample.is_gone(child.pid, 1) is None
         assert ranks.look_for_ends(time.monotonic()) == []
     child.kill()
     zombie(child)
@@ -240,19 +240,19 @@ def test_a_process_whose_main_thread_has_ended_first_still_lives(children):
     )
     ticks = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
     child.stdout.readline()
-    lives = exits.is_gone(child.pid, ticks)
+    lives = sample.is_gone(child.pid, ticks)
     child.stdin.write("\n")
     child.stdin.flush()
     zombie(child)
 
-    assert (lives, exits.is_gone(child.pid, ticks)) == (False, True)
+    assert (lives, sample.is_gone(child.pid, ticks)) == (False, True)
 
 
 def test_a_pid_with_another_start_time_is_gone(children):
     child = children()
 
-    assert exits.is_gone(child.pid, 1) is True
-    assert exits.is_gone(child.pid, registry.start_ticks(child.pid)) is False
+    assert sample.is_gone(child.pid, 1) is True
+    assert sample.is_gone(child.pid, registry.start_ticks(child.pid)) is False
 
 
 def test_a_pid_with_a_new_owner_ends_the_old_rank_before_the_new_one_is_watched(

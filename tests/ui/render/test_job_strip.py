@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ddtop.policy import POLICY
-from ddtop.present.findings.timeline import Timeline
-from ddtop.present.glyphs import ASCII, UNICODE
-from ddtop.present.text import line_width, plain
-from ddtop.ui.render.events import rows_of
-from ddtop.ui.render.job_strip import JobFacts, area_row, strip_lines
-from ddtop.wire.progress import Pace, Speed, TrainingProgress
+from ddtop.present.events import Timeline
+from ddtop.present.findings import rows_of
+from ddtop.present.text import ASCII, UNICODE, line_width, plain
+from ddtop.ui.job_strip import JobFacts, area_row, strip_lines
+from ddtop.wire.records import Pace, Speed, TrainingProgress
 from tests.ui import builders, gpus, lived
 from tests.ui.changed import replace
 

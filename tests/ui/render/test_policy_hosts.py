@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.follow import thresholds
 from ddtop.policy import POLICY
-from ddtop.present.hosts.hosts import HostFacts
-from ddtop.present.table.rank_class import HEALTHY
-from ddtop.ui.render.hosts import host_row, hosts_table
-from ddtop.ui.views.hosts import HostsView
-from ddtop.viewer import thresholds
+from ddtop.present.hosts import HostFacts, host_row, hosts_table
+from ddtop.present.map import HEALTHY
+from ddtop.ui.views.lists import HostsView
 from ddtop.wire.records import HostState
 from tests.ui import changed, gpus
 from tests.ui.builders import live

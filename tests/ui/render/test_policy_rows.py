@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddtop.follow import thresholds
 from ddtop.policy import POLICY
-from ddtop.present.table.columns import CellContext, rank_table
-from ddtop.ui.render.rows import row_line
-from ddtop.viewer import thresholds
+from ddtop.present.numbers import CellContext, rank_table
+from ddtop.ui.rows import row_line
 from tests.ui import builders, changed
 
 

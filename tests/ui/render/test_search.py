@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtop.present.text import plain
-from ddtop.ui.render.search import FOUND, found_lines, marked
+from ddtop.ui.page_text import FOUND, found_lines, marked
 
 LINES = [(("rank 3", "title"), (" waits", "dim")), (("nobody", ""),), (("Waits", ""),)]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ddtop.model.state.facts import RankFacts, ReportedFacts, State
-from ddtop.model.state.straggler_facts import Late, Pressure
-from ddtop.ui.render.page import Page
-from ddtop.ui.render.time_breakdown import time_lines
-from ddtop.wire.samples import Spot
+from ddtop.model.facts import Late, Pressure, RankFacts, ReportedFacts, State
+from ddtop.present.rank import time_lines
+from ddtop.present.text import Page
+from ddtop.wire.records import Spot
 from tests.ui.changed import replace
 
 RANK = RankFacts(

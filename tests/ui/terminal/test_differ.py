@@ -18,10 +18,9 @@ from textual._compositor import ChopsUpdate, InlineUpdate, LayoutUpdate
 from textual.geometry import Region, Size
 from textual.strip import Strip
 
-from ddtop.ui.render.palette import PALETTES
+from ddtop.ui.style import PALETTES
 from ddtop.ui.terminal import differ as room
-from ddtop.ui.terminal.differ import Differ
-from ddtop.ui.terminal.pens import PLAIN, Pens
+from ddtop.ui.terminal.differ import PLAIN, Differ, Pens
 from tests.ui.terminals import Grid, differences
 
 COLOURS = ("truecolor", "256", "standard")

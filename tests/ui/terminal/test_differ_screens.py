@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual._compositor import CompositorUpdate
 
-from ddtop.model.state.facts import State
-from ddtop.present.glyphs import UNICODE
+from ddtop.model.facts import State
+from ddtop.present.text import UNICODE
 from ddtop.ui.app import DdtopApp
 from ddtop.ui.terminal.differ import _size
 from tests.ui import builders

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from ddtop.ui.terminal import escape_key
+from ddtop.ui.terminal import terminal as escape_key
 from tests.ui.terminals import Terminal
 
 

@@ -10,7 +10,7 @@ from textual.drivers import linux_driver
 from textual.screen import Screen
 
 import ddtop.ui.terminal
-from ddtop.ui.terminal import escape_key, terminal
+from ddtop.ui.terminal import terminal
 
 
 def test_a_release_without_the_compositor_is_drawn_its_own_way(monkeypatch):
@@ -27,7 +27,7 @@ def test_a_release_that_reads_keys_otherwise_keeps_its_parser(monkeypatch):
     monkeypatch.setattr(linux_driver, "XTermParser", XTermParser)
     monkeypatch.setattr(XTermParser, "_sequence_to_key_events", lambda self, text: [])
 
-    assert not escape_key.install()
+    assert not terminal.install()
     assert linux_driver.XTermParser is XTermParser
 
 

@@ -20,14 +20,7 @@ import msgspec
 
 from ddtop.journal import Reader
 from ddtop.wire import frames
-from ddtop.wire.records import (
-    Arrivals,
-    Exit,
-    Groups,
-    Hello,
-    HostState,
-    RankState,
-)
+from ddtop.wire.records import Arrivals, Exit, Groups, Hello, HostState, RankState
 
 FOLDER = Path(__file__).parent / "recordings"
 SECOND_NS = 1_000_000_000

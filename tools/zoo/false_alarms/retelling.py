@@ -18,7 +18,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ddtop.wire.load import ProcessLoad
 from ddtop.wire.records import (
     Arrivals,
     Collective,
@@ -29,11 +28,12 @@ from ddtop.wire.records import (
     HostState,
     OpenCall,
     Place,
+    ProcessLoad,
     ProcessState,
     RankState,
     TrainingProgress,
+    arrivals_of,
 )
-from ddtop.wire.samples import arrivals_of
 from tools.zoo.false_alarms.recording import SECOND_NS, Part, Recording
 
 STEP_FACTORS = (0.7, 1.6)

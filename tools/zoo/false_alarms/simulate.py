@@ -10,9 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ddtop.diagnosis.judge import Judge
+from ddtop.follow.engine import NEWEST_FROM
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.viewer.follower import NEWEST_FROM
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import Exit, Groups, Hello, HostState, ProcessState, RankState
 from tools.zoo.false_alarms.alarms import Alarms
@@ -29,7 +29,7 @@ STALLS_EVERY_S, STALL_S = 1800.0, (0.5, 2.4)
 """The same for all reports of a host that come late together, as when its network pauses."""
 LOOK_COST_S, LOOK_SHARE, LOOK_MOST_S = 45e-6, 0.15, 3.0
 """What a look costs a viewer for each rank, the share of a core that looks may take, and the most
-that lies between two (`ddtop.viewer.engine`): 10,000 ranks are looked at every three seconds.
+that lies between two (`ddtop.follow.engine`): 10,000 ranks are looked at every three seconds.
 """
 _RAW = msgspec.Raw(b"")
 

@@ -1,0 +1,452 @@
+"""The rank's thread: which it is, where it is, what it does, and its hottest lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ddtop.agent.probe import Probe, Tick
+from ddtop.agent.stacks.frames import (
+    BACKWARD,
+    COLLECTIVE,
+    FORWARD,
+    LOADER,
+    OPTIMIZER,
+    OTHER,
+    FrameReader,
+    Stay,
+    ThreadLook,
+)
+from ddtop.wire import page as layout
+from ddtop.wire.page import LEAD_AT
+from ddtop.wire.records import ACTIVITIES, Place, Spot
+
+if TYPE_CHECKING:
+    from ddtop.agent.rank import Rank
+
+# -- Counts how often each activity was seen, for the shares in the column PHASES
+#
+# Source: the activity that `rank_thread` reads from the frames, four samples a second. Caveat:
+# Python frames only, so compiled code counts as the line that called it. Check: `py-spy dump --pid
+# PID` several times.
+
+
+def probe_activity(_rank: Rank) -> ActivityProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return ActivityProbe()
+
+
+class ActivityProbe(Probe):
+    """Counts samples by activity. Its row is below the one that knows whether the rank waits."""
+
+    name = "activity"
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(ACTIVITIES)
+
+    def sample(self, tick: Tick) -> None:
+        """Count what this tick has seen."""
+        if tick.seen is not None:
+            self._counts[counted_as(tick.seen.activity, tick.waits)] += 1
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The activity now, and the counts so far in the order of ACTIVITIES."""
+        seen = tick.seen
+        return {
+            "activity": ACTIVITIES[seen.activity] if seen is not None else None,
+            "activity_samples": tuple(self._counts),
+        }
+
+
+def counted_as(activity: int, waits: bool) -> int:
+    """The activity under which a sample is counted.
+
+    A sample that found the rank waiting for a collective counts as communication, also inside
+    backward: so the share of communication in PHASES is never below WAIT.
+    """
+    return COLLECTIVE if waits else activity
+
+
+# -- Counts the lines of the program's code at which the rank's thread was in the last half minute.
+#    The count is bounded
+#
+# Source: the looks of `rank_thread`, four a second. Caveat: these are samples, so a line that runs
+# only briefly may be missing. Check: `py-spy top --pid PID`.
+
+
+KEPT, TOLD = 120, 8
+"""Samples that are remembered (half a minute), and lines that are reported."""
+
+_Key = tuple[str, str, int, "str | None"]
+
+
+class HotLines:
+    """Counts of (function, file, line, waits on) over the last samples. No frame is kept."""
+
+    def __init__(self) -> None:
+        self._looks: deque[_Key | None] = deque(maxlen=KEPT)
+        self._counts: dict[_Key, int] = {}
+
+    def add(self, seen: ThreadLook | None) -> None:
+        """Add one sample. None, or no code of the program, counts too, because shares are of all
+        samples."""
+        if len(self._looks) == KEPT:
+            self._forget(self._looks[0])
+        key = None
+        if seen is not None and seen.function is not None:
+            key = (seen.qualname or seen.function, seen.file, seen.line, seen.waits_on)
+            self._counts[key] = self._counts.get(key, 0) + 1
+        self._looks.append(key)
+
+    def _forget(self, key: _Key | None) -> None:
+        if key is None:
+            return
+        self._counts[key] -= 1
+        if not self._counts[key]:
+            del self._counts[key]
+
+    @property
+    def total(self) -> int:
+        """Looks of which the counts are."""
+        return len(self._looks)
+
+    def most_seen(self) -> tuple[Spot, ...]:
+        """The lines at which it was seen most often, those first."""
+        if not self._counts:
+            return ()
+        first = sorted(self._counts.items(), key=lambda item: -item[1])[:TOLD]
+        return tuple(
+            Spot(function, file, line, count, waits_on)
+            for (function, file, line, waits_on), count in first
+        )
+
+
+# -- Finds the rank's thread among the threads of the process, and what it does
+#
+# The rank's thread is the one that steps the optimizer. Ray Train, notebooks, GUIs and some
+# trainers train in a thread while the main thread only waits for it. Before the first step, and in
+# programs without an optimizer, it is the main thread. If the main thread waits for another thread
+# (join, queue, future) or runs no code of the program, and another thread is in torch's training
+# code, it is that other thread. One case remains uncertain: if the main thread waits for a
+# background thread that communicates for it, the background thread is reported.
+#
+# Source: `ddtop.agent.stacks.walk`, on the agent's thread with the GIL held (10 us a thread). It
+# shows Python frames only: inside C code the place is the line that called it. Check: `py-spy dump
+# --pid PID`.
+
+
+SCAN_EVERY_NS = 1_000_000_000
+POLLS_AFTER_NS = 3_000_000_000
+"""A loop that polls is found asleep at one line; after this time its function is asked for what."""
+THREADS_MAX = 64
+"""Threads looked at in one scan: 10 us each."""
+_TRAINING = (COLLECTIVE, BACKWARD, OPTIMIZER, FORWARD, LOADER)
+SERVES = "rpc-shutdown"
+_WAITS_FOR_THREADS = frozenset({"lock", "queue", "future", "asyncio", "exit", SERVES})
+
+
+class Lead:
+    """Finds the rank's thread and looks at it. `ident`: Python's number of the last one found."""
+
+    def __init__(self, main_id: int, frames: FrameReader) -> None:
+        self.ident = self._main_id = main_id
+        self._frames = frames
+        self._scanned_at = 0
+
+    def look(self, now: int, stepper: int) -> ThreadLook | None:
+        """What the rank's thread does at this moment; None if the main thread has no Python frame
+        any more.
+
+        `now`: monotonic ns. `stepper`: the thread of the last optimizer step, 0 before the first.
+        """
+        if stepper not in (0, self._main_id):
+            seen = self._frames.look(stepper)
+            # An idle thread of a pool is inside the library.
+            if seen is not None and seen.frame_id:
+                self.ident = stepper
+                return seen
+        seen = self._frames.look(self._main_id)
+        if stepper == self._main_id or not _waits_for_threads(seen):
+            self.ident = self._main_id
+            return seen
+        return self._other(now, seen is not None and seen.waits_on == SERVES) or seen
+
+    @property
+    def native_id(self) -> int:
+        """The kernel's number of the thread; 0 for the main thread, and if Python does not know it.
+
+        Check: `ls /proc/PID/task`.
+        """
+        if self.ident == self._main_id:
+            return 0
+        # A dictionary of this process, read without its lock: a missing entry does no harm.
+        known = threading._active.get(self.ident)  # type: ignore[attr-defined]
+        return getattr(known, "native_id", None) or self._frames.walk.native_id(self.ident)
+
+    def _other(self, now: int, serves: bool) -> ThreadLook | None:
+        """A training thread that is not the main thread; the previous one, as long as it trains.
+
+        `serves`: the main thread only serves calls of others. Then the only thread with code of the
+        program is the rank's, whatever it does.
+        """
+        if self.ident != self._main_id:
+            seen = self._frames.look(self.ident)
+            if seen is not None and (_trains(seen) or (serves and seen.frame_id)):
+                return seen
+        if now - self._scanned_at < SCAN_EVERY_NS:
+            return None
+        self._scanned_at, self.ident = now, self._main_id
+        own = threading.get_ident()
+        others = [
+            ident for ident in self._frames.walk.threads() if ident not in (own, self._main_id)
+        ][:THREADS_MAX]
+        own_code = [
+            (ident, seen)
+            for ident in others
+            if (seen := self._frames.look(ident)) is not None and seen.frame_id
+        ]
+        looks = [one for one in own_code if _trains(one[1])]
+        if not looks and (not serves or len(own_code) != 1):
+            return None
+        self.ident, found = min(
+            looks or own_code,
+            key=lambda look: (_TRAINING.index(look[1].activity) if looks else 0, look[0]),
+        )
+        return found
+
+
+def _trains(seen: ThreadLook) -> bool:
+    return bool(seen.frame_id) and seen.activity in _TRAINING
+
+
+def _waits_for_threads(seen: ThreadLook | None) -> bool:
+    return seen is None or not seen.frame_id or seen.waits_on in _WAITS_FOR_THREADS
+
+
+def probe_place(rank: Rank) -> PlaceProbe:
+    """The probe of `ddtop.agent.sources`."""
+    return PlaceProbe(rank)
+
+
+class PlaceProbe(Probe):
+    """Where the rank's thread is now, where it was most often, and how late the ticks were."""
+
+    name = "place"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._lead = Lead(rank.main_id, rank.frames)
+        self._stay = Stay()
+        self._lines = HotLines()
+        self._held_samples, self._held_lines = 0, HotLines()
+        self._gil_held_ns = 0
+        self._has_groups = False
+        self._polls: str | None = None
+        self._asked_since = 0
+
+    def sample(self, tick: Tick) -> None:
+        """Find the rank's thread and look at its frames."""
+        rank, lead = self._rank, self._lead
+        self._gil_held_ns += tick.late_ns
+        self._held_samples += tick.held
+        seen = tick.seen = lead.look(tick.now, rank.stepper)
+        if lead.ident != rank.lead_id:
+            rank.lead_id = lead.ident
+            rank.page.words[layout.LEAD_AT] = lead.native_id
+        call = tick.calls.get(rank.lead_id)
+        if seen is not None and call is not None:
+            seen.activity, (seen.callee, seen.waits_on) = COLLECTIVE, call
+        self._lines.add(seen)
+        if tick.held:
+            self._held_lines.add(seen)
+        if seen is not None:
+            self._stay.follow(seen, tick.now)
+            tick.line_since = self._stay.line_since
+            # Once in each long stay at one line.
+            since = self._stay.line_since
+            if since != self._asked_since and tick.now - since >= POLLS_AFTER_NS:
+                self._asked_since, self._polls = since, rank.frames.polled(lead.ident)
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """The place now and the lines of the last half minute."""
+        if tick.groups and not self._has_groups:
+            # What the rank did before it had process groups is not part of any step.
+            self._lines = HotLines()
+        self._has_groups = bool(tick.groups)
+        return {
+            "place": self._place(tick),
+            "spots": self._lines.most_seen(),
+            "spots_samples": self._lines.total,
+            "held_samples": self._held_samples,
+            "held_spot": next(iter(self._held_lines.most_seen()), None),
+            "gil_held_ns": self._gil_held_ns,
+        }
+
+    def _place(self, tick: Tick) -> Place | None:
+        seen = tick.seen
+        if seen is None or seen.function is None:
+            return None
+        return Place(
+            seen.function,
+            seen.file,
+            seen.line,
+            seen.waits_on,
+            self._stay.since + tick.unix_minus_mono,
+            seen.callee,
+            self._stay.line_since + tick.unix_minus_mono,
+            seen.waits_for,
+            seen.owner,
+            seen.framework,
+            seen.framework_call,
+            seen.inside,
+            self._polls if self._asked_since == self._stay.line_since else None,
+        )
+
+
+# -- What is known of a rank that makes no progress: whether it has stood at its line before, until
+#    when it sleeps, and whether it writes a file while it handles an exception
+#
+# Source: the looks of `rank_thread`, the arguments of the system call in which its thread sleeps,
+# the exception that it handles, and the positions in the files that the process has open for
+# writing (/proc/self/fdinfo, which asks no file system). Caveat: only lines outside of collectives,
+# of the model and of the DataLoader count. `time.sleep` has told the kernel its end since Python
+# 3.11. A file that is opened anew for each line is not seen to grow. Check: `cat
+# /proc/PID/syscall`, `grep -H pos /proc/PID/fdinfo/*`.
+
+
+LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
+FIRST_FACTOR = 2
+_ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
+"""clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, ...) on x86-64 and on arm64."""
+INFO_BYTES = 64
+"""The position and the flags are the first two lines of the file."""
+_Line = tuple["str | None", str, int]
+
+
+def probe_standing(rank: Rank) -> Standing:
+    """The probe of `ddtop.agent.sources`."""
+    return Standing(rank)
+
+
+class Standing(Probe):
+    """Follows the rank's thread from one moment of progress to the next."""
+
+    name = "standing"
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._limits = rank, rank.limits
+        self._moved_at = 0
+        self._lines: set[_Line] = set()
+        self._stays: dict[_Line, int] = {}
+        self._stayed = (0, 0)
+        self._until: tuple[int | None, int | None] = (None, None)
+        self._handled: tuple[object, ...] | None = None
+        self._handled_at = self._grown_at = 0
+        self._positions: dict[str, int] = {}
+
+    def sample(self, tick: Tick) -> None:
+        """Note where the thread stands, if it has stood for a while."""
+        if tick.groups and not self._moved_at:
+            # It has joined. The wait for its first work counts too.
+            self._moved_at = tick.now
+        if tick.moved_at > self._moved_at:
+            length_ns = tick.moved_at - self._moved_at
+            if not self._stays:
+                # While it started, what it waits for may have begun.
+                begun = self._rank.started_unix_ns - tick.unix_minus_mono
+                length_ns = max(length_ns, min(FIRST_FACTOR * length_ns, tick.moved_at - begun))
+            self._note_stay(length_ns)
+            self._moved_at, self._stayed, self._handled = tick.moved_at, (0, 0), None
+            self._until = (None, None)
+            self._lines.clear()
+        seen = tick.seen
+        still = self._moved_at and tick.now - self._moved_at > self._limits.still_ns
+        if seen is None or not still:
+            return
+        line = (seen.function, seen.file, seen.line)
+        if seen.activity == OTHER and len(self._lines) < LINES_MAX:
+            self._lines.add(line)
+        # A loop that polls is at another of its lines in some looks.
+        self._stayed = (self._stays.get(line, 0), self._stayed[0])
+        if seen.activity == OTHER:
+            self._until = (
+                _sleeps_until(self._rank.page.words[LEAD_AT] or os.getpid()),
+                self._until[0],
+            )
+            self._look_at_files(tick.now)
+
+    def fields(self, tick: Tick) -> Mapping[str, Any]:
+        """`stayed_s`, `sleeps_until_unix_ns` and `writes_since_unix_ns`."""
+        until, before = self._until
+        lately = self._grown_at and tick.now - self._grown_at < self._limits.still_ns
+        return {
+            "stayed_s": max(self._stayed) / 1e9 or None,
+            # The thread may wake between two reads. Two looks at one sleep find the same end.
+            "sleeps_until_unix_ns": until + tick.unix_minus_mono
+            if until and until == before
+            else None,
+            "writes_since_unix_ns": self._handled_at + tick.unix_minus_mono
+            if self._handled is not None and lately
+            else None,
+        }
+
+    def _note_stay(self, length_ns: int) -> None:
+        for line in self._lines:
+            length_ns = max(length_ns, self._stays.pop(line, 0))
+            self._stays[line] = length_ns
+            if len(self._stays) > STAYS_MAX:
+                del self._stays[next(iter(self._stays))]
+
+    def _look_at_files(self, now: int) -> None:
+        """Whether it handles the same exception as before, and a file of its own has grown."""
+        handled = self._rank.frames.walk.handled(self._rank.lead_id)
+        if handled is None or handled is not self._handled:
+            self._handled, self._handled_at, self._grown_at = handled, now, 0
+            self._positions.clear()
+        if handled is None:
+            return
+        before, self._positions = self._positions, _positions(self._rank.dump_file.descriptor)
+        if any(at > before.get(number, at) for number, at in self._positions.items()):
+            self._grown_at = now
+
+
+def _sleeps_until(thread: int) -> int | None:
+    """The end of the sleep of a thread of this process, monotonic ns; None if it is in none that
+    has one.
+
+    Source: /proc/self/task/THREAD/syscall and the memory that it points to.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
+        with open(f"/proc/self/task/{thread}/syscall", encoding="ascii") as file:
+            words = file.read().split()
+        if words[:3] in _ABSOLUTE_SLEEPS:
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                memory.seek(int(words[3], 16))
+                seconds, rest = struct.unpack("=qq", memory.read(16))
+                return int(seconds * 10**9 + rest)
+    return None
+
+
+def _positions(own: int | None) -> dict[str, int]:
+    """Where the process writes in each of its files, by descriptor.
+
+    Without standard input, output and error, which ranks share, and without ddtop's own file.
+    """
+    found = {}
+    with contextlib.suppress(OSError):
+        for number in os.listdir("/proc/self/fd")[:FILES_MAX]:
+            if number in ("0", "1", "2", str(own)):
+                continue
+            with (
+                contextlib.suppress(OSError, ValueError, IndexError),
+                open(f"/proc/self/fdinfo/{number}", "rb", buffering=0) as file,
+            ):
+                words = file.read(INFO_BYTES).split()
+                if int(words[3], 8) & os.O_ACCMODE:
+                    found[number] = int(words[1])
+    return found

@@ -1,0 +1,670 @@
+"""The actions of `ddtop watch` after a critical finding: when, how often, and in which order.
+
+First the report is written, then command and webhook get the event, then `--then` is run. Nothing
+here blocks: `look` is called twice a second and starts the actions that are due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from ddtop.cli.errors import USAGE, CommandError
+from ddtop.diagnosis.finding import CRITICAL
+from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
+from ddtop.redaction import redacted
+
+REPORT_S = 120.0
+"""A report of a large job with stacks takes some seconds; one that takes longer than this hangs."""
+LEAVE_POLL_S = 0.1
+_Key = tuple[str, tuple[int, ...], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When to act. `for_s`: how long the finding must last. `cooldown_s`: the pause between two
+    acts for the same kind of finding. `once`: act only once.
+    """
+
+    for_s: float = 0.0
+    cooldown_s: float = 0.0
+    once: bool = False
+
+
+@dataclass
+class _Firing:
+    """An event whose actions are in progress."""
+
+    event: dict[str, Any]
+    environment: dict[str, str]
+    report: subprocess.Popen[bytes] | None = None
+    path: Path | None = None
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Actions:
+    """The actions; None for those that were not asked for. `report`: the folder for reports."""
+
+    command: OnCritical | None = None
+    webhook: Webhook | None = None
+    then: OnCritical | None = None
+    report: Path | None = None
+
+
+class Guard:
+    """Decides and acts for one job. Not thread-safe."""
+
+    def __init__(
+        self,
+        job: str,
+        rules: Rules,
+        actions: Actions,
+        complain: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job, self._rules, self._actions = job, rules, actions
+        self._complain, self._clock = complain, clock
+        self._pending: dict[_Key, tuple[float, dict[str, Any]]] = {}
+        self._acted: dict[str, float] = {}
+        self._told: set[_Key] = set()
+        self._firing: list[_Firing] = []
+        self.scheduler: dict[str, str] = {}
+        """Variables of the job's scheduler, for the commands: SLURM_JOB_ID."""
+
+    def take(self, change: Change, event: dict[str, Any]) -> None:
+        """Take a change. `event`: the same as JSON."""
+        finding = change.finding
+        if change.event == ENDED:
+            self._pending = {
+                key: (float("-inf"), waiting) for key, (_, waiting) in self._pending.items()
+            }
+            self.look()
+            if self._told and self._actions.webhook is not None:
+                self._actions.webhook.put(event)
+            return
+        if finding is None:
+            return
+        key = (str(finding.kind), finding.ranks, finding.group if not finding.ranks else None)
+        if change.event == APPEARED and finding.severity == CRITICAL:
+            self._pending[key] = (self._clock(), event)
+            self.look()
+        elif change.event == CLEARED:
+            self._pending.pop(key, None)
+            if key in self._told:
+                self._told.discard(key)
+                if self._actions.webhook is not None:
+                    self._actions.webhook.put(event)
+
+    def look(self) -> None:
+        """Start the actions that are due."""
+        now = self._clock()
+        for key, (since, event) in list(self._pending.items()):
+            if now - since < self._rules.for_s:
+                continue
+            if now - self._acted.get(key[0], float("-inf")) < self._rules.cooldown_s:
+                # The finding waits: if it still exists after the pause, it deserves another act.
+                continue
+            del self._pending[key]
+            if self._rules.once and self._acted:
+                continue
+            self._acted[key[0]] = now
+            self._told.add(key)
+            self._firing.append(self._begun(event))
+        self._firing = [one for one in self._firing if not self._went_on(one)]
+        for action in (self._actions.command, self._actions.then):
+            if action is not None:
+                action.look()
+
+    def leave(self) -> None:
+        """Wait for the started actions, for each at most its own limit."""
+        while self._firing:
+            self.look()
+            time.sleep(LEAVE_POLL_S)
+        for action in (self._actions.command, self._actions.webhook, self._actions.then):
+            if action is not None:
+                action.leave()
+
+    def _begun(self, event: dict[str, Any]) -> _Firing:
+        firing = _Firing(event, variables(event) | self.scheduler)
+        if self._actions.report is None:
+            return firing
+        kind = (event["finding"] or {}).get("kind", "event")
+        name = f"{self._job}-{kind}-{event['time_unix_ns'] // 1_000_000_000}.md"
+        firing.path = self._actions.report / name
+        command = [sys.executable, "-m", "ddtop", "report", self._job, "-o", str(firing.path)]
+        try:
+            firing.report = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2)
+        except OSError as error:
+            self._complain(f"--report: {error.strerror}")
+            firing.path = None
+        return firing
+
+    def _went_on(self, firing: _Firing) -> bool:
+        """True once its event has been passed on."""
+        if firing.report is not None:
+            code = firing.report.poll()
+            if code is None and time.monotonic() - firing.began < REPORT_S:
+                return False
+            if code is None:
+                firing.report.kill()
+                firing.report.wait()
+            if code != 0:
+                how = f"exit code {code}" if code is not None else f"no end in {REPORT_S:.0f} s"
+                self._complain(f"--report: {how}, the event goes without it")
+                firing.path = None
+        path = str(firing.path) if firing.path is not None else None
+        event = firing.event | ({"report": path} if path is not None else {})
+        environment = firing.environment | {"DDTOP_EVENT_REPORT": path or ""}
+        data, kind = json.dumps(event).encode() + b"\n", environment["DDTOP_EVENT_KIND"]
+        if self._actions.command is not None:
+            self._actions.command.start(data, kind, environment)
+        if self._actions.webhook is not None:
+            self._actions.webhook.put(event)
+        if self._actions.then is not None:
+            self._actions.then.start(data, kind, environment)
+        return True
+
+
+def variables(event: Mapping[str, Any]) -> dict[str, str]:
+    """The event as variables for the environment of a command."""
+    finding = event["finding"] or {}
+    return {
+        "DDTOP_EVENT": str(event["event"]),
+        "DDTOP_EVENT_JOB": str(event["job"]),
+        "DDTOP_EVENT_KIND": str(finding.get("kind", "")),
+        "DDTOP_EVENT_SEVERITY": str(finding.get("severity", "")),
+        "DDTOP_EVENT_RANKS": ",".join(map(str, finding.get("ranks", []))),
+        "DDTOP_EVENT_TEXT": str(event["text"]),
+    }
+
+
+SCHEDULER_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def scheduler_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The batch job of the ranks, for `--then 'scontrol requeue $SLURM_JOB_ID'`. The watcher's own
+    environment is right only if the watcher runs inside the same job.
+    """
+    own = {name: os.environ[name] for name in SCHEDULER_VARIABLES if name in os.environ}
+    return own | {name: environment[name] for name in SCHEDULER_VARIABLES if name in environment}
+
+
+# -- The command of `ddtop watch --on-critical`. It runs without a shell, and the watching goes on
+
+
+AT_ONCE_MAX = 4
+"""A command that hangs, on a mail server for example, must not pile up processes."""
+LEAVE_S = 10.0
+"""A finding at the end of the job starts a last command. It gets time to send a message."""
+_POLL_S = 0.05
+_JOB_ID = re.compile(r"[0-9][A-Za-z0-9_.\[\]-]{0,63}")
+"""The id of a batch job; PBS has `12[3].server`. The id comes from the job's own environment, and
+none with other characters gets into a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    kind: str
+
+
+class OnCritical:
+    """Starts the command for events, and reports its failures to `complain`.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        complain: Callable[[str], object],
+        option: str = "--on-critical",
+        expands: Sequence[str] = (),
+    ) -> None:
+        """`expands`: the variables with the id of a batch job, for which `$NAME` in a word stands.
+        No other variable is expanded: a word may be shell code, and the text of an event has names
+        that the job has chosen.
+
+        Raises:
+            CommandError: 2, it is no command line, or there is no such program.
+        """
+        self._words = _parsed(command, option)
+        names = "|".join(expands)
+        self._ids = re.compile(rf"\$(?:({names})\b|\{{({names})\}})") if names else None
+        self._name = f"{option} {self._words[0]}"
+        self._complain = complain
+        self._running: list[_Running] = []
+        self.skipped = 0
+
+    def start(self, event: bytes, kind: str, environment: Mapping[str, str] = {}) -> None:
+        """Run the command with the event on stdin, its output on our stderr, and these variables
+        added to our own.
+
+        If `AT_ONCE_MAX` commands still run, it is skipped and counted.
+        """
+        self.look()
+        if len(self._running) >= AT_ONCE_MAX:
+            self.skipped += 1
+            self._complain(
+                f"{self._name} was not run for {kind}: {AT_ONCE_MAX} are still running "
+                f"({self.skipped} left out so far)"
+            )
+            return
+        variables = {**os.environ, **environment}
+        try:
+            words = [self._expanded(one, variables) for one in self._words]
+        except ValueError as error:
+            self._complain(f"{self._name} was not run for {kind}: {error}")
+            return
+        try:
+            process = _spawn(words, event, variables)
+        except OSError as error:
+            self._complain(f"{self._name} could not be run for {kind}: {error.strerror}")
+            return
+        self._running.append(_Running(process, kind))
+
+    def _expanded(self, word: str, variables: Mapping[str, str]) -> str:
+        def job_id(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            value = variables.get(name)
+            if value is None or not _JOB_ID.fullmatch(value):
+                raise ValueError(f"${name} is {'not set' if value is None else 'not a job id'}")
+            return value
+
+        return self._ids.sub(job_id, word) if self._ids is not None else word
+
+    def look(self) -> None:
+        """Report the commands that have failed since the last call."""
+        still = []
+        for one in self._running:
+            code = one.process.poll()
+            if code is None:
+                still.append(one)
+            elif code != 0:
+                self._complain(f"{self._name} failed for {one.kind}: {_how(code)}")
+        self._running = still
+
+    def leave(self) -> None:
+        """Wait for running commands, at most `LEAVE_S`. They are never killed."""
+        until = time.monotonic() + LEAVE_S
+        while self._running and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self.look()
+        for one in self._running:
+            pid = one.process.pid
+            self._complain(f"{self._name} for {one.kind} still runs (pid {pid}) and is left alone")
+
+
+def _parsed(command: str, option: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        why = str(error).lower()
+        raise CommandError(
+            f"ddtop: {option} {command!r} is no command line: {why}", USAGE
+        ) from None
+    if not words:
+        raise CommandError(
+            f"ddtop: {option} needs a command: {option} 'mail -s hang me@example.org'",
+            USAGE,
+        )
+    words[0] = os.path.expanduser(words[0])
+    if shutil.which(words[0]) is None:
+        raise CommandError(f"ddtop: {option}: {_why_not(words[0])}", USAGE)
+    return words
+
+
+def _why_not(name: str) -> str:
+    if not os.path.isfile(name):
+        return (
+            f"there is no program {name!r}; it is run without a shell: for more than one program, "
+            "name a script"
+        )
+    if os.sep not in name:
+        return f"{name!r} is not on the PATH; if you mean the file in this folder: ./{name}"
+    return f"{name!r} may not be executed: chmod +x {shlex.quote(name)}"
+
+
+def _spawn(
+    words: list[str], event: bytes, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    # A file, not a pipe: with a pipe, a command that does not read its input would block us.
+    descriptor = os.memfd_create("event")
+    try:
+        with open(descriptor, "r+b", buffering=0, closefd=False) as file:
+            file.write(event)
+            file.seek(0)
+        return subprocess.Popen(words, stdin=descriptor, stdout=2, env=environment)
+    finally:
+        os.close(descriptor)
+
+
+def _how(code: int) -> str:
+    if code > 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+# -- Events to a URL: generic JSON, Slack's or Alertmanager's shape, from a thread of its own
+#
+# A server that is slow, refuses or dies delays nobody: the queue is bounded, each try has a
+# deadline, and events that cannot be delivered are reported and dropped.
+
+
+GENERIC, SLACK, ALERTMANAGER = SHAPES = ("generic", "slack", "alertmanager")
+QUEUE_MAX = 32
+"""The length of the queue. A job that fills it sends the same events again and again."""
+TRIES = 5
+TRY_S = 10.0
+"""The deadline of a whole try, even if the server sends a byte now and then."""
+BACKOFF_S, BACKOFF_MOST_S = 1.0, 30.0
+WEBHOOK_LEAVE_S = 15.0
+"""The time for the last event, which is the end of the job."""
+SECRET_BYTES_MAX = 8192
+_AGAIN = (408, 425, 429)
+_TOKEN = re.compile(
+    r"(?i)(?=[0-9a-z]{0,200}[0-9])(?=[0-9a-z]{0,200}[a-z])[0-9a-z]{16}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-"
+)
+"""16 letters and digits without a dash, or a uuid."""
+_ANSWERED_BYTES = 1024
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is not followed: the event and its token would go to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: the redirect itself is the answer."""
+
+
+def secret(name: str, variable: str, path: str | None) -> str | None:
+    """A secret from a file, or else from a variable; None if there is neither.
+
+    Raises:
+        CommandError: 2, the file cannot be read, or is empty.
+    """
+    if path is None:
+        return os.environ.get(variable) or None
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(SECRET_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise CommandError(f"ddtop: {name} {path}: {why}", USAGE) from None
+    if not text or "\n" in text:
+        raise CommandError(f"ddtop: {name} {path}: it has to be one line", USAGE)
+    return text
+
+
+def checked(url: str, named_by: str) -> str:
+    """The URL, if events may be sent there.
+
+    Raises:
+        CommandError: 2, it is no http or https URL, or has a secret that all users of the host read
+            on the command line.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = urllib.parse.urlsplit("")
+    printable = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not parts.hostname or not printable:
+        shown = repr(url[:80]) if named_by == "--webhook" else "what it has"
+        raise CommandError(f"ddtop: {named_by} takes an http or https URL, not {shown}", USAGE)
+    if named_by == "--webhook" and _has_secret(url, parts):
+        raise CommandError(
+            "ddtop: --webhook: this URL is a secret, and every user of the host can read it on the"
+            " command line: use --webhook-file FILE or $DDTOP_WEBHOOK",
+            USAGE,
+        )
+    return url
+
+
+def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
+    """Whether it has a token, of whatever service. A path of words has none."""
+    known = parts.username or parts.password or parts.hostname == "hooks.slack.com"
+    return bool(known or redacted(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
+
+
+def shape_of(url: str) -> str:
+    """The shape that fits the URL."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.hostname == "hooks.slack.com":
+        return SLACK
+    return ALERTMANAGER if parts.path.rstrip("/").endswith("/api/v2/alerts") else GENERIC
+
+
+def body_of(shape: str, event: Mapping[str, Any]) -> Any:
+    """An event, `ddtop.event/1`, as JSON of that shape."""
+    if shape == SLACK:
+        return {"text": f"*{_slack(event['job'])}* {event['event']}: {_slack(event['text'])}"}
+    if shape == ALERTMANAGER:
+        return [_alert(event)]
+    return dict(event)
+
+
+def _slack(text: str) -> str:
+    """Text in which nothing is a mention or a link. Source: "Escaping text" of Slack's API."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _alert(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Source: `POST /api/v2/alerts` of Alertmanager. The labels are the alert's identity, so what
+    changes from look to look is an annotation.
+    """
+    finding = event["finding"] or {}
+    since = finding.get("since_unix_ns") or event["time_unix_ns"]
+    alert = {
+        "labels": {
+            "alertname": "Ddtop",
+            "job": event["job"],
+            "kind": finding.get("kind", event["event"]),
+            "severity": finding.get("severity", "info"),
+            "ranks": ",".join(map(str, finding.get("ranks", [])[:16])),
+        },
+        "annotations": {"summary": event["text"], "advice": finding.get("advice", "")},
+        "startsAt": _rfc3339(since),
+    }
+    if event["event"] in ("cleared", "ended"):
+        alert["endsAt"] = _rfc3339(event["time_unix_ns"])
+    return alert
+
+
+def _rfc3339(unix_ns: int) -> str:
+    return datetime.fromtimestamp(unix_ns / 1e9, timezone.utc).isoformat()
+
+
+class Webhook:
+    """Sends events in their order. `complain` gets a sentence for each that was not delivered; it
+    is called on the thread of the webhook.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        shape: str | None,
+        token: str | None,
+        complain: Callable[[str], object],
+        backoff_s: float = BACKOFF_S,
+        try_s: float = TRY_S,
+    ) -> None:
+        self._url, self._shape = url, shape or shape_of(url)
+        self._token, self._complain = token, complain
+        self._backoff_s, self._try_s = backoff_s, try_s
+        parts = urllib.parse.urlsplit(url)
+        # Without its path, which may be the secret.
+        self._name = f"--webhook {parts.scheme}://{parts.hostname}"
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(QUEUE_MAX)
+        self._leaving = threading.Event()
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._run, name="ddtop-webhook", daemon=True)
+        self._thread.start()
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Queue an event; if too many are queued it is dropped and counted."""
+        try:
+            self._queue.put_nowait(event)
+        except queue.Full:
+            self.dropped += 1
+            self._complain(f"{self._name}: {self.dropped} events were dropped, too many wait")
+
+    def leave(self) -> None:
+        """Wait until all is delivered or given up, at most `LEAVE_S`."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._leaving.set()
+        self._thread.join(WEBHOOK_LEAVE_S)
+        if self._thread.is_alive():
+            self._complain(f"{self._name}: what still waits is not delivered")
+
+    def _run(self) -> None:
+        while True:
+            try:
+                event = self._queue.get(timeout=0.5)
+            except queue.Empty:
+                if self._leaving.is_set():
+                    return
+                continue
+            if event is None:
+                return
+            why = self._deliver(json.dumps(body_of(self._shape, event)).encode())
+            if why is not None:
+                self._complain(f"{self._name}: {event['event']} was not delivered: {why}")
+
+    def _deliver(self, body: bytes) -> str | None:
+        """Why it was not delivered; None if it was."""
+        pause_s, why = self._backoff_s, ""
+        for number in range(TRIES):
+            if number:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_MOST_S)
+            why, again_s = self._tried(body)
+            if why == "" or again_s is None:
+                return why or None
+            pause_s = max(pause_s, min(again_s, BACKOFF_MOST_S))
+        return f"{why}, {TRIES} times"
+
+    def _tried(self, body: bytes) -> tuple[str, float | None]:
+        """(why it failed, or None; after how many seconds another try makes sense)."""
+        found: list[tuple[str, float | None]] = []
+        thread = threading.Thread(target=lambda: found.append(self._try(body)), daemon=True)
+        thread.start()
+        # A server that sends a byte every few seconds never lets a socket's own timeout end it.
+        thread.join(self._try_s)
+        return found[0] if found else (f"no answer within {self._try_s:g} s", 0.0)
+
+    def _try(self, body: bytes) -> tuple[str, float | None]:
+        headers = {"Content-Type": "application/json", "User-Agent": "ddtop"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(self._url, body, headers, method="POST")
+        try:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._try_s) as it:
+                it.read(_ANSWERED_BYTES)
+            return "", None
+        except urllib.error.HTTPError as error:
+            error.close()
+            return self._refused(error)
+        except urllib.error.URLError as error:
+            return str(getattr(error.reason, "strerror", None) or error.reason), 0.0
+        except (OSError, HTTPException, ValueError) as error:
+            return str(getattr(error, "strerror", None) or error or type(error).__name__), 0.0
+
+    def _refused(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
+        if 300 <= error.code < 400:
+            host = urllib.parse.urlsplit(error.headers.get("Location", "")).hostname or "another"
+            return f"it redirects to {host}, which is not followed: give that URL", None
+        if error.code < 500 and error.code not in _AGAIN:
+            return f"HTTP {error.code}", None
+        after = error.headers.get("Retry-After", "")
+        return f"HTTP {error.code}", float(after) if after.isascii() and after.isdigit() else 0.0
+
+
+# -- The options of `ddtop watch` for actions, checked before the watching begins
+
+
+def guard_of(
+    complain: Callable[[str], object],
+    *,
+    on_critical: str | None = None,
+    webhook: str | None = None,
+    webhook_file: str | None = None,
+    shape: str | None = None,
+    token_file: str | None = None,
+    folder: str | None = None,
+    then: str | None = None,
+    for_s: float = 0.0,
+    cooldown_s: float = 0.0,
+    once: bool = False,
+) -> Callable[[str], Guard] | None:
+    """A function that makes the guard of a job, by its name; None without actions.
+
+    Raises: CommandError: 2, an option cannot be used, or one says when to act and none says how.
+    """
+    command = OnCritical(on_critical, complain) if on_critical is not None else None
+    last = OnCritical(then, complain, "--then", SCHEDULER_VARIABLES) if then is not None else None
+    url = _url(webhook, webhook_file)
+    token = secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", token_file)
+    reports = _writable(folder) if folder is not None else None
+    if not (command or last or url or reports):
+        if for_s or cooldown_s or once or shape or token_file:
+            raise CommandError(
+                "ddtop: there is nothing to do: --for, --cooldown and --once need --on-critical,"
+                " --webhook, --report or --then",
+                USAGE,
+            )
+        return None
+
+    def made(job: str) -> Guard:
+        sender = Webhook(url, shape, token, complain) if url is not None else None
+        return Guard(
+            job, Rules(for_s, cooldown_s, once), Actions(command, sender, last, reports), complain
+        )
+
+    return made
+
+
+def _url(webhook: str | None, path: str | None) -> str | None:
+    if webhook is not None and path is not None:
+        raise CommandError("ddtop: --webhook and --webhook-file exclude each other", USAGE)
+    if webhook is not None:
+        return checked(webhook, "--webhook")
+    found = secret("--webhook-file", "DDTOP_WEBHOOK", path)
+    named_by = "--webhook-file" if path is not None else "$DDTOP_WEBHOOK"
+    return checked(found, named_by) if found is not None else None
+
+
+def _writable(folder: str) -> Path:
+    path = Path(folder)
+    if not path.is_dir():
+        raise CommandError(f"ddtop: --report {folder}: there is no such folder", USAGE)
+    probe = path / f".ddtop-{os.getpid()}"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise CommandError(f"ddtop: --report {folder}: {error.strerror}", USAGE) from None
+    return path.absolute()

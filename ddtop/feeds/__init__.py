@@ -1,0 +1,1 @@
+"""Where the frames of a job come from: a relay, another host, or processes without ddtop."""

@@ -1,0 +1,1 @@
+"""Jobs that were started without ddtop: /proc, stacks by py-spy, sockets, GPUs."""

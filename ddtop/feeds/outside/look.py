@@ -1,0 +1,796 @@
+"""The source for processes that were started without ddtop: /proc, the stacks of the main threads
+by py-spy, sockets, GPUs and NCCL's status service, as records.
+
+The same model and the same rules judge them. Collectives are not counted, so a verdict is based on
+stacks and says so, and a rank without a known stack is not judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from ddtop import registry
+from ddtop.agent.environment import redacted_argv, redacted_environment
+from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.judge import Judge
+from ddtop.feeds.outside.jobs import Departed, OutsideJob, Target, exit_of
+from ddtop.feeds.outside.rank import (
+    Surroundings,
+    Track,
+    Workers,
+    is_worker,
+    loader_of,
+    moment_of,
+    switches_of,
+)
+from ddtop.feeds.outside.stacks import marked, read, training_thread
+from ddtop.follow.look import Dump, Look
+from ddtop.follow.thresholds import chosen
+from ddtop.model import stragglers
+from ddtop.model.facts import Snapshot
+from ddtop.model.job import Job
+from ddtop.policy import Policy
+from ddtop.procfs import parent_of
+from ddtop.relay.gpus.ras import Ras
+from ddtop.relay.gpus.reader import GpuReader
+from ddtop.relay.host import HostProbe, HostWatch
+from ddtop.relay.processes import pyspy, sample
+from ddtop.relay.processes.pyspy import PySpy
+from ddtop.relay.processes.rendezvous import RendezvousWatch
+from ddtop.relay.processes.sample import is_gone
+from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
+from ddtop.wire.page import PageView
+from ddtop.wire.records import (
+    INIT,
+    RUN,
+    AnyRecord,
+    CommStatus,
+    Hello,
+    HostState,
+    OpenCall,
+    OutsideLook,
+    ProcessState,
+    RankState,
+    Stacks,
+    ThreadStack,
+)
+from ddtop.words.sentences import rank_list
+
+# -- The host of ranks that were started without ddtop: its memory, disks and GPUs, the connections
+#    in init_process_group, and NCCL's status service. All of this is read with the relay's code
+
+
+class Surface:
+    """What /proc, the driver and NCCL report around the ranks. `launcher`: its pid, or 0."""
+
+    def __init__(self, launcher: int, policy: Policy) -> None:
+        self._launcher = launcher
+        self._probe, self._load = HostProbe(), HostWatch(policy)
+        self._gpus, self._ras = GpuReader(policy), Ras(policy)
+        self._rendezvous = RendezvousWatch(policy)
+        self._inside: Mapping[int, int | None] = {}
+        self._nccl: frozenset[int] = frozenset()
+        self._waits = self._answered = False
+        self.host = self._probe.host
+
+    def note_inside(self, inside: Mapping[int, int | None]) -> None:
+        """Since when each rank is inside init_process_group (unix ns), by pid."""
+        self._inside = inside
+
+    def note_wait(self, nccl: frozenset[int]) -> None:
+        """Ask NCCL's status service, because some rank waits without a break.
+
+        `nccl`: the pids of the ranks that may use NCCL. `relay.gpus.ras` knows when it must not
+        be asked, such as an old release while a rank is gone.
+        """
+        self._nccl, self._waits = nccl, bool(nccl)
+        self._ras.saw(time.monotonic())
+
+    @property
+    def asks(self) -> bool:
+        """Whether NCCL's status service is to be asked and has not answered yet."""
+        return self._waits and not self._answered
+
+    def look(
+        self, here: Sequence[sample.Watched], states: tuple[ProcessState, ...]
+    ) -> Iterator[CommStatus | HostState]:
+        """The records of this moment."""
+        now = time.monotonic_ns()
+        answer = self._ras.look(now / 1e9, self._on_nccl(here, now))
+        if answer is not None:
+            self._answered = True
+            yield CommStatus(answer)
+        for one in here:
+            since = self._inside.get(one.hello.pid)
+            # That part expects the state page of an agent.
+            one.page = _as_page(one, since) if since is not None else None
+        met = self._rendezvous.look(here, self._launcher, now)
+        gpus, gpu_watch = self._gpus.look(sample.owners(here), self._launcher)
+        yield self._probe.look(
+            states,
+            rendezvous=met.ways,
+            candidates=met.candidates,
+            candidacies=met.candidacies,
+            launching=met.launching,
+            load=self._load.look([one.hello for one in here]),
+            gpus=gpus,
+            gpu_watch=gpu_watch,
+        )
+
+    def _on_nccl(self, here: Sequence[sample.Watched], now_mono_ns: int) -> list[sample.Watched]:
+        """The ranks as `relay.gpus.ras` expects them: without an agent, their backend is not
+        reported, and their silence means nothing."""
+        return [
+            replace(
+                one,
+                hello=msgspec.structs.replace(one.hello, backend="nccl"),
+                heard_mono_ns=now_mono_ns,
+            )
+            for one in here
+            if one.hello.pid in self._nccl
+        ]
+
+    def close(self) -> None:
+        """End the reads that are under way."""
+        self._rendezvous.close()
+        self._gpus.close()
+
+
+def _as_page(one: sample.Watched, since_unix_ns: int) -> PageView:
+    since_mono_ns = since_unix_ns - time.time_ns() + time.monotonic_ns()
+    return PageView(
+        one.hello.pid,
+        one.hello.start_ticks,
+        0,
+        0,
+        0,
+        0,
+        None,
+        init_since_mono_ns=max(since_mono_ns, 1),
+    )
+
+
+# -- The ends of ranks of a job that was started without ddtop: those that end during the look, and
+#    those that had ended before
+
+
+STARTED_S = 10.0
+"""torchrun starts all ranks of a host at once, so a rank without a process after this time has
+ended."""
+_SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+_MASKS = ("SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:")
+
+
+def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
+    """The exits of those that have ended by now."""
+    poll, held, found = select.poll(), {}, []
+    for one in living:
+        if one.pidfd is not None:
+            held[one.pidfd] = one
+            poll.register(one.pidfd, select.POLLIN)
+        elif is_gone(one.hello.pid, one.hello.start_ticks):
+            found.append(one)
+    return found + [held[pidfd] for pidfd, _ in poll.poll(0)]
+
+
+class DepartedRanks:
+    """The ranks of a job that had ended before the first look, at `began_unix_ns`."""
+
+    def __init__(self, departed: Sequence[Departed], pids: Sequence[int]) -> None:
+        """`pids`: those of the ranks that live."""
+        self.began_unix_ns = time.time_ns()
+        may_outlive = any(_outlives_sigterm(pid) for pid in pids)
+        self._waiting = [_unknown(one) if may_outlive else one for one in departed]
+
+    def add(self, one: Departed) -> None:
+        """Add a rank that ended before it could be watched."""
+        self._waiting.append(one)
+
+    def due(
+        self, looks: Mapping[int, OutsideLook | None], last_start_unix_ns: int
+    ) -> list[Departed]:
+        """The ranks that certainly existed. A rank without a zombie may not have been started yet,
+        as long as the others are still starting.
+
+        `looks`: the last look at each living rank. `last_start_unix_ns`: when the last of these was
+        started.
+        """
+        known = [look for look in looks.values() if look is not None]
+        began = any(look.waits and look.asleep for look in known)
+        age_s = (time.time_ns() - last_start_unix_ns) / 1e9
+        found = [
+            one
+            for one in self._waiting
+            if one.pid is not None or began or (one.by_torchrun and age_s > STARTED_S)
+        ]
+        self._waiting = [one for one in self._waiting if one not in found]
+        return found
+
+
+def _unknown(one: Departed) -> Departed:
+    """torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
+    without a process may have failed."""
+    return Departed(one.rank, one.pid, one.exit_status, by_torchrun=False)
+
+
+def _outlives_sigterm(pid: int) -> bool:
+    """Whether SIGTERM would not have ended it at once. Source: the masks of /proc/PID/status."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(_MASKS)]
+    return any(mask & _SIGTERM_BIT for mask in masks)
+
+
+# -- look
+
+
+LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05
+EAGER_LOOK_S, EAGER_PLACE_S, EAGER_POLL_S = 0.5, 1.0, 0.005
+"""Shorter pauses, for a command whose user waits for the verdict."""
+FIRST_S = 15.0
+"""A dashboard starts with the shorter pauses, until each rank was read twice, but at most for this
+time."""
+CLOSER_S = 0.05
+"""The pause between samples of a rank that is in no communication call while others wait, until
+this is certain."""
+SUSPECT_S, BESIDE_S = 0.12, 0.3
+"""The pause between samples of a possible straggler, and of the ranks that may wait for it."""
+PLACE_SHARE, EAGER_SHARE = 5, 0.5
+"""The pause after a py-spy sample, as a multiple of its length: py-spy uses at most a fifth of a
+core, even with many processes."""
+EAGER_AT_ONCE = max(2, min(8, os.cpu_count() or 2))
+"""Several run at once, because py-spy uses a core, and on a busy host each waits for a CPU."""
+DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
+"""Deadlines for a dump on request, and for a sample of the place."""
+PY_SPY = "py-spy"
+REFUSED_S = 30.0
+"""The pause after a process that could not be read."""
+SNAPSHOT_S = 0.25
+NO_DUMP_SIGNAL = "its ranks were started without DDTOP=1: they have no dump signal"
+JUDGED_BY = "started without DDTOP=1: judged by stacks"
+
+
+@dataclass
+class _Watched:
+    """One rank. `placed_mono_s`: when its stack was last read."""
+
+    target: Target
+    process: sample.Watched
+    around: Surroundings
+    track: Track = field(default_factory=Track)
+    workers: Workers = field(default_factory=Workers)
+    placed_mono_s: float = 0.0
+    first_mono_s: float = 0.0
+    tried_mono_s: float = -PLACE_S
+    refused: str | None = None
+    exits_order: int | None = None
+
+    @property
+    def looked_s(self) -> float:
+        """Seconds between the first and the last look at its stack."""
+        return self.placed_mono_s - self.first_mono_s if self.first_mono_s else 0.0
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A running py-spy. `request` None: it samples the place. `worker`: the worker that it reads.
+    `switches`: of the thread `tid` (None: the main thread), at the start."""
+
+    spy: PySpy
+    target: Target
+    rank: int
+    request: str | None
+    began_mono_s: float
+    deadline_s: float
+    worker: int | None = None
+    switches: int | None = None
+    tid: int | None = None
+
+
+class OutsideSource:
+    """Implements `viewer.source.Source`. Processes are sampled without a pause; only `ask_stacks`
+    pauses them, for milliseconds."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        name: str,
+        notes: Sequence[str] = (),
+        job: OutsideJob | None = None,
+        eager: bool = False,
+        on_record: Callable[[Envelope, AnyRecord], None] | None = None,
+        arguments: bool = False,
+    ) -> None:
+        """`job`: the job of which these are all the ranks of this host. `eager`: samples as often
+        as possible, for a user who waits for the verdict. `on_record` also gets each record.
+        `arguments`: read the arguments of communication calls."""
+        self._locals = arguments
+        self._of, self._asked_for, self._on_record = job, eager, on_record
+        self._began_mono_s = time.monotonic()
+        self._departed = DepartedRanks(
+            job.departed if job is not None else (), [one.pid for one in targets]
+        )
+        self._targets = [one for one in targets if not one.worker]
+        self._workers = [one for one in targets if one.worker]
+        self._policy = chosen()
+        self._job = Job(name, self._policy)
+        self._judge = Judge(self._policy)
+        self._surface = Surface(
+            job.launchers[0] if job is not None and job.launchers else 0, self._policy
+        )
+        self._sender = registry.host_identity()
+        self._ranks: dict[int, _Watched] = {}
+        self._running: list[_Running] = []
+        self._resting_until_s: list[float] = []
+        self._asked: deque[tuple[Target, str]] = deque()
+        self._asked_workers: deque[tuple[Target, int]] = deque()
+        self._dump: Dump | None = None
+        self._suspects: tuple[int, ...] = ()
+        self._shown: tuple[Snapshot, Verdict] | None = None
+        self._shown_mono_s = 0.0
+        self._exits = 0
+        self._greet()
+        # After the Hellos, because the job is new until then.
+        self._job.notes.extend(notes)
+        self.observe()
+
+    @property
+    def _eager(self) -> bool:
+        """Whether a user waits for the verdict: at a prompt, or at the start of a dashboard."""
+        first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged
+        return self._asked_for or first
+
+    def look(self) -> Look:
+        """What is true now."""
+        now = time.monotonic()
+        if self._shown is None or now - self._shown_mono_s >= SNAPSHOT_S:
+            snapshot, found = self._judge.look(self._job.snapshot(time.time_ns()))
+            self._shown, self._shown_mono_s = (snapshot, self._said(snapshot, found)), now
+        return Look(*self._shown, dump=self._dump)
+
+    def set_interval(self, seconds: float) -> None:
+        """Looks are cheap, so nothing has to change."""
+
+    def travel(self, at_unix_ns: int | None) -> None:
+        """Does nothing: earlier moments are not kept."""
+
+    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
+        """A full dump of these ranks (empty: all) and of their known workers; it pauses each for
+        milliseconds."""
+        if by_signal:
+            return NO_DUMP_SIGNAL
+        if pyspy.find() is None:
+            return pyspy.NOT_INSTALLED
+        living = [one.target for one in self._ranks.values() if one.exits_order is None]
+        wanted = [one for one in (*living, *self._workers) if not ranks or one.rank in ranks]
+        expected = sum(not one.worker for one in wanted)
+        if not expected:
+            return "these ranks are gone"
+        now = time.time_ns()
+        request = f"outside-{now}"
+        self._asked = deque((one, request) for one in wanted)
+        self._dump = Dump(request, now, expected)
+        return None
+
+    async def send_signal(self, rank: int, number: int) -> str:
+        """Send it through the pidfd, which cannot name another process that got the same number."""
+        watched = self._ranks.get(rank)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        if watched is None or watched.exits_order is not None:
+            return f"no signal was sent: rank {rank} is gone"
+        if watched.process.pidfd is None:
+            return (
+                "no signal was sent: no pidfd here, it could reach another process; by hand: kill"
+                f" -{number} {watched.target.pid}"
+            )
+        try:
+            signal.pidfd_send_signal(watched.process.pidfd, number)
+        except OSError as error:
+            return f"no signal was sent: {error.strerror}"
+        return f"{name} sent to rank {rank} (pid {watched.target.pid})"
+
+    async def run(self) -> None:
+        """Look at the processes until cancelled."""
+        next_look_s = 0.0
+        try:
+            while True:
+                now = time.monotonic()
+                # In each pass, because the rank that ends first within a second is the cause.
+                self._note_exits()
+                if now >= next_look_s:
+                    self.observe()
+                    next_look_s = now + (EAGER_LOOK_S if self._eager else LOOK_S)
+                self._step(now)
+                await asyncio.sleep(EAGER_POLL_S if self._eager else POLL_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the running samples and release the processes."""
+        for running in self._running:
+            running.spy.kill()
+        self._running.clear()
+        self._surface.close()
+        for one in self._ranks.values():
+            if one.exits_order is None:
+                one.exits_order = -1
+                sample.forget(one.process)
+
+    # -- records
+
+    def observe(self) -> None:
+        """One look at all processes through /proc."""
+        self._note_exits()
+        now_s, found = time.monotonic(), []
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        joins = self._some_joins(living)
+        for one in living:
+            inside = self._inside_since(one)
+            state = sample.look(one.process, time.monotonic_ns(), self._policy)
+            if state is not None:
+                # Without an agent, a missing report means nothing.
+                found.append(
+                    msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
+                )
+            self._take(self._state_of(one, now_s, joins), one.target)
+        self._surface.note_inside({one.target.pid: self._inside_since(one) for one in living})
+        if any(self._stays_in_call(one) for one in living):
+            nccl = (one.target.pid for one in living if one.around.may_use_nccl)
+            self._surface.note_wait(frozenset(nccl))
+        here = [one.process for one in living]
+        for record in self._surface.look(here, tuple(found)):
+            self._take(record)
+        self._note_departed(living)
+
+    def _stays_in_call(self, one: _Watched) -> bool:
+        """Whether it has been in one communication call without a break. Waits in NCCL spin."""
+        look = one.track.look()
+        if look is None or look.kind in (None, INIT) or look.since_unix_ns is None:
+            return False
+        return time.time_ns() - look.since_unix_ns >= self._policy.ras_stuck_s * 1e9
+
+    def _state_of(self, one: _Watched, now_s: float, joins: bool) -> RankState:
+        track, known = one.track, one.track.reading
+        if known is None:
+            return RankState("running")
+        fresh = now_s - one.placed_mono_s <= self._policy.place_old_s
+        place = known.place if fresh else None
+        if place is not None and track.asleep:
+            place = msgspec.structs.replace(place, since_unix_ns=track.since_unix_ns)
+        inside = self._inside_since(one)
+        calls = () if inside is None else (OpenCall("init_process_group", inside),)
+        loader = None
+        if place is not None and place.waits_on == "DataLoader":
+            loader = loader_of(one.workers, track.there_since_unix_ns)
+        return RankState(
+            "starting" if joins and known.phase == "running" else known.phase,
+            activity=known.activity if fresh else None,
+            open_calls=calls,
+            place=place,
+            loader=loader,
+            progress_unix_ns=track.progress_unix_ns,
+            outside=track.look() if fresh else None,
+        )
+
+    def _some_joins(self, living: Sequence[_Watched]) -> bool:
+        """Whether ranks are in init_process_group, and none has left it."""
+        looks = [look for one in living if (look := one.track.look()) is not None]
+        return any(look.kind == INIT for look in looks) and not any(look.waits for look in looks)
+
+    def _inside_since(self, one: _Watched) -> int | None:
+        known = one.track.reading
+        inside = known is not None and known.kind == INIT and one.exits_order is None
+        return one.track.since_unix_ns if inside else None
+
+    def take_stacks(self, stacks: Stacks, target: Target) -> None:
+        """Keep the stacks of a rank, or of its worker."""
+        watched = self._ranks.get(target.rank)
+        if watched is not None:
+            self._take(msgspec.structs.replace(stacks, of_rank=target.rank), watched.target)
+
+    def _greet(self) -> None:
+        for target in self._targets:
+            hello = self._hello(target)
+            watched = sample.watch(hello, time.monotonic_ns())
+            if watched is not None:
+                around = Surroundings(target.pid)
+                self._ranks[target.rank] = _Watched(target, watched, around)
+                self._take(hello, target)
+            else:
+                self._departed.add(Departed(target.rank, target.pid))
+
+    def _hello(self, target: Target) -> Hello:
+        world = max((one.rank for one in self._targets), default=-1) + 1
+        world = max(world, self._of.world_size if self._of is not None else 0)
+        return Hello(
+            job=self._job.name,
+            run=RUN,
+            attempt=0,
+            rank=target.rank,
+            local_rank=target.local_rank,
+            world_size=world,
+            host=self._surface.host,
+            pid=target.pid,
+            start_ticks=target.start_ticks,
+            claim="guess" if target.guessed else "env",
+            script=target.script,
+            argv=redacted_argv(list(target.argv)),
+            environment=redacted_environment(dict(target.environment)),
+            launcher_pid=parent_of(target.pid),
+            started_unix_ns=target.started_unix_ns,
+        )
+
+    def _note_departed(self, living: Sequence[_Watched]) -> None:
+        """Note the ranks that had ended before the first look."""
+        looks = {one.target.rank: one.track.look() for one in living}
+        like = self._targets[0]
+        last_start = max((one.target.started_unix_ns for one in living), default=0)
+        for one in self._departed.due(looks, last_start):
+            target = Target(one.pid or 0, 0, one.rank, like.guessed, (), like.environment)
+            hello = self._hello(target)
+            self._take(msgspec.structs.replace(hello, script=like.script), target)
+            self._take(exit_of(one, self._exits), target, self._departed.began_unix_ns)
+            self._exits += 1
+
+    def _take(
+        self, record: AnyRecord, of: Target | None = None, at_unix_ns: int | None = None
+    ) -> None:
+        rank, pid = (of.rank, of.pid) if of is not None else (None, None)
+        now = time.time_ns()
+        at = at_unix_ns or now, time.monotonic_ns() - (now - (at_unix_ns or now))
+        kind = type(record).__name__
+        envelope = Envelope(
+            SCHEMA_MAJOR,
+            SCHEMA_MINOR,
+            kind,
+            self._sender,
+            0,
+            rank,
+            pid,
+            at[0],
+            at[1],
+            None,
+            msgspec.Raw(b""),
+        )
+        self._job.apply(envelope, record)
+        if self._on_record is not None:
+            self._on_record(envelope, record)
+
+    def _note_exits(self) -> None:
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        for process in ended(one.process for one in living):
+            one = self._ranks[process.hello.rank or 0]
+            one.exits_order, self._exits = self._exits, self._exits + 1
+            now_unix_ns = time.time_ns()
+            gone = sample.last_words(process, one.exits_order, now_unix_ns, self._policy)
+            self._take(gone, one.target)
+            sample.forget(process)
+
+    # -- py-spy
+
+    def _step(self, now_s: float) -> None:
+        """Collect the py-spy processes that have ended, and start others."""
+        for running in list(self._running):
+            took_s = now_s - running.began_mono_s
+            if running.spy.poll() is None and took_s < running.deadline_s:
+                continue
+            running.spy.kill()
+            self._running.remove(running)
+            share = EAGER_SHARE if self._eager else PLACE_SHARE
+            self._resting_until_s.append(now_s + share * took_s)
+            self._finish(running, now_s)
+        self._resting_until_s = [until for until in self._resting_until_s if now_s < until]
+        while len(self._running) < (EAGER_AT_ONCE if self._eager else 1):
+            if not self._begin_next(now_s):
+                return
+
+    def _begin_next(self, now_s: float) -> bool:
+        """Begin one more look; False if none is due."""
+        busy = len(self._running) + len(self._resting_until_s)
+        if self._asked:
+            target, request = self._asked.popleft()
+            self._begin(target, request, now_s)
+        elif busy >= (EAGER_AT_ONCE if self._eager else 1):
+            return False
+        elif self._asked_workers:
+            target, pid = self._asked_workers.popleft()
+            self._begin(target, None, now_s, pid)
+        elif (due := self._due(now_s)) is not None:
+            due.tried_mono_s = now_s
+            self._begin(due.target, None, now_s)
+        else:
+            return False
+        return True
+
+    def _begin(
+        self, target: Target, request: str | None, now_s: float, worker: int | None = None
+    ) -> None:
+        pid = target.pid if worker is None else worker
+        watched = self._ranks.get(target.rank) if worker is None else None
+        tid = watched.process.lead_tid if watched is not None else None
+        looks, count = request is None, switches_of(pid, tid)
+        spy = PySpy(pid, nonblocking=looks, arguments=looks and worker is None and self._locals)
+        deadline_s = PLACE_DEADLINE_S if request is None else DEADLINE_S
+        self._running.append(
+            _Running(spy, target, target.rank, request, now_s, deadline_s, worker, count, tid)
+        )
+
+    def _due(self, now_s: float) -> _Watched | None:
+        at_work = {one.rank for one in self._running if one.worker is None}
+        waiting = [
+            one
+            for rank, one in self._ranks.items()
+            if one.exits_order is None
+            and rank not in at_work
+            and now_s - one.tried_mono_s >= self._pause_s(one)
+        ]
+        return min(waiting, key=lambda one: one.tried_mono_s, default=None)
+
+    def _pause_s(self, one: _Watched) -> float:
+        """How long after a look at this rank the next one is due."""
+        if one.refused:
+            return REFUSED_S
+        look = one.track.look()
+        runs_apart = look is not None and not look.asleep and look.apart_looks > 0
+        if runs_apart and look is not None and look.apart_looks < self._policy.stack_apart_looks:
+            return CLOSER_S
+        if self._suspects and self._eager:
+            return SUSPECT_S if one.target.rank in self._suspects else BESIDE_S
+        return EAGER_PLACE_S if runs_apart or self._eager else PLACE_S
+
+    def _finish(self, running: _Running, now_s: float) -> None:
+        watched = self._ranks.get(running.rank)
+        if watched is None:
+            return
+        if running.request is not None:
+            stacks = stacks_from(running.spy, running.target, running.request, running.rank)
+            self.take_stacks(stacks, running.target)
+            if (
+                self._dump is not None
+                and self._dump.request == running.request
+                and not running.target.worker
+            ):
+                self._dump = replace(self._dump, answered=self._dump.answered + 1)
+            self._shown = None
+            return
+        result = running.spy.poll()
+        if running.worker is not None:
+            self._see_worker(watched, running, result)
+        elif isinstance(result, tuple):
+            watched.refused = None
+            watched.track.arguments = running.spy.call
+            self._see(watched, running, result, now_s)
+        else:
+            watched.refused = result
+
+    def _see(
+        self,
+        watched: _Watched,
+        running: _Running,
+        threads: tuple[ThreadStack, ...],
+        now_s: float,
+    ) -> None:
+        """Note where the thread is that trains."""
+        if (judged := training_thread(threads, running.spy.tids)) is None:
+            return
+        trains, tid = judged
+        watched.process.lead_tid = tid
+        now = moment_of(watched.target.pid, time.time_ns(), tid)
+        if now is None:
+            return
+        before = running.switches if tid == running.tid else None
+        # In one sleep since the look began it slept then, too, whatever py-spy says.
+        same = now.switches is not None and now.switches == before
+        asleep = running.spy.asleep if not same and tid is None else None
+        reading = read(watched.around.thread(trains.frames, now, asleep))
+        watched.track.take(trains.frames, reading, before, now)
+        watched.placed_mono_s = now_s
+        watched.first_mono_s = watched.first_mono_s or now_s
+        if reading.place is not None and reading.place.waits_on == "DataLoader":
+            found = watched.workers.find(watched.target.pid)
+            self._asked_workers.extend((watched.target, pid) for pid in found)
+        taken, shown = time.time_ns(), marked(threads, trains)
+        stacks = Stacks(OF_LOOKS, None, watched.target.pid, taken, PY_SPY, shown)
+        self.take_stacks(stacks, watched.target)
+        self._suspect()
+
+    def _suspect(self) -> None:
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        looks = {one.target.rank: one.track.look() for one in living}
+        found = stragglers.suspects_of(looks, self._policy)
+        self._suspects = found.ranks if found is not None else ()
+
+    def _see_worker(
+        self, watched: _Watched, running: _Running, result: tuple[ThreadStack, ...] | str | None
+    ) -> None:
+        pid = running.worker
+        now = moment_of(pid, time.time_ns()) if pid is not None else None
+        if now is None or pid is None or not isinstance(result, tuple):
+            return
+        main = next((thread for thread in result if thread.main), None)
+        if main is None:
+            return
+        reading = read(watched.around.thread(main.frames, now))
+        track = watched.workers.tracks.setdefault(pid, Track())
+        track.take(main.frames, reading, running.switches, now)
+        if is_worker(main.frames):
+            stacks = Stacks(OF_LOOKS, None, pid, now.unix_ns, PY_SPY, result, worker=True)
+            self.take_stacks(stacks, watched.target)
+
+    # -- what the commands and the dashboard ask
+
+    @property
+    def judged(self) -> bool:
+        """Whether each readable rank was sampled twice, at least a second apart."""
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that may be stragglers after the looks so far."""
+        return self._suspects
+
+    @property
+    def asks(self) -> bool:
+        """Whether NCCL's status service has yet to answer, or to be asked."""
+        return self._surface.asks
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Why the stack of a process cannot be read, by pid."""
+        return {one.target.pid: one.refused for one in self._ranks.values() if one.refused}
+
+    def _said(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
+        """The verdict, without what cannot be known from outside."""
+        if snapshot.ended is not None:
+            return replace(verdict, calm=f"ended: {snapshot.ended.reason}")
+        numbers = [one.rank for one in self._targets]
+        words = [JUDGED_BY, self._places()]
+        known = len(numbers) + len(self._of.departed if self._of is not None else ())
+        if known < snapshot.world_size:
+            words.append(f"only {rank_list(numbers)} watched")
+        health = verdict.health if verdict.findings else "unknown"
+        return replace(verdict, health=health, calm="; ".join(words))
+
+    def _places(self) -> str:
+        if pyspy.find() is None:
+            return f"no places: {pyspy.NOT_INSTALLED}"
+        refused = next(
+            (
+                one.refused
+                for one in self._ranks.values()
+                if one.refused and one.exits_order is None
+            ),
+            None,
+        )
+        every = EAGER_PLACE_S if self._eager else PLACE_S
+        text = f"places from py-spy --nonblocking every {every:.0f} s, no rank is paused"
+        return text + (f", not all: {refused}" if refused else "")
+
+
+OF_LOOKS = "outside-looks"
+"""The request name of stacks that nobody asked for."""
+
+
+def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:
+    """The result of a py-spy as a record. If it has stacks, `why` says what is missing compared
+    with the request."""
+    result = spy.poll()
+    taken = time.time_ns()
+    if isinstance(result, tuple):
+        return Stacks(request, rank, target.pid, taken, PY_SPY, result, spy.note, target.worker)
+    return Stacks(
+        request, rank, target.pid, taken, why=result or "it did not answer", worker=target.worker
+    )

@@ -1,0 +1,457 @@
+"""Finds the processes for `--pid`: the given numbers, the ranks of a launcher, and what /proc shows
+of each without special rights.
+
+The rank of a process that was started without ddtop is only known from the environment that its
+launcher set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from ddtop import launch, registry
+from ddtop.agent.identity import IGNORED, LAUNCHER, identify
+from ddtop.diagnosis.diagnoses import conclude, diagnose
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
+from ddtop.feeds.outside import jobs
+from ddtop.feeds.outside.jobs import (
+    HostProcesses,
+    OutsideJob,
+    Process,
+    Target,
+    job_with,
+    jobs_of,
+    read_one,
+)
+from ddtop.follow.thresholds import chosen
+from ddtop.launch.command_line import script_base
+from ddtop.model.facts import Snapshot, WaitingLauncher
+from ddtop.model.job import Job
+from ddtop.procfs import children, parent_of, stat_fields, wchan
+from ddtop.relay.processes import pyspy, sockets
+from ddtop.wire.records import StackFrame
+from ddtop.words.units import plural
+
+PIDS_MAX = 1024
+ANCESTORS_MAX = 64
+LOOK_S, POLL_S = 5.0, 0.01
+"""How long the look at one stack may take."""
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The pid namespace of the host: the kernel numbers it the same everywhere."""
+_DISTRIBUTED = "torch/distributed/"
+_CPU_S = 0.25
+"""How long CPU time is measured for the line about a process without stacks."""
+
+
+class PidsError(ValueError):
+    """The text after `--pid` has no process ids."""
+
+
+class NoProcessError(LookupError):
+    """None of the processes exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The result for `--pid`: the processes by rank, those that cannot be read and why, and what
+    was assumed. `job`: the job whose ranks these are, None where they are not all of them."""
+
+    found: tuple[Target, ...]
+    missing: tuple[tuple[int, str], ...]
+    notes: tuple[str, ...]
+    job: OutsideJob | None = None
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`12,14-16` as numbers, each once, in that order.
+
+    Raises:
+        PidsError: the text is neither.
+    """
+    found: dict[int, None] = {}
+    for part in text.replace(" ", ",").split(","):
+        if not part:
+            continue
+        first, dash, last = part.partition("-")
+        if not _is_pid(first) or (dash and not _is_pid(last)):
+            raise PidsError(f"{part!r} is not a process id; --pid takes numbers: --pid 12,14-16")
+        low, high = int(first), int(last or first)
+        if high < low or high - low >= PIDS_MAX:
+            raise PidsError(f"{part!r} is not a range of at most {PIDS_MAX} process ids")
+        found.update(dict.fromkeys(range(low, high + 1)))
+    if not 0 < len(found) <= PIDS_MAX:
+        raise PidsError(f"--pid takes 1 to {PIDS_MAX} process ids: --pid 12,14-16")
+    return tuple(found)
+
+
+def find(text: str) -> Targets:
+    """The processes that `text` selects; a launcher selects its ranks.
+
+    Raises:
+        PidsError: the text has no process ids.
+        NoProcessError: none of them exists.
+    """
+    asked = numbers(text)
+    missing: list[tuple[int, str]] = []
+    notes: list[str | None] = []
+    found: dict[int, Target] = {}
+    host, spawned = jobs.read(), False
+    unmet: OutsideJob | None = None
+    for pid in asked:
+        seen = _look(pid)
+        if isinstance(seen, str):
+            missing.append((pid, seen))
+            continue
+        job = None if _is_rank(seen) else job_with(host, pid)
+        ranks = list(job.ranks) if job is not None else _ranks_of(seen)
+        if not ranks and seen.rank < 0:
+            unmet = job = job_with(host, pid, _communicates)
+            ranks = list(job.ranks) if job is not None else []
+        if ranks:
+            pids = ", ".join(str(one.pid) for one in ranks)
+            notes.append(
+                f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}:"
+                f" pid {pids}"
+            )
+            notes += job.notes if job is not None else ()
+            spawned = spawned or any(one.guessed for one in ranks)
+        elif _is_foreign(pid) and (ranks := _children_of(seen)):
+            pids = ", ".join(str(one.pid) for one in ranks)
+            notes.append(
+                f"pid {pid} ({launcher_name(seen)}) belongs to another user, so the environment of"
+                f" its Pythons cannot be read, and their numbers are the order of their start: pid"
+                f" {pids}"
+            )
+            spawned = True
+        elif seen.rank < 0 and (more := [child for child in _spawned(seen) if child not in asked]):
+            others = ",".join(map(str, more))
+            notes.append(
+                f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}"
+            )
+        found.update({one.pid: one for one in ranks or [seen]})
+    if not found:
+        whys = dict(missing)
+        listed = "; ".join(dict.fromkeys(whys.values()))
+        raise NoProcessError(f"{listed}; {_where_to_look()}")
+    targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
+    texts = (*notes, None if spawned else assumed)
+    whole = _job_of(host, targets)
+    if whole is None and unmet is not None and len(unmet.ranks) == len(targets):
+        whole = unmet
+    return Targets(targets, tuple(missing), tuple(text for text in texts if text), whole)
+
+
+def _where_to_look() -> str:
+    try:
+        apart = Path("/proc/self/ns/pid").readlink().name != _FIRST_NAMESPACE
+    except OSError:
+        apart = False
+    if apart:
+        return (
+            "this is a container or the like, which has pids of its own and hides those of others:"
+            " run ddtop on the host, or beside the job: kubectl debug --target=CONTAINER"
+            " --profile=sysadmin, docker run --pid=container:NAME --cap-add SYS_PTRACE"
+        )
+    return "the processes of this host: ps -u $USER -o pid,args"
+
+
+def of_job(job: OutsideJob) -> Targets:
+    """A job that was found, in the form of the result for `--pid`."""
+    return Targets(job.ranks, (), job.notes, job)
+
+
+def _is_rank(target: Target) -> bool:
+    """Whether a launcher has numbered this Python, and it is no launcher itself."""
+    numbered = launch.rank(target.environment, any_task=False) is not None
+    return numbered and _is_python(target.pid) and not _launches(target)
+
+
+def _job_of(host: HostProcesses, targets: tuple[Target, ...]) -> OutsideJob | None:
+    """The job of which these are all the ranks."""
+    pids = {one.pid for one in targets if not one.worker}
+    return next((job for job in jobs_of(host) if {one.pid for one in job.ranks} == pids), None)
+
+
+def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
+    """The targets by rank, and what had to be assumed. If two claim the same number, all ranks are
+    numbered in the order of the list."""
+    known = [one.rank for one in targets if one.rank >= 0 and not one.worker]
+    if len(set(known)) < len(known):
+        numbers = tuple(
+            replace(one, rank=at, guessed=True, worker=False) for at, one in enumerate(targets)
+        )
+        return (
+            numbers,
+            "two of these processes have the same rank in their environment, so none is believed",
+        )
+    free = (number for number in range(len(targets)) if number not in known)
+    given = [
+        one if one.rank >= 0 else replace(one, rank=next(free), guessed=True) for one in targets
+    ]
+    guessed = [str(one.pid) for one in given if one.guessed]
+    ranks = tuple(sorted(given, key=lambda one: (one.rank, one.worker)))
+    return ranks, f"no rank in the environment of pid {', '.join(guessed)}" if guessed else None
+
+
+def _with_workers(found: Mapping[int, Target]) -> list[Target]:
+    """`pgrep -f train.py` lists the DataLoader workers too: same command line, same environment."""
+    marked = []
+    for one in found.values():
+        above: list[int] = []
+        pid = one.pid
+        while (pid := parent_of(pid) or 0) > 1 and len(above) < ANCESTORS_MAX:
+            above.append(pid)
+        worker = one.rank >= 0 and any(
+            pid in found and found[pid].rank == one.rank for pid in above
+        )
+        marked.append(replace(one, worker=worker))
+    return marked
+
+
+def launcher_name(target: Target) -> str:
+    """The name of the program, such as `torchrun`."""
+    words = [script_base(word) for word in target.argv[:3] if not word.startswith("-")]
+    return words[1] if len(words) > 1 and words[0].startswith("python") else (words or ["?"])[0]
+
+
+def facts_line(pid: int) -> str:
+    """A line from /proc about a process without stacks. Check: `ps -o stat,wchan,pcpu,nlwp,args -p
+    PID`."""
+    try:
+        process = psutil.Process(pid)
+        before = process.cpu_times()
+        time.sleep(_CPU_S)
+        after = process.cpu_times()
+        cpu = (after.user + after.system - before.user - before.system) / _CPU_S
+        words = [
+            process.status(),
+            f"{max(cpu, 0.0):.0%} CPU",
+            plural(process.num_threads(), "thread"),
+        ]
+        count = len(process.children())
+        words.append("1 child" if count == 1 else f"{count} children")
+    except psutil.Error:
+        return f"pid {pid}: nothing more can be read"
+    if (function := wchan(pid)) is not None:
+        words.insert(1, f"in {function}")
+    return f"pid {pid}: {', '.join(words)}"
+
+
+def _look(pid: int) -> Target | str:
+    """The process, or why it cannot be read."""
+    ticks = registry.start_ticks(pid)
+    if ticks is None:
+        return f"there is no process {pid}"
+    folder = Path(f"/proc/{pid}")
+    try:
+        argv = tuple(
+            folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        )
+        started_s = psutil.Process(pid).create_time()
+    except (OSError, psutil.Error):
+        return f"there is no process {pid}"
+    if not argv:
+        return f"pid {pid} is a zombie or part of the kernel"
+    environment = _environment(pid)
+    rank = launch.rank(environment)
+    return Target(
+        pid, ticks, -1 if rank is None else rank, False, argv, environment, int(started_s * 1e9)
+    )
+
+
+def _ranks_of(target: Target) -> list[Target]:
+    """The topmost Python processes below it that a launcher has numbered, if it is not such a one
+    itself."""
+    is_launcher = _launches(target)
+    # srun numbers tasks of any kind, as a shell script that starts torchrun.
+    if _is_rank(target):
+        return []
+    found: list[Target] = []
+    waiting = [target.pid]
+    while waiting and len(found) < PIDS_MAX:
+        for pid in children(waiting.pop()):
+            child = _look(pid)
+            if isinstance(child, str):
+                continue
+            if child.rank >= 0 and _is_python(pid) and not _launches(child):
+                found.append(child)
+            else:
+                waiting.append(pid)
+    # A process that is no launcher and whose children inherited a number: they are its helpers.
+    if (
+        not is_launcher
+        and _is_python(target.pid)
+        and not any("RANK" in one.environment for one in found)
+    ):
+        return []
+    return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def _spawned(target: Target) -> list[int]:
+    """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no
+    environment of their own."""
+    found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
+    roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
+    return [pid for pid, role in roles.items() if role != IGNORED and _is_python(pid)]
+
+
+def _communicates(pid: int) -> bool:
+    """Whether a process is in torch.distributed now."""
+    return any(_DISTRIBUTED in frame.file for frame in frames_of(pid))
+
+
+def frames_of(pid: int) -> list[StackFrame]:
+    """The frames of all its threads; empty where they cannot be read.
+
+    Source: one `py-spy dump --nonblocking`.
+    """
+    spy = pyspy.PySpy(pid, nonblocking=True)
+    until = time.monotonic() + LOOK_S
+    while (found := spy.poll()) is None and time.monotonic() < until:
+        time.sleep(POLL_S)
+    spy.kill()
+    if not isinstance(found, tuple):
+        return []
+    return [frame for thread in found for frame in thread.frames]
+
+
+def _is_foreign(pid: int) -> bool:
+    """Whether it belongs to another user, and this one is not root."""
+    try:
+        return os.getuid() not in (0, Path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        return False
+
+
+def _children_of(target: Target) -> list[Target]:
+    """Its Python children, by the order of their start, where no environment may be read."""
+    found = [child for pid in _spawned(target) if not isinstance(child := _look(pid), str)]
+    found.sort(key=lambda one: (one.start_ticks, one.pid))
+    return [replace(one, rank=at, guessed=True) for at, one in enumerate(found)]
+
+
+def _launches(target: Target) -> bool:
+    return identify(target.environment, target.argv, target.pid).role == LAUNCHER
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return "python" in Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        pass
+    try:
+        # The link of another user's process may not be read.
+        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    except OSError:
+        return False
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """The environment it was started with; empty where it may not be read."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
+
+
+def _is_pid(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text) > 0
+
+
+# -- Launchers that have not started a rank yet: torchrun waits for its nodes, or for the store
+#
+# Nothing of such a job has an agent, and there is no relay. What is known is its command line, its
+# sockets and, where it has no connection, its stack.
+
+
+STORE_PORT = "29400"
+"""torchrun's default of the port of --rdzv-endpoint."""
+RANKS_CPU_S = 1.0
+"""CPU time of children that it has waited for: so much shows that it has had ranks. The import of
+torch alone takes longer."""
+_RENDEZVOUS = "/distributed/elastic/rendezvous/"
+
+
+def without_ranks(host: HostProcesses) -> list[OutsideJob]:
+    """The launchers of this host that have no child, each as a job without ranks."""
+    parents = {one.parent for one in host.processes.values()}
+    found = [one for one in host.processes.values() if one.pid not in parents and _waits(one)]
+    return [
+        OutsideJob(
+            f"{identify(one.environment, one.argv, one.pid).script}-{one.pid}",
+            (one.pid,),
+            (),
+            0,
+            False,
+            one.owner,
+            one.started_unix_ns,
+        )
+        for one in found
+    ]
+
+
+def _waits(one: Process) -> bool:
+    """Whether it is a launcher that has not had ranks."""
+    fields = stat_fields(one.pid)
+    if fields is None or not one.python or not one.argv:
+        return False
+    role = identify(one.environment, one.argv, one.pid).role
+    return role == LAUNCHER and _cpu_s(fields[13:15]) < RANKS_CPU_S
+
+
+def _cpu_s(ticks: list[str]) -> float:
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def judged(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
+    """What those of these processes wait for that are such launchers; None if none is."""
+    waiting = [one for one in map(read_one, pids) if one is not None and _waits(one)]
+    found = tuple([look(one) for one in waiting if not children(one.pid)])
+    if not found:
+        return None
+    policy = chosen()
+    snapshot = replace(Job(name, policy).snapshot(time.time_ns()), launchers=found)
+    verdict = conclude(diagnose(snapshot, policy), snapshot, policy)
+    return snapshot, verdict if verdict.findings else replace(verdict, health=UNKNOWN)
+
+
+def look(one: Process) -> WaitingLauncher:
+    """What this launcher waits for."""
+    given = launch.node_options(one.environment, lambda: iter([one.argv]))
+    place = given.endpoint or f"localhost:{launch.MASTER_PORT}"
+    address, _, text = (place if ":" in place else f"{place}:{STORE_PORT}").rpartition(":")
+    port = int(text) if text.isdigit() else 0
+    own = sockets.inodes(one.pid) or ()
+    mine = [each for each in sockets.table(one.pid) or () if each.inode in own]
+    linked = [each for each in mine if each.state == "ESTABLISHED"]
+    ends = {(each.local, each.port) for each in linked if each.remote_port == port}
+    there, waited_s = None, 0.0
+    if any(each.state == "LISTEN" and each.port == port for each in mine):
+        peers = {(each.remote, each.remote_port) for each in linked if each.port == port}
+        there = 1 + len(peers - ends)
+    if ends or _dials(one.pid):
+        used_s = _cpu_s((stat_fields(one.pid) or [])[11:13])
+        waited_s = max(0.0, time.time() - one.started_unix_ns / 1e9 - used_s)
+    return WaitingLauncher(
+        one.pid,
+        identify(one.environment, one.argv, one.pid).script,
+        waited_s,
+        f"{address}:{port}",
+        given.nodes_min,
+        there,
+        None if ends else sockets.connect(address, port)[0],
+    )
+
+
+def _dials(pid: int) -> bool:
+    """Whether it is in torch's rendezvous, not in an import of it."""
+    return any(
+        _RENDEZVOUS in frame.file and frame.function != "<module>" for frame in frames_of(pid)
+    )

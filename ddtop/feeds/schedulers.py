@@ -1,0 +1,548 @@
+"""The route into a job whose scheduler admits its owner only by ssh."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddtop.feeds.bridge import NOT_FOUND, WORDS_SHOWN, RemoteJob, SshTarget
+from ddtop.feeds.relay import NoContactError
+from ddtop.link.ssh_pipe import Pipe, PipeError
+
+# -- What all schedulers share: asking them, and the command that goes to a node of a job
+
+
+ASK_S = 20.0
+"""A busy controller of a large cluster answers within seconds; its own timeout is ten."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+")
+_OVER = ("has expired", "Invalid job id", "(NotFound)", "in a completed pod")
+"""What srun and kubectl say when the job has ended meanwhile."""
+_FIND_IT = """\
+for one in ddtop {here}; do
+  if command -v "$one" >/dev/null 2>&1; then exec "$one" "$@"; fi
+done
+echo "ddtop is not found" >&2
+exit 127"""
+
+
+class NoSuchJobError(Exception):
+    """There is no route into that job, now or at all. The text is one sentence."""
+
+
+class NotYetError(NoSuchJobError):
+    """The job waits to be started."""
+
+
+class WrongNameError(NoSuchJobError):
+    """This is not a name of a job for this scheduler."""
+
+
+class Scheduler(Protocol):
+    """One scheduler."""
+
+    name: str
+    option: str
+
+    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """The route into the job.
+
+        `ddtop`: how ddtop is called there, None to look for it.
+
+        Raises:
+            WrongNameError: that is no name of a job.
+            NotYetError: the job has no nodes yet.
+            NoSuchJobError: there is no such job, it is another user's, or it is over.
+            NoContactError: the scheduler does not answer.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerTarget:
+    """A node of a job, and the command that starts a program there.
+
+    `name`: for sentences. `option`: as it is typed. `before`: the words before the program.
+    `nodes`: all nodes of the job, empty if the state folder there is of this job alone.
+    `job_name`: how ddtop's name of the job begins where the scheduler's own step is the job.
+    `each`: a target for each node, to look at a job that was started without ddtop; empty where the
+    scheduler has no way to each of them.
+    """
+
+    name: str
+    option: str
+    before: tuple[str, ...]
+    nodes: frozenset[str] = frozenset()
+    job_name: str = ""
+    ddtop: str | None = None
+    each: tuple[SchedulerTarget, ...] = ()
+
+    def words(self, *words: str, columns: int | None = None) -> list[str]:
+        """The command that runs ddtop there with these words.
+
+        `columns`: the width of its output.
+        """
+        before = [*self.before, *(("env", f"COLUMNS={columns}") if columns is not None else ())]
+        if self.ddtop:
+            return [*before, *self.ddtop.split(), *words]
+        here = str(Path(sys.executable).with_name("ddtop"))
+        find = _FIND_IT.format(here=here if _PLAIN.issuperset(here) else "")
+        return [*before, "sh", "-c", find, "ddtop", *words]
+
+    def start(self, *, asks: bool, on_words: Callable[[str], None] = lambda _: None) -> Pipe:
+        """Start the bridge there.
+
+        Raises:
+            NoContactError: the scheduler's program is not here.
+        """
+        command = self.words("bridge")
+        try:
+            return Pipe(command, asks=asks, on_words=on_words)
+        except OSError as error:
+            raise NoContactError(f"cannot start {command[0]}: {error.strerror}") from None
+
+    def own(self, jobs: Sequence[RemoteJob], _host: str) -> list[RemoteJob]:
+        """Those of the jobs there that belong to the scheduler's job.
+
+        `_host`: the name of the host of the bridge. Nodes may share a state folder with other jobs.
+        """
+        if not self.nodes:
+            return list(jobs)
+        hosts = {one.partition(".")[0] for one in (*self.nodes, _host)}
+        return [
+            one
+            for one in jobs
+            if (self.job_name and one.entry.job.startswith(self.job_name))
+            or (not one.over and one.entry.host.partition(".")[0] in hosts)
+        ]
+
+    def why(self, error: PipeError, words: Sequence[str]) -> str:
+        """What went wrong. `words`: what the scheduler's program has printed."""
+        text = "; ".join(list(words)[-WORDS_SHOWN:])
+        if error.code == NOT_FOUND or "ddtop is not found" in text:
+            return (
+                f"{self.ddtop or 'ddtop'} is not found in {self.name}; say where it is: "
+                "--remote /path/to/venv/bin/ddtop"
+            )
+        if any(one in text for one in _OVER):
+            return f"{self.name} is over; ddtop jobs lists what it has left, where it was watched"
+        return f"no way into {self.name}: {text or error}"
+
+
+def asked(*command: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a scheduler's command.
+
+    Raises:
+        NoContactError: it is not installed here, or does not answer.
+    """
+    if shutil.which(command[0]) is None:
+        raise NoContactError(
+            f"{command[0]} is not on this host; ddtop asks it where the job runs, so start ddtop on"
+            " a host that has it"
+        )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ASK_S,
+            check=False,
+        )
+    except OSError as error:
+        raise NoContactError(f"cannot start {command[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise NoContactError(f"{command[0]} has not answered for {ASK_S:g} s") from None
+    return done.returncode, done.stdout, done.stderr
+
+
+def last_line(text: str) -> str:
+    """The last line that is not empty."""
+    return (text.strip().splitlines() or ["no answer"])[-1].strip()
+
+
+# -- schedulers
+
+
+def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None) -> SchedulerTarget:
+    """The first of the hosts.
+
+    Raises:
+        NoSuchJobError: the scheduler's answer is no name of a host.
+        NoContactError: DDTOP_SSH cannot be read.
+    """
+    odd = next((one for one in hosts if not _is_host(one)), None)
+    if odd is not None:
+        raise NoSuchJobError(f"{name} runs on {odd!r}, which is no name of a host")
+    each = tuple(
+        SshJobTarget(
+            host,
+            option,
+            tuple(SshTarget(host).command(asks=False)[:-1]),
+            frozenset(hosts),
+            ddtop=ddtop,
+        )
+        for host in dict.fromkeys(hosts)
+    )
+    return replace(each[0], name=f"{name} on {hosts[0]}", each=each)
+
+
+def _is_host(name: str) -> bool:
+    return name.isprintable() and not name.startswith("-") and " " not in name
+
+
+class SshJobTarget(SchedulerTarget):
+    """ssh gives one line to the shell there, so the words are quoted for it."""
+
+    def words(self, *words: str, columns: int | None = None) -> list[str]:
+        """The command that runs ddtop there with these words."""
+        every = super().words(*words, columns=columns)
+        count = len(self.before)
+        return [*self.before, shlex.join(every[count:])]
+
+
+# -- Kubernetes: `kubectl get pods` says which pods a job has, `kubectl exec` runs the bridge in
+#    one
+#
+# Source: "Well-Known Labels" of Kubernetes (batch.kubernetes.io/job-name and job-completion-index),
+# those of JobSet and of the training operator of Kubeflow; PodStatus of the API's reference.
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_JOB_LABELS = (
+    *("batch.kubernetes.io/job-name", "job-name", "jobset.sigs.k8s.io/jobset-name"),
+    *("training.kubeflow.org/job-name", "leaderworkerset.sigs.k8s.io/name"),
+    *("ray.io/cluster", "volcano.sh/job-name"),
+)
+_NUMBER_LABELS = (
+    *("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index"),
+    *("leaderworkerset.sigs.k8s.io/worker-index", "apps.kubernetes.io/pod-index"),
+)
+_ROLE = "training.kubeflow.org/replica-type"
+
+
+class Kubernetes:
+    """`--k8s NAMESPACE/JOB`."""
+
+    name, option = "Kubernetes", "--k8s"
+
+    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """The pod of rank 0, as far as labels say."""
+        namespace, slash, name = job.partition("/")
+        if not slash or not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+            raise WrongNameError(f"{job!r} is not NAMESPACE/JOB, as default/train")
+        code, out, err = asked("kubectl", "get", "pods", "--namespace", namespace, "--output=json")
+        if code:
+            if "(Forbidden)" in err:
+                raise NoSuchJobError(f"you may not list the pods of {namespace}: {last_line(err)}")
+            raise NoContactError(f"kubectl does not answer: {last_line(err)}")
+        try:
+            pod = _pod_of(out, job, namespace, name)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise NoContactError(
+                "kubectl answers with something else than a list of pods"
+            ) from None
+        return SchedulerTarget(
+            f"pod {pod}",
+            f"--k8s {job}",
+            ("kubectl", "exec", "--stdin", "--namespace", namespace, pod, "--"),
+            ddtop=ddtop,
+        )
+
+
+def _pod_of(text: str, job: str, namespace: str, name: str) -> str:
+    """The name of the pod of rank 0. Items without a valid name are skipped: the name becomes a
+    word of a command line.
+    """
+    items = json.loads(text)["items"]
+    named = [one for one in items if _NAME.fullmatch(one["metadata"]["name"])]
+    pods = [one for one in named if _is_of(one, name)]
+    if not pods:
+        raise NoSuchJobError(
+            f"there are no pods of a job {name} in the namespace {namespace}: kubectl get pods"
+            f" -n {namespace} lists what is there"
+        )
+    running = sorted((one for one in pods if _phase(one) == "Running"), key=_order)
+    if not running:
+        raise _pod_not_running(job, min(pods, key=_order))
+    return str(running[0]["metadata"]["name"])
+
+
+def _labels(pod: dict[str, Any]) -> dict[str, str]:
+    return pod["metadata"].get("labels") or {}
+
+
+def _is_of(pod: dict[str, Any], name: str) -> bool:
+    own = pod["metadata"]["name"]
+    return own == name or any(_labels(pod).get(label) == name for label in _JOB_LABELS)
+
+
+def _phase(pod: dict[str, Any]) -> str:
+    return str(pod.get("status", {}).get("phase", "Unknown"))
+
+
+def _order(pod: dict[str, Any]) -> tuple[bool, int, str]:
+    """The master first, then by index."""
+    labels = _labels(pod)
+    numbers = [labels[one] for one in _NUMBER_LABELS if labels.get(one, "").isdigit()]
+    number = int(numbers[0]) if numbers else 0
+    return labels.get(_ROLE, "master") != "master", number, str(pod["metadata"]["name"])
+
+
+def _pod_not_running(job: str, pod: dict[str, Any]) -> NoSuchJobError:
+    name, phase = pod["metadata"]["name"], _phase(pod)
+    if phase != "Pending":
+        return NoSuchJobError(
+            f"{job} does not run: pod {name} is {phase}, and kubectl exec needs a running pod"
+        )
+    status = pod.get("status", {})
+    unmet = [one for one in status.get("conditions") or () if one.get("status") == "False"]
+    waits = [
+        one["state"]["waiting"]
+        for one in status.get("containerStatuses") or ()
+        if "waiting" in (one.get("state") or {})
+    ]
+    conditions = [*waits, *unmet]
+    why = next(
+        (f"{one['reason']}: {one.get('message', '')}" for one in conditions if "reason" in one), ""
+    )
+    return NotYetError(
+        f"{job} has no nodes yet: pod {name} is Pending ({why.strip(': ') or phase})"
+    )
+
+
+# -- LSF: `bjobs` says where a job runs, ssh goes there
+#
+# LSF's `blaunch` works inside a job only.
+#
+# Never tried on a real LSF: the form of its answers is as other programs quote it. To compare:
+# "bjobs" and "Customize job information output" of IBM Spectrum LSF, `-o` with `-json`.
+
+
+_LSF_JOB = re.compile(r"\d+(\[\d+\])?")
+_FIELDS = "jobid stat user exec_host pend_reason"
+_LSF_WAITING = ("PEND", "PSUSP", "WAIT", "FWD_PEND")
+
+
+class Lsf:
+    """`--lsf JOBID`."""
+
+    name, option = "LSF", "--lsf"
+
+    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """The first host of EXEC_HOST."""
+        if not _LSF_JOB.fullmatch(job):
+            raise WrongNameError(f"{job!r} is not an LSF job id, such as 4711 or '4711[3]'")
+        code, out, err = asked("bjobs", "-json", "-o", _FIELDS, "-u", "all", job)
+        if code and not out.strip():
+            if "is not found" in err:
+                raise NoSuchJobError(f"there is no LSF job {job}")
+            raise NoContactError(f"bjobs does not answer: {last_line(err)}")
+        facts = _lsf_facts(out)
+        if "ERROR" in facts:
+            raise NoSuchJobError(f"there is no LSF job {job}: {facts['ERROR']}")
+        state, user = facts.get("STAT", ""), facts.get("USER", "")
+        if state in _LSF_WAITING:
+            because = str(facts.get("PEND_REASON") or state).strip()
+            raise NotYetError(f"LSF job {job} has no nodes yet: {because}")
+        # With several slots on a host it is `4*host`.
+        hosts = [one.rpartition("*")[2] for one in str(facts.get("EXEC_HOST", "")).split(":")]
+        if state != "RUN" or not hosts[0]:
+            raise NoSuchJobError(f"LSF job {job} does not run: its state is {state or 'unknown'}")
+        if os.getuid() != 0 and user != getpass.getuser():
+            raise NoSuchJobError(f"LSF job {job} is {user}'s, and only {user} can look into it")
+        return through_ssh(f"LSF job {job}", f"--lsf {job}", hosts, ddtop)
+
+
+def _lsf_facts(text: str) -> dict[str, Any]:
+    try:
+        [facts] = json.loads(text)["RECORDS"]
+        return dict(facts)
+    except (ValueError, KeyError, TypeError):
+        raise NoContactError("bjobs answers with something else than one job in JSON") from None
+
+
+# -- PBS Professional and OpenPBS: `qstat` says where a job runs, ssh goes there
+#
+# PBS has no command that starts a program in a running job from outside. Its nodes let the owner of
+# a job in by ssh.
+#
+# Never tried on a real PBS: the form of its answers is as other programs quote it. To compare: the
+# reference guide of OpenPBS, "Job Attributes", "Job States" and "qstat".
+
+
+_PBS_JOB = re.compile(r"\d+(\[\d+\])?(\.[A-Za-z0-9.-]+)?")
+_PBS_WAITING = {
+    "Q": "queued",
+    "H": "held",
+    "W": "waiting for its time",
+    "T": "in transit",
+    "M": "moved",
+}
+_PBS_RUNNING = ("R", "E")
+
+
+class Pbs:
+    """`--pbs JOBID`."""
+
+    name, option = "PBS", "--pbs"
+
+    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """The first host of `exec_host`."""
+        if not _PBS_JOB.fullmatch(job):
+            raise WrongNameError(f"{job!r} is not a PBS job id, such as 4711 or 4711.server")
+        code, out, err = asked("qstat", "-f", "-F", "json", job)
+        if "Unknown Job" in err:
+            raise NoSuchJobError(f"there is no PBS job {job}")
+        if "has finished" in err:
+            raise NoSuchJobError(f"PBS job {job} is over; ddtop jobs lists what it has left")
+        if code:
+            raise NoContactError(f"qstat does not answer: {last_line(err)}")
+        facts = _facts(out)
+        state, owner = (
+            str(facts.get("job_state")),
+            str(facts.get("Job_Owner", "")).partition("@")[0],
+        )
+        if state in _PBS_WAITING:
+            because = facts.get("comment") or _PBS_WAITING[state]
+            raise NotYetError(f"PBS job {job} has no nodes yet: {because}")
+        hosts = [one.partition("/")[0] for one in str(facts.get("exec_host", "")).split("+")]
+        if state not in _PBS_RUNNING or not hosts[0]:
+            raise NoSuchJobError(f"PBS job {job} does not run: its state is {state}")
+        if os.getuid() != 0 and owner != getpass.getuser():
+            raise NoSuchJobError(f"PBS job {job} is {owner}'s, and only {owner} can look into it")
+        return through_ssh(f"PBS job {job}", f"--pbs {job}", hosts, ddtop)
+
+
+def _facts(text: str) -> dict[str, Any]:
+    try:
+        [facts] = json.loads(text)["Jobs"].values()
+        return dict(facts)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise NoContactError("qstat answers with something else than one job in JSON") from None
+
+
+# -- Slurm: `squeue` says where a job runs, a step of it that overlaps runs the bridge
+#
+# Source: the manual pages of squeue (`--Format`, JOB STATE CODES), scontrol and srun.
+
+
+_JOB = re.compile(r"\d+(?:_\d+|\+\d+)?")
+_FORMAT = "%A|%i|%T|%r|%u|%N"
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+_RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING")
+_NOT_THERE = "Invalid job id"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job that runs: its id as it is typed, its name, its nodes as Slurm writes them, and since
+    when it runs (unix ns).
+    """
+
+    number: str
+    name: str
+    nodes: str
+    started_unix_ns: int
+
+
+def running(user: str) -> list[SlurmJob]:
+    """The running jobs of this user, the newest first.
+
+    Source: squeue with `%i|%M|%N|%j`; `%M` is the time that a job has used, D-HH:MM:SS.
+
+    Raises:
+        NoContactError: Slurm is not here, or does not answer.
+    """
+    code, out, err = asked(
+        "squeue", "--noheader", f"--user={user}", "--states=RUNNING", "--format=%i|%M|%N|%j"
+    )
+    if code:
+        raise NoContactError(f"squeue does not answer: {last_line(err)}")
+    rows = [row.split("|", 3) for row in out.splitlines() if row.count("|") >= 3]
+    now = time.time_ns()
+    found = [
+        SlurmJob(number, name.strip(), nodes, now - int(used_s(used) * 1e9))
+        for number, used, nodes, name in rows
+    ]
+    return sorted(found, key=lambda one: -one.started_unix_ns)
+
+
+def used_s(text: str) -> float:
+    """Seconds of Slurm's `D-HH:MM:SS`; 0 for anything else."""
+    days, dash, rest = text.strip().rpartition("-")
+    parts = [*([days] if dash else ["0"]), *["0"] * (2 - rest.count(":")), *rest.split(":")]
+    if len(parts) != 4 or not all(one.isascii() and one.isdigit() for one in parts):
+        return 0.0
+    return float(sum(int(one) * s for one, s in zip(parts, (86400, 3600, 60, 1), strict=True)))
+
+
+class Slurm:
+    """`--slurm JOBID`."""
+
+    name, option = "Slurm", "--slurm"
+
+    def find(self, job: str, ddtop: str | None) -> SchedulerTarget:
+        """A step on the first node, beside those of the job."""
+        if not _JOB.fullmatch(job):
+            raise WrongNameError(f"{job!r} is not a Slurm job id, such as 4711 or 4711_3")
+        code, out, err = asked(
+            "squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={_FORMAT}"
+        )
+        if code and _NOT_THERE not in err:
+            raise NoContactError(f"squeue does not answer: {last_line(err)}")
+        rows = [row.split("|") for row in out.splitlines() if row.count("|") == 5]
+        if not rows:
+            raise NoSuchJobError(
+                f"there is no Slurm job {job}, or it has been over for a while: ddtop jobs lists"
+                " what was watched"
+            )
+        running = [row for row in rows if row[2] in _RUNNING and row[5].strip()]
+        if len(running) > 1:
+            tasks = ", ".join(row[1] for row in running[:4])
+            raise WrongNameError(f"Slurm job {job} has several tasks that run: name one of {tasks}")
+        if not running:
+            raise _not_running(job, rows[0])
+        raw, _, _, _, user, nodes = running[0]
+        if os.getuid() != 0 and user != getpass.getuser():
+            raise NoSuchJobError(f"Slurm job {job} is {user}'s, and only {user} can look into it")
+        names = _names(nodes.strip())
+        # Without these a step waits for memory or GPUs that the job's own steps hold.
+        beside = ("--overlap", "--mem-per-cpu=0", "--gpus=0", "--immediate", "--wait=0")
+        step = ("srun", f"--jobid={raw}", *beside, "--nodes=1", "--ntasks=1", "--input=all")
+        nodes_of_job, prefix, typed = frozenset(names), f"{raw}.", f"--slurm {job}"
+        each = tuple(
+            SchedulerTarget(name, typed, (*step, f"--nodelist={name}"), nodes_of_job, prefix, ddtop)
+            for name in names
+        )
+        return replace(each[0], name=f"Slurm job {job} on {names[0]}", each=each)
+
+
+def _not_running(job: str, row: list[str]) -> NoSuchJobError:
+    state, reason = row[2], row[3]
+    if state in _WAITING:
+        because = f" ({reason})" if reason not in ("", "None") else ""
+        return NotYetError(f"Slurm job {job} has no nodes yet: {state}{because}")
+    if state in ("SUSPENDED", "STOPPED"):
+        return NoSuchJobError(f"Slurm job {job} is {state}: scontrol resume {job} continues it")
+    return NoSuchJobError(
+        f"Slurm job {job} is over: {state}; ddtop jobs lists what it has left, where it was watched"
+    )
+
+
+def _names(nodes: str) -> list[str]:
+    """`node[0-1]` as its names."""
+    code, out, err = asked("scontrol", "show", "hostnames", nodes)
+    if code or not out.split():
+        raise NoContactError(f"scontrol does not know the nodes {nodes}: {last_line(err)}")
+    return out.split()

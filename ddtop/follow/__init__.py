@@ -1,0 +1,1 @@
+"""What becomes of the frames: the model on a thread, its history, requests, recordings."""

@@ -1,0 +1,510 @@
+"""Follows all live jobs at once, on one thread, and looks at each of them every second.
+
+The dashboard follows one job with its own engine. A list of 200 jobs cannot have 200 engines. Here
+all jobs share one thread, one ZeroMQ context and one budget for looks, and only the result of
+`digest` is kept from each look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Generic, TypeVar, cast
+
+from ddtop import registry
+from ddtop.diagnosis.finding import Verdict
+from ddtop.follow.engine import (
+    FREED_AT_ONCE,
+    GC_EACH,
+    GC_THRESHOLDS,
+    JOIN_S,
+    QUEUE_BYTES_MAX,
+    SWITCH_S,
+    Follower,
+    request,
+    why_silent,
+)
+from ddtop.follow.tape import FRAME_COST_BYTES
+from ddtop.link.viewer_side import HEAP_FRAMES, PING_S, ViewerLinks
+from ddtop.model.facts import Snapshot
+from ddtop.policy import Policy
+from ddtop.wire.records import LEAF, Command, is_loopback
+
+READ_S = 2.0
+"""How often the list of jobs is read."""
+LOOK_S, LOOK_MOST_S = 1.0, 2.5
+"""Pauses between two looks at one job. The longer one keeps what is shown less than 3 s old."""
+SECOND_LOOK_S = 0.55
+"""A finding needs two looks half a second apart. The second follows as soon as it counts."""
+LOOK_SHARE, JOB_SHARE = 0.4, 0.15
+"""Of one core, for looks at all jobs together, and at one job."""
+TURN_S = 0.1
+"""Frames are applied in batches, because waking up for each of them would cost more than the
+frame."""
+AGAIN_S = 2.0
+"""Pause before a relay that does not answer is connected to again."""
+BEHIND_S = 2.0
+"""A look waits this long until the queued frames are applied."""
+ENDED_KEPT_S = 120.0
+"""How long an ended job is kept, so that a collector that reads every minute sees its end."""
+
+T = TypeVar("T")
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A job to follow: its entry, and the secret of the user that it belongs to."""
+
+    entry: registry.JobEntry
+    secret: bytes
+
+    @property
+    def key(self) -> Key:
+        """What identifies it: name, run and host."""
+        return self.entry.job, self.entry.run, self.entry.sender
+
+
+@dataclass(frozen=True, slots=True)
+class FleetJob(Generic[T]):
+    """One job, as it is known now.
+
+    `value`: the result of `digest` for the last look; None before the first one. `contact`: None
+    while its relay reports, else a sentence that says why not. `age_s`: the age of `value`,
+    seconds. `looks`: the number of looks. `settled`: there were enough looks for a first verdict;
+    the first looks at a job that hangs find nothing yet.
+    """
+
+    entry: registry.JobEntry
+    value: T | None
+    contact: str | None
+    age_s: float
+    looks: int
+    settled: bool = False
+
+
+class _Followed(Generic[T]):
+    """What the thread keeps of one job."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.follower: Follower | None = None
+        self.connected = self.pinged = 0.0
+        self.again = 0.0
+        self.contact: str | None = None
+        self.value: T | None = None
+        self.looked = time.monotonic()
+        self.looks = 0
+        self.settled = False
+        self.due = 0.0
+        self.cost_s = 0.0
+        self.queue: deque[tuple[bytes, float]] = deque()
+        self.queue_bytes = 0
+
+
+class Fleet(Generic[T]):
+    """Follows the jobs that `read` returns, until it is closed.
+
+    `start`, `close`, `jobs` and `wait` are for the caller's thread. `digest` is called on the
+    thread of the fleet, with each look.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[Target]],
+        digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
+    ) -> None:
+        """`read`: returns the jobs to follow; it is called every two seconds on a separate thread.
+        If it raises `RegistryError`, `problem` has the text. `digest` also gets its previous
+        result.
+        """
+        self._read, self._digest = read, digest
+        self.problem: str | None = None
+        self.dropped = 0
+        """Frames that arrived faster than they could be applied."""
+        self._targets: list[Target] | None = None
+        self._followed: dict[Key, _Followed[T]] = {}
+        self._shown: tuple[FleetJob[T], ...] = ()
+        self._links: ViewerLinks | None = None
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._ranks = 0
+        self._threads: list[threading.Thread] = []
+        self.failure: BaseException | None = None
+        self._before: tuple[float, tuple[int, int, int]] | None = None
+
+    def start(self) -> None:
+        """Start following; once. Like the engine, it changes the settings of the GIL and the
+        garbage collector so that other threads wait as little as possible.
+        """
+        self._before = sys.getswitchinterval(), gc.get_threshold()
+        sys.setswitchinterval(SWITCH_S)
+        gc.set_threshold(*GC_THRESHOLDS)
+        for run, name in ((self._reading, "ddtop-jobs"), (self._following, "ddtop-fleet")):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """End it, without waiting for a folder that does not answer."""
+        self._stop.set()
+        for thread in self._threads[1:]:
+            thread.join()
+        if self._before is not None:
+            sys.setswitchinterval(self._before[0])
+            gc.set_threshold(*self._before[1])
+            self._before = None
+
+    def jobs(self) -> tuple[FleetJob[T], ...]:
+        """All jobs, in the order in which `read` named them."""
+        self._check()
+        now = time.monotonic()
+        # `age_s` was the moment of the look; here it becomes an age.
+        return tuple(replace(one, age_s=max(now - one.age_s, 0.0)) for one in self._shown)
+
+    def wait(self, seconds: float) -> tuple[FleetJob[T], ...]:
+        """The jobs, as soon as each has a settled verdict or is known to be silent; at the latest
+        after this many seconds.
+        """
+        until = time.monotonic() + seconds
+
+        def known() -> bool:
+            read = self._targets is not None or self.problem is not None
+            return self.failure is not None or (
+                read
+                and len(self._shown) == len(self._targets or ())
+                and all(one.settled or one.contact is not None for one in self._shown)
+            )
+
+        with self._changed:
+            self._changed.wait_for(known, max(until - time.monotonic(), 0.0))
+        return self.jobs()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise RuntimeError("the fleet has failed") from self.failure
+
+    # -- the thread that reads
+
+    def _reading(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._targets = list(self._read())
+                self.problem = None
+            except registry.RegistryError as error:
+                self.problem = str(error)
+                with self._changed:
+                    self._changed.notify_all()
+            self._stop.wait(READ_S)
+
+    # -- the thread that follows
+
+    def _following(self) -> None:
+        self._links = ViewerLinks()
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                self._adopt()
+                self._take_in()
+                self._keep_contact()
+                self._look()
+                self._show()
+                self._stop.wait(max(TURN_S - (time.monotonic() - began), 0.005))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, `jobs` raises it
+            self.failure = error
+            with self._changed:
+                self._changed.notify_all()
+        finally:
+            self._links.close()
+
+    def _adopt(self) -> None:
+        """Begin to follow new jobs, and drop those that have ended."""
+        targets = self._targets
+        if targets is None:
+            return
+        kept: dict[Key, _Followed[T]] = {}
+        for target in targets:
+            one = self._followed.pop(target.key, None) or _Followed(target)
+            if one.target.entry.endpoint() != target.entry.endpoint():
+                self._disconnect(one)
+            one.target = target
+            kept[target.key] = one
+        for gone in self._followed.values():
+            self._disconnect(gone)
+        self._followed = kept
+
+    def _disconnect(self, one: _Followed[T]) -> None:
+        if one.follower is not None and self._links is not None:
+            self._links.close_one(one.target.key)
+        one.follower, one.again, one.settled = None, 0.0, False
+        one.queue.clear()
+        one.queue_bytes = 0
+
+    def _take_in(self) -> None:
+        """Apply the queued frames, for as long as a look may wait."""
+        self._fetch()
+        until = time.monotonic() + LOOK_S
+        waiting = [one for one in self._followed.values() if one.queue]
+        while waiting and not self._stop.is_set() and time.monotonic() < until:
+            for one in waiting:
+                for _ in range(min(len(one.queue), HEAP_FRAMES)):
+                    data, _ = one.queue.popleft()
+                    one.queue_bytes -= len(data) + FRAME_COST_BYTES
+                    if one.follower is not None:
+                        one.follower.take(data)
+            self._fetch()
+            waiting = [one for one in self._followed.values() if one.queue]
+
+    def _fetch(self) -> None:
+        """Move the frames from libzmq into our own bounded queues."""
+        assert self._links is not None
+        now = time.monotonic()
+        for name, data in self._links.receive(0.0):
+            one = self._followed.get(cast(Key, name))
+            if one is None or one.follower is None:
+                continue
+            one.follower.took_mono_s = now
+            if one.queue_bytes < QUEUE_BYTES_MAX:
+                one.queue.append((data, now))
+                one.queue_bytes += len(data) + FRAME_COST_BYTES
+            else:
+                self.dropped += 1
+
+    def _keep_contact(self) -> None:
+        now = time.monotonic()
+        for one in self._followed.values():
+            if one.follower is None:
+                if now >= one.again:
+                    self._connect(one, now)
+                continue
+            follower = one.follower
+            silent_s = now - max(follower.took_mono_s, one.connected)
+            is_silent = silent_s > follower.policy.relay_silent_s
+            if follower.refusal:
+                one.contact = f"the relay of {one.target.entry.job} refuses: {follower.refusal}"
+            elif not follower.live:
+                if is_silent:
+                    one.contact = why_silent(one.target.entry)
+            elif is_silent:
+                one.contact = why_silent(one.target.entry)
+            else:
+                one.contact = None
+            if follower.refusal or follower.rejoin or silent_s > JOIN_S:
+                self._disconnect(one)
+                one.again = now + (0.0 if follower.rejoin else AGAIN_S)
+            elif now - one.pinged > PING_S and self._links is not None:
+                one.pinged = now
+                self._links.send(one.target.key, request(Command("ping")))
+
+    def _connect(self, one: _Followed[T], now: float) -> None:
+        entry = one.target.entry
+        one.again = now + AGAIN_S
+        why = closed(entry)
+        if why is not None or self._links is None:
+            one.contact = why
+            return
+        try:
+            self._links.open(one.target.key, *entry.endpoint(), one.target.secret)
+        except OSError as error:
+            one.contact = f"no connection to {entry.job}: {error.strerror}"
+            return
+        one.follower = Follower(entry.job)
+        one.follower.newest_only = True
+        one.connected = one.pinged = now
+        self._links.send(one.target.key, request(Command("join", history_s=0.0)))
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        ranks = 0
+        total_s = sum(one.cost_s for one in self._followed.values())
+        for one in self._followed.values():
+            follower = one.follower
+            if follower is None or not follower.live or one.contact is not None or now < one.due:
+                continue
+            if one.queue and now < one.due + BEHIND_S:
+                continue
+            worked = time.thread_time()
+            # Ranks with queued frames would look silent, so the look is for an earlier moment.
+            late_s = now - one.queue[0][1] if one.queue else 0.0
+            snapshot, verdict = follower.look(follower.now_unix_ns() - int(late_s * 1e9))
+            one.value = self._digest(one.target.entry, snapshot, verdict, one.value)
+            one.looks += 1
+            one.looked = time.monotonic()
+            one.cost_s = time.thread_time() - worked
+            pause_s = max(LOOK_S, one.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
+            wavers, enough = follower.judge.wavers, follower.policy.first_verdict_looks
+            one.settled = one.settled or (one.looks >= enough and not wavers)
+            if wavers or not one.settled:
+                pause_s = max(SECOND_LOOK_S, 2 * one.cost_s)
+            one.due = one.looked + min(pause_s, LOOK_MOST_S)
+            facts = list(snapshot.ranks)
+            del snapshot, verdict
+            ranks += len(facts)
+            # For 10,000 ranks this would take 50 ms at once, during which no other thread runs.
+            while facts:
+                del facts[-FREED_AT_ONCE:]
+            if self._stop.is_set():
+                return
+        if ranks:
+            self._ranks = max(ranks, self._ranks)
+            gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * self._ranks, *GC_THRESHOLDS[1:])
+
+    def _show(self) -> None:
+        self._shown = tuple(
+            FleetJob(one.target.entry, one.value, one.contact, one.looked, one.looks, one.settled)
+            for one in self._followed.values()
+        )
+        with self._changed:
+            self._changed.notify_all()
+
+
+def closed(entry: registry.JobEntry) -> str | None:
+    """Why the relay of this entry cannot be reached from here, one sentence; None if it can."""
+    if entry.sender == registry.ELSEWHERE:
+        # It is known only by its port, which was asked.
+        return None
+    if not entry.reachable(time.time_ns()):
+        return why_silent(entry)
+    address, _ = entry.endpoint()
+    if not entry.is_here and is_loopback(address) and entry.host != os.uname().nodename:
+        return f"its relay listens on {entry.host} only: ddtop status --ssh {entry.host}"
+    return None
+
+
+def own_jobs() -> list[Target]:
+    """The jobs of this user that live, or that ended a moment ago. A leaf is a part of its hub.
+
+    Raises:
+        RegistryError: the state folder or the key cannot be read.
+    """
+    now = time.time_ns()
+    entries = registry.without_parts(registry.read_entries(), now)
+    wanted = [one for one in entries if _wanted(one, now)]
+    return [Target(one, secret) for secret in _secrets(wanted) for one in wanted]
+
+
+def _secrets(wanted: list[registry.JobEntry]) -> list[bytes]:
+    # Without a job, do not create a key in an empty state folder.
+    return [registry.secret()] if wanted else []
+
+
+def _wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:
+    if entry.role == LEAF and entry.part_of and entry.ended_unix_ns is not None:
+        return False
+    ended = entry.ended_unix_ns
+    if ended is not None:
+        young = now_unix_ns - ended < ENDED_KEPT_S * 1e9
+        return young and entry.reachable(now_unix_ns)
+    return entry.live(now_unix_ns)
+
+
+@contextlib.contextmanager
+def following(
+    read: Callable[[], Iterable[Target]],
+    digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
+) -> Iterator[Fleet[T]]:
+    """A fleet that is closed at the end of the block."""
+    fleet: Fleet[T] = Fleet(read, digest)
+    fleet.start()
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+
+
+# -- What a viewer adds up over looks at one job: time in iterations, and time lost to stragglers
+#
+# Pure: each look gives the next tally. Times are of the snapshots, ns on the hub's clock.
+
+
+STEPS_KEPT = 31
+"""The usual step time is the median of this many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was added up since `began_unix_ns`.
+
+    `in_steps_s`: time in iterations of the usual length. `lost_s`: time that ranks waited for
+    stragglers. `moved_unix_ns`: when `iteration` moved last.
+    """
+
+    policy: Policy
+    run: tuple[str, int]
+    began_unix_ns: int
+    looked_unix_ns: int
+    iteration: int | None = None
+    moved_unix_ns: int | None = None
+    steps_s: tuple[float, ...] = ()
+    in_steps_s: float = 0.0
+    lost_s: float = 0.0
+
+    @property
+    def usual_s(self) -> float | None:
+        """The usual time of an iteration."""
+        return median(self.steps_s) if self.steps_s else None
+
+    @property
+    def goodput_ratio(self) -> float | None:
+        """Time in iterations over wall time; None before two iterations were seen to end."""
+        if not self.steps_s or self.moved_unix_ns is None:
+            return None
+        until, usual_s = self.looked_unix_ns, self.usual_s or 0.0
+        # An iteration counts when it has ended.
+        if until - self.moved_unix_ns < self.policy.goodput_step_factor * usual_s * 1e9:
+            until = self.moved_unix_ns
+        wall_s = (until - self.began_unix_ns) / 1e9
+        return min(self.in_steps_s / wall_s, 1.0) if wall_s > 0 else None
+
+
+def tally_of(snapshot: Snapshot, before: Tally | None, policy: Policy) -> Tally:
+    """The tally after this look. A new run of the job begins a new one; a restart goes on."""
+    now = snapshot.time_unix_ns
+    run = (snapshot.run, snapshot.attempt)
+    if before is None or before.run[0] != run[0]:
+        return Tally(policy, run, now, now, snapshot.iteration)
+    elapsed_s = max(now - before.looked_unix_ns, 0) / 1e9
+    tally = replace(before, run=run, looked_unix_ns=max(now, before.looked_unix_ns))
+    if snapshot.ended is not None:
+        # The time after the end does not belong to the job.
+        return before
+    if elapsed_s <= policy.goodput_gap_s and snapshot.still_since_unix_ns is None:
+        tally = replace(tally, lost_s=before.lost_s + elapsed_s * _lost_ratio(snapshot))
+    return _with_steps(tally, snapshot, before)
+
+
+def _with_steps(tally: Tally, snapshot: Snapshot, before: Tally) -> Tally:
+    now, iteration = snapshot.time_unix_ns, snapshot.iteration
+    if iteration is None or iteration == before.iteration:
+        return tally
+    if before.iteration is None or iteration < before.iteration or tally.run != before.run:
+        # The first count of this attempt: how long these took is not known.
+        return replace(tally, iteration=iteration, moved_unix_ns=before.moved_unix_ns)
+    moved_ns = before.moved_unix_ns
+    if moved_ns is None:
+        # Goodput begins where an iteration ended.
+        return replace(tally, iteration=iteration, moved_unix_ns=now, began_unix_ns=now)
+    known = [one.progress.step_ms / 1000 for one in snapshot.ranks if one.progress.step_ms]
+    steps_s = (*before.steps_s, median(known))[-STEPS_KEPT:] if known else before.steps_s
+    passed_s, done = (now - moved_ns) / 1e9, iteration - before.iteration
+    usual_s = median(steps_s) if steps_s else passed_s / done
+    return replace(
+        tally,
+        iteration=iteration,
+        moved_unix_ns=now,
+        steps_s=steps_s,
+        in_steps_s=before.in_steps_s + min(done * usual_s, passed_s),
+    )
+
+
+def _lost_ratio(snapshot: Snapshot) -> float:
+    """Share of the time in which ranks wait for a straggler, now; the worst of all groups."""
+    return max((one.late.share_ratio for one in snapshot.ranks if one.late), default=0.0)

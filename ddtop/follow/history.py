@@ -1,0 +1,375 @@
+"""A short memory of each rank's numbers, for the sparklines."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import NamedTuple
+
+from ddtop.model.facts import RankFacts, Snapshot
+from ddtop.policy import Policy
+
+DEPTH = 240
+"""Values kept of each series: four minutes at one a second, more than any pane is wide."""
+ALL_UP_TO = 1024
+"""Up to this many ranks, all are remembered; above it, only those that a user has opened (65,536
+would need a quarter GB)."""
+PERIOD_NS = 1_000_000_000
+SERIES = ("step_ms", "wait_ratio", "loader_depth", "rss_bytes")
+
+SeriesOfRank = deque[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The last values of one rank, oldest first; None where nothing was measured."""
+
+    step_ms: SeriesOfRank
+    wait_ratio: SeriesOfRank
+    loader_depth: SeriesOfRank
+    rss_bytes: SeriesOfRank
+
+
+class SeriesHistory:
+    """Bounded series of the ranks; at most one value a second, by the clock of the snapshots."""
+
+    def __init__(self) -> None:
+        self._memories: dict[int, Memory] = {}
+        self._watched: set[int] = set()
+        self._run = ""
+        self._last_ns = 0
+
+    def watch(self, rank: int) -> None:
+        """Remember this rank from now on, however many there are."""
+        self._watched.add(rank)
+
+    def of(self, rank: int) -> Memory:
+        """The memory of a rank; empty series if there is none."""
+        return self._memories.get(rank) or empty()
+
+    def record(self, snapshot: Snapshot) -> None:
+        """Take the values of a snapshot; a new run of the job forgets the old one."""
+        if snapshot.run != self._run:
+            self._memories.clear()
+            self._run, self._last_ns = snapshot.run, 0
+        if snapshot.time_unix_ns < self._last_ns + PERIOD_NS:
+            return
+        self._last_ns = snapshot.time_unix_ns
+        few = len(snapshot.ranks) <= ALL_UP_TO
+        ranks = snapshot.ranks if few else [snapshot.rank(number) for number in self._watched]
+        for rank in ranks:
+            _append(self._memories.setdefault(rank.rank, empty()), rank)
+
+
+def empty() -> Memory:
+    """A memory with nothing in it."""
+    return Memory(*(deque(maxlen=DEPTH) for _ in SERIES))
+
+
+def _append(memory: Memory, rank: RankFacts) -> None:
+    memory.step_ms.append(rank.progress.step_now_ms)
+    memory.wait_ratio.append(rank.comm.wait_ratio)
+    memory.loader_depth.append(rank.loader.report.depth if rank.loader.report else None)
+    memory.rss_bytes.append(rank.process.rss_bytes)
+
+
+# -- A short and a long memory of a whole job's numbers, for the lines of the job strip
+#
+# Pure: the time comes with each snapshot. The size is bounded, however long a job runs and however
+# many ranks it has.
+
+
+RECENT_STEP_NS = 2_000_000_000
+CATCH_UP_NS = 5_000_000_000
+"""The newest cells of a line are drawn as the one before for this time: their points come late."""
+RECENT_MOST = 360
+"""Twelve minutes at one point every two seconds."""
+WHOLE_STEP_NS = 10_000_000_000
+WHOLE_MOST = 240
+"""Points over the whole job. If there are more, two become one, and the step doubles."""
+
+
+class Numbers(NamedTuple):
+    """A job at one time; None: not measured."""
+
+    #: Median over the ranks; 0 while no rank makes progress.
+    iterations_per_s: float | None = None
+    #: Median over the ranks, milliseconds.
+    step_ms: float | None = None
+    #: The largest over the ranks, milliseconds.
+    step_most_ms: float | None = None
+    #: Mean over the ranks: share of the time in which they wait in a collective.
+    comm_ratio: float | None = None
+    #: Mean over the ranks: share of the time in which they wait for data.
+    loader_ratio: float | None = None
+    #: Mean utilisation of the job's GPUs, from the driver.
+    gpu_ratio: float | None = None
+    #: Memory in use on the job's GPUs.
+    gpu_bytes: float | None = None
+    #: All memory of these GPUs.
+    gpu_total_bytes: float | None = None
+    #: The total power of the job's GPUs.
+    gpu_watts: float | None = None
+    #: For the whole job, as its program counts them.
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+
+
+class Point(NamedTuple):
+    """Means of the numbers up to this time (unix ns)."""
+
+    unix_ns: int
+    numbers: Numbers
+
+
+Field = Callable[[Numbers], "float | None"]
+
+
+class Then(NamedTuple):
+    """An earlier value: the median over the span that began at `unix_ns`."""
+
+    unix_ns: int
+    value: float
+
+
+class JobHistory:
+    """Points of the last minutes, and fewer of the whole time, in the order of time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        #: Grows with every point: results from the points are valid as long as this is the same.
+        self.changes = 0
+        self._recent: deque[Point] = deque(maxlen=RECENT_MOST)
+        self._whole: list[Point] = []
+        self._whole_step_ns = WHOLE_STEP_NS
+        self._gathered: list[Point] = []
+        self._first: list[Point] = []
+        self._run = ""
+        self._last_ns = 0
+        self._iteration: int | None = None
+        self._stepped: deque[int] = deque(maxlen=RECENT_MOST)
+
+    def record(self, snapshot: Snapshot) -> None:
+        """Take the numbers of a snapshot, at most every `RECENT_STEP_NS`; a new run of the job
+        forgets the old one."""
+        if snapshot.run != self._run:
+            self._forget()
+            self._run, self._last_ns, self._iteration = snapshot.run, 0, None
+            self._stepped.clear()
+        now = snapshot.time_unix_ns
+        if snapshot.iteration is not None and snapshot.iteration != self._iteration:
+            if self._iteration is not None:
+                self._stepped.append(now)
+            self._iteration = snapshot.iteration
+        if now < self._last_ns + RECENT_STEP_NS or not snapshot.live:
+            return
+        self._last_ns = now
+        self._add(Point(now, numbers_of(snapshot)))
+
+    def _forget(self) -> None:
+        self._recent.clear()
+        self._whole.clear()
+        self._gathered.clear()
+        self._first.clear()
+        self._whole_step_ns = WHOLE_STEP_NS
+
+    def _add(self, point: Point) -> None:
+        self.changes += 1
+        self._recent.append(point)
+        self._gathered.append(point)
+        if point.numbers.iterations_per_s is not None:
+            # The points of the start are kept unchanged; otherwise they would be averaged with the
+            # hours after them.
+            began = self._first[0].unix_ns if self._first else point.unix_ns
+            if point.unix_ns - began <= _ns(self.policy.job_warm_s + self.policy.job_first_s):
+                self._first.append(point)
+        if point.unix_ns - self._gathered[0].unix_ns >= self._whole_step_ns:
+            self._whole.append(_mean(self._gathered))
+            self._gathered.clear()
+            if len(self._whole) > WHOLE_MOST:
+                self._halve()
+
+    def _halve(self) -> None:
+        whole = self._whole
+        self._whole = [_mean(whole[at : at + 2]) for at in range(0, len(whole), 2)]
+        self._whole_step_ns *= 2
+
+    def absorb(self, earlier: JobHistory) -> None:
+        """Take over what another history knows of the time before this one began."""
+        first = self.began_unix_ns
+        own = [*self._recent]
+        before = [one for one in earlier.points() if first is None or one.unix_ns < first]
+        if not before or (own and earlier._run != self._run):
+            return
+        self._run = earlier._run
+        self._forget()
+        for point in [*before, *own]:
+            self._add(point)
+
+    @property
+    def began_unix_ns(self) -> int | None:
+        """The time of the first point; None without any."""
+        return next((one.unix_ns for one in self.points()), None)
+
+    def points(self, until_unix_ns: int | None = None) -> Iterator[Point]:
+        """All points up to a time, the older ones at larger steps."""
+        first = self._recent[0].unix_ns if self._recent else None
+        for point in self._whole:
+            if first is not None and point.unix_ns >= first:
+                break
+            if until_unix_ns is None or point.unix_ns <= until_unix_ns:
+                yield point
+        for point in self._recent:
+            if until_unix_ns is None or point.unix_ns <= until_unix_ns:
+                yield point
+
+    def stepped_unix_ns(self, until_unix_ns: int) -> int | None:
+        """When the job's iteration was last seen to have changed; None: not since this history
+        began."""
+        return next((at for at in reversed(self._stepped) if at <= until_unix_ns), None)
+
+    def line(
+        self, field: Field, cells: int, span_ns: int, until_unix_ns: int
+    ) -> list[float | None]:
+        """One value for each of `cells` equal parts of the time `span_ns` up to a moment.
+
+        The parts begin at multiples of their length, so that a line moves by whole cells and does
+        not flicker. A part without a point has the previous value, if the points are that far
+        apart.
+        """
+        if cells <= 0:
+            return []
+        part = max(span_ns // cells, 1)
+        begin = (until_unix_ns // part - cells + 1) * part
+        sums: list[list[float]] = [[] for _ in range(cells)]
+        reach: list[int] = [0] * cells
+        before = held = None
+        for point in self.points(until_unix_ns):
+            at = (point.unix_ns - begin) // part
+            value = field(point.numbers)
+            if at < 0:
+                held = value
+            elif at < cells:
+                if value is not None:
+                    sums[at].append(value)
+                if before is not None:
+                    reach[at] = point.unix_ns - before
+            before = point.unix_ns
+        return _filled(sums, reach, part, held)
+
+    def now(self, field: Field, until_unix_ns: int) -> float | None:
+        """The mean over the last seconds up to a moment."""
+        begin = until_unix_ns - _ns(self.policy.job_now_s)
+        return _mean_of(self._values(field, begin, until_unix_ns))
+
+    def last(self, field: Field, until_unix_ns: int) -> float | None:
+        """The newest value up to a moment; None where it was not measured then."""
+        found = None
+        for point in self.points(until_unix_ns):
+            found = field(point.numbers)
+        return found
+
+    def lately(self, field: Field, until_unix_ns: int) -> Then | None:
+        """The ten minutes up to a minute ago, without the start; None while there are not five."""
+        span_ns, warm_ns = _ns(self.policy.job_lately_s), _ns(self.policy.job_warm_s)
+        first = self._first[0].unix_ns + warm_ns if self._first else until_unix_ns
+        if until_unix_ns - first < span_ns // 2:
+            return None
+        begin = max(until_unix_ns - span_ns, first)
+        points = self.points(until_unix_ns - _ns(self.policy.job_apart_s))
+        return _then(field, (one for one in points if one.unix_ns >= begin))
+
+    def at_start(self, field: Field, until_unix_ns: int) -> Then | None:
+        """The first minutes that were measured, after a warm-up; None while they are not over for
+        a minute."""
+        if not self._first:
+            return None
+        begin = self._first[0].unix_ns + _ns(self.policy.job_warm_s)
+        end = until_unix_ns - _ns(self.policy.job_apart_s)
+        return _then(field, [one for one in self._first if begin <= one.unix_ns <= end])
+
+    def _values(self, field: Field, begin: int, end: int) -> list[float]:
+        values = (field(one.numbers) for one in self.points(end) if one.unix_ns > begin)
+        return [value for value in values if value is not None]
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def numbers_of(snapshot: Snapshot) -> Numbers:
+    """The numbers of one snapshot. Takes 4 ms of 10,000 ranks, each on a GPU."""
+    steps = [rank.progress.step_ms for rank in snapshot.ranks if rank.progress.step_ms]
+    still = snapshot.still_since_unix_ns is not None and snapshot.iteration is not None
+    used = [one.gpu for one in snapshot.devices if one.ranks]
+    sized = [gpu for gpu in used if gpu.used_bytes is not None and gpu.total_bytes]
+    return Numbers(
+        iterations_per_s=0.0 if still else snapshot.iterations_per_s,
+        step_ms=None if still or not steps else median(steps),
+        step_most_ms=None if still or not steps else max(steps),
+        comm_ratio=_mean_of(
+            [rank.comm.wait_ratio for rank in snapshot.ranks if rank.comm.wait_ratio is not None]
+        ),
+        loader_ratio=_mean_of(
+            [
+                rank.loader.wait_ratio
+                for rank in snapshot.ranks
+                if rank.loader.wait_ratio is not None
+            ]
+        ),
+        gpu_ratio=_mean_of([gpu.util_ratio for gpu in used if gpu.util_ratio is not None]),
+        gpu_bytes=float(sum([gpu.used_bytes or 0 for gpu in sized])) if sized else None,
+        gpu_total_bytes=float(sum([gpu.total_bytes or 0 for gpu in sized])) if sized else None,
+        gpu_watts=_sum_of([gpu.power_watts for gpu in used if gpu.power_watts is not None]),
+        samples_per_s=snapshot.progress.samples_per_s if snapshot.progress else None,
+        tokens_per_s=snapshot.progress.tokens_per_s if snapshot.progress else None,
+    )
+
+
+def _then(field: Field, points: Iterable[Point]) -> Then | None:
+    found = [(one.unix_ns, value) for one in points if (value := field(one.numbers)) is not None]
+    return Then(found[0][0], median([value for _, value in found])) if found else None
+
+
+def _mean_of(values: list[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _sum_of(values: list[float]) -> float | None:
+    return float(sum(values)) if values else None
+
+
+def _mean(points: Iterable[Point]) -> Point:
+    """One point for several: means, but the largest of the longest steps."""
+    points = list(points)
+    columns = zip(*(one.numbers for one in points), strict=True)
+    known = [[value for value in column if value is not None] for column in columns]
+    numbers = Numbers(*[_mean_of(values) for values in known])
+    most = [one.numbers.step_most_ms for one in points if one.numbers.step_most_ms is not None]
+    return Point(points[-1].unix_ns, numbers._replace(step_most_ms=max(most, default=None)))
+
+
+def _filled(
+    sums: list[list[float]], reach: list[int], part: int, last: float | None
+) -> list[float | None]:
+    """The mean of each cell; `last`: the value before the first one.
+
+    An empty cell has the previous value if the next point is one step of the memory away, or if the
+    newest points have not arrived yet.
+    """
+    empty = 0
+    held: list[float | None] = []
+    for values, step in zip(sums, reach, strict=True):
+        if not values:
+            empty += 1
+            held.append(None)
+            continue
+        if last is not None and empty and empty * part <= step + part:
+            held[len(held) - empty :] = [last] * empty
+        last, empty = fmean(values), 0
+        held.append(last)
+    if last is not None and 0 < empty * part <= RECENT_STEP_NS + CATCH_UP_NS:
+        held[len(held) - empty :] = [last] * empty
+    return held

@@ -1,0 +1,485 @@
+"""How a run ended, and which rank ended first.
+
+What follows the first departure within seconds is a consequence: a connection error on a peer, or
+the launcher's SIGTERM to the other ranks. The clocks differ by some milliseconds (an exception is
+stamped in the rank, an exit by the relay when it wakes), so a failure that looks like a consequence
+is never put before one that does not.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection
+from typing import TypeVar
+
+from ddtop.model.facts import CommFacts, Ended, RankFields
+from ddtop.model.memory import RankMemory
+from ddtop.policy import Policy
+from ddtop.wire.records import GroupProgress, HelperEnd
+from ddtop.words.sentences import exit_text, ranks_text
+
+Rank = TypeVar("Rank", bound=RankFields)
+
+CANCEL_SIGNALS = (int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP))
+_CONSEQUENCE = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|recvvalue failed|"
+    r"sendbytes failed|failed to recv|socket (closed|timeout)|remote process exited|"
+    r"peer.*(closed|gone)|connectfullmesh|read error|write error|timed out waiting|"
+    r"store.*(closed|unreachable)|monitoredbarrier|pair closure|"
+    r"nccl(remote|system)error|collective operation timeout|communicator was aborted",
+    re.IGNORECASE,
+)
+_BACKEND = re.compile(
+    r"gloo|nccl|c10d|closed by peer|reset by peer|pair closure|timed out waiting|recvvalue|"
+    r"sendbytes|monitoredbarrier|"
+    r"collective operation timeout|communicator was aborted",
+    re.IGNORECASE,
+)
+_BACKEND_TYPES = (
+    "RuntimeError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "DistError",
+)
+"""Exceptions of torch's process groups. Python's ConnectionError is about a connection of the
+program itself."""
+
+
+def fatal_exception(rank: RankFields) -> bool:
+    """Whether an uncaught exception ended its main thread, or the thread that trained."""
+    exception = rank.reported.exception
+    if exception is None or exception.type == "SystemExit":
+        return False
+    return exception.thread == "main" or (exception.leads and not rank.reported.went_on)
+
+
+def failed(rank: RankFields) -> bool:
+    """Whether it has failed, or is about to end after an exception."""
+    if rank.process.exit is None:
+        return fatal_exception(rank)
+    if rank.process.exit.signal is not None:
+        return True
+    if (
+        rank.reported.exception is not None
+        and rank.reported.exception.leads
+        and fatal_exception(rank)
+    ):
+        # `join` does not report how a thread ended: the process ends with exit code 0.
+        return True
+    return (
+        not rank.process.exit.exiting
+        if rank.process.exit.code is None
+        else rank.process.exit.code != 0
+    )
+
+
+def went_unix_ns(rank: RankFields) -> int:
+    """When it began to end, unix ns: its exception and the exit of its interpreter come before the
+    end of its process.
+
+    Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process
+    is gone.
+    """
+    times = (
+        [rank.reported.exception.unix_ns]
+        if rank.reported.exception is not None and fatal_exception(rank)
+        else []
+    )
+    times += [rank.process.exit_unix_ns] if rank.process.exit_unix_ns else []
+    times += (
+        [rank.process.exit.exiting_unix_ns]
+        if rank.process.exit is not None and rank.process.exit.exiting_unix_ns
+        else []
+    )
+    return min(times, default=0)
+
+
+def watchdog_error(memory: RankMemory, comm: CommFacts, policy: Policy) -> str | None:
+    """The error ("TIMEOUT") for which NCCL's watchdog aborted this rank while it waited for others.
+
+    None if it did not. The watchdog sets the group's error a minute before it aborts. An old torch
+    does not report it, but by then the timeout is over.
+    """
+    aborted = memory.exit is not None and memory.exit.signal == signal.SIGABRT
+    if not aborted or "nccl" not in (memory.hello.backend or ""):
+        return None
+    for group in comm.groups:
+        if group.error is not None:
+            return group.error
+        if _timed_out(memory.exit_unix_ns, comm, group, policy):
+            return "TIMEOUT"
+    return None
+
+
+def _timed_out(exit_unix_ns: int, comm: CommFacts, group: GroupProgress, policy: Policy) -> bool:
+    timeouts = [
+        call.timeout_ms
+        for call in comm.open_collectives
+        if call.group == group.group and call.timeout_ms
+    ]
+    if group.pending_since_unix_ns is None or not timeouts:
+        return False
+    waited_ms = (exit_unix_ns - group.pending_since_unix_ns) / 1e6 if exit_unix_ns else 0.0
+    return waited_ms >= policy.watchdog_ratio * min(timeouts)
+
+
+def is_consequence(rank: RankFields) -> bool:
+    """Whether its failure looks like the consequence of another rank that has ended or does not
+    join."""
+    if rank.process.watchdog_error is not None:
+        return True
+    if rank.reported.exception is not None and fatal_exception(rank):
+        return bool(
+            _CONSEQUENCE.search(f"{rank.reported.exception.type} {rank.reported.exception.text}")
+        )
+    return rank.process.exit is not None and rank.process.exit.signal in CANCEL_SIGNALS
+
+
+def comm_failure(rank: RankFields) -> bool:
+    """Whether its process group failed after it had worked.
+
+    Then the message of the backend is about other ranks, not about this one.
+    """
+    if rank.process.watchdog_error is not None:
+        return True
+    exception = rank.reported.exception
+    if exception is None or not fatal_exception(rank) or exception.type not in _BACKEND_TYPES:
+        return False
+    # Before the first collective it is a failure to start.
+    began = rank.progress.last_unix_ns is not None or any(
+        group.enqueued > 0 for group in rank.comm.groups
+    )
+    of_loader = "DataLoader worker" in exception.text
+    return (
+        began and not of_loader and is_consequence(rank) and bool(_BACKEND.search(exception.text))
+    )
+
+
+def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
+    """The departure that explains the others; () if no rank failed.
+
+    One failed rank, or the ranks that finished too early.
+    """
+    bad = [rank for rank in ranks if failed(rank)]
+    if not bad:
+        return ()
+    first = min(bad, key=lambda rank: (is_consequence(rank), went_unix_ns(rank)))
+    if comm_failure(first):
+        first = _stopped_before(first, bad, policy) or first
+    if is_consequence(first) or _by_mpi_launcher(first):
+        early = [
+            rank
+            for rank in ranks
+            if rank.gone and not failed(rank) and went_unix_ns(rank) <= went_unix_ns(first)
+        ]
+        if not is_consequence(first):
+            # A rank that ended normally has passed MPI_Finalize, so the launcher ends no other
+            # rank.
+            early = [
+                rank
+                for rank in early
+                if rank.process.exit is not None and not rank.process.exit.exiting
+            ]
+        if early:
+            return tuple(sorted(early, key=went_unix_ns))
+    return (first,)
+
+
+_OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "SLURM_")
+"""Variables of launchers that end all ranks when one has gone."""
+
+
+def first_from_outside(
+    ranks: Collection[Rank], now_unix_ns: int, policy: Policy
+) -> tuple[tuple[Rank, ...], bool]:
+    """The departure that explains the others among ranks without an agent, and whether that is
+    certain; () if no rank failed.
+
+    Nobody has seen an exception there: a rank that has lost another one leaves with an exit code
+    like any other, and its process may end before that of the rank that it has lost. So only ends
+    that are clearly apart have an order. A signal that nobody sends to clean up is a cause.
+    """
+    gone = [rank for rank in ranks if rank.gone]
+    lost = [rank for rank in gone if failed(rank)]
+    if not lost:
+        return (), True
+    latest = min(went_unix_ns(rank) for rank in gone) + int(policy.together_s * 1e9)
+    early = [rank for rank in gone if went_unix_ns(rank) <= latest]
+    early = [rank for rank in early if not _cleaned_up(rank)] or early
+    first_lost = min(went_unix_ns(rank) for rank in lost)
+    struck = [
+        rank
+        for rank in early
+        if _ended_by_foreign_signal(rank) and went_unix_ns(rank) <= first_lost
+    ]
+    if struck:
+        return tuple(struck), len(struck) == 1
+    left = tuple(rank for rank in early if not failed(rank))
+    if not left:
+        # Its peers fail within moments, if it is the cause, and may be gone before it.
+        alone = len(early) == 1 and (now_unix_ns > latest or len(gone) == len(ranks))
+        return tuple(early), alone and not _may_have_lost(early[0], ranks, policy)
+    if len(left) < len(early):
+        return left, False
+    # Whoever failed long after that had either waited for them, or has a reason of its own.
+    waited = [_in_call(rank) for rank in lost]
+    return (left, all(waited)) if any(waited) else (tuple(lost), False)
+
+
+def _ended_by_foreign_signal(rank: RankFields) -> bool:
+    """Whether a signal ended it that no launcher sends, and no library after an error."""
+    number = rank.process.exit.signal if rank.process.exit is not None else None
+    return number not in (None, int(signal.SIGABRT)) and not _cleaned_up(rank)
+
+
+def _cleaned_up(rank: RankFields) -> bool:
+    """Whether its launcher may have ended it because another rank had gone."""
+    number = rank.process.exit.signal if rank.process.exit is not None else None
+    if rank.hello is None or number not in (*CANCEL_SIGNALS, int(signal.SIGKILL)):
+        return False
+    # `guess`: a Python started it, as mp.spawn does.
+    started = any(name.startswith(_OF_LAUNCHERS) for name in rank.hello.environment)
+    return started or rank.hello.claim == "guess"
+
+
+def _in_call(rank: RankFields) -> bool:
+    """Whether the last look found it in a call for other ranks."""
+    last = rank.comm.outside_last
+    return last is not None and last.kind is not None
+
+
+def _may_have_lost(rank: RankFields, ranks: Collection[RankFields], policy: Policy) -> bool:
+    """Whether the rank that went first may have waited for a rank that lives, until a timeout."""
+    last, ended = rank.comm.outside_last, rank.process.exit_unix_ns or 0
+    if last is not None and last.kind is not None and last.since_unix_ns is not None:
+        return ended - last.since_unix_ns > policy.stack_wait_s * 1e9
+    if last is not None or _by_cancel(rank):
+        return False
+    looks = [one.comm.outside for one in ranks if not one.gone]
+    return any(look is not None and look.kind is None and look.asleep for look in looks)
+
+
+def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank | None:
+    """The rank that a signal ended before any process that reports a lost connection was gone.
+
+    The rank records the time of the exception, and the relay that of the signal. On a busy host the
+    relay wakes up late. A launcher sends its signals after a process has ended, so an earlier
+    signal is not a consequence.
+    """
+    reporters = [rank for rank in bad if comm_failure(rank)]
+    first_end = min(
+        (rank.process.exit_unix_ns for rank in reporters if rank.process.exit_unix_ns is not None),
+        default=None,
+    )
+    latest = went_unix_ns(first) + int(policy.noticed_late_s * 1e9)
+    stopped = [
+        rank
+        for rank in bad
+        if rank.process.exit is not None
+        and rank.process.exit.signal in CANCEL_SIGNALS
+        and not comm_failure(rank)
+        and went_unix_ns(rank) <= (latest if first_end is None else min(latest, first_end))
+    ]
+    return min(stopped, key=went_unix_ns, default=None)
+
+
+def raised_alike(first: RankFields, bad: Collection[RankFields], policy: Policy) -> tuple[int, ...]:
+    """`first` and the ranks that raised the same exception at about the same time: none of them
+    caused the others.
+
+    The same means the same type and line, because the text may name the rank. Where no line is
+    known the text has to agree.
+    """
+    same = [first.rank]
+    for rank in bad:
+        if rank.rank == first.rank or is_consequence(rank) or not fatal_exception(rank):
+            continue
+        apart_ns = abs(went_unix_ns(rank) - went_unix_ns(first))
+        if _raised(rank) == _raised(first) and apart_ns <= policy.together_s * 1e9:
+            same.append(rank.rank)
+    return tuple(sorted(same))
+
+
+def _raised(rank: RankFields) -> tuple[object, ...] | None:
+    exception = rank.reported.exception
+    if exception is None or not fatal_exception(rank):
+        return None
+    place = exception.place
+    return (
+        (exception.type, place.file, place.line)
+        if place is not None
+        else (exception.type, exception.text)
+    )
+
+
+def _by_mpi_launcher(rank: RankFields) -> bool:
+    """Whether an MPI launcher may have ended it.
+
+    These send SIGTERM or SIGKILL to all others within milliseconds when a rank leaves without
+    MPI_Finalize.
+    """
+    return (
+        rank.comm.mpi is not None
+        and rank.process.exit is not None
+        and rank.process.exit.signal in (int(signal.SIGTERM), int(signal.SIGKILL))
+    )
+
+
+def _may_be_by_mpirun(rank: RankFields) -> bool:
+    """Whether mpirun of Open MPI may have ended it by SIGKILL, because SIGTERM had not: the program
+    handles that signal."""
+    end = rank.process.exit
+    if end is None or end.signal != int(signal.SIGKILL) or end.oom or rank.hello is None:
+        return False
+    return any(name.startswith("OMPI_") for name in rank.hello.environment)
+
+
+def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
+    """Whether one act from outside ended all of them: a signal to all, Ctrl-C, a time limit.
+
+    A launcher that cleans up after a dead rank polls, so it acts later than `cancel_gap_s`. It
+    cleans up only its own host, and a signal does not reach all hosts at the same time. So the gap
+    is measured on the host whose ranks ended first.
+    """
+    bad = [rank for rank in gone if failed(rank)]
+    if not bad or not all(_by_cancel(rank) for rank in bad):
+        return False
+    kills = [_signalled_unix_ns(rank) for rank in bad if _may_be_by_mpirun(rank)]
+    others = [_signalled_unix_ns(rank) for rank in bad if not _may_be_by_mpirun(rank)]
+    if kills and others and min(kills) < max(others):
+        # mpirun sends SIGTERM first: a rank that was killed before that was killed by another one.
+        return False
+    by_key = all(interrupted(rank) for rank in bad)
+    times = sorted(_signalled_unix_ns(rank) for rank in bad)
+    within_s = policy.interrupted_together_s if by_key else policy.together_s
+    if times[-1] - times[0] > within_s * 1e9:
+        return False
+    return by_key or _at_once(bad, policy)
+
+
+def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
+    host = min(bad, key=_signalled_unix_ns).agent.sender
+    there = [rank for rank in bad if rank.agent.sender == host]
+    if len(there) == 1 < len(bad):
+        # There is one rank per host. The launcher of another host does not send SIGTERM to its own
+        # rank, which fails first because of its connections.
+        return True
+    times = sorted(_signalled_unix_ns(rank) for rank in there)
+    return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
+
+
+def _signalled_unix_ns(rank: RankFields) -> int:
+    return went_unix_ns(rank) if interrupted(rank) else rank.process.exit_unix_ns or 0
+
+
+def failed_helper(
+    helpers: Collection[HelperEnd], ranks: Collection[RankFields], policy: Policy
+) -> HelperEnd | None:
+    """The process whose failure ended the ranks, although it is not a rank itself.
+
+    Each rank was ended by a signal, or failed because another one had ended. None if a rank failed
+    for its own reason, and after Ctrl-C. A child counts before the program that started it. If all
+    ranks have finished, that program may still have failed.
+    """
+    bad = [rank for rank in ranks if failed(rank)]
+    if not bad and all(rank.gone for rank in ranks):
+        return next((one for one in helpers if one.launcher and _went_wrong(one)), None)
+    if not bad or any(
+        interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad
+    ):
+        return None
+    first = min(went_unix_ns(rank) for rank in bad)
+    found = [one for one in helpers if _explains(one, first, policy)]
+    return min(
+        found, key=lambda one: (one.launcher, one.exception is None, one.unix_ns), default=None
+    )
+
+
+def _went_wrong(one: HelperEnd) -> bool:
+    if one.exception is not None and one.exception.type != "SystemExit":
+        return one.exception.type != "KeyboardInterrupt"
+    return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+
+
+def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
+    # A process that raises after the ranks have ended fails because of them.
+    if one.exception is not None:
+        early = one.unix_ns <= first_unix_ns + policy.cancel_gap_s * 1e9
+        return early and _went_wrong(one)
+    if one.signal is not None:
+        return not one.launcher and one.signal not in CANCEL_SIGNALS
+    return _went_wrong(one)
+
+
+def interrupted(rank: RankFields) -> bool:
+    """Whether Ctrl-C ended it."""
+    if (
+        rank.reported.exception is not None
+        and fatal_exception(rank)
+        and rank.reported.exception.type == "KeyboardInterrupt"
+    ):
+        return True
+    return rank.process.exit is not None and rank.process.exit.signal == int(signal.SIGINT)
+
+
+def _by_cancel(rank: RankFields) -> bool:
+    if rank.process.exit is None:
+        return interrupted(rank)
+    if rank.process.exit.signal in CANCEL_SIGNALS:
+        # A launcher's signal may arrive while a rank is still ending because of its own exception.
+        return interrupted(rank) or not fatal_exception(rank) or is_consequence(rank)
+    if _may_be_by_mpirun(rank):
+        return True
+    return rank.process.exit.code in (128 + 15, 128 + 2) or interrupted(rank)
+
+
+def ended(
+    ranks: Collection[RankFields],
+    launcher_alive: bool,
+    policy: Policy,
+    helpers: Collection[HelperEnd] = (),
+) -> Ended | None:
+    """How the job ended; None while a rank lives, or a launcher that may restart the ranks."""
+    gone = [rank for rank in ranks if rank.gone]
+    if not gone or len(gone) < len(ranks) or launcher_alive:
+        return None
+    last = max(rank.process.exit_unix_ns or 0 for rank in gone)
+    fine = not any(failed(rank) for rank in gone)
+    helper = failed_helper(helpers, gone, policy)
+    if helper is None and fine:
+        return Ended("all ranks finished", None, last)
+    if helper is not None:
+        how = (
+            helper.exception.type
+            if helper.exception is not None
+            else exit_text(helper.code, helper.signal)
+        )
+        what = "the program that started the ranks" if helper.launcher else "a helper process"
+        when = "after them" if fine else "first"
+        return Ended(f"{what} failed {when}: {how}", None, last, failed=True)
+    if was_cancelled(gone, policy):
+        return Ended("cancelled", None, last)
+    return _first_went(gone, last, policy)
+
+
+def _first_went(gone: Collection[RankFields], last: int, policy: Policy) -> Ended:
+    if any(rank.from_outside for rank in gone):
+        candidates, certain = first_from_outside(gone, last, policy)
+        if not certain:
+            numbers = tuple(sorted(rank.rank for rank in gone if failed(rank)))
+            return Ended(f"{ranks_text(numbers)} failed", None, last, failed=True)
+        first = candidates[0]
+    else:
+        first = first_to_go(gone, policy)[0]
+    if comm_failure(first):
+        return Ended(f"communication failed, first on rank {first.rank}", first.rank, last)
+    if first.reported.exception is not None and fatal_exception(first):
+        how = first.reported.exception.type
+        if len(gone) > 1 and len(raised_alike(first, gone, policy)) == len(gone):
+            return Ended(f"all ranks raised {how}", first.rank, last)
+    else:
+        assert first.process.exit is not None
+        how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
+    return Ended(f"rank {first.rank} went first: {how}", first.rank, last)

@@ -1,1 +1,0 @@
-"""GPUs in the model: which rank uses which GPU, and how busy each is."""

@@ -1,1 +1,0 @@
-"""Hosts in the model: which hosts report, and how their clocks differ."""

@@ -1,0 +1,237 @@
+"""The progress of the job, from the progress of its ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from ddtop.model.facts import RankFacts
+from ddtop.policy import Policy
+from ddtop.wire.records import IDLE, TRAIN, Loader, TrainingProgress
+
+T = TypeVar("T")
+
+
+def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> TrainingProgress | None:
+    """One progress for all ranks; None while no rank reports any. `still`: no rank makes steps.
+
+    Steps and rates are the median over the ranks that have the most frequent source of steps. What
+    only some ranks know (loss and bars are often rank 0's) is taken from the lowest of them. The
+    phase is that of most ranks, but `train` only if no living rank is in another: the job waits
+    for a rank that saves a checkpoint.
+    """
+    known = [(rank, rank.progress.training) for rank in ranks if rank.progress.training is not None]
+    if not known:
+        return None
+    counting = [one for _, one in known if one.step is not None]
+    source = _most([one.source for one in counting or [one for _, one in known]])
+    own = [one for one in counting or [one for _, one in known] if one.source == source]
+    rest = [*own, *(one for _, one in known if one.source != source)]
+    phased = _phase([one for rank, one in known if not rank.gone] or [one for _, one in known])
+    steps = [one.step for one in own if one.step is not None]
+    found = TrainingProgress(
+        source=source,
+        step=int(median(steps)) if steps else None,
+        total_steps=_first(one.total_steps for one in own),
+        epoch=_median([one.epoch for one in own]),
+        total_epochs=_first(one.total_epochs for one in own),
+        phase=phased.phase,
+        samples_per_s=_median([one.samples_per_s for one in rest]),
+        tokens_per_s=_median([one.tokens_per_s for one in rest]),
+        loss=_first(one.loss for one in rest),
+        lr=_first(one.lr for one in rest),
+        eta_s=_median([one.eta_s for one in own]),
+        since_unix_ns=phased.since_unix_ns,
+        steps_per_s=_median([one.steps_per_s for one in own]),
+        usual_s=phased.usual_s,
+        longest_s=phased.longest_s,
+        phases_ended=phased.phases_ended,
+    )
+    return as_it_stands(found, still, now_unix_ns)
+
+
+def as_it_stands(progress: TrainingProgress, still: bool, now_unix_ns: int) -> TrainingProgress:
+    """Without a time left and without rates if the job is `still`: nobody knows when it goes on, or
+    whether, and a framework's rates are those of its last report.
+
+    In a validation or a checkpoint no steps are expected, so they stay until the phase takes longer
+    than all of its kind before.
+    """
+    if not still or _is_pause(progress, now_unix_ns):
+        return progress
+    return msgspec.structs.replace(
+        progress, eta_s=None, steps_per_s=None, samples_per_s=None, tokens_per_s=None
+    )
+
+
+def _is_pause(progress: TrainingProgress, now_unix_ns: int) -> bool:
+    """Whether it is in a phase without steps, and for no longer than the longest one before."""
+    if progress.phase in (None, TRAIN, IDLE):
+        return False
+    if progress.since_unix_ns is None or progress.longest_s is None:
+        return False
+    return now_unix_ns - progress.since_unix_ns <= progress.longest_s * 1e9
+
+
+def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:
+    """The progress whose phase is the job's, with the earliest beginning."""
+    named = [one for one in known if one.phase is not None]
+    others = [one for one in named if one.phase != TRAIN]
+    if not named:
+        return known[0]
+    phase = _most([one.phase or "" for one in others or named])
+    same = [one for one in named if one.phase == phase]
+    return min(same, key=lambda one: one.since_unix_ns or 0)
+
+
+def _most(names: Sequence[str]) -> str:
+    """The most frequent name, the first of equals."""
+    return Counter(names).most_common(1)[0][0]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(median(known)) if known else None
+
+
+def _first(values: Iterable[T | None]) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+# -- Since when the DataLoader worker that must deliver the next batch makes no progress
+
+
+_HELPLESS = (None, "Z", "X", "T", "t")
+_ASLEEP = "nanosleep"
+
+
+@dataclass(frozen=True, slots=True)
+class Owing:
+    """What is known of the worker that must deliver the next batch. Times are unix ns."""
+
+    #: (pid of the worker, batches, exhausted): another batch or worker is another wait.
+    key: tuple[int | None, int, int]
+    #: It is gone or stopped.
+    helpless: bool
+    #: Since when nothing of it moved, or since when it is gone or stopped.
+    still_since_unix_ns: int
+    #: When something of it last moved while this batch was waited for; None: nothing has.
+    moved_unix_ns: int | None = None
+
+    def moved(self, by_ns: int) -> Owing:
+        """All times plus `by_ns`: the offset of their clock was corrected."""
+        at = self.moved_unix_ns
+        return replace(
+            self,
+            still_since_unix_ns=self.still_since_unix_ns + by_ns,
+            moved_unix_ns=at + by_ns if at else at,
+        )
+
+
+def helpless(loader: Loader) -> bool:
+    """Whether that worker is gone or stopped: it cannot work, whatever it has used before."""
+    return loader.owing_state in _HELPLESS
+
+
+def follow(
+    known: Owing | None,
+    before: Loader | None,
+    now: Loader | None,
+    at_unix_ns: int,
+    seconds: float,
+    policy: Policy,
+) -> Owing | None:
+    """What is known after the report `now` of `at_unix_ns`, `seconds` after the report `before`.
+
+    None while no worker has to deliver a batch.
+    """
+    if (
+        now is None
+        or now.owing_pid is None
+        or (now.waiting_since_unix_ns is None and not now.closing)
+    ):
+        return None
+    cannot = helpless(now)
+    if not cannot and now.workers_cpu_ns is None:
+        return None
+    key = (now.owing_pid, now.batches, now.exhausted)
+    if known is None or before is None or (known.key, known.helpless) != (key, cannot):
+        return Owing(key, cannot, at_unix_ns)
+    if not cannot and _moved(before, now, seconds, policy):
+        return Owing(key, False, at_unix_ns, at_unix_ns)
+    return known
+
+
+def moves(owing: Owing | None, now_unix_ns: int, policy: Policy) -> bool:
+    """Whether something of that worker has moved lately: then its rank works, though its process
+    waits."""
+    moved = owing.moved_unix_ns if owing is not None else None
+    return moved is not None and now_unix_ns - moved <= policy.still_limit_s * 1e9
+
+
+def _moved(before: Loader, now: Loader, seconds: float, policy: Policy) -> bool:
+    if _grown(before.workers_cpu_ns, now.workers_cpu_ns) > policy.cpu_working_ratio * seconds * 1e9:
+        return True
+    if _grown(before.owing_io_bytes, now.owing_io_bytes) > policy.io_working_bytes_per_s * seconds:
+        return True
+    # A download shows in no other counter. A loop that sleeps between two polls is no download.
+    wakes = _grown(before.owing_switches, now.owing_switches)
+    return wakes > policy.socket_working_switches_per_s * seconds and _ASLEEP not in (
+        now.owing_wchan or ""
+    )
+
+
+def _grown(before: int | None, now: int | None) -> int:
+    return now - before if before is not None and now is not None else 0
+
+
+# -- Parts of the agent that are off: as facts, and as notes for the screen
+
+
+NOTES_MAX = 3
+"""Most often the same part is off for the same reason on many ranks. `--json` has all of them."""
+RANKS_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOff:
+    """A part of a rank's agent that is off now, and why.
+
+    Source: `RankState.probes_off` (`NAME: REASON`).
+    """
+
+    rank: int
+    probe: str
+    why: str
+
+
+def probes_off(ranks: Iterable[RankFacts]) -> Iterator[ProbeOff]:
+    """All parts that are off, by rank."""
+    for facts in ranks:
+        for text in facts.agent.probes_off:
+            probe, _, why = text.partition(": ")
+            yield ProbeOff(facts.rank, probe, why)
+
+
+def notes(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
+    """One sentence for each part and reason, those of most ranks first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for one in probes_off(ranks):
+        found.setdefault((one.probe, one.why), []).append(one.rank)
+    first = sorted(found.items(), key=lambda item: -len(item[1]))[:NOTES_MAX]
+    return tuple(
+        f"the agent's part {probe!r} is off on {_ranks(numbers)}: {why}"
+        for (probe, why), numbers in first
+    )
+
+
+def _ranks(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    named = ", ".join(str(number) for number in numbers[:RANKS_NAMED])
+    return f"{len(numbers)} ranks ({named}{', ...' if len(numbers) > RANKS_NAMED else ''})"

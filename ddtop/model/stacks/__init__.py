@@ -1,1 +1,0 @@
-"""Stacks of many processes: whose code a frame is, and merged stacks."""

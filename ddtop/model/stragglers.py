@@ -1,0 +1,615 @@
+"""Which ranks are stragglers now: the last reads of the arrivals, if later samples still agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+
+from ddtop.model import arrivals, ratios
+from ddtop.model.facts import Balance, Device, GpuLate, Hold, Late, Pressure, RankFields, State
+from ddtop.model.gpu_memory import SPANS
+from ddtop.model.gpus import large
+from ddtop.model.memory import JobMemory, RankMemory, Round
+from ddtop.policy import Policy
+from ddtop.wire.records import Group, OutsideLook
+
+
+def mark_late(
+    job: JobMemory, facts: dict[int, RankFields], now_unix_ns: int, policy: Policy
+) -> tuple[Balance, ...]:
+    """Mark the ranks that are late now in `facts`.
+
+    Returns how even the ranks of each group are.
+    """
+    if not job.rounds:
+        return ()
+    rounds = arrivals.findings_of(
+        job.rounds, job.groups.values(), _staged(job, facts, policy), policy
+    )
+    found: list[Late] = []
+    # The last read may have met a noisy moment, or half of the ranks have answered so far. Then the
+    # read before counts, as long as the samples agree.
+    for newest in range(len(rounds) - 1, max(len(rounds) - 3, -1), -1):
+        earlier = rounds[:newest]
+        found = [
+            one
+            for one in rounds[newest].late
+            if _still_holds(one, earlier, job, facts, now_unix_ns, policy)
+        ]
+        if rounds[newest].late:
+            break
+    found.sort(key=lambda late: -late.share_ratio)
+    for late in found:
+        for rank in late.ranks:
+            one = facts[rank]
+            one.late = late
+            if one.state in (State.RUNNING, State.WAITING):
+                one.state = State.STRAGGLER
+        for rank in (*late.ranks, *late.waiters):
+            if rank in facts:
+                facts[rank].hold = _hold(job.ranks[rank], now_unix_ns, policy)
+    oldest = now_unix_ns - policy.straggler_stale_s * 1e9
+    balances = next((one.balances for one in reversed(rounds) if one.balances), ())
+    return tuple(balance for balance in balances if balance.unix_ns >= oldest)
+
+
+def pressure(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Pressure | None:
+    """What its host does to a rank; None where the relay does not measure it."""
+    grown = (
+        memory.load.grown(policy.oversubscribed_window_s, now_unix_ns)
+        if memory.load is not None
+        else None
+    )
+    if grown is None or grown[0] < policy.window_min_s:
+        return None
+    seconds, (delay_ns, faults, throttled_ns, threads_ns, used_ns) = grown
+    load = memory.process.load if memory.process is not None else None
+    if load is None:
+        return None
+    return Pressure(
+        seconds=seconds,
+        delay_ratio=min(1.0, delay_ns / (seconds * 1e9)) if load.run_delay_ns is not None else None,
+        throttled_ratio=min(1.0, throttled_ns / (seconds * 1e9))
+        if load.throttled_ns is not None
+        else None,
+        faults_per_s=faults / seconds if load.major_faults is not None else None,
+        threads_delay_cores=threads_ns / (seconds * 1e9)
+        if load.threads_delay_ns is not None
+        else None,
+        used_cores=used_ns / (seconds * 1e9),
+    )
+
+
+def _hold(memory: RankMemory, now_unix_ns: int, policy: Policy) -> Hold | None:
+    grown = memory.counters.grown(policy.window_s, now_unix_ns)
+    if grown is None:
+        return None
+    seconds, (_, held, gc_ns), looks = (
+        grown[0],
+        grown[1][ratios.AGENT],
+        sum(grown[1][ratios.ACTIVITIES]),
+    )
+    spot = memory.state.held_spot if memory.state is not None else None
+    return (
+        Hold(seconds, min(1.0, held / looks), min(1.0, gc_ns / (seconds * 1e9)), spot)
+        if looks
+        else None
+    )
+
+
+def _staged(
+    job: JobMemory, facts: Mapping[int, RankFields], policy: Policy
+) -> Callable[[Group], bool]:
+    """Whether two members of a group hand each other their work by send and recv.
+
+    Then they wait for each other by design.
+    """
+    stages = [
+        frozenset(group.ranks)
+        for group in job.groups.values()
+        if any(rank in facts and sends(facts[rank], group.name, policy) for rank in group.ranks)
+    ]
+    return lambda group: any(len(stage.intersection(group.ranks)) > 1 for stage in stages)
+
+
+def sends(rank: RankFields, group: str, policy: Policy) -> bool:
+    """Whether a good part of what it does in that group is send and recv."""
+    return any(
+        progress.group == group
+        and max(progress.p2p_offset or 0, progress.p2p_calls)
+        > policy.stages_ratio * progress.enqueued
+        for progress in rank.comm.groups
+    )
+
+
+def _still_holds(
+    late: Late,
+    earlier: list[Round],
+    job: JobMemory,
+    facts: Mapping[int, RankFields],
+    now_unix_ns: int,
+    policy: Policy,
+) -> bool:
+    age_s = (now_unix_ns - late.unix_ns) / 1e9
+    if age_s > policy.straggler_stale_s or any(
+        rank not in facts or facts[rank].gone or facts[rank].agent.unheard for rank in late.ranks
+    ):
+        return False
+    if all(_has_joined(facts.get(rank)) for rank in late.waiters):
+        return False
+    strong = late.share_ratio >= policy.straggler_strong_ratio
+    # A neighbour that is busy for some seconds makes a rank late too.
+    long = late.late_ratio * late.steps * late.step_ms / 1000 >= policy.straggler_span_s
+    turns = _takes_turns(late, earlier, policy)
+    apart_s = policy.straggler_crowded_apart_s if turns else _apart_s(late, facts, policy)
+    if (late.few or not long or not strong or turns) and not _seen_before(late, earlier, apart_s):
+        return False
+    waiters = [
+        ratio for rank in late.waiters if (ratio := _sampled(job, facts, rank, strong)) is not None
+    ]
+    own = [
+        ratio for rank in late.ranks if (ratio := _sampled(job, facts, rank, strong)) is not None
+    ]
+    if not waiters or not own:
+        return True
+    return median(waiters) - max(own) >= policy.straggler_gone_ratio * late.share_ratio
+
+
+def _has_joined(rank: RankFields | None) -> bool:
+    """Whether it was out of data in the last half minute, and took part only so that the others
+    could go on.
+
+    Then it waited for nobody's slowness.
+    """
+    return rank is not None and any(spot.waits_on == "join" for spot in rank.reported.spots)
+
+
+def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> float:
+    """How far apart two reads have to be to be independent, seconds.
+
+    Other work on the host's cores lasts some seconds.
+    """
+    delays = [
+        one.delay_ratio or 0.0
+        for rank in late.ranks
+        if (one := facts[rank].process.pressure) is not None
+    ]
+    crowded = late.share_ratio < policy.straggler_strong_ratio and any(
+        delay >= late.share_ratio for delay in delays
+    )
+    return policy.straggler_crowded_apart_s if crowded else policy.straggler_rounds_apart_s
+
+
+def _takes_turns(late: Late, earlier: list[Round], policy: Policy) -> bool:
+    """Whether an earlier read was as sure of other ranks.
+
+    Loaders that run dry in turn make one rank late for some seconds, then another.
+    """
+    return any(
+        one.group == late.group
+        and one.share_ratio >= policy.straggler_strong_ratio
+        and not one.few
+        and not set(one.ranks) & set(late.ranks)
+        for found in earlier
+        for one in found.late
+    )
+
+
+def _seen_before(late: Late, earlier: list[Round], apart_s: float) -> bool:
+    """Whether an earlier read has named the same ranks."""
+    return any(
+        set(late.ranks) <= set(one.ranks) and late.unix_ns - one.unix_ns >= apart_s * 1e9
+        for found in earlier
+        for one in found.late
+        if one.group == late.group
+    )
+
+
+def _sampled(
+    job: JobMemory, facts: Mapping[int, RankFields], rank: int, strong: bool
+) -> float | None:
+    """How much it waits by the agent's samples.
+
+    Over ten seconds where that shows the difference, otherwise over twenty.
+    """
+    if strong:
+        return facts[rank].comm.wait_ratio if rank in facts else None
+    memory = job.ranks.get(rank)
+    return memory.wait_long_ratio if memory is not None else None
+
+
+# -- Stragglers among ranks that are read from outside, by many looks at their stacks
+#
+# From outside, the time at which a rank enters a collective is not known. But a rank that is late
+# hardly waits. Most looks find it outside all calls for other ranks, and find the others inside
+# collectives.
+
+
+@dataclass(frozen=True, slots=True)
+class LateByStack:
+    """`ranks` are late, `waiters` wait for them.
+
+    `call_ratio`: the largest share of looks that found one of `ranks` in a call for others.
+    `wait_ratio`: the smallest share that found one of `waiters` in a collective. `looks`,
+    `seconds`: how often and how long the rank with the fewest looks was looked at.
+    """
+
+    ranks: tuple[int, ...]
+    waiters: tuple[int, ...]
+    call_ratio: float
+    wait_ratio: float
+    looks: int
+    seconds: float
+
+
+def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
+    """The ranks that may be late after these looks, even if there are few; None for none.
+
+    A rank without looks rules out all others.
+    """
+    known = {rank: look for rank, look in looks.items() if look is not None and look.looks}
+    if len(known) < max(2, len(looks)):
+        return None
+    late = {
+        rank: look.call_looks / look.looks
+        for rank, look in known.items()
+        if look.call_looks <= policy.stack_late_ratio * look.looks
+    }
+    waiters = {
+        rank: look.wait_looks / look.looks for rank, look in known.items() if rank not in late
+    }
+    # Half of the ratio: after a few looks it may be so low by chance, and more looks decide.
+    if not late or not waiters or _together(known, waiters) < policy.stack_late_wait_ratio / 2:
+        return None
+    return LateByStack(
+        tuple(sorted(late)),
+        tuple(sorted(waiters)),
+        max(late.values()),
+        min(waiters.values()),
+        min(look.looks for look in known.values()),
+        min(look.looks_s for look in known.values()),
+    )
+
+
+def _together(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
+    """The share of all looks at these ranks that found one in a collective."""
+    found = [known[rank] for rank in ranks]
+    return sum(look.wait_looks for look in found) / sum(look.looks for look in found)
+
+
+def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
+    """The ranks that are certainly late: there were enough looks, and each wait is a new one."""
+    found = suspects_of(looks, policy)
+    if found is None or found.seconds < policy.stack_late_s:
+        return None
+    if found.wait_ratio < policy.stack_late_wait_ratio * 2 / 3:
+        return None
+    known = {rank: look for rank, look in looks.items() if look is not None}
+    ratio = _together(known, found.waiters)
+    if ratio < policy.stack_late_wait_ratio:
+        return None
+    if len(found.ranks) > len(found.waiters):
+        # Most ranks work while few wait: these have less to do, as at the end of uneven data.
+        return None
+    seen = all(_is_seen(known[rank], ratio, policy) for rank in found.ranks)
+    return found if seen and all(_waits(known[rank], policy) for rank in found.waiters) else None
+
+
+def _is_seen(look: OutsideLook, ratio: float, policy: Policy) -> bool:
+    """Whether chance rules out a rank that waits in `ratio` of the time: it was in a call too
+    seldom."""
+    count, inside = look.looks, look.call_looks
+    if count < policy.stack_late_looks:
+        return False
+    chance = sum(
+        math.comb(count, found) * ratio**found * (1 - ratio) ** (count - found)
+        for found in range(inside + 1)
+    )
+    return chance <= policy.stack_late_chance
+
+
+def _waits(look: OutsideLook, policy: Policy) -> bool:
+    if look.looks < policy.stack_late_looks // 3:
+        return False
+    # Validating or saving once is one long wait, and no straggler.
+    of_waits = policy.straggler_critical_ratio * look.wait_looks
+    longest = min(of_waits, policy.stack_one_wait_ratio * look.looks)
+    return look.one_wait_looks <= max(1, longest)
+
+
+# -- Whose GPU is a straggler on NCCL: it computes while the others are busy at little power
+#
+# On NCCL the host runs ahead of its GPU. If every rank waits for its GPU at each step
+# (`loss.item()`), all hosts move together, and no arrival time shows the slow GPU. It shows in the
+# power that the GPUs draw: an NCCL kernel that waits keeps a GPU as busy as one that computes, at a
+# fraction of the power.
+#
+# Power has many reasons. So only GPUs of one kind are compared, of ranks that exchange most with
+# each other and make the same steps. The same has to be true in several spans, and the difference
+# has to be larger than between any two equal GPUs.
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """A rank's GPU over the spans, with its power and clock in each."""
+
+    rank: int
+    device: Device
+    watts: tuple[float, ...]
+    mhz: tuple[float, ...]
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """GPUs of one kind have the same name and the same power limit."""
+        return self.device.gpu.name, round(self.device.gpu.power_cap_watts or 0)
+
+
+def mark_late_gpus(
+    facts: dict[int, RankFields],
+    groups: Iterable[Group],
+    devices: Iterable[Device],
+    now_unix_ns: int,
+    policy: Policy,
+) -> None:
+    """Mark the ranks whose GPUs are stragglers in `facts`."""
+    busy = _busy(devices, facts, now_unix_ns, policy)
+    if not busy or _are_alike(busy.values(), policy):
+        return
+    for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
+        for rank in late.ranks:
+            one = facts[rank]
+            one.gpu_late = late
+            if one.state in (State.RUNNING, State.WAITING) and not late.others_there:
+                one.state = State.STRAGGLER
+
+
+def _busy(
+    devices: Iterable[Device], facts: Mapping[int, RankFields], now_unix_ns: int, policy: Policy
+) -> dict[int, Device]:
+    """The GPU of each rank that was busy and fully measured in the newest span."""
+    newest, least, found = (
+        now_unix_ns // int(policy.gpu_mean_s * 1e9),
+        policy.gpu_wait_busy_ratio,
+        {},
+    )
+    for device in devices:
+        spans = device.spans
+        if len(spans) < SPANS:
+            continue
+        last = spans[-1]
+        if (
+            last.util_ratio is None
+            or last.util_ratio < least
+            or not last.sm_mhz
+            or newest - last.number > 2
+        ):
+            continue
+        ranks = device.ranks
+        if len(ranks) > 1:
+            # The others may have no more than a context there.
+            ranks = tuple([rank for rank in ranks if _is_own(facts.get(rank), device)])
+        if len(ranks) == 1 and ranks[0] in facts:
+            found[ranks[0]] = device
+    return found
+
+
+def _is_own(rank: RankFields | None, device: Device) -> bool:
+    return rank is not None and (rank.gpu.own is None or rank.gpu.own.gpu.uuid == device.gpu.uuid)
+
+
+def _are_alike(devices: Collection[Device], policy: Policy) -> bool:
+    """Whether no two GPUs differ enough.
+
+    That is nearly always so, and it has to be decided quickly for ten thousand GPUs.
+    """
+    lasts = [device.spans[-1] for device in devices]
+    watts, mhz = [span.power_watts or 0.0 for span in lasts], [span.sm_mhz or 0.0 for span in lasts]
+    return min(watts) > policy.gpu_wait_power_ratio * max(watts) and min(
+        mhz
+    ) >= policy.gpu_slow_ratio * max(mhz)
+
+
+class _Work:
+    """What is known besides the GPUs. Pipelines are looked for once, and only where a GPU is a
+    straggler."""
+
+    def __init__(
+        self,
+        facts: Mapping[int, RankFields],
+        groups: Sequence[Group],
+        now_unix_ns: int,
+        policy: Policy,
+    ) -> None:
+        self.facts, self.groups, self.now_unix_ns, self.policy = facts, groups, now_unix_ns, policy
+        self.on_nccl = {group.name for group in groups if "nccl" in group.backend}
+        self._stages: list[frozenset[int]] | None = None
+
+    def is_staged(self, group: Group) -> bool:
+        """Whether two members hand each other their work by send and recv.
+
+        Stages of a pipeline wait for each other by design.
+        """
+        if self._stages is None:
+            named = {
+                one.group
+                for rank in self.facts.values()
+                for one in rank.comm.groups
+                if sends(rank, one.group, self.policy)
+            }
+            self._stages = [frozenset(one.ranks) for one in self.groups if one.name in named]
+        return any(len(stage.intersection(group.ranks)) > 1 for stage in self._stages)
+
+
+def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
+    policy = work.policy
+    found: list[GpuLate] = []
+    seen: set[int] = set()
+    for group in sorted(work.groups, key=lambda one: -len(one.ranks)):
+        if group.name not in work.on_nccl:
+            continue
+        known = {rank: busy[rank] for rank in group.ranks if rank in busy}
+        if len(known) < max(policy.gpu_wait_members, policy.gpu_wait_told_ratio * len(group.ranks)):
+            continue
+        if _are_alike(known.values(), policy):
+            continue
+        members = [
+            gpu
+            for rank, device in known.items()
+            if (gpu := _gpu_of(rank, device, policy)) is not None
+        ]
+        if len(members) < len(known):
+            continue
+        late = _by_power(members, policy) or _by_clock(members, work.now_unix_ns, policy)
+        if late is None or not seen.isdisjoint(one.rank for one in late[0]):
+            continue
+        if _compares(group, members, work):
+            found.append(_late_of(group, late, policy))
+            seen |= set(found[-1].ranks)
+    return found
+
+
+def _gpu_of(rank: int, device: Device, policy: Policy) -> _Gpu | None:
+    """None for a GPU that was not busy in all spans, or was not measured in all of them."""
+    for span in device.spans:
+        if (
+            span.util_ratio is None
+            or span.util_ratio < policy.gpu_wait_busy_ratio
+            or not span.sm_mhz
+        ):
+            return None
+    watts = tuple([span.power_watts or 0.0 for span in device.spans])
+    return _Gpu(rank, device, watts, tuple([span.sm_mhz or 0.0 for span in device.spans]))
+
+
+_Split = tuple[list[_Gpu], list[_Gpu]]
+"""(stragglers, GPUs that wait)"""
+
+
+def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
+    """A few compute in each span, while all others draw what a waiting kernel draws."""
+    ordered = sorted(members, key=lambda one: one.watts[-1])
+    usual, most = ordered[len(ordered) // 2].watts[-1], ordered[-1].watts[-1]
+    # Also true if all of them report 0 W.
+    if usual >= policy.gpu_wait_power_ratio * most:
+        return None
+    split = max(
+        range(len(ordered) // 2 + 1, len(ordered)),
+        key=lambda at: ordered[at].watts[-1] / (ordered[at - 1].watts[-1] or 1),
+    )
+    late, others = ordered[split:], ordered[:split]
+    for at in range(SPANS):
+        if _most([one.watts[at] for one in others], policy) > policy.gpu_wait_power_ratio * min(
+            one.watts[at] for one in late
+        ):
+            return None
+    caps = [one.device.gpu.power_cap_watts for one in others]
+    if any(
+        cap and one.watts[-1] > policy.gpu_wait_cap_ratio * cap
+        for one, cap in zip(others, caps, strict=True)
+    ):
+        return None
+    return late, others
+
+
+def _by_clock(members: Sequence[_Gpu], now_unix_ns: int, policy: Policy) -> _Split | None:
+    """A few have been at low clocks for long, and all others draw less than they have drawn."""
+    usual = median([one.mhz[-1] for one in members])
+    late = [one for one in members if one.mhz[-1] < policy.gpu_slow_ratio * usual]
+    if not late or 2 * len(late) >= len(members):
+        return None
+    slow = {one.rank for one in late}
+    others = [one for one in members if one.rank not in slow]
+    for at in range(SPANS):
+        if max(one.mhz[at] for one in late) >= policy.gpu_slow_ratio * median(
+            [one.mhz[at] for one in others]
+        ):
+            return None
+    long_ns = int(SPANS * policy.gpu_mean_s * 1e9)
+    for one in late:
+        since, throttle = one.device.throttled_since_unix_ns, one.device.gpu.throttle or ()
+        # Every GPU that has much to do runs at its power cap.
+        if since is None or now_unix_ns - since < long_ns or set(throttle) <= {"sw_power_cap"}:
+            return None
+    below = [
+        one.watts[at] / one.device.power_peak_watts
+        for one in others
+        for at in range(SPANS)
+        if one.device.power_peak_watts
+    ]
+    if not below or _most(below, policy) > policy.gpu_wait_below_peak_ratio:
+        return None
+    return late, others
+
+
+def _most(values: Sequence[float], policy: Policy) -> float:
+    """The largest value. Of many values the few largest are left out."""
+    return sorted(values)[round(policy.gpu_wait_most_ratio * (len(values) - 1))]
+
+
+def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
+    """Whether they do the same work.
+
+    They have equal GPUs, make the same steps over all spans, and communicate mostly with each
+    other."""
+    policy, now = work.policy, work.now_unix_ns
+    if len({one.kind for one in members}) > 1:
+        return False
+    for one in members:
+        rank = work.facts[one.rank]
+        if (
+            rank.gone
+            or rank.agent.unheard
+            or rank.late is not None
+            or rank.reported.phase != "running"
+        ):
+            return False
+        if now - (rank.reported.phase_since_unix_ns or now) < policy.gpu_wait_job_s * 1e9:
+            return False
+        if not _moves(one, policy) or _busiest(rank, work.on_nccl) != group.name:
+            return False
+    steps = [
+        (one.device.spans[-1].done.steps or 0) - (one.device.spans[0].done.steps or 0)
+        for one in members
+    ]
+    most_apart = 1 + policy.gpu_wait_steps_ratio * max(steps)
+    return max(steps) - min(steps) <= most_apart and not work.is_staged(group)
+
+
+def _moves(gpu: _Gpu, policy: Policy) -> bool:
+    """Whether it makes steps and enqueues collectives in each span, so that it neither evaluates
+    nor saves for long."""
+    done = [span.done for span in gpu.device.spans]
+    first, last = done[0].steps, done[-1].steps
+    if first is None or last is None or last - first < policy.gpu_wait_steps:
+        return False
+    return all(
+        after.calls - before.calls >= policy.gpu_wait_calls for before, after in pairwise(done)
+    )
+
+
+def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:
+    """The group in which it has enqueued most."""
+    counts = {one.group: one.enqueued for one in rank.comm.groups if one.group in on_nccl}
+    return max(counts, key=lambda name: counts[name], default=None)
+
+
+def _late_of(group: Group, split: _Split, policy: Policy) -> GpuLate:
+    late, others = split
+    watts, theirs = (
+        fmean([fmean(one.watts) for one in late]),
+        median([fmean(one.watts) for one in others]),
+    )
+    return GpuLate(
+        group=group.name,
+        ranks=tuple(sorted(one.rank for one in late)),
+        waiters=tuple(sorted(one.rank for one in others)),
+        power_watts=watts,
+        others_watts=theirs,
+        sm_mhz=median([fmean(one.mhz) for one in late]),
+        others_mhz=median([fmean(one.mhz) for one in others]),
+        seconds=SPANS * policy.gpu_mean_s,
+        others_there=any(large(one.device.foreign, one.device.gpu, policy) for one in late),
+    )

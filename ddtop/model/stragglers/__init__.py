@@ -1,1 +1,0 @@
-"""Which rank is a straggler, and by how much."""

@@ -1,1 +1,0 @@
-"""Which rank waits for which: sequence numbers, calls, and where chains of waits end."""

@@ -1,0 +1,593 @@
+"""The top of the screen: the job, its progress, and the sentence that says what is wrong.
+
+The sentence has priority and is shown in full; evidence and notes fill the rest. Nothing is shown
+by colour alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ddtop.diagnosis.explain import explain
+from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot
+from ddtop.present.events import (
+    CONTACT,
+    END,
+    FINDING,
+    JOB,
+    JOIN,
+    LOSS,
+    ORDER,
+    RAISED,
+    RESTARTED,
+    STACKS,
+    Entry,
+    Timeline,
+    over_text,
+)
+from ddtop.present.groups import backend_of, group_label, hosts_answering, hosts_of, starting
+from ddtop.present.text import (
+    UNICODE,
+    Field,
+    Glyphs,
+    Line,
+    Page,
+    Span,
+    Table,
+    clean,
+    clip,
+    clip_line,
+    line_width,
+    table_for,
+    wrap,
+    wrap_clauses,
+)
+from ddtop.words import units
+from ddtop.words.sentences import collective_text, ranks_text
+
+MOST_LINES = 10
+MORE_FROM = 3
+"""With at least this many lines for the verdict, one is reserved for the other findings."""
+_DURATION = re.compile(r"\d+ (?:s|min|h)\b(?: \d+ (?:s|min)\b)?")
+_SUMMARY_LINES, _EVIDENCE_LINES, _ADVICE_LINES = 5, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Whether the shown facts are live.
+
+    `text`: a sentence, None while they are live. `frozen_s`: the user has paused the screen, which
+    is this old.
+    """
+
+    text: str | None = None
+    age_s: float | None = None
+    frozen_s: float | None = None
+
+
+LIVE = Contact()
+
+
+def banner_lines(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    width: int,
+    *,
+    contact: Contact = LIVE,
+    glyphs: Glyphs = UNICODE,
+    most: int = MOST_LINES,
+    hint: str = "",
+) -> list[Line]:
+    """Header, contact, verdict and notes, at most `most` lines of at most `width` columns.
+
+    `hint` ("e: why") is put at the right end of the verdict if it fits.
+    """
+    if contact.text is None and verdict.unheard is not None:
+        contact = Contact(verdict.unheard, verdict.unheard_s, contact.frozen_s)
+    head = [
+        header_line(snapshot, width, contact, glyphs),
+        *_contact_lines(snapshot, contact, width, glyphs),
+    ]
+    room = max(most - len(head), 1)
+    others = verdict.findings[1:] if room >= MORE_FROM else ()
+    body = verdict_lines(verdict, width, glyphs, room - bool(others))
+    if others:
+        body.append(_more_line(others, width - len(hint) - 2 if hint else width, glyphs))
+    if hint and verdict.findings:
+        text = hint if others else _hint(verdict, hint)
+        body = _with_hint(body, text, width, room, fixed=bool(others))
+    notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
+    return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
+
+
+def header_line(
+    snapshot: Snapshot, width: int, contact: Contact = LIVE, glyphs: Glyphs = UNICODE
+) -> Line:
+    """Job, ranks, hosts, backend; at the right the iteration, the speed or the time without
+    progress, and the clock.
+
+    If there is no room, the least important parts are left out first; the name of the job is
+    shortened last.
+    """
+    everyone = snapshot.reporting >= snapshot.world_size or not snapshot.live
+    job = clip(clean(snapshot.job), max(width // 3, 12), glyphs.ellipsis)
+    ranks = f"{snapshot.reporting:,}/{snapshot.world_size:,} ranks"
+    left: list[tuple[int, Span]] = [
+        (0, (job, "title")),
+        (1, (ranks, "" if everyone else "warning")),
+    ]
+    if (hosts := _hosts(snapshot)) is not None:
+        left.append(hosts)
+    backend = backend_of(snapshot)
+    if backend:
+        left.append((6, (backend, "")))
+    if snapshot.attempt:
+        left.append((4, (f"restart {snapshot.attempt}", "")))
+    right = _progress(snapshot)
+    right.append((3, _time(snapshot, contact)))
+    while len(left) + len(right) > 1 and _header_width(left, right) > width:
+        worst = max([*left, *right], key=lambda part: part[0])
+        (left if worst in left else right).remove(worst)
+    return _two_sided([span for _, span in left], [span for _, span in right], width)
+
+
+def _hosts(snapshot: Snapshot) -> tuple[int, Span] | None:
+    """`8/8 hosts`, for a job on several hosts."""
+    answering, total = hosts_answering(snapshot)
+    if total > 1 and snapshot.live:
+        return 5 if answering == total else 2, (
+            f"{answering:,}/{total:,} hosts",
+            "" if answering == total else "warning",
+        )
+    hosts = hosts_of(snapshot)
+    return (5, (units.plural(hosts, "host"), "")) if hosts else None
+
+
+def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
+    parts: list[tuple[int, Span]] = []
+    if snapshot.iteration is not None:
+        parts.append((4, (f"iter {snapshot.iteration:,}", "")))
+    if not snapshot.live:
+        return [*parts, (2, ("ENDED", "bold"))]
+    if snapshot.still_since_unix_ns is not None:
+        still = (snapshot.time_unix_ns - snapshot.still_since_unix_ns) / units.SECOND_NS
+        return [*parts, (2, (f"NO PROGRESS {units.duration(still)}", "still"))]
+    if starting(snapshot) and snapshot.first_hello_unix_ns is not None:
+        since = (snapshot.time_unix_ns - snapshot.first_hello_unix_ns) / units.SECOND_NS
+        return [*parts, (2, (f"starting {units.duration(since)}", "starting"))]
+    if snapshot.iterations_per_s is not None:
+        parts.append((5, (units.speed(snapshot.iterations_per_s), "")))
+    elif snapshot.iteration is not None and snapshot.progress_unix_ns is not None:
+        rests = (snapshot.time_unix_ns - snapshot.progress_unix_ns) / units.SECOND_NS
+        parts.append((5, (f"last progress {units.duration(rests)} ago", "")))
+    return parts
+
+
+def _time(snapshot: Snapshot, contact: Contact) -> Span:
+    time = units.clock(snapshot.time_unix_ns)
+    if contact.frozen_s is not None:
+        return f"FROZEN at {time}, {units.duration(contact.frozen_s)} ago", "still"
+    if contact.text and contact.age_s is not None and snapshot.live:
+        return f"not heard for {units.duration(contact.age_s)}", "warning"
+    return time, ""
+
+
+def _header_width(left: Sequence[tuple[int, Span]], right: Sequence[tuple[int, Span]]) -> int:
+    parts = [*left, *right]
+    return line_width(span for _, span in parts) + 2 * (len(parts) - 1)
+
+
+def _two_sided(left: Sequence[Span], right: Sequence[Span], width: int) -> Line:
+    spans = _joined(left)
+    end = _joined(right)
+    gap = width - line_width(spans) - line_width(end)
+    return (*spans, (" " * max(gap, 0), ""), *end) if end else tuple(spans)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for span in spans:
+        if joined:
+            joined.append(("  ", ""))
+        joined.append(span)
+    return joined
+
+
+def _contact_lines(snapshot: Snapshot, contact: Contact, width: int, glyphs: Glyphs) -> list[Line]:
+    lines: list[Line] = []
+    if contact.text:
+        style = "warning" if snapshot.live else "bold"
+        lines += [((text, style),) for text in wrap(clean(contact.text), width)[:2]]
+    if snapshot.apart is not None and snapshot.live:
+        lines += [((text, "warning"),) for text in wrap(clean(snapshot.apart), width)[:2]]
+    if snapshot.ended is not None:
+        reason = f"ended {units.clock(snapshot.ended.time_unix_ns)}: {clean(snapshot.ended.reason)}"
+        lines.append(((clip(reason, width, glyphs.ellipsis), "bold"),))
+    return lines
+
+
+def severity_mark(severity: str, glyphs: Glyphs = UNICODE) -> Span:
+    """The glyph of a severity and its style."""
+    if severity == CRITICAL:
+        return glyphs.critical, "critical"
+    return (glyphs.warning, "warning") if severity == WARNING else (glyphs.info, "")
+
+
+def verdict_lines(
+    verdict: Verdict, width: int, glyphs: Glyphs = UNICODE, most: int = MOST_LINES
+) -> list[Line]:
+    """The worst finding as a sentence with a hanging indent, its first evidence and the next step.
+
+    If `most` lines are too few, the evidence is left out first, then the end of the advice, then
+    the end of the sentence.
+    """
+    if not verdict.findings:
+        texts = wrap(clean(verdict.calm), width)
+        return [((text, _calm_style(verdict.health)),) for text in texts[:most]]
+    finding = verdict.findings[0]
+    summary = _summary(finding, width, glyphs)
+    advice = _advice(finding.advice, width, glyphs)
+    evidence = _evidence(finding, width, glyphs)
+    if len(summary) + len(advice) > most:
+        summary = _summary(finding, width, glyphs, wrap)
+    if len(summary) + len(evidence) + len(advice) > most:
+        evidence = []
+    advice = (
+        _cut(advice, min(max(most - len(summary), 1), _ADVICE_LINES), glyphs) if most > 1 else []
+    )
+    summary = _cut(summary, min(most - len(advice), _SUMMARY_LINES), glyphs)
+    return [*summary, *evidence, *advice]
+
+
+def _calm_style(health: str) -> str:
+    return health if health in (CRITICAL, WARNING) else "silent" if health == UNKNOWN else "calm"
+
+
+def _summary(
+    finding: Finding,
+    width: int,
+    glyphs: Glyphs,
+    wrapped: Callable[[str, int], list[str]] = wrap_clauses,
+) -> list[Line]:
+    mark, style = severity_mark(finding.severity, glyphs)
+    texts = wrapped(clean(finding.summary), width - 2)
+    return [
+        ((f"{mark if number == 0 else ' '} {text}", style),) for number, text in enumerate(texts)
+    ]
+
+
+def _evidence(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
+    if not finding.evidence:
+        return []
+    texts = wrap(clean(finding.evidence[0]), width - 2)
+    return _cut([((f"  {text}", ""),) for text in texts], _EVIDENCE_LINES, glyphs)
+
+
+def _advice(advice: str, width: int, glyphs: Glyphs) -> list[Line]:
+    if not advice:
+        return []
+    lead = f"  {glyphs.arrow} "
+    texts = wrap(clean(advice), width - len(lead))
+    return [
+        ((lead if number == 0 else " " * len(lead), ""), (text, "bold"))
+        for number, text in enumerate(texts)
+    ]
+
+
+def _cut(lines: list[Line], most: int, glyphs: Glyphs) -> list[Line]:
+    """The first lines; the last one shows that something was left out."""
+    if len(lines) <= most:
+        return lines
+    if most <= 0:
+        return []
+    *spans, (text, style) = lines[most - 1]
+    return [*lines[: most - 1], (*spans, (text[: -len(glyphs.ellipsis)] + glyphs.ellipsis, style))]
+
+
+def _hint(verdict: Verdict, hint: str) -> str:
+    more = len(verdict.findings) - 1
+    return f"{hint}, {more} more" if more else hint
+
+
+def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
+    """`+1 more: ✖ rank 0 has been stopped (SIGSTOP or Ctrl-Z) for 12 s`, in one line."""
+    mark, style = severity_mark(others[0].severity, glyphs)
+    lead = f"+{len(others)} more: "
+    room = max(width - len(lead) - 2, 1)
+    text = clip(clean(others[0].summary), room, glyphs.ellipsis)
+    return ((lead, "bold"), (f"{mark} {text}", style))
+
+
+def _with_hint(
+    body: list[Line], hint: str, width: int, most: int, *, fixed: bool = False
+) -> list[Line]:
+    """The hint at the right end of the last line, or on a separate line if there is room. `fixed`:
+    the last line has been cut to make room."""
+    if not body:
+        return body
+    gap = width - line_width(body[-1]) - len(hint)
+    if gap >= 2 and (fixed or gap >= 2 + _growth(body[-1])):
+        return [*body[:-1], (*body[-1], (" " * gap, ""), (hint, "dim"))]
+    if len(body) < most:
+        return [*body, ((" " * max(width - len(hint), 0), ""), (hint, "dim"))]
+    return body
+
+
+def _growth(line: Line) -> int:
+    """Columns by which its durations may still grow, so that the hint does not move."""
+    found = _DURATION.findall("".join(text for text, _ in line))
+    return sum(max(len("59 min 59 s") - len(duration), 0) for duration in found)
+
+
+def _note_lines(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Line]:
+    if not snapshot.notes:
+        return []
+    more = f" (and {len(snapshot.notes) - 1} more)" if len(snapshot.notes) > 1 else ""
+    return [((clip(f"note: {clean(snapshot.notes[0])}{more}", width, glyphs.ellipsis), "dim"),)]
+
+
+# -- The page "why": the findings, one of them opened with all its evidence
+
+
+BEFORE_MOST = 5
+
+
+def finding_lines(
+    snapshot: Snapshot,
+    verdict: Verdict,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    opened: int = 0,
+    timeline: Timeline | None = None,
+) -> list[Line]:
+    """The findings, worst first: each with its sentence, the opened one with ranks, evidence,
+    advice and what it means.
+
+    Without findings: what was checked, and what was wrong before.
+    """
+    page = Page(width, glyphs)
+    if not verdict.findings:
+        page.text(clean(verdict.calm))
+        _before(page, snapshot, timeline)
+    opened = min(max(opened, 0), max(len(verdict.findings) - 1, 0))
+    if len(verdict.findings) > 1:
+        for number, finding in enumerate(verdict.findings):
+            _choice(page, finding, number, number == opened)
+        page.blank()
+        page.add((glyphs.rule * page.width, "rule"))
+    for finding in verdict.findings[opened : opened + 1]:
+        add_finding(page, snapshot, finding, timeline.of(finding) if timeline is not None else None)
+        add_meaning(page, finding.kind)
+    if snapshot.notes:
+        page.heading("notes")
+        for note in snapshot.notes:
+            page.text(clean(note), "dim", f"  {glyphs.bullet} ")
+    return page.lines
+
+
+def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
+    """Findings that ended before anybody looked at this page."""
+    entries = timeline.entries if timeline is not None else ()
+    found = [
+        entry
+        for entry in entries
+        if entry.finding is not None and entry.unix_ns <= snapshot.time_unix_ns
+    ]
+    if not found:
+        return
+    page.heading("what was wrong before")
+    for entry in reversed(found[-BEFORE_MOST:]):
+        page.text(entry.text, "", f"  {units.clock(entry.unix_ns)}  ")
+    page.text("the story of each: view 6, events, and Enter", "dim", "  ")
+
+
+def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
+    """One line of the list; the opened one has a sign, not a colour alone."""
+    mark, style = severity_mark(finding.severity, page.glyphs)
+    lead = f"{page.glyphs.then if opened else ' '} {number + 1}  "
+    room = page.width - len(lead) - 2
+    text = clip(clean(finding.summary), room, page.glyphs.ellipsis)
+    page.add(
+        (lead, "bold" if opened else "dim"), (f"{mark} ", style), (text, "bold" if opened else "")
+    )
+
+
+def add_finding(
+    page: Page, snapshot: Snapshot, finding: Finding, entry: Entry | None = None
+) -> None:
+    """Add sentence, ranks, begin, evidence, advice, and the story so far."""
+    mark, style = severity_mark(finding.severity, page.glyphs)
+    since = units.duration((snapshot.time_unix_ns - finding.since_unix_ns) / units.SECOND_NS)
+    for number, text in enumerate(wrap_clauses(clean(finding.summary), page.width - 2)):
+        page.add((f"{' ' if number else mark} {text}", style))
+    page.blank()
+    page.item("kind", f"{clean(finding.kind)} ({finding.severity})")
+    page.item("since", f"{units.clock(finding.since_unix_ns)}, {since} ago")
+    if entry is not None and entry.over_unix_ns is not None:
+        stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
+        page.item("over", f"{units.clock(entry.over_unix_ns)}, it stood for {stood}")
+    page.item("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed")
+    page.item("waiting", ranks_text(finding.victims, len(finding.victims)))
+    if finding.group is not None:
+        page.item("in", _where(snapshot, finding))
+    if finding.evidence:
+        page.heading("evidence")
+        for line in finding.evidence:
+            page.text(clean(line), "", f"  {page.glyphs.bullet} ")
+    if finding.advice:
+        page.heading("what to do")
+        page.text(clean(finding.advice), "bold", f"  {page.glyphs.arrow} ")
+    if entry is not None and (len(entry.words) > 1 or entry.over_unix_ns is not None):
+        _earlier_sentences(page, entry)
+
+
+def _earlier_sentences(page: Page, entry: Entry) -> None:
+    page.heading("how it went")
+    for at, words in entry.words:
+        page.text(words, "", f"  {units.clock(at)}  ")
+    if entry.over_unix_ns is not None:
+        ended = "the job ended" if entry.closed else "over"
+        page.text(ended, "bold", f"  {units.clock(entry.over_unix_ns)}  ")
+
+
+def add_meaning(page: Page, kind: str) -> None:
+    """Add what `ddtop explain` prints: what this kind of finding means, how it is found and what to
+    do."""
+    explanation = explain(kind, chosen())
+    if explanation is None:
+        return
+    page.heading("what it means")
+    page.text(explanation.meaning, "", "  ")
+    page.heading("how it is found")
+    for text in explanation.found:
+        page.text(text, "", f"  {page.glyphs.bullet} ")
+    page.heading("steps")
+    for number, step in enumerate(explanation.steps, 1):
+        text, *commands = step.split("\n")
+        page.text(text, "", f"  {number}. ")
+        for command in commands:
+            page.text(command, "bold", "     ")
+    page.text(f"ddtop explain {kind}", "dim", f"  {page.glyphs.arrow} ")
+
+
+def _where(snapshot: Snapshot, finding: Finding) -> str:
+    return clean(
+        collective_text(finding.op, finding.seq, group_label(snapshot, finding.group or ""))
+    )
+
+
+# -- The events as rows, and the story of one event as a page
+
+
+FIELDS = (
+    Field("time", "TIME", 8),
+    Field("what", "WHAT", 18, grows=1, most=24),
+    Field("stood", "STOOD", 5, right=True),
+    Field("text", "", 16, grows=20),
+)
+_NAMES = {
+    JOIN: "joined",
+    END: "ended",
+    RAISED: "exception",
+    RESTARTED: "restart",
+    STACKS: "stacks",
+    CONTACT: "contact",
+    JOB: "job",
+    LOSS: "dropped",
+    ORDER: "order",
+}
+_STYLES = {
+    END: "gone",
+    RAISED: "critical",
+    RESTARTED: "warning",
+    CONTACT: "warning",
+    JOB: "bold",
+    LOSS: "warning",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One row of the events: the beginning or the end of an entry."""
+
+    entry: Entry
+    over: bool = False
+
+    @property
+    def unix_ns(self) -> int:
+        """The time of the beginning or the end."""
+        return (self.entry.over_unix_ns or 0) if self.over else self.entry.unix_ns
+
+
+def rows_of(entries: Sequence[Entry]) -> list[EventRow]:
+    """All beginnings and ends, in the order of time."""
+    rows = [EventRow(entry) for entry in entries]
+    rows += [
+        EventRow(entry, True)
+        for entry in entries
+        if entry.over_unix_ns is not None and not entry.closed
+    ]
+    rows.sort(key=lambda row: row.unix_ns)
+    return rows
+
+
+def events_table(width: int) -> Table[Field]:
+    """The columns of the events for that width."""
+    return table_for(FIELDS, width)
+
+
+def event_row(
+    row: EventRow, now_unix_ns: int, table: Table[Field], glyphs: Glyphs = UNICODE
+) -> Line:
+    """One row; events after the shown moment are dim."""
+    cells = {
+        "time": (units.clock(row.unix_ns), "dim"),
+        "what": _what(row, glyphs),
+        "stood": _duration(row, now_unix_ns),
+        "text": _text(row),
+    }
+    if row.unix_ns > now_unix_ns:
+        cells = {key: (text, "dim") for key, (text, _) in cells.items()}
+    return table.line(cells, glyphs.ellipsis)
+
+
+def event_words(row: EventRow, glyphs: Glyphs = UNICODE) -> tuple[str, str]:
+    """A row without columns, for narrow places: its mark and its words."""
+    finding = row.entry.finding
+    if finding is None:
+        return " ", row.entry.text
+    if row.over:
+        return " ", over_text(finding)
+    return severity_mark(finding.severity, glyphs)[0], row.entry.text
+
+
+def _what(row: EventRow, glyphs: Glyphs) -> Span:
+    entry = row.entry
+    if entry.finding is None:
+        return f"  {_NAMES.get(entry.what, entry.what)}", _STYLES.get(entry.what, "")
+    if row.over:
+        return f"  {clean(entry.finding.kind)}", "dim"
+    mark, style = severity_mark(entry.finding.severity, glyphs)
+    return f"{mark} {clean(entry.finding.kind)}", "dim" if entry.over_unix_ns is not None else style
+
+
+def _duration(row: EventRow, now_unix_ns: int) -> Span:
+    entry = row.entry
+    if entry.what != FINDING:
+        return "", "dim"
+    until = (
+        entry.over_unix_ns if entry.over_unix_ns is not None else max(now_unix_ns, entry.unix_ns)
+    )
+    return units.age(
+        (until - entry.unix_ns) / units.SECOND_NS
+    ), "" if entry.over_unix_ns is None else "dim"
+
+
+def _text(row: EventRow) -> Span:
+    entry = row.entry
+    if row.over:
+        of = f" of {ranks_text(entry.ranks, 6)}" if entry.ranks else ""
+        return f"over{of}", ""
+    return entry.text, "dim" if entry.over_unix_ns is not None else ""
+
+
+def story_lines(
+    snapshot: Snapshot, entry: Entry, width: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
+    """How one entry went: for a finding its beginning, the changes of its sentence, its end, and
+    all its evidence."""
+    page = Page(width, glyphs)
+    if entry.finding is not None:
+        add_finding(page, snapshot, entry.finding, entry)
+        add_meaning(page, entry.finding.kind)
+        return page.lines
+    page.text(entry.text, "title")
+    page.blank()
+    ago = units.duration((snapshot.time_unix_ns - entry.unix_ns) / units.SECOND_NS)
+    page.item("at", f"{units.clock(entry.unix_ns)}, {ago} ago")
+    page.item("ranks", ranks_text(entry.ranks, 16))
+    return page.lines

@@ -1,1 +1,0 @@
-"""Findings as text: the banner, the timeline, the explanation pages."""

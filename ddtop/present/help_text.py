@@ -1,0 +1,644 @@
+"""The help: first the columns, signs and words of the view in front, then the keys."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddtop.metrics import METRICS
+from ddtop.model.facts import RankFacts
+from ddtop.present.map import CLASSES, HEALTHY, glyph_of
+from ddtop.present.numbers import COLUMNS, state_text
+from ddtop.present.text import (
+    ACTIVITY_LETTERS,
+    STATE_MEANINGS,
+    STATE_STYLES,
+    UNICODE,
+    Glyphs,
+    Line,
+    Page,
+    clean,
+    clip_line,
+    wrap,
+)
+from ddtop.wire.records import ACTIVITIES
+from ddtop.words.sentences import ranks_text
+
+# -- Every action and its key: one table for the help, the key bar and the command palette
+#
+# `run` is the action as Textual writes it, with `app.` before those of the app; the others are the
+# main screen's.
+
+
+RANKS, MAP, GROUPS, STACKS, HOSTS, EVENTS = "ranks", "map", "groups", "stacks", "hosts", "events"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewName:
+    """One of the views: `key` shows it, `meaning` is what it shows, in a line."""
+
+    key: str
+    name: str
+    meaning: str
+
+
+VIEWS = (
+    ViewName("1", RANKS, "one row a rank"),
+    ViewName("2", MAP, "one cell a rank: thousands of ranks at a glance"),
+    ViewName("3", GROUPS, "each process group: how far it is, who is behind, and in what"),
+    ViewName("4", STACKS, "the stacks that were taken last, merged"),
+    ViewName("5", HOSTS, "CPU, memory and /dev/shm of each host, and the worst of its ranks"),
+    ViewName("6", EVENTS, "what happened: findings, ranks, restarts, stacks"),
+)
+"""In the order of their keys; Tab goes through them in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that can be done.
+
+    `keys`: as Textual names them, separated by commas. `shown`: as people write them. `label`: a
+    word or two for the key bar. `meaning`: a line for the help. `views`: the views in which it
+    works; empty means all. `listed`: it has its own line in the help.
+    """
+
+    name: str
+    keys: str
+    shown: str
+    label: str
+    meaning: str
+    run: str
+    views: tuple[str, ...] = ()
+    listed: bool = True
+
+
+_PICKED = (RANKS, MAP)
+
+ACTIONS = (
+    *(
+        Action(f"view-{one.name}", one.key, one.key, one.name, one.meaning, f"view('{one.name}')")
+        for one in VIEWS
+    ),
+    Action(
+        "next-view",
+        "tab",
+        "Tab",
+        "next view",
+        "the next view; Shift+Tab: the one before",
+        "next_view(1)",
+    ),
+    Action(
+        "view-before",
+        "shift+tab",
+        "Shift+Tab",
+        "view before",
+        "the view before",
+        "next_view(-1)",
+        listed=False,
+    ),
+    Action(
+        "why",
+        "e",
+        "e",
+        "why",
+        "the findings with evidence and advice; a click on the verdict too",
+        "why",
+    ),
+    Action(
+        "filter",
+        "slash",
+        "/",
+        "filter",
+        "filter the rows, or search: words; state:blocked host:node3 rank:0-7 tp:3 step>300 gpu<20",
+        "filter",
+    ),
+    Action(
+        "clear-filter",
+        "escape",
+        "Esc",
+        "all rows",
+        "take the filter away",
+        "clear_filter",
+        listed=False,
+    ),
+    Action(
+        "sort-next",
+        "greater_than_sign,f6",
+        "< > F6",
+        "sort",
+        "sort by the column to the left, to the right; culprits come first by default",
+        "sort(1)",
+        (RANKS,),
+    ),
+    Action(
+        "sort-before",
+        "less_than_sign",
+        "<",
+        "sort back",
+        "sort by the column to the left",
+        "sort(-1)",
+        (RANKS,),
+        listed=False,
+    ),
+    Action(
+        "stacks",
+        "d",
+        "d",
+        "stacks",
+        "stacks of the ranks tagged or under the cursor, merged",
+        "stacks('these')",
+    ),
+    Action("stacks-all", "D", "D", "all stacks", "stacks of all ranks, merged", "stacks('all')"),
+    Action(
+        "signal",
+        "f9,s",
+        "F9 s",
+        "signal",
+        "stacks by signal, or another signal, to these ranks; asks before it does",
+        "signals",
+        _PICKED,
+    ),
+    Action(
+        "columns",
+        "c",
+        "c",
+        "columns",
+        "which columns are shown where there is room",
+        "columns",
+        (RANKS,),
+    ),
+    Action(
+        "colour-by",
+        "m",
+        "m",
+        "colour by",
+        "colour the map by state, step time, communication wait, GPU use, memory, heat; M: back",
+        "colour_by(1)",
+        (MAP,),
+    ),
+    Action(
+        "colour-before",
+        "M",
+        "M",
+        "colour before",
+        "colour the map by the number before",
+        "colour_by(-1)",
+        (MAP,),
+        listed=False,
+    ),
+    Action(
+        "follow",
+        "F",
+        "F",
+        "follow",
+        "keep the cursor on the rank at fault, as the verdict changes",
+        "follow",
+        (RANKS,),
+    ),
+    Action(
+        "next-problem",
+        "n",
+        "n N",
+        "next problem",
+        "the next, the last rank that is not healthy",
+        "problem(1)",
+        (RANKS,),
+    ),
+    Action(
+        "problem-before",
+        "N",
+        "N",
+        "problem before",
+        "the rank before that is not healthy",
+        "problem(-1)",
+        (RANKS,),
+        listed=False,
+    ),
+    Action(
+        "copy",
+        "y",
+        "y",
+        "copy",
+        "copy pid, host, command, line, stack of this rank, or what is wrong (OSC 52)",
+        "copy",
+    ),
+    Action(
+        "edit",
+        "o",
+        "o",
+        "open source",
+        "open the line that this rank is at in $EDITOR",
+        "edit",
+        _PICKED,
+    ),
+    Action(
+        "save-text",
+        "w",
+        "w W",
+        "save screen",
+        "save the screen as text; W: as a picture (SVG)",
+        "app.save_screen('txt')",
+    ),
+    Action(
+        "save-svg",
+        "W",
+        "W",
+        "save picture",
+        "save the screen as a picture (SVG)",
+        "app.save_screen('svg')",
+        listed=False,
+    ),
+    Action(
+        "palette",
+        "ctrl+p",
+        "Ctrl+P :",
+        "commands",
+        "find any command, column, rank or finding by its words",
+        "app.palette",
+    ),
+    Action(
+        "back-5-s", "left_square_bracket", "[", "5 s back", "5 s back in time", "app.travel(-5)"
+    ),
+    Action("on-5-s", "right_square_bracket", "]", "5 s on", "5 s forth in time", "app.travel(5)"),
+    Action(
+        "back-minute",
+        "left_curly_bracket",
+        "{",
+        "a minute back",
+        "a minute back in time",
+        "app.travel(-60)",
+    ),
+    Action(
+        "on-minute",
+        "right_curly_bracket",
+        "}",
+        "a minute on",
+        "a minute forth in time",
+        "app.travel(60)",
+    ),
+    Action(
+        "now", "backslash", "\\", "now", "to now, or to the end of a recording", "app.travel_back"
+    ),
+    Action(
+        "freeze",
+        "p",
+        "p",
+        "freeze",
+        "freeze the picture; the job is watched all the same",
+        "app.freeze",
+    ),
+    Action(
+        "less-often", "plus,equals_sign", "+", "less often", "look less often", "app.interval(1)"
+    ),
+    Action("more-often", "minus", "-", "more often", "look more often", "app.interval(-1)"),
+    Action(
+        "theme",
+        "t",
+        "t",
+        "theme",
+        "dark, light, the terminal's own colours, no colours",
+        "app.next_theme",
+    ),
+    Action(
+        "jobs",
+        "J",
+        "J",
+        "jobs",
+        "back to the list of jobs, where ddtop began with it",
+        "app.to_list",
+    ),
+    Action(
+        "redraw",
+        "ctrl+l",
+        "Ctrl+L",
+        "redraw",
+        "draw everything again, after others wrote here",
+        "app.redraw",
+    ),
+    Action(
+        "stop",
+        "ctrl+z",
+        "Ctrl+Z",
+        "stop",
+        "stop and give the shell back; fg goes on",
+        "app.suspend_process",
+    ),
+    Action("help", "question_mark", "?", "help", "what this view shows, and all keys", "app.help"),
+    Action("quit", "q", "q", "quit", "quit; on a page: back, as Esc", "app.quit"),
+)
+
+MOVES = (
+    ("up down j k", "move; PgUp PgDn Home End too, and the mouse wheel"),
+    ("Enter", "open what is under the cursor; a double click too"),
+    ("Space", "on the ranks: tag one"),
+    ("v T f", "on the stacks: as classes or as a tree, other threads in full, all frames"),
+)
+"""Keys that the lists handle themselves."""
+
+
+def key_table() -> tuple[tuple[str, str], ...]:
+    """All keys that work, for the help: the key as people write it, and what it does."""
+    return (*MOVES, *((one.shown, one.meaning) for one in ACTIONS if one.listed))
+
+
+# -- help text
+
+
+Keys = Sequence[tuple[str, str]]
+Items = tuple[tuple[str, str], ...]
+
+RANK_PAGE, FINDING_PAGE, GROUP_PAGE = "a rank", "why", "a group"
+
+_GROUP_WORDS: Items = (
+    ("FRONT", "the number of the last collective that any member has enqueued"),
+    (
+        "BEHIND",
+        (
+            "members that have not enqueued it while others wait for them, where they are, and for"
+            " how long"
+        ),
+    ),
+    ("OP", "the collective that is open, its input's bytes and types; two of them are a mismatch"),
+    ("ENQUEUED", "the number of the last collective that these members have called"),
+    ("COMPLETED", "the number of the last one that is complete on them"),
+    ("OPEN", "for how long something has been open there without moving"),
+)
+_TOPICS: dict[str, tuple[str, Items]] = {
+    RANKS: (
+        (
+            "One row a rank. While something is wrong those at fault stand first, then those that"
+            " wait; else by number. The culprit's row stands out as a whole. What is older than 3 s"
+            " is dim, HEARD says how old it is. The job strip below the rows has the numbers of the"
+            " whole job, each with the ends of its scale, and against before; then the last events."
+        ),
+        (),
+    ),
+    MAP: (
+        (
+            "One cell a rank, host by host, or in rank order where hosts have no room; then two"
+            " ranks a cell, one above the other; then one cell for the worst of several ranks, and"
+            " the line above the keys says of how many. A rank that is at fault has its sign in"
+            " alarm at any size. A state that is healthy again shows when two looks agree. n and N"
+            " go to the next and the last rank that is not healthy. m colours the cells by a number"
+            " instead: the line above them says which colour is which value, and which rank is the"
+            " one to look at; then n goes to ranks of the worst colour."
+        ),
+        (),
+    ),
+    GROUPS: (
+        (
+            "One row a process group. Groups in which ranks have made no progress for 5 s come"
+            " first, the others are sorted by name. Enter shows the members by what they do. Gloo"
+            " numbers sends and receives too; they are not counted here."
+        ),
+        _GROUP_WORDS,
+    ),
+    STACKS: (
+        (
+            "The stacks that were taken last, by you, by somebody else, or because ranks made no"
+            " progress. Ranks with the same stack are one class; read the one that differs from the"
+            " others."
+        ),
+        (),
+    ),
+    HOSTS: (
+        (
+            "One row a host, as its relay reports it once a second; hosts with a rank at fault come"
+            " first. Enter shows its ranks only."
+        ),
+        (
+            ("WORST RANK", "the state of its worst rank, and the number of that rank"),
+            ("CPU", "use of all its cores, by anybody (check: top)"),
+            ("RANKS' CORES", "cores that its ranks and their children use"),
+            ("MEMORY", "in use, of all (check: free)"),
+            (
+                "/dev/shm",
+                "in use, of all; DataLoader workers pass batches through it (check: df /dev/shm)",
+            ),
+            (
+                "GPUS",
+                (
+                    "how many, how busy on average, their memory; 7/8 wait: 7 of 8 only wait in"
+                    " NCCL (check: nvidia-smi)"
+                ),
+            ),
+            (
+                "GPU 3",
+                (
+                    "a GPU of the host above: busy, memory, power, heat, its ranks, what is wrong,"
+                    " processes that are no rank's. Of more than 16 hosts only GPUs with something"
+                    " wrong are listed"
+                ),
+            ),
+            (
+                "wait",
+                (
+                    "in place of how busy: NCCL's kernel spins there, at little power, until"
+                    " another rank comes"
+                ),
+            ),
+            ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),
+            ("DROPPED", "records that the relay dropped or could not read"),
+            ("HEARD", "how old its last report is"),
+        ),
+    ),
+    EVENTS: (
+        (
+            "What happened, the newest last: findings that began and ended, ranks that started and"
+            " ended, restarts, stacks. It follows the end until you move up; End follows again."
+            " Enter shows one in full."
+        ),
+        (("STOOD", "how long a finding lasted, or has lasted until now"),),
+    ),
+    RANK_PAGE: (
+        (
+            "Everything that is known of one rank. The lines at the top are one value a second,"
+            " scaled from zero to the largest; its smallest and its largest value are beside it."
+        ),
+        (),
+    ),
+    GROUP_PAGE: (
+        "Members of one process group by what they do; those that are furthest behind come first.",
+        _GROUP_WORDS,
+    ),
+    FINDING_PAGE: (
+        (
+            "The findings, worst first, and one of them opened: left and right open another."
+            " Consequences are folded under their cause, so one root cause is one finding."
+        ),
+        (
+            ("evidence", "the numbers and stack lines that the verdict rests on"),
+            ("at fault", "the ranks where all waits end"),
+            ("since", "when the fact began, not when it was seen"),
+        ),
+    ),
+}
+_WITH_STATES = frozenset({RANKS, MAP, HOSTS, GROUPS, GROUP_PAGE, RANK_PAGE})
+
+
+def help_lines(
+    keys: Keys,
+    width: int,
+    glyphs: Glyphs = UNICODE,
+    topic: str = RANKS,
+    own_keys: Keys = (),
+) -> list[Line]:
+    """The keys of the topic's view, what the view shows, and all keys; for the ranks also every
+    column with how to check it."""
+    page = Page(width, glyphs)
+    here = "this page" if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else f"the {topic} view"
+    if own_keys:
+        page.heading(f"keys of {here}")
+    for key, meaning in own_keys:
+        page.item(key, meaning, label_style="key")
+    text, items = _TOPICS.get(topic, _TOPICS[RANKS])
+    page.heading(
+        f"what {'this page' if topic in (RANK_PAGE, GROUP_PAGE, FINDING_PAGE) else topic} shows"
+    )
+    page.text(text, "", "  ")
+    for label, meaning in items:
+        page.item(label, meaning)
+    if topic in (RANKS, RANK_PAGE):
+        _letters(page)
+    if topic == MAP:
+        _classes(page)
+    elif topic in _WITH_STATES:
+        _states(page)
+    page.heading("all keys")
+    for key, meaning in keys:
+        page.item(key, meaning, label_style="key")
+    if topic in (RANKS, RANK_PAGE):
+        _columns(page)
+    return page.lines
+
+
+def _classes(page: Page) -> None:
+    page.heading("signs")
+    for code, one in reversed(list(enumerate(CLASSES))):
+        page.add(
+            (f"  {glyph_of(code, page.glyphs)} {one.word:<11}", one.style), (_meaning(one.word), "")
+        )
+
+
+def _meaning(word: str) -> str:
+    if word == CLASSES[HEALTHY].word:
+        return "runs, or waits for a moment"
+    if word == "finished":
+        return "its process ended with exit code 0"
+    return next(meaning for state, meaning in STATE_MEANINGS.items() if state.value == word)
+
+
+def _states(page: Page) -> None:
+    page.heading("states")
+    for state, meaning in STATE_MEANINGS.items():
+        page.add((f"  {state_text(state, page.glyphs):<12}", STATE_STYLES[state]), (meaning, ""))
+
+
+def _columns(page: Page) -> None:
+    page.heading("columns")
+    metrics = {metric.name: metric for metric in METRICS}
+    for column in COLUMNS:
+        metric = metrics[column.metric]
+        page.item(
+            column.title, f"{metric.meaning} ({metric.unit})" if metric.unit else metric.meaning
+        )
+        page.item("", f"from {metric.source}", "dim")
+        page.item("", f"check: {metric.check}" if metric.check else "", "dim")
+
+
+def _letters(page: Page) -> None:
+    page.heading("letters in PHASES")
+    pairs = zip(ACTIVITY_LETTERS, ACTIVITIES, strict=True)
+    page.text(", ".join(f"{letter} {name}" for letter, name in pairs), "", "  ")
+
+
+# -- The signals that a user can send to a rank, and what each does to a program that does not
+#    handle it
+
+
+STACKS_SIGNAL = None
+"""The first entry of the menu: the dump signal, and only for ranks that it cannot crash."""
+SIGNALS: tuple[tuple[signal.Signals | None, str], ...] = (
+    (STACKS_SIGNAL, "by signal, also of a rank in which C code holds the GIL"),
+    (signal.SIGTERM, "asks it to end; what the launcher sends to the others"),
+    (signal.SIGINT, "as Ctrl-C: KeyboardInterrupt in Python"),
+    (signal.SIGHUP, "its terminal is gone: ends it"),
+    (signal.SIGQUIT, "ends it with a core dump"),
+    (signal.SIGKILL, "ends it at once, nothing is cleaned up"),
+    (signal.SIGSTOP, "stops it where it is; the others will wait for it"),
+    (signal.SIGCONT, "lets a stopped process go on"),
+    (signal.SIGUSR1, "whatever the program made of it; ends it if it made nothing"),
+    (signal.SIGUSR2, "whatever the program made of it; ends it if it made nothing"),
+    (signal.SIGABRT, "ends it with a core dump, as abort() does"),
+)
+"""In the order in which they are offered."""
+LISTED = 8
+DISTURBS = (
+    "only a rank in which C code holds the GIL, and its forked workers, get the signal. A call in C"
+    " that does not restart after a signal (sleep, poll) returns early there."
+)
+
+
+def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> str | None:
+    """Why nothing can be sent; None if something can."""
+    if readonly:
+        return (
+            "this dashboard was started with --readonly: nothing may be done to the job from here"
+        )
+    if not live:
+        return "the job has ended: there is no process to send a signal to"
+    if not ranks:
+        return "no rank is selected"
+    if not any(reachable(rank) for rank in ranks):
+        return f"{ranks_text([rank.rank for rank in ranks], 4)}: no process is left"
+    return None
+
+
+def reachable(rank: RankFacts) -> bool:
+    """Whether it has a process to which a signal can be sent."""
+    return not rank.gone and rank.pid is not None
+
+
+def menu_lines(
+    ranks: Sequence[RankFacts], cursor: int, width: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
+    """The list of signals, with the one under the cursor marked."""
+    lines: list[Line] = [*_wrapped(f"a signal to {_whom(ranks)}", width, "title"), ()]
+    for number, (one, meaning) in enumerate(SIGNALS):
+        here = number == cursor
+        lead = f"  {glyphs.arrow} " if here else " " * (len(glyphs.arrow) + 3)
+        name = f"{one.name.removeprefix('SIG'):<5} {one.value:>2}" if one else "stacks  "
+        line: Line = (
+            (lead, "key"),
+            (name, "bold" if here else ""),
+            (f"  {meaning}", "" if here else "dim"),
+        )
+        lines.append(clip_line(line, width, glyphs.ellipsis))
+    return lines
+
+
+def question_lines(
+    ranks: Sequence[RankFacts], what: signal.Signals | None, width: int, glyphs: Glyphs = UNICODE
+) -> list[Line]:
+    """The question before a signal is sent, with all processes that it would reach."""
+    asked, meaning = f"take the stacks of {_whom(ranks)} by signal?", DISTURBS
+    if what is not STACKS_SIGNAL:
+        asked, meaning = f"send {what.name} to {_whom(ranks)}?", dict(SIGNALS)[what]
+    lines: list[Line] = [*_wrapped(asked, width, "warning")]
+    lines += [*_wrapped(f"{meaning[:1].upper()}{meaning[1:]}", width, "dim"), ()]
+    for rank in ranks[:LISTED]:
+        script = clean(rank.hello.script) if rank.hello else ""
+        text = f"  rank {rank.rank}  pid {rank.pid}  {clean(rank.host or '')}  {script}"
+        lines.append(clip_line(((text.rstrip(), ""),), width, glyphs.ellipsis))
+    if len(ranks) > LISTED:
+        lines.append(((f"  and {len(ranks) - LISTED} more", ""),))
+    return [*lines, (), (("y", "key"), (" sends it, any other key does not", "dim"))]
+
+
+def _whom(ranks: Iterable[RankFacts]) -> str:
+    return ranks_text([rank.rank for rank in ranks], 6)
+
+
+def _wrapped(text: str, width: int, style: str) -> list[Line]:
+    return [((part, style),) for part in wrap(clean(text), width)] if text else []

@@ -1,1 +1,0 @@
-"""Hosts and jobs as rows."""

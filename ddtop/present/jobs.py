@@ -1,0 +1,240 @@
+"""The jobs of this user as rows of a list: live jobs first, then those that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddtop import registry
+from ddtop.diagnosis.finding import CRITICAL, OK, UNKNOWN, WARNING, Verdict
+from ddtop.model.facts import Snapshot
+from ddtop.present.text import Field, Glyphs, Line, Span, Table, cell_width, clean, table_for
+from ddtop.wire.records import HUB
+from ddtop.words import units
+
+JOBS_SCHEMA = "ddtop.jobs/1"
+ASKING = "asking ..."
+HOW_TO_START = "no jobs; start one with: DDTOP=1 torchrun --nproc-per-node 4 train.py"
+MOST_JOB = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The result of a look at a job.
+
+    `word` is one of `finding.HEALTHS`; unknown if no relay answered. `sentence`: that of the worst
+    finding, or why nothing is known. `reporting`, `world_size`: from the look; the job file may be
+    15 s old. `still_s`: for how long no rank has made progress, seconds. `age_s`: how old all this
+    is, seconds.
+    """
+
+    word: str
+    kind: str | None = None
+    sentence: str | None = None
+    reporting: int | None = None
+    world_size: int | None = None
+    steps_per_s: float | None = None
+    still_s: float | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One run of a job, on all its hosts. `entry`: the relay that a viewer attaches to."""
+
+    entry: registry.JobEntry
+    live: bool
+    reporting: int
+    hosts: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies it among all jobs."""
+        return self.entry.job, self.entry.run
+
+
+def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
+    """The verdict in a word or two, and with a snapshot the progress of the job."""
+    known = verdict.health != UNKNOWN
+    worst = next((one for one in verdict.findings if one.severity in (CRITICAL, WARNING)), None)
+    kind = worst.kind if worst and known else None
+    sentence = (worst.summary if worst else None) if known else verdict.unheard
+    if snapshot is None or not known:
+        return Health(verdict.health, kind, sentence)
+    still = snapshot.still_since_unix_ns
+    return Health(
+        verdict.health,
+        kind,
+        sentence,
+        snapshot.reporting,
+        snapshot.world_size,
+        snapshot.iterations_per_s,
+        max(snapshot.time_unix_ns - still, 0) / units.SECOND_NS if still is not None else 0.0,
+    )
+
+
+def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Listed]:
+    """The runs: live ones first, and in both parts the newest start first. A leaf is a part of its
+    hub's run."""
+    runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
+    for entry in entries:
+        runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
+    found = [_one_run(parts, now_unix_ns) for parts in runs.values()]
+    return sorted(found, key=lambda one: (not one.live, -one.entry.started_unix_ns, one.key))
+
+
+def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
+    # The hub first: it knows all hosts, and when the job has ended.
+    parts = sorted(parts, key=lambda entry: entry.role != HUB)
+    first = parts[0]
+    living = [entry for entry in parts if entry.live(now_unix_ns)]
+    if first.role == HUB and first.ended_unix_ns is not None:
+        living = []
+    # A hub counts the ranks of all hosts, each other relay its own.
+    counting = living[:1] if living and living[0].role == HUB else living
+    reporting = sum(entry.reporting for entry in counting)
+    names = dict.fromkeys(name for entry in parts for name in (entry.host, *entry.hosts))
+    return Listed((living or parts)[0], bool(living), reporting, tuple(names))
+
+
+def passing(jobs: Iterable[Listed], text: str) -> list[Listed]:
+    """The jobs that have every word of the text in their name, script or hosts."""
+    words = text.casefold().split()
+    return [one for one in jobs if all(word in _searched(one) for word in words)]
+
+
+def _searched(job: Listed) -> str:
+    return " ".join((job.entry.job, job.entry.script, *job.hosts)).casefold()
+
+
+NEWEST, WORST, NAME, SLOWEST, STUCK = "newest", "health", "name", "step/s", "no progress"
+SORTS = (NEWEST, WORST, NAME, SLOWEST, STUCK)
+"""Orders of the list; live jobs come first in each."""
+_WORST_FIRST = (CRITICAL, WARNING, UNKNOWN, OK)
+
+
+def in_order(
+    jobs: Sequence[Listed], health: Mapping[tuple[str, str], Health], by: str
+) -> list[Listed]:
+    """The jobs in one of the orders of `SORTS`; equal ones keep their order, the newest first."""
+
+    def place(job: Listed) -> tuple[bool, float, str]:
+        known = health.get(job.key, Health(UNKNOWN)) if job.live else Health(UNKNOWN)
+        number = {
+            WORST: float(_WORST_FIRST.index(known.word)) if known.word in _WORST_FIRST else 9.0,
+            SLOWEST: known.steps_per_s if known.steps_per_s is not None else float("inf"),
+            STUCK: -(known.still_s or 0.0),
+        }.get(by, 0.0)
+        return not job.live, number, job.entry.job if by == NAME else ""
+
+    return sorted(jobs, key=place)
+
+
+def heading(jobs: Sequence[Listed]) -> str:
+    """`2 live jobs, 14 that have ended`."""
+    live = sum(one.live for one in jobs)
+    ended = len(jobs) - live
+    text = f"{live} live {'job' if live == 1 else 'jobs'}" if live else "no live job"
+    return f"{text}, {ended} ended" if ended else text
+
+
+def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
+    """The columns of these jobs for this width. Columns that help least to recognise a job are
+    dropped first."""
+    ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
+    name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
+    script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)
+    host = min(max([4, *(cell_width(hosts_text(one)) for one in jobs)]), 24)
+    fields = (
+        Field("job", "JOB", 10, grows=40, most=name),
+        Field("health", "HEALTH", 11, grows=8, most=26),
+        Field("ranks", "RANKS", ranks, right=True),
+        Field("steps", "STEP/S", 6, right=True, rank=3),
+        Field("still", "STUCK", 6, right=True, rank=2),
+        Field("started", "STARTED", 11, right=True, rank=1),
+        Field("host", "HOST", min(host, 8), grows=1, most=host, rank=4),
+        Field("script", "SCRIPT", min(script, 8), grows=1, most=script, rank=5),
+        Field("finding", "FINDING", 30, grows=8, rank=6),
+    )
+    return table_for(fields, width)
+
+
+def row(
+    job: Listed, table: Table[Field], health: Health | None, now_unix_ns: int, glyphs: Glyphs
+) -> Line:
+    """One job. `health` None: its relay has not answered yet."""
+
+    known = health if job.live else None
+    finding = clean(known.sentence or "") if known is not None else ""
+
+    def cell(field: Field) -> Span:
+        if field.key == "health":
+            text, style = _health(job, health, glyphs)
+            return text, style if job.live else "dim"
+        text = {
+            "job": clean(job.entry.job),
+            "ranks": _ranks(job, known),
+            "steps": _steps(known),
+            "still": _still(known),
+            "host": hosts_text(job),
+            "script": _script(job),
+            "started": _started(job, now_unix_ns),
+            "finding": finding,
+        }[field.key]
+        return text, ("bold" if field.key == "job" else "") if job.live else "dim"
+
+    return table.line({field.key: cell(field) for field in table.fields}, glyphs.ellipsis)
+
+
+def _ranks(job: Listed, health: Health | None = None) -> str:
+    world, reporting = job.entry.world_size, job.reporting
+    if health is not None and health.world_size is not None and health.reporting is not None:
+        # The job file may be 15 s old.
+        world, reporting = health.world_size, health.reporting
+    return f"{reporting:,}/{world:,}" if job.live else f"{world:,}"
+
+
+def _steps(health: Health | None) -> str:
+    if health is None or health.steps_per_s is None:
+        return "-" if health is not None else ""
+    return f"{health.steps_per_s:.{2 if health.steps_per_s < 10 else 0}f}"
+
+
+def _still(health: Health | None) -> str:
+    """For how long no rank has made progress; nothing while some rank does."""
+    return units.age(health.still_s) if health is not None and health.still_s else ""
+
+
+def hosts_text(job: Listed) -> str:
+    """Its host, or how many it has."""
+    return clean(job.hosts[0]) if len(job.hosts) == 1 else f"{len(job.hosts)} hosts"
+
+
+def _script(job: Listed) -> str:
+    return clean(job.entry.script).rpartition("/")[2]
+
+
+def _started(job: Listed, now_unix_ns: int) -> str:
+    if not job.entry.started_unix_ns:
+        return ""
+    seconds = (now_unix_ns - job.entry.started_unix_ns) / units.SECOND_NS
+    # Only one unit, because a number that changes every second distracts.
+    for limit, size, unit in ((60, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(int(seconds / size), 0)} {unit} ago"
+    return f"{int(seconds / 86400):,} d ago"
+
+
+def _health(job: Listed, health: Health | None, glyphs: Glyphs) -> Span:
+    if not job.live:
+        ended = "ended" if job.entry.ended_unix_ns else "lost"
+        return clean(job.entry.ended_reason or ended), "dim"
+    if health is None:
+        return ASKING, "dim"
+    if health.word == UNKNOWN:
+        return UNKNOWN, "silent"
+    if health.word == "critical":
+        return f"{glyphs.critical} {health.kind or health.word}", "critical"
+    if health.word == "warning":
+        return f"{glyphs.warning} {health.kind or health.word}", "warning"
+    return health.word, "calm"

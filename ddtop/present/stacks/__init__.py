@@ -1,1 +1,0 @@
-"""Merged stacks as text and JSON."""

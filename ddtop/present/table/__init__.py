@@ -1,1 +1,0 @@
-"""The table of ranks and the map: columns, order, cells."""

@@ -1,1 +1,0 @@
-"""The host itself: CPU, memory, disks and pressure."""

@@ -1,0 +1,204 @@
+"""The pages over the main screen: a kind of finding, a group, a rank, and what to copy."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+
+from ddtop.diagnosis.explain import explain
+from ddtop.follow.thresholds import chosen
+from ddtop.present.explain import explain_text
+from ddtop.present.groups import group_lines
+from ddtop.present.help_text import GROUP_PAGE, RANK_PAGE
+from ddtop.present.rank import CopyItem, copies_of, detail_lines
+from ddtop.present.text import Line, clip_line
+from ddtop.ui.screens.page import PageScreen, SourceOpener
+from ddtop.ui.screens.signals import SignalsScreen
+from ddtop.ui.screens.stacks import StacksScreen
+from ddtop.ui.session import Session
+from ddtop.ui.widgets.lines import Key
+
+# -- The page of `ddtop explain KIND` on the screen: what a kind of finding means
+
+
+class ExplainScreen(PageScreen):
+    """One page that never changes."""
+
+    def __init__(self, session: Session, kind: str) -> None:
+        super().__init__(session)
+        self._page = explain(kind, chosen())
+
+    def page_lines(self, width: int) -> list[Line]:
+        """The lines of the page, the first in bold."""
+        if self._page is None:
+            return []
+        first, *rest = explain_text(self._page, width).splitlines()
+        return [((first, "title"),), *(((line, ""),) for line in rest)]
+
+
+# -- One process group
+
+
+class GroupScreen(PageScreen):
+    """The page of one process group: its members by what they do."""
+
+    topic = GROUP_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [("d", "stacks", "stacks of its members")]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        ("d", "d", "stacks of its members"),
+        ("p", "p", "freeze"),
+    )
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session)
+        self._group = name
+
+    def page_lines(self, width: int) -> list[Line]:
+        """The page's lines about the group."""
+        snapshot = self.session.shown.snapshot
+        return (
+            []
+            if snapshot is None
+            else group_lines(snapshot, self._group, width, self.session.paint.glyphs)
+        )
+
+    def action_stacks(self) -> None:
+        """Ask for the stacks of its members."""
+        snapshot = self.session.shown.snapshot
+        group = snapshot.group(self._group) if snapshot is not None else None
+        if group is not None:
+            self.app.push_screen(StacksScreen(self.session, group.ranks))
+
+
+# -- The texts that can be copied, with one key each. They go to the clipboard of the terminal that
+#    shows ddtop
+
+
+SHOWN_LINES = 6
+"""Only the first lines of a stack are shown here; the whole stack is copied."""
+BYTES_MAX = 60_000
+"""Terminals drop longer OSC 52 sequences completely."""
+
+
+class CopyScreen(PageScreen):
+    """Copies one text by the escape sequence OSC 52, which also works over ssh."""
+
+    SEARCHED = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *((key, f"copy('{key}')", "copy") for key in "sphclk"),
+        ("y", "back", "back"),
+    ]
+
+    def __init__(self, session: Session, rank: int | None) -> None:
+        super().__init__(session)
+        self.rank = rank
+        # The texts are fixed when the screen is opened: the user copies what is shown.
+        look = session.shown
+        self._items: tuple[CopyItem, ...] = (
+            copies_of(look.snapshot, look.verdict, rank) if look.snapshot is not None else ()
+        )
+        self._lines_of: list[str] = []
+
+    def page_lines(self, width: int) -> list[Line]:
+        """Every text below its key."""
+        whose = f"copy, of rank {self.rank}" if self.rank is not None else "copy"
+        lines: list[Line] = [((whose, "title"),), ()]
+        self._lines_of = ["", ""]
+        ellipsis = self.session.paint.glyphs.ellipsis
+        for item in self._items:
+            texts = item.text.splitlines()
+            for number, text in enumerate(texts[:SHOWN_LINES]):
+                lead = f"  {item.key}  {item.label:<9} " if number == 0 else " " * 15
+                lines.append(clip_line(((lead, "key"), (text, "")), width, ellipsis))
+                self._lines_of.append(item.key)
+            if len(texts) > SHOWN_LINES:
+                lines.append(((f"{'':15}and {len(texts) - SHOWN_LINES} more lines", "dim"),))
+                self._lines_of.append(item.key)
+        return lines
+
+    def extra_keys(self) -> tuple[Key, ...]:
+        """One key for each text."""
+        return tuple((item.key, item.key, item.label) for item in self._items)
+
+    def action_copy(self, key: str) -> None:
+        """Copy that text and go back."""
+        item = next((one for one in self._items if one.key == key), None)
+        if item is None:
+            return
+        text = item.text.encode()[:BYTES_MAX].decode(errors="ignore")
+        self.app.copy_to_clipboard(text)
+        self.session.say(f"copied the {item.label}, if this terminal takes OSC 52")
+        self.dismiss(None)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a text copies it."""
+        line = self.clicked_line(event)
+        if line is not None and line < len(self._lines_of) and self._lines_of[line]:
+            self.action_copy(self._lines_of[line])
+
+
+# -- Everything about one rank
+
+
+class RankScreen(PageScreen):
+    """The page of one rank; the left and right keys go to its neighbours."""
+
+    topic = RANK_PAGE
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("left,h", "neighbour(-1)", "rank before"),
+        ("right,l", "neighbour(1)", "next rank"),
+        ("d", "stacks(False)", "its stacks"),
+        ("D", "stacks(True)", "all stacks"),
+        ("f9,s", "signals", "signal"),
+        ("y", "copy", "copy"),
+        ("o", "edit", "open source"),
+    ]
+    EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
+        ("left", "←", "rank before"),
+        ("right", "→", "next rank"),
+        ("d", "d", "stacks"),
+        ("f9", "F9", "signal"),
+        ("y", "y", "copy"),
+        ("o", "o", "open source"),
+        ("p", "p", "freeze"),
+    )
+
+    def __init__(self, session: Session, rank: int) -> None:
+        super().__init__(session)
+        self.rank = rank
+
+    def page_lines(self, width: int) -> list[Line]:
+        """The page's lines about the rank."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is None:
+            return []
+        self.session.history.watch(self.rank)
+        memory = self.session.history.of(self.rank)
+        return detail_lines(snapshot, self.rank, memory, width, self.session.paint.glyphs)
+
+    def action_stacks(self, of_all: bool) -> None:
+        """Ask for the stacks of this rank, or of all."""
+        self.app.push_screen(StacksScreen(self.session, () if of_all else (self.rank,)))
+
+    def action_signals(self) -> None:
+        """Offer signals to this rank."""
+        self.app.push_screen(SignalsScreen(self.session, (self.rank,)))
+
+    def action_copy(self) -> None:
+        """Offer the texts that can be copied about this rank."""
+        self.app.push_screen(CopyScreen(self.session, self.rank))
+
+    def action_edit(self) -> None:
+        """Open the source line that the rank is at."""
+        if isinstance(self.app, SourceOpener):
+            self.app.open_source(self.rank)
+
+    def action_neighbour(self, steps: int) -> None:
+        """Go to the next or the previous rank."""
+        snapshot = self.session.shown.snapshot
+        if snapshot is not None and snapshot.ranks:
+            self.rank = (self.rank + steps) % len(snapshot.ranks)
+            self.body.scroll_home(animate=False)
+            self.show_facts()

@@ -1,0 +1,436 @@
+"""The views that are lists: events, groups, hosts, stacks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from ddtop.diagnosis.rank_state import culprits
+from ddtop.follow.look import Look
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot
+from ddtop.present import help_text
+from ddtop.present.findings import EventRow, event_row, events_table, rows_of
+from ddtop.present.gpus import driver_line, gpu_line
+from ddtop.present.groups import (
+    GroupFacts,
+    GroupWait,
+    group_facts,
+    group_row,
+    group_waits,
+    groups_table,
+    label_of,
+    natural,
+    order_of,
+)
+from ddtop.present.hosts import HostFacts, gpus_note, host_row, hosts_facts, hosts_table, part_of
+from ddtop.present.now import grid_lines
+from ddtop.present.text import Line, clean, plain
+from ddtop.ui.session import Session
+from ddtop.ui.stack_request import AskedStacks, recall
+from ddtop.ui.views.view import Coded, ListingView, View
+from ddtop.ui.widgets.cursor_list import PickList
+from ddtop.ui.widgets.lines import Key, LinesView
+from ddtop.wire.records import Group
+from ddtop.words import units
+
+# -- The view of events, the newest last
+
+
+class EventsView(ListingView):
+    """All entries of the session's timeline. Events from before this viewer connected are found
+    when the view is first shown."""
+
+    topic: ClassVar[str] = help_text.EVENTS
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, at_end=True)
+        self._rows: list[EventRow] = []
+        self._made_for: object = None
+        self._recalling = False
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """Draw all entries."""
+        if not self._recalling and not self.session.recalled and look.recall is not None:
+            self._recalling = True
+            self.run_worker(self._recall(), name="recall")
+        entries = self.session.timeline.entries
+        if entries is not self._made_for:
+            self._made_for, self._rows = entries, rows_of(entries)
+        rows, now = self._rows, snapshot.time_unix_ns
+        table, glyphs = events_table(self.list.size.width), self.session.paint.glyphs
+        self.titles.show([table.titles() if rows else (("nothing has happened yet", "dim"),)])
+
+        def row(index: int) -> Line:
+            return event_row(rows[index], now, table, glyphs)
+
+        self.put([(row.entry.key, row.over) for row in rows], row)
+
+    async def _recall(self) -> None:
+        try:
+            await recall(self.session)
+        finally:
+            self._recalling = False
+        if self.session.shown.snapshot is not None:
+            self.show(self.session.shown, self.session.shown.snapshot)
+            self.post_message(self.Changed())
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """The time from which on events are known, and which rows are visible."""
+        del snapshot
+        timeline = self.session.timeline
+        if self._recalling:
+            return ["reading what was before ..."]
+        gone = f"{timeline.forgotten:,} older ones forgotten" if timeline.forgotten else ""
+        began = timeline.began_unix_ns
+        since = f"watched since {units.clock(began)}" if began is not None and not gone else gone
+        return [since, self.list.range_note]
+
+    def keys(self) -> list[Key]:
+        """The keys for an event."""
+        return [("enter", "Enter", "its story"), ("end", "End", "the newest")]
+
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+        """Open the story of the entry."""
+        message.stop()
+        row = next((row for row in self._rows if (row.entry.key, row.over) == message.key), None)
+        if row is not None:
+            self.post_message(self.Opened(entry=row.entry))
+
+
+# -- One row a process group
+
+
+PICKED_MOST = 256
+GRID_LINES_MOST = 10
+LARGE, LARGE_NS = 1024, 2_000_000_000
+"""Groups with so many members are examined at most once in this time."""
+
+
+class GroupsView(ListingView):
+    """The grid of ranks, and below it the groups, stuck ones first.
+
+    Members are examined for visible rows only, once per look.
+    """
+
+    DEFAULT_CSS = """
+    GroupsView #groups-grid { height: 0; }
+    """
+    topic: ClassVar[str] = help_text.GROUPS
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.grid = LinesView(session.paint, "groups-grid")
+        self._groups: dict[str, Group] = {}
+        self._by_name: list[str] = []
+        self._named_for: tuple[Group, ...] = ()
+        self._waits: dict[str, GroupWait] = {}
+        self._facts: dict[str, GroupFacts] = {}
+        self._snapshot: Snapshot | None = None
+        self._looked_unix_ns = 0
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self.grid
+        yield from super().compose()
+
+    def _show_grid(self, look: Look, snapshot: Snapshot) -> None:
+        most = min(GRID_LINES_MOST, self.size.height // 2)
+        paint, at_fault = self.session.paint, culprits(look.verdict)
+        lines = grid_lines(snapshot, self.size.width, most, at_fault, paint.glyphs)
+        self.grid.styles.height = len(lines) + (1 if lines else 0)
+        self.grid.show([*lines, ()] if lines else [])
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """Draw all groups; no group is examined twice for one look."""
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._forget(snapshot)
+            self._waits = group_waits(snapshot, chosen())
+            self._take_names(snapshot.groups)
+        self._show_grid(look, snapshot)
+        table, glyphs = groups_table(self.list.size.width), self.session.paint.glyphs
+        order = order_of(snapshot, self._waits, self._by_name, chosen(), culprits(look.verdict))
+        if not order:
+            self.titles.show([(("no process group is known yet", "dim"),)])
+            self.list.show((), lambda _: ())
+            return
+        self.titles.show([table.titles()])
+
+        def row(index: int) -> Line:
+            return group_row(snapshot, self._of(snapshot, order[index]), table, glyphs)
+
+        self.put(order, row)
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        """Drop old results. Those of large groups are kept a little longer: examining each member
+        takes as long as everything else."""
+        now, before = snapshot.time_unix_ns, self._looked_unix_ns
+        if not before <= now < before + LARGE_NS:
+            self._looked_unix_ns = now
+            self._facts.clear()
+        self._facts = {
+            name: facts for name, facts in self._facts.items() if len(facts.group.ranks) >= LARGE
+        }
+
+    def _take_names(self, groups: tuple[Group, ...]) -> None:
+        if groups != self._named_for:
+            self._named_for = groups
+            self._groups = {group.name: group for group in groups}
+            self._by_name = [
+                one.name for one in sorted(groups, key=lambda group: natural(label_of(group)))
+            ]
+
+    def _of(self, snapshot: Snapshot, name: str) -> GroupFacts:
+        found = self._facts.get(name)
+        if found is None:
+            found = self._facts[name] = group_facts(
+                snapshot, self._groups[name], self._waits.get(name)
+            )
+        return found
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """How many groups are stuck, and which rows are visible."""
+        del snapshot
+        still = f"{len(self._waits):,} of {len(self._by_name):,} wait" if self._waits else ""
+        return [still, self.list.range_note]
+
+    def keys(self) -> list[Key]:
+        """The keys for a group."""
+        return [("enter", "Enter", "members"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
+
+    def picked(self) -> tuple[int, ...]:
+        """The members of the group under the cursor."""
+        group = self._groups.get(str(self.list.cursor_key))
+        return group.ranks if group is not None and len(group.ranks) <= PICKED_MOST else ()
+
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+        """Open the page of the group."""
+        message.stop()
+        self.post_message(self.Opened(group=str(message.key)))
+
+
+# -- One row per host
+
+
+SECOND_NS = 1_000_000_000
+SPAN_NS = 10 * SECOND_NS
+"""The CPU share of a relay is the mean over this time."""
+HOSTS_WITH_GPUS = 16
+"""With more hosts than this, only the GPUs that need attention are listed."""
+
+
+class HostsView(ListingView):
+    """The hosts in the order of their ranks, those with a rank at fault first."""
+
+    topic: ClassVar[str] = help_text.HOSTS
+
+    def __init__(self, session: Session, coded: Coded) -> None:
+        super().__init__(session)
+        self.coded = coded
+        self._found: tuple[HostFacts, ...] = ()
+        self._snapshot: Snapshot | None = None
+        self._relays: dict[tuple[str, int], list[tuple[int, int]]] = {}
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """Draw all hosts."""
+        self.coded.take(look, snapshot)
+        if self._due(snapshot):
+            self._snapshot = snapshot
+            self._found = hosts_facts(snapshot, self.coded.hosts, self.coded.codes, chosen())
+            self._note_relays(snapshot.time_unix_ns)
+        found, codes, glyphs = self._found, self.coded.codes, self.session.paint.glyphs
+        width, gpus = self.list.size.width, bool(snapshot.devices)
+        table = hosts_table(width, found, gpus)
+        self.titles.show([table.titles()])
+        rows = self._rows()
+
+        def row(index: int) -> Line:
+            host, gpu = rows[index]
+            if gpu is not None and host.watch is not None:
+                return driver_line(host.watch, len(host.devices), width, chosen(), glyphs)
+            if gpu is not None:
+                device = host.devices[gpu]
+                line = gpu_line(
+                    device, width, glyphs, host.waits(device), part_of(host.devices, gpu)
+                )
+                # A report this old says nothing about now.
+                return (
+                    line
+                    if (host.age_s or 0.0) <= chosen().host_report_old_s
+                    else tuple((text, "old") for text, _ in line)
+                )
+            return host_row(host, codes, self._relay_cpu(host), table, glyphs)
+
+        self.put([host.name if gpu is None else (host.name, gpu) for host, gpu in rows], row)
+
+    def _rows(self) -> list[tuple[HostFacts, int | None]]:
+        """The hosts, and below each its GPUs; with many hosts only the GPUs that need attention."""
+        few = len(self._found) <= HOSTS_WITH_GPUS
+        found: list[tuple[HostFacts, int | None]] = []
+        for host in self._found:
+            found.append((host, None))
+            if host.watch is not None:
+                found.append((host, 0))
+            else:
+                found += [
+                    (host, gpu) for gpu in (range(len(host.devices)) if few else host.troubled)
+                ]
+        return found
+
+    def _due(self, snapshot: Snapshot) -> bool:
+        """Whether to read again. Relays report once a second: reading more often finds nothing
+        new."""
+        before = self._snapshot
+        if before is None or before.run != snapshot.run:
+            return True
+        return not before.time_unix_ns <= snapshot.time_unix_ns < before.time_unix_ns + SECOND_NS
+
+    def _note_relays(self, now_unix_ns: int) -> None:
+        """A relay reports the CPU time since its start; a share needs two reports."""
+        for facts in self._found:
+            host, age_s = facts.state, facts.age_s
+            if host is None or age_s is None:
+                continue
+            at = now_unix_ns - int(age_s * SECOND_NS)
+            known = self._relays.setdefault((facts.name, host.relay_pid), [])
+            if known and at < known[-1][0]:
+                known.clear()
+            if not known or at > known[-1][0]:
+                known.append((at, host.relay_cpu_ns))
+            while len(known) > 2 and known[1][0] <= at - SPAN_NS:
+                known.pop(0)
+
+    def _relay_cpu(self, host: HostFacts) -> float | None:
+        state = host.state
+        known = self._relays.get((host.name, state.relay_pid), []) if state is not None else []
+        if len(known) < 2 or known[-1][0] - known[0][0] < SECOND_NS:
+            return None
+        return max(known[-1][1] - known[0][1], 0) / (known[-1][0] - known[0][0])
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """A note about GPUs, and which rows are visible."""
+        note = gpus_note(self._found, bool(snapshot.devices), len(self._found) > HOSTS_WITH_GPUS)
+        return [*([note] if note else []), self.list.range_note]
+
+    def keys(self) -> list[Key]:
+        """The keys for a host."""
+        return [("enter", "Enter", "its ranks"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
+
+    def picked(self) -> tuple[int, ...]:
+        """The ranks of the host under the cursor."""
+        key = self.list.cursor_key
+        if isinstance(key, tuple):
+            host = next((host for host in self._found if host.name == key[0]), None)
+            return (
+                host.devices[key[1]].ranks
+                if host is not None and key[1] < len(host.devices)
+                else ()
+            )
+        return next((host.ranks for host in self.coded.hosts if host.name == key), ())
+
+    def on_cursor_list_opened(self, message: PickList.Opened) -> None:
+        """Show the ranks of the host."""
+        message.stop()
+        name = message.key[0] if isinstance(message.key, tuple) else message.key
+        host = next((host for host in self.coded.hosts if host.name == name), None)
+        if host is not None:
+            self.post_message(self.Opened(host=host))
+
+
+# -- The view of the last stack dump
+
+
+POLL_S = 0.25
+"""Source lines are read on a separate thread and arrive a moment later."""
+
+
+class StacksView(View):
+    """Merged stacks as classes or as a tree. New stacks are asked for on the stacks page."""
+
+    topic: ClassVar[str] = help_text.STACKS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("v", "change_view", "classes or tree"),
+        ("T", "threads", "other threads"),
+        ("f", "frames", "all frames"),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.asked = AskedStacks(session, None)
+        self.body = LinesView(session.paint, "stacks-lines", focusable=True)
+        self._count = 0
+        self._went_for = ""
+
+    def compose(self) -> ComposeResult:
+        """The lines, which can be scrolled."""
+        yield self.body
+
+    @property
+    def target(self) -> Widget:
+        """The lines."""
+        return self.body
+
+    def on_mount(self) -> None:
+        """Check regularly for source lines that have been read."""
+        self.set_interval(POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        if self.display and self.session.excerpts.pending:
+            self._show_again()
+
+    def show(self, look: Look, snapshot: Snapshot) -> None:
+        """Draw the last dump, no matter who asked for it."""
+        del look, snapshot
+        lines = self.asked.lines(self.body.reading_room)
+        self._count = len(lines)
+        self.body.show(lines)
+        if self.searched:
+            words = self.searched.lower()
+            at = [number for number, line in enumerate(lines) if words in plain(line).lower()]
+            self.found = f"{len(at)} lines with {clean(self.searched)}"
+            if at and self._went_for != self.searched:
+                self.body.scroll_to(y=at[0], animate=False)
+            self._went_for = self.searched
+
+    def _show_again(self) -> None:
+        look = self.session.shown
+        if look.snapshot is not None:
+            self.show(look, look.snapshot)
+        self.post_message(self.Changed())
+
+    def notes(self, snapshot: Snapshot) -> list[str]:
+        """Which lines are visible."""
+        del snapshot
+        return [f"{self._count} lines"] if self._count > self.body.size.height > 0 else []
+
+    def keys(self) -> list[Key]:
+        """The keys that show more of the stacks, and newer ones."""
+        shape = self.asked.shape
+        threads = "fewer threads" if shape.threads else "all threads"
+        asks: list[Key] = [] if self.session.shown.recording else [("D", "D", "ask all")]
+        return [
+            *asks,
+            ("v", "v", "classes" if shape.tree else "tree"),
+            ("T", "T", threads),
+            ("f", "f", "fold frames" if shape.frames else "all frames"),
+        ]
+
+    def action_change_view(self) -> None:
+        """Switch between classes and the tree."""
+        self.asked.change_view()
+        self.body.scroll_home(animate=False)
+        self._show_again()
+
+    def action_frames(self) -> None:
+        """Unfold the frames of libraries and frameworks, or fold them."""
+        self.asked.change_frames()
+        self._show_again()
+
+    def action_threads(self) -> None:
+        """Show the other threads in full, or one line per class."""
+        self.asked.change_threads()
+        self._show_again()

@@ -1,2 +1,0 @@
-"""Follows a job, without any text or terminal: sources, the model on a thread, requests,
-recordings."""

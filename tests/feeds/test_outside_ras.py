@@ -1,0 +1,101 @@
+"""NCCL's status service is asked about ranks that were started without ddtop, if they wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from ddtop.feeds.outside.look import Surface
+from ddtop.policy import POLICY
+from ddtop.registry import start_ticks
+from ddtop.relay.processes import sample
+from ddtop.wire.records import CommStatus, Hello
+from tests.relay.gpus.ras_service import NEW, Service, answer, rank
+
+PID = os.getpid()
+
+
+@pytest.fixture
+def service():
+    said = answer(rank(0, PID), rank(1, PID + 1, 811))
+    found = Service((NEW, json.dumps(said).encode()))
+    yield found
+    found.close()
+
+
+def rank_zero(address, world_size=2):
+    """This process as rank 0: NCCL's service is asked on its host."""
+    hello = Hello(
+        job="train",
+        run="outside",
+        attempt=0,
+        rank=0,
+        local_rank=0,
+        world_size=world_size,
+        host="node0",
+        pid=PID,
+        start_ticks=start_ticks(PID),
+        environment={"NCCL_RAS_ADDR": address},
+    )
+    # The last report was long ago. Without an agent that does not count as silence.
+    return sample.watch(hello, time.monotonic_ns() - 10**12)
+
+
+def answers(surface, watched, waits, seconds):
+    """The service's answers in that time, about ranks that wait or do not."""
+    until, found = time.monotonic() + seconds, []
+    while not found and time.monotonic() < until:
+        if waits:
+            surface.note_wait(frozenset({PID}))
+        found = [one for one in surface.look([watched], ()) if isinstance(one, CommStatus)]
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def surface():
+    found = Surface(0, POLICY)
+    yield found
+    found.close()
+
+
+def test_it_is_asked_while_a_rank_waits_with_care_where_a_rank_is_not_here(surface, service):
+    watched = rank_zero(service.address)
+    surface.note_wait(frozenset({PID}))
+    asks = surface.asks
+    (status,) = answers(surface, watched, True, 30)
+
+    counts = [one.counts["AllReduce"] for one in status.answer.communicators[0].ranks]
+    assert (asks, surface.asks, counts) == (True, False, [812, 811])
+    # `MONITOR ?` shows which releases must not be asked while a rank is gone.
+    assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
+
+
+@pytest.fixture
+def listener():
+    """A port at which no request has arrived."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        found.setblocking(False)
+        yield found
+
+
+def was_asked(listener):
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("nccl", [None, frozenset()], ids=["nobody waits", "nobody has NCCL"])
+def test_it_is_not_asked_where(surface, listener, nccl):
+    if nccl is not None:
+        surface.note_wait(nccl)
+    watched = rank_zero(f"127.0.0.1:{listener.getsockname()[1]}")
+
+    assert answers(surface, watched, False, POLICY.ras_stuck_s + 0.5) == []
+    assert (was_asked(listener), surface.asks) == (False, False)

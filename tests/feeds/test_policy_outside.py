@@ -1,0 +1,72 @@
+"""The policy of this viewer decides how ranks that were started without ddtop are read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from ddtop import registry
+from ddtop.feeds.outside import look as outside
+from ddtop.feeds.outside.jobs import Target
+from ddtop.feeds.outside.rank import Moment
+from ddtop.feeds.outside.stacks import Reading
+from ddtop.follow import thresholds
+from ddtop.policy import POLICY
+from ddtop.wire.records import StackFrame
+from tests.ranks import place
+
+SECOND = 1_000_000_000
+FRAMES = (StackFrame("load", "/train.py", 9),)
+APART = Reading(place("load"), None, None, None, "running")
+
+
+@pytest.fixture
+def source_by(monkeypatch):
+    """Makes a source that judges by a policy, of one process that waits for its end."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    target = Target(process.pid, registry.start_ticks(process.pid), 0, False, ("train.py",), {})
+    made = []
+
+    def source(**changes):
+        monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
+        made.append(outside.OutsideSource([target], "job"))
+        return made[-1]
+
+    yield source
+    for one in made:
+        one.close()
+    process.kill()
+    process.communicate()
+
+
+def seen_apart(source, looks):
+    """Its rank: this many looks found it in no call, and it ran between them. The last look was
+    now.
+    """
+    one = source._ranks[0]
+    for number in range(looks):
+        at = Moment(time.time_ns() + number * SECOND, "R", None, 3 * number, None)
+        one.track.take(FRAMES, APART, 3 * number - 1, at)
+    one.placed_mono_s = time.monotonic()
+    return one
+
+
+def test_the_policy_says_how_long_a_place_is_shown_that_is_not_seen_again(source_by):
+    def shown(source):
+        one = seen_apart(source, 1)
+        return source._state_of(one, one.placed_mono_s + 15, False).place is not None
+
+    assert not shown(source_by())
+    assert shown(source_by(place_old_s=20.0))
+
+
+def test_the_policy_says_how_often_a_rank_that_runs_elsewhere_is_looked_at_closely(source_by):
+    def pause_s(source):
+        return source._pause_s(seen_apart(source, POLICY.stack_apart_looks))
+
+    assert pause_s(source_by()) > outside.CLOSER_S
+    assert pause_s(source_by(stack_apart_looks=POLICY.stack_apart_looks + 1)) == outside.CLOSER_S
