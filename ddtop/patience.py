@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from ddtop.policy import Policy
+
+if TYPE_CHECKING:
+    import asyncio
 
 # -- Runs work that takes seconds (such as reading a journal from a file server) beside the event
 #    loop. Quitting does not wait for it
@@ -27,6 +29,9 @@ async def in_thread(
     Quitting does not wait for it: closing the loop would join a thread of the loop's pool, but does
     not join this one.
     """
+    # The relay has no event loop: it must not pay for the import.
+    import asyncio
+
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -63,6 +68,8 @@ async def within(awaitable: Awaitable[Result], seconds: float | None) -> Result:
     Raises:
         asyncio.TimeoutError: there was no result after `seconds`.
     """
+    import asyncio
+
     task = asyncio.ensure_future(awaitable)
     try:
         if seconds is None or seconds > 0:
