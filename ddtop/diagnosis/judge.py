@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ddtop.diagnosis.diagnoses import conclude, diagnose
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding, Muted, Verdict
-from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rank_state import with_states
 from ddtop.model.ending import failed, fatal_exception, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
@@ -76,14 +76,6 @@ class Recurrence:
 # `ddtop mute` makes one for a person, `ddtop.expected` for a program.
 
 
-OF_TIME = frozenset({
-    Kind.NOT_IN_COLLECTIVE, Kind.INTERPRETER_FROZEN, Kind.COLLECTIVE_STUCK, Kind.NO_PROGRESS,
-    Kind.IO_STALL, Kind.LOADER_STUCK, Kind.INPUT_BOUND, Kind.STRAGGLER, Kind.SLOWDOWN,
-    Kind.SYNC_BOUND, Kind.CPU_OVERSUBSCRIBED, Kind.LATE_TO_INIT,
-})  # fmt: skip
-"""Kinds that say that a rank is slow, busy or elsewhere, which an expected region explains. All
-other kinds are reported.
-"""
 NO_EXCUSE = frozenset({State.STOPPED, State.EXITED, State.KILLED, State.MISSING, State.LOST})
 """A rank in such a state is no longer in its region, whatever it reported last."""
 
@@ -140,7 +132,7 @@ def heard_and_expected(
 
 def _regions_of(finding: Finding, snapshot: Snapshot) -> dict[int, Expectation]:
     """The regions that explain the finding, by rank; empty if it blames a rank that is in none."""
-    if finding.kind not in OF_TIME:
+    if not finding.kind.is_any(Is.TIME):
         return {}
     # Such a finding names all ranks because it can blame none, so a region of one rank is enough.
     of_all = finding.kind == Kind.NO_PROGRESS and not finding.victims
@@ -199,14 +191,6 @@ def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:
 
 
 _UNTIL_THEN = " Until then: "
-_OF_A_JOB_THAT_MOVES = frozenset({
-    Kind.STRAGGLER, Kind.SLOWDOWN, Kind.SYNC_BOUND, Kind.INPUT_BOUND, Kind.CPU_OVERSUBSCRIBED,
-    Kind.MEMORY_PRESSURE, Kind.DISK_FULL, Kind.GPU_BUSY, Kind.GPU_SHARED, Kind.GPU_MEMORY_LOW,
-    Kind.GPU_THROTTLED,
-})  # fmt: skip
-"""Kinds that are not a hang, even if they are critical. A slow rank is no reason to kill a job."""
-
-_FIRST_TO_GO = (Kind.RANK_KILLED, Kind.RANK_CRASHED, Kind.LEFT_EARLY)
 
 
 def is_over(snapshot: Snapshot) -> bool:
@@ -252,7 +236,7 @@ def with_what_stood(
     hangs = [
         replace(one, summary=f"until {who} ended: {one.summary}")
         for one in reasons
-        if one.kind not in _OF_A_JOB_THAT_MOVES and not _is_included(one, findings, snapshot)
+        if not one.kind.is_any(Is.MOVES) and not _is_included(one, findings, snapshot)
     ]
     return (*hangs, *findings)
 
@@ -273,7 +257,7 @@ def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
 
 
 def _who_ended(findings: Iterable[Finding]) -> str:
-    ranks = {rank for one in findings if one.kind in _FIRST_TO_GO for rank in one.ranks}
+    ranks = {rank for one in findings if one.kind.is_any(Is.END) for rank in one.ranks}
     return ranks_text(tuple(sorted(ranks))) if ranks else "the job"
 
 
@@ -302,9 +286,6 @@ def _is_included(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot)
 # -- judge
 
 
-OF_PHASES = frozenset({Kind.INPUT_BOUND, Kind.EPOCH_NOT_SET})
-"""Kinds that are seen while the job trains, and not while it validates or saves in between."""
-OF_ENDS = frozenset({Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.LEFT_EARLY})
 Identity = tuple[Kind, str | None, tuple[int, ...]]
 STEP_NS = 500_000_000
 """Snapshots closer together than this count as one, because a viewer that draws more often does not
@@ -355,7 +336,7 @@ class Judge:
         It does not stay during a hang, nor if the same kind is found for other ranks.
         """
         kind = known.finding.kind
-        if kind not in OF_PHASES or known.agreed < self._policy.appear_snapshots:
+        if not kind.is_any(Is.PHASE) or known.agreed < self._policy.appear_snapshots:
             return False
         if any(one.severity == CRITICAL or one.kind == kind for one in found.values()):
             return False
@@ -365,7 +346,9 @@ class Judge:
         """A finding about the end of a rank stays the same finding, even if the group in which
         others wait changes or becomes known later.
         """
-        for identity in [one for one in found if one not in self._standing and one[0] in OF_ENDS]:
+        for identity in [
+            one for one in found if one not in self._standing and one[0].is_any(Is.END)
+        ]:
             kind, _, ranks = identity
             for other in list(self._standing):
                 if other not in found and (other[0], other[2]) == (kind, ranks):

@@ -4,59 +4,87 @@ compare it.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, Flag, auto
+
+
+class Is(Flag):
+    """What is true of all findings of one kind."""
+
+    PLAIN = 0
+    #: It may also be true of a job that makes progress. As a warning it explains no standstill.
+    BESIDE = auto()
+    #: It says that a job is slow or short of something: never that it hangs, even if critical.
+    MOVES = auto()
+    #: It says that a rank is slow, busy or elsewhere. An expected region explains it.
+    TIME = auto()
+    #: It is seen while the job trains, and stays while the job validates or saves in between.
+    PHASE = auto()
+    #: A rank ended first.
+    END = auto()
 
 
 class Kind(str, Enum):
     """What a finding is about, in the order of the pages of `ddtop explain`.
 
-    A member is a string: it equals its value, and JSON shows the value.
+    A member is a string: it equals its value, and JSON shows the value. `what`: its traits.
     """
 
-    NOT_IN_COLLECTIVE = "not-in-collective"
-    LEFT_EARLY = "left-early"
-    INTERPRETER_FROZEN = "interpreter-frozen"
-    COLLECTIVE_MISMATCH = "collective-mismatch"
-    COLLECTIVE_STUCK = "collective-stuck"
-    NO_PROGRESS = "no-progress"
-    COMM_ERROR = "comm-error"
-    THREADS_SHARE_GROUP = "threads-share-group"
-    WAIT_CYCLE = "wait-cycle"
-    UNMATCHED_P2P = "unmatched-p2p"
-    RANK_CRASHED = "rank-crashed"
-    RANK_KILLED = "rank-killed"
-    HELPER_CRASHED = "helper-crashed"
-    CANCELLED = "cancelled"
-    RANK_STOPPED = "rank-stopped"
-    IO_STALL = "io-stall"
-    LOADER_STUCK = "loader-stuck"
-    INPUT_BOUND = "input-bound"
-    HOST_LOST = "host-lost"
-    STRAGGLER = "straggler"
-    SLOWDOWN = "slowdown"
-    SYNC_BOUND = "sync-bound"
-    CPU_OVERSUBSCRIBED = "cpu-oversubscribed"
-    MEMORY_PRESSURE = "memory-pressure"
-    DISK_FULL = "disk-full"
-    SAMPLER_NOT_DISTRIBUTED = "sampler-not-distributed"
-    EPOCH_NOT_SET = "epoch-not-set"
-    EXCEPTION_SWALLOWED = "exception-swallowed"
-    WRONG_BACKEND = "wrong-backend"
-    GPU_UNAVAILABLE = "gpu-unavailable"
-    GPU_BUSY = "gpu-busy"
-    GPU_SHARED = "gpu-shared"
-    GPU_MEMORY_LOW = "gpu-memory-low"
-    GPU_THROTTLED = "gpu-throttled"
-    GPU_ERROR = "gpu-error"
-    RANK_MISSING = "rank-missing"
-    LATE_TO_INIT = "late-to-init"
-    MASTER_UNREACHABLE = "master-unreachable"
-    PEER_UNREACHABLE = "peer-unreachable"
-    DUPLICATE_RANK = "duplicate-rank"
-    RENDEZVOUS_MISMATCH = "rendezvous-mismatch"
-    STALE_STORE = "stale-store"
-    NOT_DISTRIBUTED = "not-distributed"
-    VERSION_SKEW = "version-skew"
+    what: Is
+
+    def __new__(cls, value: str, what: Is) -> Kind:
+        """`what` has no default: a kind without its traits is a TypeError at import."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.what = value, what
+        return kind
+
+    def is_any(self, what: Is) -> bool:
+        """Whether it has one of these traits."""
+        return bool(self.what & what)
+
+    NOT_IN_COLLECTIVE = "not-in-collective", Is.TIME
+    LEFT_EARLY = "left-early", Is.END
+    INTERPRETER_FROZEN = "interpreter-frozen", Is.TIME
+    COLLECTIVE_MISMATCH = "collective-mismatch", Is.PLAIN
+    COLLECTIVE_STUCK = "collective-stuck", Is.TIME
+    NO_PROGRESS = "no-progress", Is.TIME
+    COMM_ERROR = "comm-error", Is.PLAIN
+    THREADS_SHARE_GROUP = "threads-share-group", Is.BESIDE
+    WAIT_CYCLE = "wait-cycle", Is.PLAIN
+    UNMATCHED_P2P = "unmatched-p2p", Is.PLAIN
+    RANK_CRASHED = "rank-crashed", Is.END
+    RANK_KILLED = "rank-killed", Is.END
+    HELPER_CRASHED = "helper-crashed", Is.PLAIN
+    CANCELLED = "cancelled", Is.BESIDE
+    RANK_STOPPED = "rank-stopped", Is.PLAIN
+    IO_STALL = "io-stall", Is.TIME
+    LOADER_STUCK = "loader-stuck", Is.TIME
+    INPUT_BOUND = "input-bound", Is.BESIDE | Is.MOVES | Is.TIME | Is.PHASE
+    HOST_LOST = "host-lost", Is.PLAIN
+    STRAGGLER = "straggler", Is.BESIDE | Is.MOVES | Is.TIME
+    SLOWDOWN = "slowdown", Is.BESIDE | Is.MOVES | Is.TIME
+    SYNC_BOUND = "sync-bound", Is.BESIDE | Is.MOVES | Is.TIME
+    CPU_OVERSUBSCRIBED = "cpu-oversubscribed", Is.BESIDE | Is.MOVES | Is.TIME
+    MEMORY_PRESSURE = "memory-pressure", Is.BESIDE | Is.MOVES
+    DISK_FULL = "disk-full", Is.BESIDE | Is.MOVES
+    SAMPLER_NOT_DISTRIBUTED = "sampler-not-distributed", Is.BESIDE
+    EPOCH_NOT_SET = "epoch-not-set", Is.BESIDE | Is.PHASE
+    EXCEPTION_SWALLOWED = "exception-swallowed", Is.BESIDE
+    WRONG_BACKEND = "wrong-backend", Is.BESIDE
+    GPU_UNAVAILABLE = "gpu-unavailable", Is.PLAIN
+    GPU_BUSY = "gpu-busy", Is.BESIDE | Is.MOVES
+    GPU_SHARED = "gpu-shared", Is.BESIDE | Is.MOVES
+    GPU_MEMORY_LOW = "gpu-memory-low", Is.BESIDE | Is.MOVES
+    GPU_THROTTLED = "gpu-throttled", Is.BESIDE | Is.MOVES
+    GPU_ERROR = "gpu-error", Is.PLAIN
+    RANK_MISSING = "rank-missing", Is.PLAIN
+    LATE_TO_INIT = "late-to-init", Is.TIME
+    MASTER_UNREACHABLE = "master-unreachable", Is.PLAIN
+    PEER_UNREACHABLE = "peer-unreachable", Is.PLAIN
+    DUPLICATE_RANK = "duplicate-rank", Is.PLAIN
+    RENDEZVOUS_MISMATCH = "rendezvous-mismatch", Is.PLAIN
+    STALE_STORE = "stale-store", Is.PLAIN
+    NOT_DISTRIBUTED = "not-distributed", Is.BESIDE
+    VERSION_SKEW = "version-skew", Is.BESIDE
 
     def __str__(self) -> str:
         return str(self.value)

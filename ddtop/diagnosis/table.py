@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.evidence import is_reported
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Context, Finding
-from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rules import (
     comm_error,
     data,
@@ -94,16 +94,6 @@ ENDS = (*STARTS, "mpi_truncated", "departures")
 """A failed rendezvous explains why ranks gave up; a departure explains later waits."""
 CAUSES = (*ENDS, "stopped", "mismatch")
 """Rules whose findings explain every wait."""
-BESIDE = frozenset({
-    Kind.VERSION_SKEW, Kind.WRONG_BACKEND, Kind.SAMPLER_NOT_DISTRIBUTED, Kind.EPOCH_NOT_SET,
-    Kind.INPUT_BOUND, Kind.SYNC_BOUND, Kind.STRAGGLER, Kind.CPU_OVERSUBSCRIBED, Kind.GPU_SHARED,
-    Kind.SLOWDOWN,
-    Kind.GPU_BUSY, Kind.GPU_MEMORY_LOW, Kind.GPU_THROTTLED, Kind.MEMORY_PRESSURE, Kind.DISK_FULL,
-    Kind.EXCEPTION_SWALLOWED, Kind.THREADS_SHARE_GROUP, Kind.CANCELLED, Kind.NOT_DISTRIBUTED,
-})  # fmt: skip
-"""Kinds that may also be true for a job that makes progress. As warnings they do not explain a job
-without progress.
-"""
 
 
 def job_has_ended(context: Context) -> bool:
@@ -140,7 +130,7 @@ def waits_are_explained(context: Context) -> bool:
 def standstill_is_explained(context: Context) -> bool:
     """Some finding so far may explain why the job makes no progress."""
     return any(
-        one.severity == CRITICAL or (one.severity == WARNING and one.kind not in BESIDE)
+        one.severity == CRITICAL or (one.severity == WARNING and not one.kind.is_any(Is.BESIDE))
         for one in context.found
     )
 
