@@ -31,6 +31,7 @@ from typing import Any
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
+from ddtop.launch import every_launcher
 from ddtop.redaction import redacted
 
 REPORT_S = 120.0
@@ -198,7 +199,7 @@ def variables(event: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-SCHEDULER_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+SCHEDULER_VARIABLES = tuple(one.job_mark for one in every_launcher() if one.requeues)
 
 
 def scheduler_of(environment: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddtop.launch.launchers import OpenMpi
+
 _ASK = (
     "import sys, site, os; paths = site.getsitepackages() + [site.getusersitepackages()];"
     "hook = any(os.path.exists(os.path.join(p, 'ddtop.pth')) for p in paths);"
@@ -76,7 +78,6 @@ def advice(python: str) -> str | None:
     return f"the start-up hook is not in {python}: {python} -m pip install ddtop"
 
 
-_MPI_LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun")
 _HOST_OPTIONS = (
     "--host",
     "-host",
@@ -93,7 +94,7 @@ def not_passed_on(command: list[str], environ: Mapping[str, str]) -> str | None:
 
     Open MPI does not. None if nothing must be added.
     """
-    if Path(command[0]).name not in _MPI_LAUNCHERS or "-x" in command:
+    if Path(command[0]).name not in OpenMpi.commands or "-x" in command:
         return None
     if not any(word in _HOST_OPTIONS for word in command):
         return None

@@ -56,6 +56,11 @@ def every_launcher() -> tuple[Launcher, ...]:
     return _table
 
 
+def programs() -> frozenset[str]:
+    """Launchers that are not Python programs, and what they start on each node."""
+    return frozenset(name for one in every_launcher() for name in (*one.commands, *one.helpers))
+
+
 # -- variables
 
 

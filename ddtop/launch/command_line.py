@@ -58,13 +58,6 @@ _FLAGS = frozenset(
 """Options of launchers that take no value, with dashes. All other options take one; the first word
 after the options is the script. A launcher may accept the options of the launcher that it calls, so
 there is one set for all."""
-_PROGRAMS = frozenset(
-    [
-        *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "orted"),
-        *("prterun", "prted", "srun", "slurmstepd"),
-    ]
-)
-"""Launchers that are no Python programs, and what they start on each node."""
 _WORKER_SCRIPTS = ("default_worker", "setup_worker")
 """Scripts of Ray, which run what the driver sends. Their name says nothing about the job."""
 
@@ -122,7 +115,10 @@ def is_launcher(argv: Sequence[str]) -> bool:
 
 def begins_a_job(argv: Sequence[str]) -> bool:
     """Whether the ranks below the process with this command line are those of a job of its own."""
-    return bool(argv) and (os.path.basename(argv[0]) in _PROGRAMS or is_launcher(argv))
+    # Not at the top: every Python of a DDTOP=1 shell loads this file.
+    from ddtop import launch
+
+    return bool(argv) and (os.path.basename(argv[0]) in launch.programs() or is_launcher(argv))
 
 
 def launched_script(argv: Sequence[str]) -> str | None:

@@ -49,6 +49,15 @@ class Launcher:
     prefixes: tuple[str, ...] = ()
     """Prefixes of variables that would make a child process look like a rank."""
 
+    commands: tuple[str, ...] = ()
+    """What people type to start it, where that is not a Python program."""
+    helpers: tuple[str, ...] = ()
+    """Its own processes on each node, which start the ranks."""
+    ends_all: tuple[str, ...] = ()
+    """Prefixes of its variables, if it ends all ranks when one has gone."""
+    requeues = False
+    """Whether a command can put its job back into the queue: `watch --then` gets the job's id."""
+
     def numbers(self, environ: Mapping[str, str]) -> tuple[int, int, int | None] | None:
         """(rank, world size, local rank) where this launcher has set the first two."""
         rank = first_number(environ, self.ranks)

@@ -42,6 +42,9 @@ class Hydra(Launcher):
         r"|MPI_LOCAL\w+"
     )
     prefixes = ("PMI_",)
+    commands = ("mpirun", "mpiexec", "mpiexec.hydra")
+    helpers = ("hydra_pmi_proxy",)
+    ends_all = ("PMI_",)
 
     def start(
         self,
@@ -129,6 +132,8 @@ class Lsf(Launcher):
         r"|LSB_(JOBID|JOBINDEX|HOSTS|MCPU_HOSTS|DJOB_NUMPROC)"
     )
     prefixes = ("JSM_NAMESPACE_",)
+    commands = ("jsrun",)
+    requeues = True
 
     def start(
         self,
@@ -170,6 +175,9 @@ class OpenMpi(Launcher):
     )
     sent = r"OMPI_COMM_WORLD_\w+|OMPI_MCA_orte_hnp_uri|PMIX_(NAMESPACE|RANK|HOSTNAME)"
     prefixes = ("OMPI_COMM_", "PMIX_")
+    commands = ("mpirun", "mpiexec", "prterun", "orterun")
+    helpers = ("prted", "orted", "prte")
+    ends_all = ("OMPI_", "PMIX_")
 
     def start(
         self,
@@ -213,6 +221,7 @@ class Pals(Launcher):
     own_to_rank = ("PALS_RANKID", "PALS_LOCAL_RANKID")
     sent = r"PALS_(APID|RANKID|NODEID|LOCAL_RANKID|LOCAL_SIZE)"
     prefixes = ("PALS_",)
+    commands = ("aprun",)
 
     def start(
         self,
@@ -239,6 +248,7 @@ class Pbs(Launcher):
     """OpenPBS, PBS Professional, Torque."""
 
     name = "pbs"
+    requeues = True
     job_mark = "PBS_JOBID"
     sent = r"PBS_(JOBID|NODENUM|TASKNUM|VNODENUM|NODEFILE|O_HOST)"
 
@@ -273,6 +283,7 @@ class Torchrun(Launcher):
         r"|MASTER_(ADDR|PORT)|MAX_RESTARTS|STANDALONE)"
     )
     prefixes = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_")
+    ends_all = ("TORCHELASTIC_",)
 
     def restarts(self, environ: Mapping[str, str]) -> int | None:
         """TORCHELASTIC_RESTART_COUNT."""
@@ -314,6 +325,10 @@ class Slurm(Launcher):
         r"|LAUNCH_NODE_IPADDR|RESTART_COUNT|HET_JOB_ID|ARRAY_JOB_ID|ARRAY_TASK_ID)|SLURMD_NODENAME"
     )
     prefixes = ("SLURM_",)
+    commands = ("srun",)
+    helpers = ("slurmstepd",)
+    ends_all = ("SLURM_",)
+    requeues = True
 
     def restarts(self, environ: Mapping[str, str]) -> int | None:
         """SLURM_RESTART_COUNT: a job that was requeued keeps its id and the numbers of its steps.

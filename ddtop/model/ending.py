@@ -13,6 +13,7 @@ import signal
 from collections.abc import Collection
 from typing import TypeVar
 
+from ddtop.launch import every_launcher
 from ddtop.model.facts import CommFacts, Ended, RankFields
 from ddtop.model.memory import RankMemory
 from ddtop.policy import Policy
@@ -187,7 +188,7 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
     return (first,)
 
 
-_OF_LAUNCHERS = ("TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "SLURM_")
+_OF_LAUNCHERS = tuple(prefix for one in every_launcher() for prefix in one.ends_all)
 """Variables of launchers that end all ranks when one has gone."""
 
 

@@ -208,10 +208,7 @@ TOGETHER_TICKS = 6000
 rank."""
 _SPAWNED = "--multiprocessing-fork"
 _LOOPBACK = re.compile(r"localhost|127\.|::1$|ip6-localhost")
-_MPI_LAUNCHERS = frozenset({
-    "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prted", "orted", "prte", "srun",
-    "hydra_pmi_proxy", "slurmstepd",
-})  # fmt: skip
+_LAUNCHERS = launch.programs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +373,7 @@ def _launches(one: Process, name: str) -> bool:
         return False
     who = identify(one.environment, one.argv, one.pid)
     job = one.environment.get("DDTOP_JOB") or script_base(who.script)
-    starts = _program(one) in _MPI_LAUNCHERS or (one.python and who.role != IGNORED)
+    starts = _program(one) in _LAUNCHERS or (one.python and who.role != IGNORED)
     return starts and job.startswith(name)
 
 
@@ -457,7 +454,7 @@ def _launcher_of(host: HostProcesses, one: Process) -> int:
     above = host.ancestors(one.pid)
     for other in above:
         role = identify(other.environment, other.argv, other.pid).role
-        if role == LAUNCHER or _program(other) in _MPI_LAUNCHERS:
+        if role == LAUNCHER or _program(other) in _LAUNCHERS:
             return other.pid
     return above[0].pid if above else one.parent
 
