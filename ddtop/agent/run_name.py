@@ -22,7 +22,7 @@ import msgspec
 from ddtop import launch, registry
 from ddtop.agent.ancestors import ancestors
 from ddtop.agent.identity import TREE, Identity
-from ddtop.launch.launchers import master_pod
+from ddtop.launch.launchers import master_pod, step_name
 from ddtop.launch.start import LauncherStart, NodeOptions
 from ddtop.wire.records import is_loopback
 
@@ -256,8 +256,6 @@ def _tree_of(environ: Mapping[str, str]) -> str:
     """
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
     if "SLURM_STEP_ID" in environ and tasks.isdigit() and int(tasks) > 1:
-        from ddtop.launch.launchers import step_name
-
         return step_name(environ)
     return environ.get(TREE, "")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 import click
 import msgspec
@@ -25,7 +25,7 @@ import msgspec
 import ddtop
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.diagnosis.finding import HEALTHS, UNKNOWN, Verdict
+from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
 from ddtop.feeds.relay import NoContactError
 from ddtop.feeds.schedulers import (
     NoSuchJobError,
@@ -40,14 +40,10 @@ from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, following, own_jo
 from ddtop.follow.thresholds import chosen
 from ddtop.metrics import FAMILIES, SERIES_MAX
 from ddtop.model.facts import Snapshot
-from ddtop.present.jobs import Health, Listed, health_of
+from ddtop.present.jobs import JOBS_SCHEMA, Health, Listed, health_of, hosts_text, listed
 from ddtop.present.series import LABEL_CHARACTERS, Sample, series_of
-from ddtop.present.text import clean
+from ddtop.present.text import Glyphs, cell_width, clean, fit, plain
 from ddtop.wire.records import ALONE
-
-if TYPE_CHECKING:
-    from ddtop.present.text import Glyphs
-
 
 # -- `ddtop jobs --slurm`: all running Slurm jobs of this user, each asked on its own node
 
@@ -686,9 +682,6 @@ def known(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
 
 def health_now(job: FleetJob[Health]) -> Health:
     """The health of one job; unknown while its relay is not heard."""
-    from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.present.jobs import Health
-
     if job.contact is None and job.looks and not job.settled and _is_ok(job.value):
         # The first looks at a hanging job find nothing.
         return Health(UNKNOWN, sentence="not known yet: it is being looked at", age_s=job.age_s)
@@ -698,8 +691,6 @@ def health_now(job: FleetJob[Health]) -> Health:
 
 
 def _is_ok(value: Health | None) -> bool:
-    from ddtop.diagnosis.finding import OK
-
     return value is not None and value.word == OK
 
 
@@ -707,8 +698,6 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     """The health of each of these jobs, or its health when it ended. Live ones are asked in
     parallel."""
     from ddtop.cli.look import health
-    from ddtop.diagnosis.finding import UNKNOWN
-    from ddtop.present.jobs import Health
 
     entries, now = list(entries), time.time_ns()
     living = [one for one in entries if one.live(now) or one.reachable(now)]
@@ -728,8 +717,7 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
 # -- The jobs of this user as a table and as JSON
 
 
-if TYPE_CHECKING:
-    Rows = list[tuple[Listed, Health]]
+Rows = list[tuple[Listed, Health]]
 
 OTHERS_S = 10.0
 """The time for other users' jobs: for each user a process is started that looks at them, which
@@ -743,8 +731,6 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 
     `parts`: one line for each host of a job.
     """
-    from ddtop.present.jobs import hosts_text
-    from ddtop.present.text import cell_width, clean, fit
     from ddtop.words.units import duration
 
     now = time.time_ns()
@@ -777,7 +763,6 @@ def table_with_health(entries: list[registry.JobEntry], width: int, glyphs: Glyp
 def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
     """One line a job below the titles, at most so many columns wide."""
     from ddtop.present import jobs
-    from ddtop.present.text import plain
 
     now = time.time_ns()
     shown = jobs.columns([one for one, _ in rows], width)
@@ -790,8 +775,6 @@ def _with_others(own: list[Listed]) -> tuple[Rows, list[str]]:
     """These jobs with their health; for root, the jobs of this host's other users follow the live
     ones. Also a sentence for each user whose jobs are not known.
     """
-    from ddtop.present.jobs import Listed
-
     with others() as elsewhere:
         rows = list(zip(own, healths(one.entry for one in own), strict=True))
         if elsewhere is None:
@@ -816,8 +799,6 @@ def jobs_json(parts: bool = False) -> dict[str, object]:
 
 def json_of(rows: Rows) -> dict[str, object]:
     """The schema `ddtop.jobs/1` of these jobs."""
-    from ddtop.present.jobs import JOBS_SCHEMA
-
     return {"schema": JOBS_SCHEMA, "jobs": [_job(one, health) for one, health in rows]}
 
 
@@ -846,8 +827,6 @@ def _job(one: Listed, health: Health) -> dict[str, object]:
 
 
 def _listed(entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int) -> list[Listed]:
-    from ddtop.present.jobs import Listed, listed
-
     if not parts:
         return listed(entries, now_unix_ns)
     return [Listed(one, one.live(now_unix_ns), one.reporting, (one.host,)) for one in entries]

@@ -34,7 +34,7 @@ from ddtop.follow.look import Look, Source
 from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.stacks import merge
-from ddtop.present.documents import stacks_json
+from ddtop.present.documents import diagnose_json, stacks_json, status_json
 from ddtop.present.stacks import Shape
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.wire.records import Stacks
@@ -143,8 +143,6 @@ def diagnose(pids: str, as_json: bool, seconds: float, arguments: bool = False) 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
-    from ddtop.present.documents import diagnose_json
-
     seen = see(pids, "diagnose", seconds, arguments)
     if as_json:
         click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
@@ -164,8 +162,6 @@ def status(pids: str, as_json: bool, arguments: bool = False) -> int:
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
-    from ddtop.present.documents import status_json
-
     seen = see(pids, "status", STATUS_S, arguments)
     if as_json:
         click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +19,7 @@ from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.relay import TrustedRoute
+from ddtop.feeds.relay import Link, TrustedRoute
 from ddtop.follow.engine import Follower
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
@@ -31,9 +30,6 @@ from ddtop.sim.incidents import SCENARIOS, TOUR
 from ddtop.sim.job import SLOT_NS, SimulatedJob
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
-
-if TYPE_CHECKING:
-    from ddtop.feeds.relay import Link
 
 NOTE = "simulated{slowly}: ddtop --sim makes these ranks up ({scenario}, seed {seed})"
 NO_SIGNALS = "these ranks are simulated: there is no process to send a signal to"

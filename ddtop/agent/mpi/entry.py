@@ -15,7 +15,7 @@ from typing import Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.mpi import wrappers
-from ddtop.agent.mpi.wrappers import Lines
+from ddtop.agent.mpi.wrappers import Lines, named
 from ddtop.agent.tracebacks import without_ours
 from ddtop.agent.wrapper import replace
 from ddtop.wire import mpi as layout
@@ -92,7 +92,6 @@ def _begin(mpi: Any) -> None:
         return
     from ddtop.agent import claim
     from ddtop.agent.mpi.probe import MpiProbe
-    from ddtop.agent.mpi.wrappers import Lines
 
     running = current.get()
     backend = _BACKENDS.get(mpi.get_vendor()[0], str(mpi.get_vendor()[0]).lower().replace(" ", ""))
@@ -128,8 +127,6 @@ def _wrap_finalize(mpi: Any, lines: Any) -> None:
 
     @functools.wraps(original)
     def finalize(*args: Any, **kwargs: Any) -> Any:
-        from ddtop.agent.mpi.wrappers import named
-
         lines.words[layout.FINALIZE_AT] = time.monotonic_ns()
         guard.run("greeting", _say_hello, HELLO_S / 4)
         with without_ours:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ddtop.agent import current
 from ddtop.agent.guard import guard
 from ddtop.agent.probe import Probe, Tick
-from ddtop.agent.stacks.frames import FrameReader
-from ddtop.wire.records import CATCHES_TOLD, Catching, Caught
+from ddtop.agent.stacks.frames import FrameReader, frames_of, user_frame_of
+from ddtop.wire.records import CATCHES_TOLD, Catching, Caught, LastException, Place
 
 if TYPE_CHECKING:
     from ddtop.agent.rank import Rank
-    from ddtop.wire.records import LastException
 
 
 # -- Exceptions that the program catches again and again. On request: DDTOP_EXCEPTIONS=1, Python
@@ -306,8 +305,6 @@ def note(
 
     from ddtop.agent.notes import LoaderNotes
     from ddtop.agent.probes.loader import first_failed
-    from ddtop.agent.stacks.frames import frames_of, user_frame_of
-    from ddtop.wire.records import LastException, Place
 
     if rank.exception is not None and thread != "main" and not (leads and not rank.exception.leads):
         return
