@@ -127,9 +127,6 @@ class LiveSource:
         self._answered.set()
         self.on_news()
 
-    def set_interval(self, seconds: float) -> None:
-        """The relay sends at its own pace; looks are cheap, so nothing has to change."""
-
     def travel(self, at_unix_ns: int | None) -> None:
         """Show that moment, if its records are still kept; None: the present.
 

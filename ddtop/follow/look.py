@@ -77,9 +77,6 @@ class Source(Protocol):
     def look(self) -> Look:
         """What is true now; cheap enough to be asked twice a second."""
 
-    def set_interval(self, seconds: float) -> None:
-        """How often a new look is wanted."""
-
     def travel(self, at_unix_ns: int | None) -> None:
         """Let `look` show that moment instead of now (the last one of a journal); None: back to
         now."""

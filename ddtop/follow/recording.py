@@ -182,9 +182,6 @@ class ReplaySource:
             recall=tape.looks,
         )
 
-    def set_interval(self, seconds: float) -> None:
-        """Nothing becomes new here."""
-
     def travel(self, at_unix_ns: int | None) -> None:
         """Show that moment; None: the last one."""
         self._at = at_unix_ns

@@ -291,7 +291,6 @@ class Session:
         """Refresh less often (`steps` > 0) or more often."""
         index = INTERVALS_S.index(self.interval_s) + steps
         self.interval_s = INTERVALS_S[min(max(index, 0), len(INTERVALS_S) - 1)]
-        self.source.set_interval(self.interval_s)
         self.prefer(interval_s=self.interval_s)
 
     def next_theme(self) -> None:

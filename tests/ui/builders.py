@@ -416,7 +416,6 @@ class FakeSource:
     """A source that shows what the test sets, and counts its requests."""
 
     shown: Look
-    intervals: list[float] = field(default_factory=list)
     asked: list[tuple[int, ...]] = field(default_factory=list)
     asked_by_signal: list[bool] = field(default_factory=list)
     signals: list[tuple[int, int]] = field(default_factory=list)
@@ -427,9 +426,6 @@ class FakeSource:
 
     def look(self) -> Look:
         return self.shown
-
-    def set_interval(self, seconds: float) -> None:
-        self.intervals.append(seconds)
 
     async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
         if self.refuses is not None:

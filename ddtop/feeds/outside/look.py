@@ -360,9 +360,6 @@ class OutsideSource:
             self._shown, self._shown_mono_s = (snapshot, self._said(snapshot, found)), now
         return Look(*self._shown, dump=self._dump)
 
-    def set_interval(self, seconds: float) -> None:
-        """Looks are cheap, so nothing has to change."""
-
     def travel(self, at_unix_ns: int | None) -> None:
         """Does nothing: earlier moments are not kept."""
 
