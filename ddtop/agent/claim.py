@@ -16,7 +16,6 @@ from ddtop.agent.ancestors import command_line
 from ddtop.agent.guard import guard
 from ddtop.agent.rank import Rank, say
 from ddtop.agent.runtime import Runtime
-from ddtop.launch.command_line import begins_a_job
 from ddtop.launch.launcher import number
 from ddtop.launch.launchers import is_elastic
 from ddtop.procfs import parent_of
@@ -74,7 +73,7 @@ def rank_above(pid: int) -> RankAbove | None:
     found = None
     for _ in range(STEPS_MAX):
         pid = parent_of(pid) or 0
-        if pid <= 1 or begins_a_job(command_line(pid) or ()) or (found and found.member):
+        if pid <= 1 or launch.begins_a_job(command_line(pid) or ()) or (found and found.member):
             break
         one = _of_page(pid)
         if found is None or (one is not None and one.member):

@@ -74,7 +74,7 @@ def _unheard(snapshot: Snapshot) -> str | None:
     names = ", ".join(sorted(hosts.values())[:4]) + (
         f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     )
-    are = verb(range(len(hosts)), "has", "have")
+    are = verb(hosts, "has", "have")
     return f"quiet: no rank has moved{_since(snapshot)}; {names} {are} not been heard lately"
 
 

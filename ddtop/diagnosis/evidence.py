@@ -82,7 +82,7 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
     if process.syscall and sleeps(process):
         text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
     if process.children:
-        text += f", {process.children} {verb(range(process.children), 'child', 'children')}"
+        text += f", {process.children} {verb(process.children, 'child', 'children')}"
     found = classify(rank, policy)
     return f"{text}, {found.text}" if found.source == CPU else text
 

@@ -105,7 +105,7 @@ def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
     ):
         count = len(answer.communicators)
         lines.append(
-            f"NCCL's own view: {count} {verb(range(count), 'communicator', 'communicators')}, no"
+            f"NCCL's own view: {count} {verb(count, 'communicator', 'communicators')}, no"
             " peer missing or dead"
         )
     return list(dict.fromkeys(lines))[:8]
@@ -190,8 +190,7 @@ def _in_states(ranks: Sequence[RasRank], known: _Known) -> list[str]:
         if found:
             of = " of the others" if state == "left" else ""
             lines.append(
-                f"NCCL: {known.names(found)} {verb(range(len(found)), one, several)} a"
-                f" communicator{of}"
+                f"NCCL: {known.names(found)} {verb(found, one, several)} a communicator{of}"
             )
     return lines
 
@@ -216,7 +215,7 @@ def _uneven(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[
             if counts:
                 text = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
                 lines.append(
-                    f"NCCL: {known.names(some)} {verb(range(len(some)), 'has', 'have')} launched"
+                    f"NCCL: {known.names(some)} {verb(some, 'has', 'have')} launched"
                     f" {text} {op}, {who} {usual:,}"
                 )
     return lines

@@ -10,7 +10,7 @@ from __future__ import annotations
 # launchers are loaded only in a rank; they would cost each Python 1 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ddtop.launch.launcher import Ancestors, Launcher
     from ddtop.launch.start import LauncherStart, NodeOptions
@@ -59,6 +59,13 @@ def every_launcher() -> tuple[Launcher, ...]:
 def programs() -> frozenset[str]:
     """Launchers that are not Python programs, and what they start on each node."""
     return frozenset(name for one in every_launcher() for name in (*one.commands, *one.helpers))
+
+
+def begins_a_job(argv: Sequence[str]) -> bool:
+    """Whether the ranks below the process with this command line are those of a job of its own."""
+    from ddtop.launch.command_line import is_launcher
+
+    return bool(argv) and (argv[0].rpartition("/")[2] in programs() or is_launcher(argv))
 
 
 # -- variables

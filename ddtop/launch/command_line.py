@@ -113,14 +113,6 @@ def is_launcher(argv: Sequence[str]) -> bool:
     return script_base(script) in _SCRIPTS or module in _MODULES
 
 
-def begins_a_job(argv: Sequence[str]) -> bool:
-    """Whether the ranks below the process with this command line are those of a job of its own."""
-    # Not at the top: every Python of a DDTOP=1 shell loads this file.
-    from ddtop import launch
-
-    return bool(argv) and (os.path.basename(argv[0]) in launch.programs() or is_launcher(argv))
-
-
 def launched_script(argv: Sequence[str]) -> str | None:
     """Name of the script that a launcher's command line starts; None if it names none."""
     words = _words_behind(argv)

@@ -284,7 +284,7 @@ def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
         for when, one in known
         if one and one.unit == pace.now.unit
     ]
-    now = f"{number_text(pace.now.per_s)} {pace.now.unit}/s of training"
+    now = f"{number_text(pace.now.per_s)} {clean(pace.now.unit)}/s of training"
     page.item("speed", "; ".join([now, *then]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from math import prod
 from typing import NamedTuple
 
@@ -103,9 +103,9 @@ def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
     return found
 
 
-def verb(ranks: Sequence[int], one: str, many: str) -> str:
-    """The verb in the number of its subject."""
-    return one if len(ranks) == 1 else many
+def verb(ranks: Sized | int, one: str, many: str) -> str:
+    """The verb in the number of its subject: of so many things, or of a number."""
+    return one if (ranks if isinstance(ranks, int) else len(ranks)) == 1 else many
 
 
 # -- sentences

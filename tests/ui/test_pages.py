@@ -84,6 +84,18 @@ def test_the_page_of_a_rank_says_how_far_its_training_is():
     assert "  speed         12 steps/s of training; 15 at its start" in found
 
 
+def test_the_unit_of_a_speed_cannot_move_the_cursor():
+    pace = Pace(Speed("\x1bsteps", 12.0, 11.9, 12.1, 83.0))
+    snapshot = builders.healthy()
+    rank = replace(snapshot.ranks[0], progress={"training": None, "pace": pace})
+    found = texts(
+        detail_lines(replace(snapshot, ranks=(rank, *snapshot.ranks[1:])), 0, memory(), 100)
+    )
+
+    assert any("steps/s of training" in line for line in found)
+    assert all(line.isprintable() for line in found)
+
+
 def test_the_page_of_a_rank_names_the_expected_region_that_it_is_in():
     snapshot = builders.healthy()
     region = Expectation("export", NOW - 180 * SECOND, 600.0)

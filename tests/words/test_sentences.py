@@ -16,6 +16,7 @@ from ddtop.words.sentences import (
     ranks_text,
     stage_text,
     tensor_text,
+    verb,
 )
 from ddtop.words.units import duration
 from tests.jobs import FakeJob, unix_ns
@@ -226,3 +227,10 @@ def test_the_names_of_the_newest_groups_are_kept_and_those_of_others_are_their_o
     assert names_of_groups(first) is names
     assert names_of_groups(second) == {"1": "dp 1"}
     assert names_of_groups(first) == {"1": "tp 1"}
+
+
+@pytest.mark.parametrize("subject", [2, 0, 2**63, [0, 1], ()])
+def test_the_verb_of_more_or_less_than_one_is_in_the_plural(subject):
+    """A number comes from another machine, and has any size."""
+    assert verb(subject, "waits", "wait") == "wait"
+    assert verb(1, "waits", "wait") == verb([7], "waits", "wait") == "waits"

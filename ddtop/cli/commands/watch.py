@@ -148,8 +148,9 @@ class _Watch:
         from ddtop.follow.live import LiveSource
 
         source = LiveSource(self._entry)
-        loop, watching = asyncio.get_running_loop(), asyncio.current_task()
-        if threading.current_thread() is threading.main_thread() and watching is not None:
+        in_main = threading.current_thread() is threading.main_thread()
+        loop, watching = asyncio.get_running_loop(), asyncio.current_task() if in_main else None
+        if watching is not None:
             loop.add_signal_handler(signal.SIGINT, self._leave, watching)
         feeding = asyncio.create_task(source.run())
         try:
@@ -174,6 +175,9 @@ class _Watch:
                 feeding.cancel()
                 if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
                     break
+            if watching is not None:
+                # asyncio closes this descriptor before it gives the signal back.
+                signal.set_wakeup_fd(-1)
 
     def _leave(self, watching: asyncio.Task[int]) -> None:
         """Ctrl-C. The first one ends it; another within asyncio's own end would show a traceback,

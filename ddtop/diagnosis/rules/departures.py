@@ -295,7 +295,7 @@ def _outlived(gone: RankFacts) -> str:
     if sockets:
         text += (
             f" and {verb(orphans, 'holds', 'hold')} its {sockets}"
-            f" {verb(range(sockets), 'socket', 'sockets')}"
+            f" {verb(sockets, 'socket', 'sockets')}"
         )
     return text
 

@@ -188,7 +188,7 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     elif device.ecc_new:
         what = (
             f"has {device.ecc_new} uncorrectable memory"
-            f" {verb(range(device.ecc_new), 'error', 'errors')} since this job began"
+            f" {verb(device.ecc_new, 'error', 'errors')} since this job began"
         )
     elif xids:
         what = f"reports Xid {xids[-1].code}"
@@ -504,7 +504,7 @@ def _memory_low(
     )
     if refused:
         text += (
-            f", {refused:,} {verb(range(refused), 'allocation', 'allocations')} of torch had to be"
+            f", {refused:,} {verb(refused, 'allocation', 'allocations')} of torch had to be"
             " retried lately"
         )
     yield _warning(

@@ -90,7 +90,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     it = "it" if len(lost) == 1 else "them"
     silent = duration((now - since) / 1e9)
     summary = (
-        f"{_names(lost)} ({ranks_text(ranks)}) {verb(range(len(lost)), 'has', 'have')} not been"
+        f"{_names(lost)} ({ranks_text(ranks)}) {verb(lost, 'has', 'have')} not been"
         f" heard for {silent}"
     )
     harmless = first is None and snapshot.moving > 0
@@ -110,7 +110,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         summary=summary,
         evidence=_evidence(lost, snapshot, first),
         advice=(
-            f"see whether {it} {verb(range(len(lost)), 'is', 'are')} up and can be reached: ping"
+            f"see whether {it} {verb(lost, 'is', 'are')} up and can be reached: ping"
             f" {names}; then check its power, its link and its state in the scheduler"
         ),
     )

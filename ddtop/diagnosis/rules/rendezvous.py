@@ -94,7 +94,7 @@ def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
         f"{len(pids)} processes claim rank {lead.rank} (pids"
         f" {', '.join(str(pid) for pid in pids[:8])}"
     )
-    summary += f", {gone} of them {verb(range(gone), 'has', 'have')} ended)" if gone else ")"
+    summary += f", {gone} of them {verb(gone, 'has', 'have')} ended)" if gone else ")"
     if len(ranks) > 1:
         summary += f", and the same is true of {ranks_text(ranks[1:])}"
     if missing:

@@ -286,7 +286,7 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
     if loader.locked:
         lines.append(
             f"{loader.locked} of its {loader.workers} workers"
-            f" {verb(range(loader.locked), 'waits', 'wait')} for locks"
+            f" {verb(loader.locked, 'waits', 'wait')} for locks"
         )
     return [line for line in lines if line is not None]
 

@@ -362,10 +362,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
         f" {', '.join(hosts[:8])}"
     ]
     if unseen is not None:
-        last = (
-            f"only {', '.join(hosts[:8])} {verb(range(len(hosts)), 'reports', 'report')} here,"
-            f" {unseen}"
-        )
+        last = f"only {', '.join(hosts[:8])} {verb(hosts, 'reports', 'report')} here, {unseen}"
     lines += [line for rank in joining.inside[:4] if (line := path_line(rank)) is not None]
     return [
         Finding(
