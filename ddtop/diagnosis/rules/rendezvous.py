@@ -193,9 +193,11 @@ def _below_finding(
     policy: Policy,
 ) -> Finding:
     waited = duration((snapshot.time_unix_ns - since) / 1e9)
-    joins = f"has been in {INIT} of this job for {waited}"
-    if child.joined:
-        joins = f"has joined the group of this job under the same number, {waited} ago"
+    joins = (
+        f"has joined the group of this job under the same number, {waited} ago"
+        if child.joined
+        else f"has been in {INIT} of this job for {waited}"
+    )
     summary = (
         f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid}, which"
         f" rank {rank.rank} has started, {joins}; rank {rank.rank} is {where(rank, policy)}"
