@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -70,6 +71,16 @@ def locks_with_roster(home):
     return list(home.runtime.glob("*.lock"))
 
 
+def is_refused(path):
+    """Whether nobody listens there: the kernel has closed the sockets of the killed relay."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
+        try:
+            asked.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
 def line_of(process):
     assert process.stderr is not None
     return process.stderr.readline()
@@ -83,7 +94,7 @@ def test_a_relay_killed_by_minus_9_leaves_nothing_after_its_job_has_ended(home, 
     assert pages(process.pid)
     until(lambda: all(time.time() - one.stat().st_mtime > 1.1 for one in locks_with_roster(home)))
     os.kill(entry.relay_pid, signal.SIGKILL)
-    until(lambda: registry.start_ticks(entry.relay_pid) is None)
+    until(lambda: all(is_refused(path) for path in home.runtime.glob("*.link")))
     process.communicate("\n", timeout=DEADLINE_S)
     until(lambda: not pages(process.pid) and not list(home.runtime.glob("*.[lrs]*")))
 
