@@ -21,11 +21,11 @@ from pathlib import Path
 os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
 os.environ.pop("NO_COLOR", None)
 
-from ddtop.follow.live import LiveSource
 from fontTools import subset
 
 from ddtop.cli.demo_job import demo_job
 from ddtop.cli.simulate import NOTE, JobClock, SimSource, moment
+from ddtop.follow.live import LiveSource
 from ddtop.present.jobs import ASKING, Health, health_of
 from ddtop.registry import SCHEMA, JobEntry
 from ddtop.sim.incidents import SCENARIOS
