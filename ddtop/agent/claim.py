@@ -94,7 +94,7 @@ def _of_page(pid: int) -> RankAbove | None:
     return None
 
 
-# -- claim
+# -- The process becomes a rank: its page, its relay, its thread
 
 
 def from_environment(who: identity.Identity) -> None:

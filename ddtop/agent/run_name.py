@@ -111,7 +111,7 @@ def _named_after(script: str, endpoint: str) -> str:
     return script[: max(registry.JOB_NAME_MAX - len(end), 8)] + end
 
 
-# -- run name
+# -- The run of a rank, and the name of its job
 
 
 JOIN_S = 120.0

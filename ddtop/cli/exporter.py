@@ -204,7 +204,7 @@ def _users(path: str, found: Any) -> dict[str, bytes]:
     return users
 
 
-# -- exporter
+# -- The collector, the web server and the text file
 
 
 TEXTFILE = "ddtop.prom"

@@ -47,7 +47,7 @@ def _without_news(rank: RankFacts) -> RankFacts:
     )
 
 
-# -- diagnoses
+# -- Runs the table of rules over one snapshot
 
 
 PLACES_MOST = 4

@@ -51,7 +51,7 @@ def size_text(value: int | None) -> str:
     return f"{value / 1024:.0f} KiB"
 
 
-# -- evidence
+# -- Lines about a rank's process, place, stacks and DataLoader
 
 
 REASON_CHARACTERS = 80

@@ -283,7 +283,7 @@ def _is_included(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot)
     return False
 
 
-# -- judge
+# -- The judge: which findings are shown, and since when
 
 
 Identity = tuple[Kind, str | None, tuple[int, ...]]

@@ -161,7 +161,7 @@ def runs_own_code(rank: RankFacts) -> bool:
     )
 
 
-# -- standstill
+# -- Whether the whole job makes no progress, and since when
 
 
 _PHASES = frozenset({"compile", "checkpoint-save", "checkpoint-load", "import", "gc"})

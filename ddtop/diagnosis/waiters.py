@@ -51,7 +51,7 @@ def waited_text(blame: Blame, groups: tuple[Group, ...]) -> str:
     return collective_text(blame.op, blame.seq, name)
 
 
-# -- waiters
+# -- Which rank waits in which call, as a clause
 
 
 CALLS_MAX = 2

@@ -109,7 +109,7 @@ def _remove_if_left(path: Path) -> None:
         os.close(descriptor)
 
 
-# -- bridge
+# -- The route through ssh, and what the other host may cost
 
 
 ANSWER_S, GREETING_S, PART_S = 10.0, 30.0, 30.0

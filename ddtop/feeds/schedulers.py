@@ -171,7 +171,7 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no answer"])[-1].strip()
 
 
-# -- schedulers
+# -- The routes of each scheduler
 
 
 def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None) -> SchedulerTarget:

@@ -572,7 +572,7 @@ def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
     return found
 
 
-# -- engine
+# -- The engine: a queue and a thread in front of the follower
 
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -149,7 +149,7 @@ def _address(source: str) -> Address | None:
     return mapped or found
 
 
-# -- listeners
+# -- The listeners of a ROUTER
 
 
 HANDSHAKE_S = 5.0

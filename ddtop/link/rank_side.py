@@ -160,7 +160,7 @@ def _error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
-# -- rank side
+# -- The connection of a rank to its relay
 
 
 QUEUE_FRAMES = 8

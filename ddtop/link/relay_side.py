@@ -162,7 +162,7 @@ def _piece(frames: Iterable[bytes]) -> tuple[list[bytes], int]:
     return piece, size
 
 
-# -- relay side
+# -- The sockets of a relay for its viewers
 
 
 INCOMING_FRAMES = 1000

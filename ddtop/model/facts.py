@@ -278,7 +278,7 @@ class GpuLate:
     others_there: bool = False
 
 
-# -- facts
+# -- The facts about one rank and about the job
 
 
 Coordinates = tuple[tuple[str, int, int], ...]

@@ -160,7 +160,7 @@ def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[Gp
     )
 
 
-# -- gpus
+# -- From the reports of the relays to one `Device` for each GPU
 
 
 NO_REPORTS: Mapping[int, RankState | None] = MappingProxyType({})

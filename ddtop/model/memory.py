@@ -364,7 +364,7 @@ class Candidates:
         return tuple(sorted(found, key=lambda one: (one.host, one.process.pid)))
 
 
-# -- memory
+# -- The memory of one rank and of the job
 
 
 Record = TypeVar("Record", bound=msgspec.Struct)

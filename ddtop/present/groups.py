@@ -86,7 +86,7 @@ def input_bytes(one: Collective) -> int | None:
     return total
 
 
-# -- groups
+# -- The list of process groups, and the page of one
 
 
 SECOND_NS = 1_000_000_000

@@ -342,7 +342,7 @@ def key_table() -> tuple[tuple[str, str], ...]:
     return (*MOVES, *((one.shown, one.meaning) for one in ACTIONS if one.listed))
 
 
-# -- help text
+# -- The texts of the help
 
 
 Keys = Sequence[tuple[str, str]]

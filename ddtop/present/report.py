@@ -41,7 +41,7 @@ def redacted(text: str, home: str | None = None) -> str:
     return text
 
 
-# -- report
+# -- The report of a job for a ticket
 
 
 WIDTH = 120

@@ -271,7 +271,7 @@ def _notes(one: StackClass, doing: Mapping[int, str]) -> list[str]:
     return [clean(text)] if text else []
 
 
-# -- stacks
+# -- Merged stacks as lines, with the source
 
 
 CLASSES_MAX = 256

@@ -278,7 +278,7 @@ class Turns:
         return 0.0
 
 
-# -- requests
+# -- Requests for stacks, exact arrivals and signals
 
 
 RANKS_TEXT, TEXT = 40, 300

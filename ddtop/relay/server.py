@@ -175,7 +175,7 @@ class Viewers:
         self._peers = {peer: at for peer, at in self._peers.items() if now - at <= seconds}
 
 
-# -- server
+# -- The loop of the relay
 
 
 HOST_EVERY_S, ALIVE_EVERY_S = 1.0, 2.0

@@ -138,7 +138,7 @@ def arrivals(
     return Arrivals(request, (reported,) if reported is not None else (), base_step + last)
 
 
-# -- reports
+# -- The `RankState` of each rank at one moment
 
 
 SECOND_NS = 1_000_000_000

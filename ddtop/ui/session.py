@@ -136,7 +136,7 @@ def _write(path: Path, data: bytes) -> None:
         raise
 
 
-# -- session
+# -- The session of one viewer
 
 
 NOTICE_S = 10

@@ -35,7 +35,7 @@ def escaped(value: _T) -> _T:
     return found  # type: ignore[no-any-return]
 
 
-# -- frames
+# -- Envelopes and frames
 
 
 SCHEMA_MAJOR = 1

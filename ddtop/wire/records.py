@@ -861,7 +861,7 @@ class RasAnswer(msgspec.Struct, frozen=True, array_like=True):
     same_ms: int | None = None
 
 
-# -- records
+# -- The records of ranks, hosts, relays and viewers
 
 
 ACTIVITIES = ("loader", "forward", "backward", "optimizer", "collective", "cuda_sync", "other")

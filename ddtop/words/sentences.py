@@ -108,7 +108,7 @@ def verb(ranks: Sized | int, one: str, many: str) -> str:
     return one if (ranks if isinstance(ranks, int) else len(ranks)) == 1 else many
 
 
-# -- sentences
+# -- Collectives, calls and places in sentences
 
 
 RANGES_MOST = 4

@@ -89,7 +89,7 @@ def _period(collectives: list[Past], rounds: int) -> int:
     return 0
 
 
-# -- probe
+# -- The MPI call that each thread is in
 
 
 DONE_KEPT, TRAFFIC_KEPT, LOOKED_AT = 8, 64, 64

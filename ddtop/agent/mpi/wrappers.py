@@ -190,7 +190,7 @@ PACK = Struct(f"={layout.HEAD_WORDS}q").pack_into
 NOW = time.monotonic_ns
 
 
-# -- wrappers
+# -- The wrapper of each method
 
 
 Method = Callable[..., Any]

@@ -130,7 +130,7 @@ def _switches(pid: int) -> int | None:
     return sum(found) if found else None
 
 
-# -- loader
+# -- The queue of the last iterator, and the worker that must deliver
 
 
 WAITED_KEPT = 40

@@ -92,7 +92,7 @@ def _is_part(before: RecorderEntry, entry: RecorderEntry) -> bool:
     )
 
 
-# -- recorder
+# -- The status of each group, and the entries
 
 
 DIRECT_ENTRIES_MAX = 256

@@ -239,7 +239,7 @@ def _some(held: dict[Any, Any], deep: int) -> str:
     )
 
 
-# -- sampler
+# -- The sampler and the dataset of the DataLoader
 
 
 SOURCES_MAX = 64

@@ -466,7 +466,7 @@ def _named(hosts: Sequence[str]) -> str:
     return f"{', '.join(hosts[:SHOWN])}{more}"
 
 
-# -- trial
+# -- The trial itself: it starts the command and reads the reports
 
 
 PROGRAM = Path(rank_program.__file__)

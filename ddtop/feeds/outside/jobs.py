@@ -196,7 +196,7 @@ def _exit_status(fields: list[str]) -> int | None:
         return None
 
 
-# -- jobs
+# -- Jobs among the processes of this host
 
 
 LEAST_SPAWNED = 2

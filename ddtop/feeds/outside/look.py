@@ -233,7 +233,7 @@ def _outlives_sigterm(pid: int) -> bool:
     return any(mask & _SIGTERM_BIT for mask in masks)
 
 
-# -- look
+# -- The source: what it samples, and the looks that it makes
 
 
 LOOK_S, PLACE_S, POLL_S = 1.0, 2.0, 0.05

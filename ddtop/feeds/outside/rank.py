@@ -89,7 +89,7 @@ def _cpu_of(task: str) -> tuple[int | None, str]:
         return None, ""
 
 
-# -- rank
+# -- What is remembered of one rank between two samples
 
 
 LINE_BYTES_MAX = 1 << 20

@@ -222,7 +222,7 @@ def parse_text(text: str) -> RasAnswer:
     return RasAnswer(tuple(found), version[1], text=True)
 
 
-# -- ras
+# -- The question to NCCL's status service, and its answer
 
 
 ADDRESS = "localhost:28028"

@@ -506,7 +506,7 @@ def _rate(leaf: Leaf) -> float:
     return FRAMES_PER_S + FRAMES_PER_RANK_S * len(leaf.pids)
 
 
-# -- role
+# -- The three roles of a relay: alone, hub, leaf
 
 
 BIND_AGAIN_S = 15.0

@@ -251,7 +251,7 @@ def _drift(elapsed_ns: int) -> int:
     return int(max(0, elapsed_ns) * DRIFT_RATIO)
 
 
-# -- uplink
+# -- The connection of a leaf to its hub
 
 
 LOOKING, ASKED, ENLISTED, LOST = "looking", "asked", "enlisted", "lost"

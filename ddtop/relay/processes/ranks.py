@@ -77,7 +77,7 @@ def _own_number(pid: int) -> int | None:
     return None
 
 
-# -- ranks
+# -- The ranks of this host
 
 
 RANKS_MAX = 4096

@@ -288,7 +288,7 @@ def _count(cpus: str | None) -> int | None:
         return None
 
 
-# -- sample
+# -- What is seen of each rank's process from outside
 
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

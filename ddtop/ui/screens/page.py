@@ -151,7 +151,7 @@ class FilteringScreen(SizedScreen[None]):
         self.set_focus(self.filtered)
 
 
-# -- page
+# -- The page over the main screen
 
 
 class PageScreen(FilteringScreen, FactsScreen):

@@ -141,7 +141,7 @@ def _change(before: Pen, after: Pen) -> str:
     return f"\x1b[{min((';'.join(way) for way in ways), key=len)}m"
 
 
-# -- differ
+# -- Finds the cells that changed, and sends only those
 
 
 Piece = tuple[int, int, int, Iterable[Segment]]

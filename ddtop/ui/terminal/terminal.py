@@ -133,7 +133,7 @@ class SmallScreen(SizedScreen[None]):
         )
 
 
-# -- terminal
+# -- The terminal under the dashboard
 
 
 OFF_SWITCH = "DDTOP_DIFFER"
