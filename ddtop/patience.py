@@ -8,8 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
-from ddtop.policy import Policy
-
 if TYPE_CHECKING:
     import asyncio
 
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+FILE_CALL_SLOW_S = 5.0
+"""A call on a path that takes longer is reported. A busy file server takes a second or two."""
 
 
 async def in_thread(
@@ -51,6 +51,20 @@ async def in_thread(
 
     threading.Thread(target=run, name="ddtop-in-thread", daemon=True).start()
     return await future
+
+
+def at_most(seconds: float, call: Callable[[], Result]) -> Result | None:
+    """The result of `call`, which raises nothing; None if it has none after so many seconds.
+
+    It runs on a separate thread, which is left alone then.
+    """
+    found: list[Result] = []
+    thread = threading.Thread(
+        target=lambda: found.append(call()), name="ddtop-at-most", daemon=True
+    )
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
 
 
 # -- Awaits something for a limited time, and can always be cancelled
@@ -154,9 +168,9 @@ class Writer:
     properties may be used on any thread.
     """
 
-    def __init__(self, folder: str, policy: Policy) -> None:
+    def __init__(self, folder: str) -> None:
         """`folder`: what it writes to, for its sentences."""
-        self._folder, self._slow_s = folder, policy.file_call_slow_s
+        self._folder = folder
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], None]] = {}
         self._problems: dict[str, str] = {}
@@ -188,7 +202,7 @@ class Writer:
         no problem."""
         with self._changed:
             waits_s = time.monotonic() - self._since if self._since is not None else 0.0
-            if waits_s > self._slow_s:
+            if waits_s > FILE_CALL_SLOW_S:
                 why = f"has not answered for {waits_s:.0f} s (a file server that hangs?)"
                 return f"{self._folder} {why}: nothing is written there"
             return next(iter(self._problems.values()), None)

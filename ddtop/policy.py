@@ -488,78 +488,8 @@ class Policy:
     cancelled_because_s: float = 10.0
     """A finding that was critical this shortly before a job was cancelled is reported as present
     until then. Ranks that clean up on SIGTERM end a few seconds after it."""
-    arrivals_apart_ratio: float = 0.08
-    """The relay asks its ranks for exact arrivals where the upper half of them waits this much more
-    than the one that waits least: it is the smallest difference that is worth a finding."""
-    arrivals_errors: float = 2.2
-    """... and at least this many standard errors of such a difference. Equal ranks of a job that
-    waits much differ that far now and then."""
-    arrivals_far_ratio: float = 0.2
-    """The rank that waits least is another one than before, beyond chance: three standard errors of
-    the difference of two ratios of 80 samples each, at most."""
-    arrivals_much_ratio: float = 0.5
-    """The relay also asks where all ranks wait this much. Only the arrivals tell whether they wait
-    for each other or for the network."""
-    arrivals_stuck_s: float = 0.5
-    """The difference must last this long."""
-    arrivals_fresh_s: float = 2.5
-    """A ratio that an agent reported longer ago does not count."""
-    arrivals_calm_s: float = 60.0
-    """After this time without a difference the relay asks again at once, then with pauses."""
-    arrivals_pauses_s: tuple[float, ...] = (2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
-    """Pauses after the first, second, ... answer. The first three are short: they distinguish
-    lasting differences from passing ones."""
-    auto_dump_stuck_s: float = 2.0
-    """After this the relay asks for stacks. An agent names what is stuck within a second."""
-    auto_dump_every_s: float = 30.0
-    """Pause between two such requests."""
-    auto_dump_fresh_s: float = 1.5
-    """Three missed reports: what no agent repeats is no longer stuck."""
     ras_stuck_s: float = 2.0
     """NCCL's RAS is asked once something is stuck for so long. Agents name it within a second."""
-    ras_stuck_fresh_s: float = 2.0
-    """... and for this time after the last agent has said so."""
-    ras_silent_s: float = 3.0
-    """A rank on NCCL that has not reported for this time counts as stuck. Agents report twice a
-    second: its interpreter does not run."""
-    init_inside_s: float = 2.0
-    """The relay looks at the route to the store of a rank that is in init_process_group for this
-    time. On one host a healthy one is over in less."""
-    file_call_slow_s: float = 5.0
-    """A call on a path that takes longer is reported. A busy file server takes a second or two."""
-    disk_fresh_s: float = 15.0
-    """File systems are asked each five seconds. What three answers do not renew is unknown."""
-    disk_written_s: float = 900.0
-    """A folder in which a file was open for writing is watched for this time. Checkpoints are
-    written every few minutes."""
-    gc_shown_s: float = 0.5
-    """A garbage collection is reported from this time on. It is seen once a second, so a
-    shorter one would seem to last that long."""
-    oom_mark_s: float = 30.0
-    """The OOM killer's count is compared with the one of at least so long ago. A worker that it
-    killed an hour before explains nothing, and a process of many gigabytes takes seconds to end."""
-    oom_recent_s: float = 120.0
-    """A kill in the kernel's log explains a death for this time."""
-    agent_silent_s: float = 1.5
-    """Three missed reports: the agent waits for the GIL. Only then the dump signal is sent."""
-    agent_stuck_step_s: float = 1.0
-    """A step so long after the agent's last tick: Python runs, so the agent waits for no GIL."""
-    worker_idle_s: float = 0.1
-    """A child that used no CPU for this time is idle, so faulthandler may walk its frames."""
-    exit_unseen_s: float = 2.5
-    """A rank not in /proc has ended if its agent is silent this long. It reports every second."""
-    recording_slow_s: float = 20.0
-    """A disk that takes longer to write one second's records is reported."""
-    gpu_lost_samples: int = 3
-    """An AMD GPU that answered before counts as lost after this many samples without an answer."""
-    parent_waits_looks: int = 3
-    """The relay ends for a parent that waits for it in so many looks, a second apart. A launcher
-    may be between two starts for a moment."""
-    job_over_s: float = 60.0
-    """A job whose ranks are all gone is over after this time. Restarts come sooner."""
-    host_over_s: float = 60.0
-    """No rank lives on a host that is cut off for this time. A killed relay is back within ten
-    seconds, a network within a minute, and torch's own agents give each other up sooner."""
     relay_silent_s: float = 2.5
     """A viewer says that a relay is silent. It reports every second, and this is shorter than
     `report_silent_s`: otherwise its ranks would look silent first."""

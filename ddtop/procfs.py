@@ -1,20 +1,121 @@
 """Reads facts about processes from /proc.
 
-The agent reads about its workers, the relay about its ranks, and commands about any process.
+The agent reads about its workers, the relay about its ranks, and commands about any process. Where
+something cannot be read, mostly because the process is gone or belongs to another user, a function
+returns None or nothing. `task` is a process, or "PID/task/TID" for one thread; "self" is this one.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from pathlib import Path
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
+ROOT = "/proc"
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The pid namespace of the host: the kernel numbers it the same everywhere (PROC_PID_INIT_INO)."""
 DESCENDANTS_MAX = 256
+COMMAND_LINES_MAX = 4
+"""Between a rank and Hydra's proxy, or torchrun, are at most a shell and a wrapper or two."""
 STAT_BYTES_MAX = 2048
 """A line has about 350 bytes. The 50 numbers and the name have at most 1,200."""
 STAT_FIELDS_MIN = 22
 _STACK_START = 25
 """Field 28 of the line, of those from the third on."""
+
+
+def read(task: int | str, name: str) -> bytes | None:
+    """What /proc/TASK/NAME holds now."""
+    # Unbuffered reads of bytes take half the CPU of Path.read_text.
+    with contextlib.suppress(OSError), open(f"{ROOT}/{task}/{name}", "rb", buffering=0) as file:
+        return file.readall()
+    return None
+
+
+def link(task: int | str, name: str) -> str | None:
+    """Where the link /proc/TASK/NAME leads: `exe`, `cwd`, `ns/mnt`, `fd/3`.
+
+    It is read without access to what it leads to.
+    """
+    try:
+        return os.readlink(f"{ROOT}/{task}/{name}")
+    except OSError:
+        return None
+
+
+def listed(task: int | str, name: str) -> list[str] | None:
+    """The names in the folder /proc/TASK/NAME: `task`, `fd`."""
+    try:
+        return os.listdir(f"{ROOT}/{task}/{name}")
+    except OSError:
+        return None
+
+
+def in_own_pid_namespace() -> bool:
+    """Whether this process counts other pids than its host, as in a container."""
+    return link("self", "ns/pid") not in (None, FIRST_PID_NAMESPACE)
+
+
+def tasks(pid: int | str) -> list[str]:
+    """All threads of the process, each as "PID/task/TID"; none if it is gone."""
+    return [f"{pid}/task/{tid}" for tid in listed(pid, "task") or ()]
+
+
+def owner_of(pid: int) -> int | None:
+    """The user that the process belongs to. Check: `ps -o uid= -p PID`."""
+    try:
+        return os.stat(f"{ROOT}/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def command_line(pid: int | str) -> tuple[str, ...] | None:
+    """Its words; none of a zombie or of a part of the kernel. Check: `ps -o args= -p PID`."""
+    data = read(pid, "cmdline")
+    if data is None:
+        return None
+    # A title that `setproctitle` has set is one word, and zeros up to the end of the old line.
+    text = data.rstrip(b"\0").decode(errors="replace")
+    return tuple(text.split("\0")) if text else ()
+
+
+def environment_of(pid: int) -> dict[str, str] | None:
+    """The variables that it was started with; what it set itself later is not among them."""
+    data = read(pid, "environ")
+    if data is None:
+        return None
+    entries = (entry.partition("=") for entry in data.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in entries if name}
+
+
+def is_python(pid: int) -> bool:
+    """Whether a Python runs in it. Check: `readlink /proc/PID/exe`."""
+    program = link(pid, "exe")
+    if program is None:
+        # The link of another user's process may not be read.
+        program = (command_line(pid) or ("",))[0]
+    return "python" in os.path.basename(program)
+
+
+def status(task: int | str) -> str:
+    """The text for `status_of`; empty where it cannot be read."""
+    return (read(task, "status") or b"").decode("ascii", "replace")
+
+
+def status_of(text: str, name: str) -> str | None:
+    """What the line `name` of a status says. Check: `grep NAME: /proc/PID/status`."""
+    _, found, rest = text.partition(f"\n{name}:")
+    return rest.partition("\n")[0].strip() if found else None
+
+
+def signals_in(text: str, name: str) -> int:
+    """The mask of signals in the line `name` of a status, such as `SigCgt`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return int(status_of(text, name) or "", 16)
 
 
 def io_bytes(pid: int) -> int | None:
@@ -23,10 +124,10 @@ def io_bytes(pid: int) -> int | None:
     Source: /proc/PID/io.
     """
     try:
-        lines = Path(f"/proc/{pid}/io").read_text().split()
+        lines = (read(pid, "io") or b"").split()
         # rchar and wchar, read_bytes and write_bytes: only these count pages of a mapped file.
         return sum(int(lines[at]) for at in (1, 3, 9, 11))
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
 
 
@@ -40,8 +141,7 @@ def read_stat(pid: int | str) -> list[str]:
         OSError: it cannot be read now, as with no descriptor left.
         ValueError: the line is cut.
     """
-    # Unbuffered reads of bytes take half the CPU of Path.read_text.
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+    with open(f"{ROOT}/{pid}/stat", "rb", buffering=0) as file:
         data = file.read(STAT_BYTES_MAX)
     # The name of the program is in parentheses, and may have blanks and parentheses itself.
     fields = data[data.rindex(b")") + 2 :].decode("ascii", "replace").split()
@@ -75,11 +175,7 @@ def stack_start(fields: Sequence[str]) -> int:
 
 def command_name(pid: int | str) -> str | None:
     """The name of the program that the process runs. Check: `ps -o comm -p PID`."""
-    try:
-        text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return text.strip() or None
+    return (read(pid, "comm") or b"").decode(errors="replace").strip() or None
 
 
 SAMPLERS = ("py-spy",)
@@ -94,15 +190,8 @@ def own_letter(pid: int, letter: str) -> str:
     """
     if letter != "t":
         return letter
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        tracer = next(
-            line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")
-        )
-        name = Path(f"/proc/{tracer}/comm").read_text(encoding="ascii", errors="replace").strip()
-    except (OSError, StopIteration, IndexError):
-        return letter
-    return "S" if name in SAMPLERS else letter
+    tracer = status_of(status(pid), "TracerPid")
+    return "S" if tracer and command_name(tracer) in SAMPLERS else letter
 
 
 def parent_of(pid: int) -> int | None:
@@ -111,28 +200,63 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields is not None else None
 
 
+def parents(pid: int, at_most: int) -> list[int]:
+    """Its parent, the parent of that, and so on, at most so many; without pid 1."""
+    found: list[int] = []
+    while len(found) < at_most and (above := parent_of(found[-1] if found else pid) or 0) > 1:
+        found.append(above)
+    return found
+
+
+def command_lines(pid: int) -> Callable[[], Iterator[Sequence[str]]]:
+    """A function that reads the command lines of `pid` and of the processes above it.
+
+    They contain the options of the launcher.
+    """
+    return partial(_command_lines, pid)
+
+
+def _command_lines(pid: int) -> Iterator[Sequence[str]]:
+    """They end at the first process that cannot be read."""
+    for _ in range(COMMAND_LINES_MAX):
+        if pid < 1 or (words := command_line(pid)) is None:
+            return
+        yield words
+        pid = parent_of(pid) or 0
+
+
 def wchan(pid: int | str) -> str | None:
     """The function of the kernel in which the main thread sleeps; with "PID/task/TID" that thread.
 
     None if it runs, or where the kernel does not say. Source: /proc/PID/wchan.
     """
-    try:
-        text = Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        return None
+    text = (read(pid, "wchan") or b"").decode(errors="replace")
     return text if text not in ("", "0") else None
 
 
-def switches(status: Path) -> int | None:
-    """Voluntary context switches of the thread with this status file; only grows.
+def switches(task: int | str) -> int | None:
+    """Voluntary context switches of the main thread, or of the thread; only grows.
 
     Check: `grep ^vol /proc/PID/task/TID/status`.
     """
+    text = read(task, "status") or b""
     try:
-        text = status.read_bytes()
         return int(text[text.rindex(b"\nvoluntary_ctxt_switches:") + 25 :].split(None, 1)[0])
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
+
+
+def scheduled_ns(task: int | str) -> tuple[int | None, int | None]:
+    """(ran, ready but without a CPU) of the main thread, or of the thread; ns, only grow.
+
+    Caveat: a thread without a CPU waits in state R, and this counts the wait only once it is over.
+    Source: /proc/PID/task/TID/schedstat.
+    """
+    try:
+        ran, delay, _ = (read(task, "schedstat") or b"").split()
+        return int(ran), int(delay)
+    except ValueError:
+        return None, None
 
 
 def children(pid: int) -> tuple[int, ...]:
@@ -141,10 +265,9 @@ def children(pid: int) -> tuple[int, ...]:
     Check: `cat /proc/PID/task/*/children`.
     """
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+    for task in tasks(pid):
         # A thread may end before all others have been read.
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
+        found += map(int, (read(task, "children") or b"").split())
     return tuple(found)
 
 

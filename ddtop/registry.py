@@ -26,7 +26,7 @@ from ddtop.folders import (
     state_dir,
     state_dir_text,
 )
-from ddtop.procfs import stat_fields
+from ddtop.procfs import FIRST_PID_NAMESPACE, link, stat_fields
 
 __all__ = (
     "RegistryError",
@@ -153,7 +153,6 @@ class JobEntry(msgspec.Struct, frozen=True):
 SCHEMA = "ddtop.job/1"
 ELSEWHERE = "elsewhere"
 """Instead of a host's identity: of a relay that is known by its port alone."""
-_FIRST_PID_NAMESPACE = str(0xEFFFFFFC)  # PROC_PID_INIT_INO of the kernel
 ENTRY_BYTES_MAX = 1 << 16
 _ADDRESS = re.compile(r"[A-Za-z0-9.:%_\[\]-]{0,260}")
 
@@ -219,12 +218,9 @@ def pages_folder() -> str:
     A page is named after its process, and in another pid namespace that is another one, or none:
     its page would be swept away.
     """
-    try:
-        namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
-    except OSError:
-        namespace = _FIRST_PID_NAMESPACE
+    namespace = link("self", "ns/pid") or FIRST_PID_NAMESPACE
     return f"ddtop-pages-{os.getuid()}" + (
-        f"-{namespace}" if namespace != _FIRST_PID_NAMESPACE else ""
+        f"-{namespace.strip('pid:[]')}" if namespace != FIRST_PID_NAMESPACE else ""
     )
 
 

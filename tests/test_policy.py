@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import os
 import re
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +16,6 @@ from types import SimpleNamespace
 import pytest
 
 import ddtop
-from ddtop import registry
-from ddtop.agent.state_page import StatePage
-from ddtop.cli.config import OF_THE_RELAY
 from ddtop.diagnosis.finding import Verdict
 from ddtop.follow import thresholds
 from ddtop.follow.changes import Changes
@@ -35,18 +30,9 @@ from ddtop.present.groups import group_waits, order_of
 from ddtop.present.hosts import clock_text
 from ddtop.present.stacks import answers, around, merged_of
 from ddtop.present.strip import THROUGHPUT, compared
-from ddtop.relay.dumps import signal as dump_signal
-from ddtop.relay.dumps.collect import Dumps
-from ddtop.relay.gpus.amd import AmdSmi
 from ddtop.relay.gpus.ras import Ras
-from ddtop.relay.history import FrameHistory, JournalWriter
-from ddtop.relay.hub.role import Hub
-from ddtop.relay.processes import cgroup, family, sample
-from ddtop.relay.triggers import ArrivalsTrigger, DumpTrigger
 from ddtop.wire import frames
-from ddtop.wire import page as layout
-from ddtop.wire.records import LEAF, Gpu, GpuWatch, Hello, HostState, Reply
-from tests.amdsmi import IO, FakeAmdGpu, FakeAmdSmi
+from ddtop.wire.records import LEAF, Gpu, GpuWatch, HostState, Reply
 from tests.ui import builders, changed, dumps
 
 ROOM = Path(ddtop.__file__).parent
@@ -67,19 +53,21 @@ def with_(**changes):
     return replace(POLICY, **changes)
 
 
-def modules_that_import(name):
-    return {
-        path.relative_to(ROOM).as_posix()
-        for path in ROOM.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.alias) and node.name == name
-    }
+@functools.cache
+def modules_by_import():
+    """For each name that is imported somewhere, the modules that import it."""
+    found = {}
+    for path in ROOM.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.alias):
+                found.setdefault(node.name, set()).add(path.relative_to(ROOM).as_posix())
+    return found
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("POLICY", EDGES), ("chosen", STARTS)])
 def test_only_programs_choose_the_policy(name, allowed):
     """A program that embeds ddtop, or a test, may judge by other thresholds."""
-    found = modules_that_import(name)
+    found = modules_by_import()[name]
 
     assert found
     assert {path for path in found if not path.startswith(allowed)} == set()
@@ -148,14 +136,6 @@ def test_each_threshold_is_read_somewhere():
     assert [one.name for one in fields(Policy) if one.name not in rooms_that_read()] == []
 
 
-def test_the_config_file_refuses_just_what_only_a_relay_judges_by():
-    """If a viewer changed such a threshold, it would see no difference."""
-    relay = {"relay", "patience.py"}
-    of_relay = {one.name for one in fields(Policy) if rooms_that_read()[one.name] <= relay}
-
-    assert {one.name for one in fields(Policy) if one.name.startswith(OF_THE_RELAY)} == of_relay
-
-
 def test_some_test_changes_each_threshold():
     """tests/second_policy.py has the form of such a test."""
     tests = ROOM.parent / "tests"
@@ -212,41 +192,6 @@ def test_the_policy_says_which_clock_is_shown_as_wrong():
     assert not clock_text(seen, with_(clock_shown_s=LONG_S))
 
 
-def times_asked(policy, *spans):
-    """How often a relay asks for arrivals, each second of `spans`: (seconds, how much each of the
-    ranks waits)."""
-    trigger, found, now = ArrivalsTrigger(policy), 0, 0.0
-    for seconds, ratios in spans:
-        for _ in range(seconds):
-            for pid, ratio in enumerate(ratios):
-                trigger.saw(pid, ratio, now)
-            found += trigger.due(now)
-            now += 1.0
-    return found
-
-
-UNEVEN, ALL_WAIT = (60, (0.4, 0.0)), (60, (0.8, 0.8))
-ANOTHER = ((60, (0.4, 0.0, 0.4)), (60, (0.4, 0.4, 0.0)))
-CALM = ((60, (0.4, 0.0)), (90, (0.0, 0.0)), (5, (0.4, 0.0)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "spans", "asked"),
-    [
-        ({"arrivals_pauses_s": (LONG_S,)}, [UNEVEN], (6, 1)),
-        ({"arrivals_stuck_s": LONG_S}, [UNEVEN], (6, 0)),
-        ({"arrivals_apart_ratio": 0.5}, [UNEVEN], (6, 0)),
-        ({"arrivals_errors": 100.0}, [UNEVEN], (6, 0)),
-        ({"arrivals_fresh_s": -1.0}, [UNEVEN], (6, 0)),
-        ({"arrivals_much_ratio": 0.9}, [ALL_WAIT], (6, 0)),
-        ({"arrivals_far_ratio": 0.5}, ANOTHER, (11, 7)),
-        ({"arrivals_calm_s": LONG_S}, CALM, (8, 7)),
-    ],
-)
-def test_the_policy_says_how_often_the_relay_asks_for_arrivals(changes, spans, asked):
-    assert (times_asked(POLICY, *spans), times_asked(with_(**changes), *spans)) == asked
-
-
 def is_stuck(policy, silent_s=0):
     """Whether the reader of NCCL's RAS service counts the job as stuck. An agent has reported that
     for 5 s, and then not for `silent_s`.
@@ -263,101 +208,6 @@ def test_the_policy_says_when_nccl_is_asked():
     assert is_stuck(POLICY)
     assert not is_stuck(with_(ras_stuck_s=LONG_S))
     assert not is_stuck(POLICY, 5)
-    assert is_stuck(with_(ras_stuck_fresh_s=LONG_S), 5)
-
-
-def dumps_asked(policy, pause_s=0):
-    """How often a relay requests stacks by itself while two collectives are stuck for a minute,
-    with `pause_s` between two reports of them.
-    """
-    trigger = DumpTrigger(policy, True)
-    found = 0
-    for second in range(60):
-        for key in ("one", "another"):
-            if not pause_s or second % pause_s == 0:
-                trigger.saw(key, float(second))
-        found += trigger.due(float(second)) is not None
-    return found
-
-
-def test_the_policy_says_when_the_relay_asks_for_stacks():
-    assert dumps_asked(POLICY) == 2
-    assert dumps_asked(with_(auto_dump_every_s=LONG_S)) == 1
-    assert dumps_asked(with_(auto_dump_stuck_s=LONG_S)) == 0
-    assert dumps_asked(POLICY, 5) == 0
-    assert dumps_asked(with_(auto_dump_fresh_s=10.0), 5) == 2
-
-
-@pytest.fixture
-def watched():
-    """This process, as a relay watches a rank."""
-    ticks = registry.start_ticks(os.getpid())
-    page = StatePage(os.getpid(), ticks)
-    said = Hello(
-        "j", "r", 0, 0, 0, 1, "h", os.getpid(), ticks,
-        page_path=str(page.path),
-    )  # fmt: skip
-    found = sample.watch(said, time.monotonic_ns())
-    yield found, page
-    sample.forget(found)
-    page.remove()
-
-
-def test_the_policy_says_which_garbage_collection_is_reported(watched):
-    rank, page = watched
-    now = time.monotonic_ns()
-    page.words[layout.GC_SINCE_AT] = now - SECOND
-
-    assert sample.look(rank, now, POLICY).gc_since_unix_ns
-    assert sample.look(rank, now, with_(gc_shown_s=LONG_S)).gc_since_unix_ns is None
-
-
-def test_the_policy_says_which_kill_explains_a_death():
-    record = b"6,1,1000000,-;Out of memory: Killed process 4711 (python)"
-    minute_later = 61 * SECOND
-
-    assert cgroup.kills_in([record], minute_later, POLICY.oom_recent_s)
-    assert not cgroup.kills_in([record], minute_later, 30.0)
-
-
-def test_the_policy_says_how_old_the_count_of_kills_is_at_least(watched):
-    rank, _ = watched
-    rank.oom_marked = (1, 5)
-
-    rank.note_oom(40 * SECOND, LONG_S)
-    assert rank.oom_marked == (1, 5)
-    rank.note_oom(40 * SECOND, POLICY.oom_mark_s)
-    assert rank.oom_marked[0] == 40 * SECOND
-
-
-def test_the_policy_says_when_an_agent_is_silent(watched):
-    rank, _ = watched
-    rank.heard_mono_ns = time.monotonic_ns() - 60 * SECOND
-
-    assert Dumps(None, None, POLICY)._is_silent(rank)
-    assert not Dumps(None, None, with_(agent_silent_s=LONG_S))._is_silent(rank)
-
-
-def test_the_policy_says_when_a_disk_is_slow(tmp_path):
-    def problem(policy):
-        writer = JournalWriter(tmp_path / "journal", 0, tuple, policy)
-        writer._flushing_since = time.monotonic() - 60
-        return writer.problem
-
-    assert "has not taken anything" in problem(POLICY)
-    assert problem(with_(recording_slow_s=LONG_S)) is None
-
-
-def test_the_policy_says_when_a_gpu_of_amd_is_lost():
-    def is_lost(policy):
-        gpu = FakeAmdGpu()
-        session = AmdSmi(FakeAmdSmi(gpu), policy)
-        session.sample(0.0)
-        gpu.raises["*"] = IO
-        return [session.sample(float(second))[0].lost for second in range(1, 5)][-1]
-
-    assert is_lost(POLICY)
-    assert not is_lost(with_(gpu_lost_samples=100))
 
 
 def test_the_policy_says_when_a_relay_is_silent_and_before_its_ranks_are(monkeypatch):
@@ -458,36 +308,6 @@ def test_the_policy_says_with_what_the_numbers_of_a_job_are_compared(changes):
     assert [text.split(" than")[0] for text in ours.texts] == ["25 % slower", "10 % slower"]
     assert not ours.great
     assert slower(with_(**changes)) != ours
-
-
-def test_the_policy_says_when_a_step_shows_that_python_runs():
-    page = SimpleNamespace(exiting_mono_ns=0, heartbeat_mono_ns=SECOND, step_mono_ns=3 * SECOND)
-
-    assert dump_signal._python_may_run(page, POLICY)
-    assert dump_signal._python_may_run(page, with_(agent_stuck_step_s=LONG_S)) is None
-
-
-def test_the_policy_says_when_a_host_that_is_cut_off_has_no_ranks_left():
-    def over(policy):
-        hub = Hub("train", "r1", "i1", FrameHistory(), print, print, policy)
-        hub._leaves["node1", "i2"] = SimpleNamespace(over=False, connected=False, heard=0.0)
-        return hub.over(100.0)
-
-    assert over(POLICY)
-    assert not over(with_(host_over_s=LONG_S))
-
-
-def test_the_policy_says_how_long_a_parent_waits_for_the_relay(monkeypatch):
-    monkeypatch.setattr(family, "_waits", lambda _: True)
-    monkeypatch.setattr(family, "_is_relay", lambda _: True)
-    monkeypatch.setattr(family, "children", lambda _: (os.getpid(),))
-
-    def looks(policy):
-        parent = family.WaitingParent(policy)
-        return next(number for number in range(1, 20) if parent.look())
-
-    assert looks(POLICY) == POLICY.parent_waits_looks
-    assert looks(with_(parent_waits_looks=7)) == 7
 
 
 def test_the_policy_says_which_clocks_are_the_same(monkeypatch):

@@ -12,13 +12,12 @@ from urllib.parse import urlparse
 
 from ddtop import launch, private, registry
 from ddtop.agent import current, identity, run_name, start_relay
-from ddtop.agent.ancestors import command_line
 from ddtop.agent.guard import guard
 from ddtop.agent.rank import Rank, say
 from ddtop.agent.runtime import Runtime
 from ddtop.launch.launcher import number
 from ddtop.launch.launchers import is_elastic
-from ddtop.procfs import parent_of
+from ddtop.procfs import command_line, parent_of
 from ddtop.wire import page as layout
 from ddtop.wire.frames import escaped
 

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 import msgspec
 
 from ddtop import launch, registry
-from ddtop.agent.ancestors import ancestors
 from ddtop.agent.identity import TREE, Identity
 from ddtop.launch.launchers import master_pod, step_name
 from ddtop.launch.start import LauncherStart, NodeOptions
+from ddtop.procfs import command_lines
 from ddtop.wire.records import is_loopback
 
 # -- The name of a job on several hosts. Each host makes it from values that all of them have
@@ -49,7 +49,7 @@ def name_across_hosts(
     """
     nodes = NodeOptions(None, 1)
     if who.elastic:
-        nodes = launch.node_options(environ, ancestors(parent_pid))
+        nodes = launch.node_options(environ, command_lines(parent_pid))
     named_endpoint = (
         nodes.endpoint if _is_elsewhere(nodes.endpoint) else endpoint_in(environ, endpoint)
     )
@@ -138,7 +138,7 @@ def name_run(
     """
     tree_name, _, tree_run = environ.get(TREE, "").partition("|")
     wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
-    start = launch.find_start(environ, ancestors(parent_pid)) if not who.elastic else None
+    start = launch.find_start(environ, command_lines(parent_pid)) if not who.elastic else None
     if start is not None:
         run = start.run
         default = start.label if start.whole else f"{who.script}-{start.label}"

@@ -32,6 +32,7 @@ from ddtop.cli.errors import USAGE, CommandError
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.follow.changes import APPEARED, CLEARED, ENDED, Change
 from ddtop.launch import every_launcher
+from ddtop.patience import at_most
 from ddtop.redaction import redacted
 
 REPORT_S = 120.0
@@ -570,12 +571,9 @@ class Webhook:
 
     def _tried(self, body: bytes) -> tuple[str, float | None]:
         """(why it failed, or None; after how many seconds another try makes sense)."""
-        found: list[tuple[str, float | None]] = []
-        thread = threading.Thread(target=lambda: found.append(self._try(body)), daemon=True)
-        thread.start()
         # A server that sends a byte every few seconds never lets a socket's own timeout end it.
-        thread.join(self._try_s)
-        return found[0] if found else (f"no answer within {self._try_s:g} s", 0.0)
+        found = at_most(self._try_s, lambda: self._try(body))
+        return found or (f"no answer within {self._try_s:g} s", 0.0)
 
     def _try(self, body: bytes) -> tuple[str, float | None]:
         headers = {"Content-Type": "application/json", "User-Agent": "ddtop"}

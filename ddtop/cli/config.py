@@ -25,28 +25,6 @@ from ddtop.policy import POLICY, Policy
 
 BYTES_MAX = 1 << 16
 THRESHOLDS = "thresholds"
-OF_THE_RELAY = (
-    "agent_silent_",
-    "agent_stuck_",
-    "arrivals_",
-    "auto_dump_",
-    "disk_fresh_",
-    "disk_written_",
-    "exit_unseen_",
-    "file_call_",
-    "gc_shown_",
-    "gpu_lost_",
-    "host_over_",
-    "init_inside_",
-    "job_over_",
-    "oom_",
-    "parent_waits_",
-    "ras_silent_",
-    "ras_stuck_fresh_",
-    "recording_slow_",
-    "worker_idle_",
-)
-"""Prefixes of the thresholds that the relay uses: a viewer cannot change them."""
 SPREAD = 100.0
 """A threshold may be this many times smaller or larger than the default. Beyond that it is a typing
 error."""
@@ -187,12 +165,11 @@ def range_of(name: str) -> tuple[float, float]:
 
 
 def names_of_thresholds() -> list[str]:
-    """The thresholds that a viewer uses."""
+    """The thresholds that the file may set."""
     return [
         one.name
         for one in dataclasses.fields(Policy)
-        if not one.name.startswith(OF_THE_RELAY)
-        and isinstance(getattr(POLICY, one.name), (int, float))
+        if isinstance(getattr(POLICY, one.name), (int, float))
         and not isinstance(getattr(POLICY, one.name), bool)
     ]
 
@@ -233,8 +210,6 @@ def _value(path: Path, name: str, given: Any) -> Any:
 
 def _threshold(path: Path, name: str, given: Any) -> float:
     names = names_of_thresholds()
-    if name.startswith(OF_THE_RELAY) and hasattr(POLICY, name):
-        raise _wrong(path, f"{name} is the relay's: a viewer cannot change it")
     if name not in names:
         raise _wrong(path, f"there is no threshold {name!r}{_nearest(name, names)}")
     if isinstance(given, bool) or not isinstance(given, (int, float)):

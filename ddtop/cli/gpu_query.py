@@ -16,9 +16,9 @@ from typing import NoReturn
 import msgspec
 
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.follow.thresholds import chosen
+from ddtop.procfs import in_own_pid_namespace
 from ddtop.relay.gpus.driver import Driver, DriverError
-from ddtop.relay.gpus.reader import DRIVERS, described, driver_here, in_own_pid_namespace
+from ddtop.relay.gpus.reader import DRIVERS, described, driver_here
 from ddtop.wire.records import Gpu
 
 NO_DRIVER = "no NVIDIA or AMD driver"
@@ -122,7 +122,7 @@ def _child(driver: Driver, writing: int) -> NoReturn:
 
 def _read(driver: Driver) -> _Answer:
     try:
-        session = driver.session(driver.library(), chosen())
+        session = driver.session(driver.library())
         found = session.sample()
     except DriverError as error:
         return _Answer(why=str(error))

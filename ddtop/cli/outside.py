@@ -28,7 +28,7 @@ from ddtop.cli.stacks_output import text_of
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import Target
-from ddtop.feeds.outside.look import DEADLINE_S, OutsideSource, stacks_from
+from ddtop.feeds.outside.look import OutsideSource, stacks_from
 from ddtop.feeds.outside.targets import Targets
 from ddtop.follow.look import Look, Source
 from ddtop.follow.thresholds import chosen
@@ -36,7 +36,8 @@ from ddtop.model.facts import Snapshot, State
 from ddtop.model.stacks import merge
 from ddtop.present.documents import diagnose_json, stacks_json, status_json
 from ddtop.present.stacks import Shape
-from ddtop.relay.processes.pyspy import PySpy
+from ddtop.procfs import owner_of
+from ddtop.relay.processes.pyspy import DEADLINE_S, PySpy
 from ddtop.wire.records import Stacks
 
 AT_ONCE = max(2, min(8, os.cpu_count() or 2))
@@ -286,7 +287,7 @@ def afterwards(answers: Iterable[Stacks]) -> list[str]:
     for one in answers:
         if one.method and one.why:
             whys.setdefault(one.why, []).append(str(one.pid))
-        elif not one.method and os.path.exists(f"/proc/{one.pid}"):
+        elif not one.method and owner_of(one.pid) is not None:
             lines.append(f"  {targets.facts_line(one.pid)}")
     if lines:
         lines = ["", "what /proc says of those without stacks:", *lines]
@@ -301,20 +302,18 @@ def dump(
     Pauses each process for some milliseconds. `keep` is called with each answer.
     """
     waiting = list(reversed(list(found)))
-    running: list[tuple[Target, PySpy, float]] = []
+    running: list[tuple[Target, PySpy]] = []
     answers: list[Stacks] = []
     deadline_s = NATIVE_DEADLINE_S if native else DEADLINE_S
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 target = waiting.pop()
-                until = time.monotonic() + deadline_s
-                running.append((target, PySpy(target.pid, native), until))
+                running.append((target, PySpy(target.pid, native, deadline_s=deadline_s)))
             for entry in list(running):
-                target, spy, until = entry
-                if spy.poll() is None and time.monotonic() < until:
+                target, spy = entry
+                if spy.poll() is None:
                     continue
-                spy.kill()
                 running.remove(entry)
                 rank = None if target.guessed else target.rank
                 answer = stacks_from(spy, target, REQUEST, rank)
@@ -322,6 +321,6 @@ def dump(
                 answers.append(answer)
             time.sleep(POLL_S)
     finally:
-        for _, spy, _ in running:
+        for _, spy in running:
             spy.kill()
     return answers

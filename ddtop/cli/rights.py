@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
+from ddtop.procfs import owner_of
 from ddtop.relay.processes import pyspy
 
 NO_PY_SPY = "py-spy is not installed, so no stack can be read: pip install 'ddtop[native]'"
@@ -21,7 +21,7 @@ def needed(pids: Sequence[int], command: str, typed: str) -> str | None:
     if pyspy.find() is None:
         return NO_PY_SPY
     again = f"sudo $(command -v ddtop) {command} --pid {typed}"
-    owners = {owner for pid in pids if (owner := _owner(pid)) is not None}
+    owners = {user for pid in pids if (user := owner_of(pid)) is not None}
     if os.getuid() != 0 and owners - {os.getuid()}:
         return f"these processes belong to another user, and their stacks to root only: {again}"
     if pyspy.may_trace_others() or not pids:
@@ -47,10 +47,3 @@ def _by_scope(scope: int | None, again: str) -> str | None:
     if scope == 3:
         return "nobody may read stacks until the next boot (kernel.yama.ptrace_scope = 3)"
     return None
-
-
-def _owner(pid: int) -> int | None:
-    try:
-        return Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None

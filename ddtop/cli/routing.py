@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import socket
-import threading
 import time
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import printable
 from ddtop.link.viewer_side import admits
+from ddtop.patience import at_most
 from ddtop.relay.hub.topology import hub_wanted, numeric
 from ddtop.wire.records import LEAF, is_loopback
 
@@ -151,13 +151,10 @@ def no_contact(host: str, port: int, seconds: float = CONNECT_S) -> str | None:
 
     The name is resolved on a thread, because a resolver may take minutes.
     """
-    found: list[tuple[str, ...]] = []
-    thread = threading.Thread(target=lambda: found.append(_addresses(host)), daemon=True)
-    thread.start()
-    thread.join(2 * seconds)
-    if not found:
+    addresses = at_most(2 * seconds, lambda: _addresses(host))
+    if addresses is None:
         return f"not reachable: the name {host} was not resolved within {2 * seconds:.0f} s"
-    return _refusal(host, found[0], port, seconds)
+    return _refusal(host, addresses, port, seconds)
 
 
 def _addresses(host: str) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from functools import partial
 
 import msgspec
 
-from ddtop.patience import CALLS_MAX, LatestResult
-from ddtop.policy import Policy
+from ddtop.patience import CALLS_MAX, FILE_CALL_SLOW_S, LatestResult
+from ddtop.procfs import link, listed, read, status_of
 from ddtop.wire.records import Disk, Hello
 
 DISKS_MAX, FOLDERS_MAX = 8, 12
@@ -30,6 +30,11 @@ _NO_DISKS = ("/dev/", "/proc/", "/sys/", "/memfd:")
 
 _Sized = tuple[int, int, int, int, int]
 """Device, total and free bytes, inodes and free ones."""
+DISK_FRESH_S = 15.0
+"""File systems are asked each five seconds. What three answers do not renew is unknown."""
+DISK_WRITTEN_S = 900.0
+"""A folder in which a file was open for writing is watched for this time. Checkpoints are
+written every few minutes."""
 
 
 @dataclass
@@ -57,12 +62,11 @@ class DiskWatch:
     Check: `df -h`, `df -i`.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self) -> None:
         self._asked: dict[str, LatestResult[_Sized]] = {}
         self._written: dict[str, Use] = {}
         self._turn = 0
-        self._here = _namespace("self")
+        self._here = link("self", "ns/mnt")
 
     def ask(self, hellos: Iterable[Hello], now: float) -> dict[str, Use]:
         """Begin to read the ranks' folders. Returns the use of each."""
@@ -71,7 +75,7 @@ class DiskWatch:
         outside: dict[str, int] = {}
         for hello in ranks:
             for path, use in (
-                (_cwd(hello.pid), "cwd"),
+                (link(hello.pid, "cwd"), "cwd"),
                 (hello.environment.get("TMPDIR", "/tmp"), "TMPDIR"),
             ):
                 where = path and self._where(hello.pid, path, outside)
@@ -96,13 +100,13 @@ class DiskWatch:
 
         In another mount namespace the path goes through a process of that namespace.
         """
-        namespace = _namespace(str(pid))
+        namespace = link(pid, "ns/mnt")
         if namespace is None or namespace == self._here:
             return path
         return f"/proc/{outside.setdefault(namespace, pid)}/root{path}"
 
     def _look_at_files(self, ranks: tuple[Hello, ...], outside: dict[str, int], now: float) -> None:
-        oldest = now - self._policy.disk_written_s
+        oldest = now - DISK_WRITTEN_S
         for where in [where for where, one in self._written.items() if one.seen < oldest]:
             del self._written[where]
         # Rank 0 first, because it writes most checkpoints; the others in turn.
@@ -131,7 +135,7 @@ class DiskWatch:
         found: dict[int, Disk] = {}
         for where, use in uses.items():
             asked = self._asked.get(where)
-            sized = asked.result(now, self._policy.disk_fresh_s) if asked is not None else None
+            sized = asked.result(now, DISK_FRESH_S) if asked is not None else None
             if sized is not None:
                 first = found.get(sized[0]) or Disk(use.path, use.use, *sized[1:])
                 ranks = tuple(sorted({*first.ranks, *use.ranks}))
@@ -147,8 +151,7 @@ class DiskWatch:
         (s).
         """
         waiting = ((path, one.waiting_s(now)) for path, one in self._asked.items())
-        slow_s = self._policy.file_call_slow_s
-        return tuple((path, seconds) for path, seconds in waiting if seconds > slow_s)
+        return tuple((path, seconds) for path, seconds in waiting if seconds > FILE_CALL_SLOW_S)
 
 
 def _written_folders(pid: int) -> Iterator[str]:
@@ -157,35 +160,20 @@ def _written_folders(pid: int) -> Iterator[str]:
     Check: `ls -l /proc/PID/fd`, `grep flags /proc/PID/fdinfo/*`.
     """
     found: set[str] = set()
-    with contextlib.suppress(OSError):
-        for number in os.listdir(f"/proc/{pid}/fd")[:FILES_MAX]:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                path = os.readlink(f"/proc/{pid}/fd/{number}")
-                if (
-                    not path.startswith("/")
-                    or path.startswith(_NO_DISKS)
-                    or path.endswith(" (deleted)")
-                ):
-                    continue
-                folder = os.path.dirname(path)
-                if folder not in found and _is_for_writing(pid, number):
-                    found.add(folder)
-                    yield folder
+    for number in (listed(pid, "fd") or ())[:FILES_MAX]:
+        path = link(pid, f"fd/{number}") or ""
+        if not path.startswith("/") or path.startswith(_NO_DISKS) or path.endswith(" (deleted)"):
+            continue
+        folder = os.path.dirname(path)
+        if folder not in found and _is_for_writing(pid, number):
+            found.add(folder)
+            yield folder
 
 
 def _is_for_writing(pid: int, number: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii", errors="replace") as file:
-        text = file.read(512)
-    flags = int(text[text.index("flags:") + 6 :].split(None, 1)[0], 8)
-    return flags & os.O_ACCMODE != os.O_RDONLY
-
-
-def _namespace(pid: str) -> str | None:
-    """The mount namespace of the process; None if it cannot be read."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
-    except OSError:
-        return None
+    text = read(pid, f"fdinfo/{number}") or b""
+    flags = status_of(text.decode("ascii", "replace"), "flags")
+    return flags is not None and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _sized(path: str) -> _Sized | None:
@@ -195,11 +183,3 @@ def _sized(path: str) -> _Sized | None:
         return None
     size = space.f_frsize
     return device, space.f_blocks * size, space.f_bavail * size, space.f_files, space.f_favail
-
-
-def _cwd(pid: int) -> str | None:
-    """Read from /proc, without access to the folder itself."""
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return None

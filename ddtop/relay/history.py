@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ddtop.journal import Journal
-from ddtop.policy import Policy
 from ddtop.wire.frames import FRAME_BYTES_MAX, Envelope
 
 HISTORY_BYTES = 12 << 20
@@ -24,6 +23,8 @@ LATEST_BYTES = 1 << 30
 """The maximum size of the latest frames. The real frames of 131,072 ranks take about 600 MiB."""
 
 _Key = tuple[str, str, "int | None", "int | None"]
+RECORDING_SLOW_S = 20.0
+"""A disk that takes longer to write one second's records is reported."""
 
 
 class FrameHistory:
@@ -149,9 +150,7 @@ class JournalWriter:
         path: Path,
         budget_bytes: int,
         carried: Callable[[], Iterable[bytes]],
-        policy: Policy,
     ) -> None:
-        self._slow_s = policy.recording_slow_s
         self._journal = Journal(path, budget_bytes, carried)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -182,7 +181,7 @@ class JournalWriter:
     def problem(self) -> str | None:
         """Why nothing is written now; None while all is well."""
         since = self._flushing_since
-        if since is not None and (waits_s := time.monotonic() - since) > self._slow_s:
+        if since is not None and (waits_s := time.monotonic() - since) > RECORDING_SLOW_S:
             why = f"has not taken anything for {waits_s:.0f} s (a file server that hangs?)"
             return f"{self._journal.path} {why}"
         return self._problem

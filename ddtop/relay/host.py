@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import psutil
 
-from ddtop.policy import Policy
 from ddtop.relay.disks import DiskWatch, Use
 from ddtop.wire.records import Hello, HostLoad, HostState, ProcessState
 
@@ -29,11 +28,11 @@ SLOWLY_EVERY = 5
 class HostWatch:
     """The numbers of the whole host, once a second."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self) -> None:
         self._looks = 0
         self._times: tuple[int, int] | None = None
         self._slow = HostLoad()
-        self._disks = DiskWatch(policy)
+        self._disks = DiskWatch()
         self._uses: dict[str, Use] = {}
 
     def look(self, hellos: Iterable[Hello]) -> HostLoad:

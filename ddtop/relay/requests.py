@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -21,6 +20,7 @@ import msgspec
 from ddtop import registry
 from ddtop.link.keys import CONTROLLER
 from ddtop.policy import Policy
+from ddtop.procfs import owner_of
 from ddtop.relay.dumps.collect import Dumps
 from ddtop.relay.processes.ranks import Ranks
 from ddtop.relay.processes.sample import Watched
@@ -123,8 +123,7 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     if not watched.spoke:
         raise OrderError(f"pid {pid} has not itself reported to this relay as rank {rank}")
     try:
-        owner = Path(f"/proc/{pid}").stat().st_uid
-        if owner != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
+        if owner_of(pid) != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
             raise OrderError(f"pid {pid} is not the process it was")
         if watched.pidfd is None:
             why = "no pidfd here, so a signal could reach another process"
@@ -344,8 +343,8 @@ class RelayRequests:
         policy: Policy,
     ) -> None:
         self._outlet, self._ranks = outlet, ranks
-        self._dump_trigger = DumpTrigger(policy, automatic)
-        self._arrivals_trigger = ArrivalsTrigger(policy)
+        self._dump_trigger = DumpTrigger(automatic)
+        self._arrivals_trigger = ArrivalsTrigger()
         self.dumps = Dumps(self._publish, self._ask_agent, policy)
         self._turns = Turns()
         self._mutes: tuple[Mute, ...] | None = None

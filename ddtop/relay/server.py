@@ -52,6 +52,8 @@ HISTORY_S_MAX = 1e9
 ROOM_S = 2.0
 """How long a viewer that joins waits until so much of others' history is out that its own has room.
 After that it gets the latest frames only. A view waits 5 s for them."""
+JOB_OVER_S = 60.0
+"""A job whose ranks are all gone is over after this time. Restarts come sooner."""
 
 
 class Viewers:
@@ -207,7 +209,6 @@ class Server:
         policy: Policy = POLICY,
     ) -> None:
         self.job, self.run, self.launcher, self.linger_s = job, run, launcher, linger_s
-        self._policy = policy
         self.instance = uuid.uuid4().hex[:12]
         self.sender, self.voice = (
             sender or registry.host_identity(),
@@ -217,14 +218,14 @@ class Server:
         self._history = FrameHistory()
         self._probe = HostProbe()
         self.host = self._probe.host
-        self._rendezvous, self._helpers = RendezvousWatch(policy), HelperWatch()
-        self._ranks = Ranks(self._link, self.seal, policy)
+        self._rendezvous, self._helpers = RendezvousWatch(), HelperWatch()
+        self._ranks = Ranks(self._link, self.seal)
         automatic = os.environ.get("DDTOP_AUTODUMP", "1") != "0"
         self._requests = RelayRequests(self, self._ranks, automatic, policy)
         self._viewers = Viewers(
             self._link, self._history, self.instance, self.seal, self._requests.follow
         )
-        self._role = HubRole(self, self._link, self._history, self._requests, policy)
+        self._role = HubRole(self, self._link, self._history, self._requests)
         self._exits: list[Exit] = []
         self._own_exits = 0
         self._hello: Hello | None = None
@@ -233,15 +234,15 @@ class Server:
         self._ended_unix_ns: int | None = None
         self._garbled = 0
         self._state_files = StateFiles(
-            job, run, self.sender, self._probe.host, self._link.port, self._history, policy
+            job, run, self.sender, self._probe.host, self._link.port, self._history
         )
         self._place = RelayPlace()
         size, self._budget_wrong = budget()
         self._journal = JournalWriter(
-            registry.journal_path(job, run, self.sender), size, self._history.facts, policy
+            registry.journal_path(job, run, self.sender), size, self._history.facts
         )
         self._journal_share = JournalShare(size)
-        self._load, self._gpus, self._ras = HostWatch(policy), GpuReader(policy), Ras(policy)
+        self._load, self._gpus, self._ras = HostWatch(), GpuReader(), Ras(policy)
         self._abandoned: list[Path] = []
         self._due = {
             "host": 0.0,
@@ -250,7 +251,7 @@ class Server:
             "roster": float("inf"),
             "sweep": self._started + SWEEP_AFTER_S,
         }
-        self._waiting_parent = WaitingParent(policy)
+        self._waiting_parent = WaitingParent()
         self.stopping = False
 
     def serve(self) -> None:
@@ -405,7 +406,7 @@ class Server:
         pid = watched.hello.pid
         # The last records of the rank have been read before its end is noticed.
         self._on_ranks()
-        record = sample.last_words(watched, self._own_exits, unix_ns, self._policy)
+        record = sample.last_words(watched, self._own_exits, unix_ns)
         self._note_exit(record, own=True)
         self._requests.dumps.on_gone(pid)
         self._ranks.forget(watched)
@@ -595,7 +596,7 @@ class Server:
     def _look_at_host(self) -> None:
         now = time.monotonic_ns()
         here, hub = list(self._ranks.watched.values()), self._role.hub
-        looked = [sample.look(watched, now, self._policy) for watched in here]
+        looked = [sample.look(watched, now) for watched in here]
         answer = self._ras.look(now / 1e9, here, hub.living if hub is not None else 0)
         if answer is not None:
             self.publish(CommStatus(answer))
@@ -644,7 +645,7 @@ class Server:
         """No rank lives on this host, and none will start."""
         if self._all_gone_at is None:
             return False
-        return not self._launcher_alive() or now - self._all_gone_at > self._policy.job_over_s
+        return not self._launcher_alive() or now - self._all_gone_at > JOB_OVER_S
 
     def _is_over(self, now: float) -> bool:
         hub = self._role.hub

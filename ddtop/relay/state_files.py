@@ -19,7 +19,6 @@ import msgspec
 
 from ddtop import journal, private, registry
 from ddtop.patience import Writer
-from ddtop.policy import Policy
 from ddtop.relay.history import FrameHistory
 from ddtop.wire.records import ALONE, LEAF, Exit, Hello
 
@@ -55,7 +54,6 @@ class StateFiles:
         host: str,
         port: int,
         history: FrameHistory,
-        policy: Policy,
     ) -> None:
         self._job, self._run, self._sender, self._host, self._port = job, run, sender, host, port
         self._history = history
@@ -64,8 +62,8 @@ class StateFiles:
         self._last_state = registry.last_state_path(job, run, sender)
         self._started_unix_ns = time.time_ns()
         self._state, self._runtime = (
-            Writer(str(self._last_state.parent), policy),
-            Writer(str(self.roster.parent), policy),
+            Writer(str(self._last_state.parent)),
+            Writer(str(self.roster.parent)),
         )
 
     @property

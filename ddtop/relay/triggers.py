@@ -11,18 +11,42 @@ from collections.abc import Hashable
 from math import sqrt
 from statistics import median
 
-from ddtop.policy import Policy
-
 LOOKS_FIRST, LOOKS_EACH, LOOKS_MOST = 12, 2, 80
 """Samples in the first ratio of an agent, samples that each report adds, and the maximum. They
 follow from the sampling rate of the agent."""
+ARRIVALS_APART_RATIO = 0.08
+"""The relay asks its ranks for exact arrivals where the upper half of them waits this much more
+than the one that waits least: it is the smallest difference that is worth a finding."""
+ARRIVALS_ERRORS = 2.2
+"""... and at least this many standard errors of such a difference. Equal ranks of a job that
+waits much differ that far now and then."""
+ARRIVALS_FAR_RATIO = 0.2
+"""The rank that waits least is another one than before, beyond chance: three standard errors of
+the difference of two ratios of 80 samples each, at most."""
+ARRIVALS_MUCH_RATIO = 0.5
+"""The relay also asks where all ranks wait this much. Only the arrivals tell whether they wait
+for each other or for the network."""
+ARRIVALS_STUCK_S = 0.5
+"""The difference must last this long."""
+ARRIVALS_FRESH_S = 2.5
+"""A ratio that an agent reported longer ago does not count."""
+ARRIVALS_CALM_S = 60.0
+"""After this time without a difference the relay asks again at once, then with pauses."""
+ARRIVALS_PAUSES_S = (0.0, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+"""Pauses before the first question, and after the first, second, ... answer. The first ones are
+short: they distinguish lasting differences from passing ones."""
+AUTO_DUMP_STUCK_S = 2.0
+"""After this the relay asks for stacks. An agent names what is stuck within a second."""
+AUTO_DUMP_EVERY_S = 30.0
+"""Pause between two such requests."""
+AUTO_DUMP_FRESH_S = 1.5
+"""Three missed reports: what no agent repeats is no longer stuck."""
 
 
 class ArrivalsTrigger:
     """The wait ratio of each process, and the decision from all of them. Times are monotonic s."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self) -> None:
         self._ratios: dict[Hashable, tuple[float, float]] = {}
         self._looks: dict[Hashable, int] = {}
         self._since: float | None = None
@@ -40,12 +64,12 @@ class ArrivalsTrigger:
 
     def due(self, now: float) -> bool:
         """Whether to ask all ranks now. The relay calls this once a second."""
-        policy, fresh = self._policy, now - self._policy.arrivals_fresh_s
+        fresh = now - ARRIVALS_FRESH_S
         self._ratios = {pid: one for pid, one in self._ratios.items() if one[0] >= fresh}
         self._looks = {pid: looks for pid, looks in self._looks.items() if pid in self._ratios}
         if not self._worth_asking():
             self._since, self._calm_since = None, self._calm_since or now
-            if now - self._calm_since > policy.arrivals_calm_s:
+            if now - self._calm_since > ARRIVALS_CALM_S:
                 self._times = 0
             return False
         self._calm_since = None
@@ -53,9 +77,8 @@ class ArrivalsTrigger:
             # The earlier answers are about another rank.
             self._least, self._times = least, min(self._times, 1)
         self._since = self._since if self._since is not None else now
-        pauses_s = policy.arrivals_pauses_s
-        pause = pauses_s[min(self._times, len(pauses_s)) - 1] if self._times else 0.0
-        if now - self._since < policy.arrivals_stuck_s or now - self._asked < pause:
+        pause = ARRIVALS_PAUSES_S[min(self._times, len(ARRIVALS_PAUSES_S) - 1)]
+        if now - self._since < ARRIVALS_STUCK_S or now - self._asked < pause:
             return False
         self._asked, self._times = now, self._times + 1
         return True
@@ -66,9 +89,9 @@ class ArrivalsTrigger:
             return False
         upper, least = median(ratios[len(ratios) // 2 :]), ratios[0]
         mean, looks = (upper + least) / 2, min(self._looks.values())
-        chance = self._policy.arrivals_errors * sqrt(2 * mean * (1 - mean) / looks)
-        is_apart = upper - least >= max(self._policy.arrivals_apart_ratio, chance)
-        return is_apart or upper >= self._policy.arrivals_much_ratio
+        chance = ARRIVALS_ERRORS * sqrt(2 * mean * (1 - mean) / looks)
+        is_apart = upper - least >= max(ARRIVALS_APART_RATIO, chance)
+        return is_apart or upper >= ARRIVALS_MUCH_RATIO
 
     def _far_below(self) -> Hashable | None:
         """The process that waits least, if that is beyond chance."""
@@ -76,7 +99,7 @@ class ArrivalsTrigger:
             ((ratio, pid) for pid, (_, ratio) in self._ratios.items()), key=lambda one: one[0]
         )
         (least, pid), (second, _) = ratios[:2]
-        return pid if second - least >= self._policy.arrivals_far_ratio else None
+        return pid if second - least >= ARRIVALS_FAR_RATIO else None
 
 
 # -- Decides when a relay takes stacks automatically: something is stuck, and perhaps no viewer is
@@ -93,8 +116,8 @@ class DumpTrigger:
     Times are monotonic s.
     """
 
-    def __init__(self, policy: Policy, enabled: bool) -> None:
-        self._policy, self._enabled = policy, enabled
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
         self._seen: dict[str, tuple[float, float]] = {}
         self._done: dict[str, None] = {}
         self._asked = float("-inf")
@@ -109,16 +132,16 @@ class DumpTrigger:
             return
         first, last = known or (now, now)
         # If a key is reported again after a pause, there was progress in between.
-        self._seen[key] = (first if now - last <= self._policy.auto_dump_fresh_s else now, now)
+        self._seen[key] = (first if now - last <= AUTO_DUMP_FRESH_S else now, now)
 
     def due(self, now: float) -> str | None:
         """The key for which all ranks should be asked now."""
-        if now - self._asked < self._policy.auto_dump_every_s:
+        if now - self._asked < AUTO_DUMP_EVERY_S:
             return None
         for key, (first, last) in list(self._seen.items()):
-            if now - last > self._policy.auto_dump_fresh_s:
+            if now - last > AUTO_DUMP_FRESH_S:
                 del self._seen[key]
-            elif last - first >= self._policy.auto_dump_stuck_s:
+            elif last - first >= AUTO_DUMP_STUCK_S:
                 del self._seen[key]
                 self._done[key] = None
                 while len(self._done) > KEYS_KEPT:

@@ -4,13 +4,11 @@ is asked for in the background."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 import msgspec
 from textual.app import ComposeResult
@@ -20,6 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from ddtop import registry
+from ddtop.patience import in_thread
 from ddtop.present import jobs
 from ddtop.present.jobs import Health, Listed
 from ddtop.present.text import Glyphs, Line, clean, clip
@@ -79,7 +78,7 @@ class JobSearch:
         home folder may be slow."""
         try:
             more = self.more
-            entries = await _in_thread(lambda: [*self._read(), *(more() if more else ())])
+            entries = await in_thread(lambda: [*self._read(), *(more() if more else ())])
         except registry.RegistryError as error:
             self.problem = str(error)
             return
@@ -124,7 +123,7 @@ class JobSearch:
             self._asked_mono_s[job.key] = time.monotonic()
             entry = job.entry
             try:
-                self.health[job.key] = await _in_thread(lambda: self._ask(entry))  # noqa: B023 - awaited in this round
+                self.health[job.key] = await in_thread(lambda: self._ask(entry))  # noqa: B023 - awaited in this round
             finally:
                 self._asking.discard(job.key)
             news()
@@ -388,32 +387,3 @@ class PickerApp(TerminalApp):
         screen = self.screen_stack[0]
         if isinstance(screen, PickScreen):
             screen.repaint()
-
-
-async def _in_thread(work: Callable[[], _T]) -> _T:
-    """Run the work in a daemon thread and return its result, or raise its error. When nobody waits
-    any more the thread is abandoned. A user who quits must not wait for a relay that does not
-    answer; the end of the event loop would wait for its own threads."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
-
-    def give(result: _T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(cast(_T, result))
-
-    def run() -> None:
-        result: _T | None = None
-        error: BaseException | None = None
-        try:
-            result = work()
-        except Exception as found:  # noqa: BLE001 - it is raised where it is awaited
-            error = found
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(give, result, error)
-
-    threading.Thread(target=run, name="jobs", daemon=True).start()
-    return await done

@@ -68,6 +68,7 @@ raise SystemExit(torch.save({}, "/nowhere/model.pt"))
 
 @needs_311
 @pytest.mark.torch
+@pytest.mark.job
 @pytest.mark.parametrize("variables", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["", "rank"])
 def test_a_program_writes_the_same_tracebacks_with_ddtop_and_without(home, variables):
     """torch.save, a DataLoader, DDP, send and the makers of groups fail in it, in many ways."""

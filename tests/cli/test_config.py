@@ -71,7 +71,7 @@ def test_a_flag_is_stronger_than_the_file(file, tmp_path):
         ("[thresholds]\nstill_limit_s = 0.001", "still_limit_s is 0.05 to 500, not 0.001"),
         ("[thresholds]\nstill_limit_s = nan", "still_limit_s is 0.05 to 500"),
         ("[thresholds]\ncpu_working_ratio = 2", "cpu_working_ratio is 0.0005 to 1, not 2"),
-        ("[thresholds]\narrivals_stuck_s = 2", "is the relay's"),
+        ("[thresholds]\narrivals_stuck_s = 2", "there is no threshold 'arrivals_stuck_s'"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_file_and_a_way_out(file, text, said):

@@ -17,7 +17,7 @@ def here(monkeypatch):
     monkeypatch.setattr(pyspy, "may_trace_others", lambda: False)
     monkeypatch.setattr(pyspy, "yama_scope", lambda: 0)
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    monkeypatch.setattr(rights, "_owner", lambda _pid: 1000)
+    monkeypatch.setattr(rights, "owner_of", lambda _pid: 1000)
     return monkeypatch
 
 
@@ -36,7 +36,7 @@ def test_without_py_spy_the_command_that_installs_it_is_named(here):
 
 
 def test_processes_of_another_user_need_root(here):
-    here.setattr(rights, "_owner", lambda _pid: 1001)
+    here.setattr(rights, "owner_of", lambda _pid: 1001)
 
     assert "another user" in needed()
     assert needed().endswith("sudo $(command -v ddtop) diagnose --pid 10")

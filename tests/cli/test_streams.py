@@ -15,7 +15,7 @@ from ddtop.cli import find_job
 from ddtop.cli.errors import CommandError, did_you_mean
 from ddtop.demo.catalogue import DEMOS
 from ddtop.sim.incidents import SCENARIOS
-from tests.present.hosts.entries import ended
+from tests.present.entries import ended
 
 
 def run(command, redirection, folder):

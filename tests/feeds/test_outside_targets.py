@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddtop import procfs
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.targets import PIDS_MAX, Target
 from ddtop.procfs import children
@@ -123,7 +124,7 @@ def test_ranks_of_another_user_are_numbered_by_their_start(home, script, monkeyp
         (child,) = children(process.pid)
         owner = Path(f"/proc/{process.pid}").stat().st_uid
         monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-        monkeypatch.setattr(targets, "_environment", lambda _pid: {})
+        monkeypatch.setattr(targets, "environment_of", lambda _pid: {})
         found = targets.find(str(process.pid))
 
     assert [(one.pid, one.rank, one.guessed) for one in found.found] == [(child, 0, True)]
@@ -137,7 +138,7 @@ def test_ranks_of_another_user_are_numbered_by_their_start(home, script, monkeyp
 def test_a_process_that_does_not_exist_may_be_outside_of_this_container(
     monkeypatch, namespace, words
 ):
-    monkeypatch.setattr(Path, "readlink", lambda _path: Path(namespace))
+    monkeypatch.setattr(procfs, "link", lambda pid, name: namespace)
 
     with pytest.raises(targets.NoProcessError, match="there is no process") as error:
         targets.find("999999999")

@@ -12,7 +12,7 @@ from ddtop.present.events import APART_NS, LOSS, Timeline
 from ddtop.present.findings import event_row, events_table, rows_of
 from ddtop.present.hosts import host_row, hosts_table
 from ddtop.wire.records import HostState, HubLink
-from tests.present.hosts.reports import facts, reported
+from tests.present.reports import facts, reported
 from tests.ui import builders
 from tests.ui.builders import NOW
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ddtop.policy import POLICY
-from ddtop.relay.triggers import ArrivalsTrigger
+from ddtop.relay.triggers import ARRIVALS_PAUSES_S, ArrivalsTrigger
 
-PAUSES_S = POLICY.arrivals_pauses_s
+PAUSES_S = ARRIVALS_PAUSES_S[1:]
 
 
 def asked(seconds, shares, trigger=None, begin=0.0):
     """The moments at which the relay requests arrivals. `shares(second)`: the ranks' wait ratios,
     once a second.
     """
-    trigger, found = trigger or ArrivalsTrigger(POLICY), []
+    trigger, found = trigger or ArrivalsTrigger(), []
     for second in range(seconds):
         now = begin + second
         for pid, share in enumerate(shares(second)):
@@ -49,14 +48,14 @@ def test_a_job_that_waits_half_of_the_time_is_asked_though_its_ranks_are_alike()
 
 
 def test_shares_of_ranks_that_are_no_longer_heard_are_forgotten():
-    trigger = ArrivalsTrigger(POLICY)
+    trigger = ArrivalsTrigger()
     asked(1, lambda _: (0.7, 0.02), trigger)
 
     assert asked(60, lambda _: (0.7,), trigger, begin=100.0) == []
 
 
 def test_another_slow_rank_is_asked_about_at_once_and_not_a_minute_later():
-    trigger = ArrivalsTrigger(POLICY)
+    trigger = ArrivalsTrigger()
     asked(300, lambda _: (0.7, 0.02, 0.7), trigger)
     times = asked(30, lambda _: (0.02, 0.7, 0.7), trigger, begin=300.0)
 

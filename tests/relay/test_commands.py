@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from ddtop.policy import Policy
 from ddtop.relay.triggers import DumpTrigger
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, RankState, Reply, StackFrame, Stacks, ThreadStack
@@ -169,11 +168,15 @@ def stuck(stage, link, pid, seconds):
     return None
 
 
-SOON = Policy(auto_dump_stuck_s=0.3)
+@pytest.fixture
+def asks_soon(monkeypatch):
+    monkeypatch.setattr("ddtop.relay.triggers.AUTO_DUMP_STUCK_S", 0.3)
 
 
-def test_something_that_is_stuck_makes_the_relay_ask_by_itself_once(stage, agents_count_as_heard):
-    stage.server._requests._dump_trigger = DumpTrigger(SOON, enabled=True)
+def test_something_that_is_stuck_makes_the_relay_ask_by_itself_once(
+    stage, agents_count_as_heard, asks_soon
+):
+    stage.server._requests._dump_trigger = DumpTrigger(enabled=True)
     link, pid = stage.rank()
 
     first = stuck(stage, link, pid, DEADLINE_S)
@@ -184,9 +187,9 @@ def test_something_that_is_stuck_makes_the_relay_ask_by_itself_once(stage, agent
     assert again is None
 
 
-def test_automatic_dumps_can_be_switched_off(home, monkeypatch):
+def test_automatic_dumps_can_be_switched_off(home, monkeypatch, asks_soon):
     monkeypatch.setenv("DDTOP_AUTODUMP", "0")
-    stage = Stage(home, policy=SOON)
+    stage = Stage(home)
     try:
         link, pid = stage.rank()
         found = stuck(stage, link, pid, 1.5)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ddtop.policy import POLICY
-from ddtop.relay.triggers import KEYS_KEPT, DumpTrigger
+from ddtop.relay.triggers import AUTO_DUMP_EVERY_S, AUTO_DUMP_STUCK_S, KEYS_KEPT, DumpTrigger
 
 
 def stands(trigger, key, since, until, every=0.5):
@@ -17,14 +16,14 @@ def stands(trigger, key, since, until, every=0.5):
 
 
 def test_what_stands_is_asked_for_once():
-    trigger = DumpTrigger(POLICY, enabled=True)
+    trigger = DumpTrigger(enabled=True)
 
     assert stands(trigger, "default_pg|12|0", 0.0, 120.0) == ["default_pg|12|0"]
 
 
 def test_it_is_asked_for_as_soon_as_it_has_stood_for_the_limit():
-    trigger = DumpTrigger(POLICY, enabled=True)
-    stood_s = POLICY.auto_dump_stuck_s
+    trigger = DumpTrigger(enabled=True)
+    stood_s = AUTO_DUMP_STUCK_S
 
     assert stands(trigger, "default_pg|12|0", 0.0, stood_s, every=stood_s / 2) == [
         "default_pg|12|0"
@@ -33,11 +32,9 @@ def test_it_is_asked_for_as_soon_as_it_has_stood_for_the_limit():
 
 def test_what_stands_only_shortly_is_not_asked_for():
     """Each step of a slow job waits a second and a half, each time in another collective."""
-    trigger = DumpTrigger(POLICY, enabled=True)
+    trigger = DumpTrigger(enabled=True)
     found = [
-        stands(
-            trigger, f"default_pg|{step}|0", 2.0 * step, 2.0 * step + POLICY.auto_dump_stuck_s - 0.5
-        )
+        stands(trigger, f"default_pg|{step}|0", 2.0 * step, 2.0 * step + AUTO_DUMP_STUCK_S - 0.5)
         for step in range(100)
     ]
 
@@ -45,28 +42,28 @@ def test_what_stands_only_shortly_is_not_asked_for():
 
 
 def test_a_second_standstill_waits_for_the_rate_limit_and_is_not_forgotten():
-    trigger = DumpTrigger(POLICY, enabled=True)
+    trigger = DumpTrigger(enabled=True)
     stands(trigger, "a|1|0", 0.0, 5.0)
 
-    before = stands(trigger, "a|2|0", 6.0, POLICY.auto_dump_every_s - 1)
-    after = stands(trigger, "a|2|0", POLICY.auto_dump_every_s - 0.5, POLICY.auto_dump_every_s + 5)
+    before = stands(trigger, "a|2|0", 6.0, AUTO_DUMP_EVERY_S - 1)
+    after = stands(trigger, "a|2|0", AUTO_DUMP_EVERY_S - 0.5, AUTO_DUMP_EVERY_S + 5)
 
     assert (before, after) == ([], ["a|2|0"])
 
 
 def test_a_key_that_went_away_is_not_asked_for():
-    trigger = DumpTrigger(POLICY, enabled=True)
+    trigger = DumpTrigger(enabled=True)
     trigger.saw("a|1|0", 0.0)
 
     assert trigger.due(10.0) is None
 
 
 def test_switched_off_it_never_asks():
-    assert stands(DumpTrigger(POLICY, enabled=False), "a|1|0", 0.0, 60.0) == []
+    assert stands(DumpTrigger(enabled=False), "a|1|0", 0.0, 60.0) == []
 
 
 def test_invented_keys_do_not_make_it_grow():
-    trigger = DumpTrigger(POLICY, enabled=True)
+    trigger = DumpTrigger(enabled=True)
     for number in range(10 * KEYS_KEPT):
         trigger.saw(f"{number}", 0.0)
 

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from ddtop import journal, registry
-from ddtop.policy import POLICY
 from ddtop.relay import history
 from ddtop.relay.history import JournalWriter, budget
 from ddtop.wire import frames
@@ -28,7 +27,7 @@ def numbered(count, first=0):
 
 
 def box_on(path, budget_bytes=8 << 20):
-    return JournalWriter(path, budget_bytes, lambda: FACTS, POLICY)
+    return JournalWriter(path, budget_bytes, lambda: FACTS)
 
 
 def until(question):
@@ -161,7 +160,7 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     path = tmp_path / "x.journal"
-    box = JournalWriter(path, 8 << 20, lambda: known, POLICY)
+    box = JournalWriter(path, 8 << 20, lambda: known)
     box.put(b"first")
     until(path.exists)
     until(lambda: b"first" in read_journal(path).frames)
@@ -207,7 +206,7 @@ def test_a_mistake_in_what_is_carried_over_does_not_end_the_box(tmp_path):
         return FACTS
 
     path = tmp_path / "x.journal"
-    box = JournalWriter(path, 8 << 20, carried, POLICY)
+    box = JournalWriter(path, 8 << 20, carried)
     box.put(b"first")
     until(lambda: box.problem)
     box.put(b"second")

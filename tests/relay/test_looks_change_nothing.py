@@ -14,6 +14,7 @@ from ddtop.wire.records import BY_SIGNAL
 from tests.relay.dumps import ranks as ranks_room
 from tests.relay.dumps.ranks import Ranks
 
+pytestmark = pytest.mark.job
 LOOKS, CALL_MS = 10, 200
 LONG_CALL_MS = 3000
 """Longer than the two looks that prove who holds the GIL: else no signal is sent."""

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import msgspec
 import pytest
 
 from ddtop import registry
 from ddtop.follow.engine import last_state
-from ddtop.policy import POLICY
 from ddtop.relay import server as viewers_module
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Exit, Hello, HostState, RankState, Reply
@@ -219,12 +217,13 @@ def test_after_sigterm_it_leaves_a_last_state_and_no_socket(home):
     assert not registry.read_entries()[0].live(time.time_ns())
 
 
-def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home):
+def test_the_last_state_of_a_relay_that_has_ended_is_not_live(home, monkeypatch):
     """torchrun takes a second to end after its ranks have.
 
     A relay with a shorter linger time would already be gone.
     """
-    stage = Stage(home, launcher=os.getpid(), linger_s=0.1, policy=replace(POLICY, job_over_s=0.5))
+    monkeypatch.setattr("ddtop.relay.server.JOB_OVER_S", 0.5)
+    stage = Stage(home, launcher=os.getpid(), linger_s=0.1)
     link, pid = stage.rank()
     environment = {"TORCHELASTIC_RUN_ID": "none"}
     ticks = registry.start_ticks(pid)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 
 import msgspec
 import pytest
 
 from ddtop import registry
-from ddtop.policy import POLICY
 from ddtop.relay.history import FrameHistory
 from ddtop.relay.state_files import RelayPlace, StateFiles
 from ddtop.wire.records import Hello
@@ -18,15 +16,13 @@ from ddtop.wire.records import Hello
 DEADLINE_S = 20.0
 
 
-def state_files(policy):
-    return StateFiles(
-        "train", "r1", registry.host_identity(), "node0", 7000, FrameHistory(), policy
-    )
+def state_files():
+    return StateFiles("train", "r1", registry.host_identity(), "node0", 7000, FrameHistory())
 
 
 @pytest.fixture
 def files(home):
-    return state_files(POLICY)
+    return state_files()
 
 
 def write_entry(files):
@@ -99,7 +95,8 @@ def test_a_folder_that_does_not_answer_is_reported_with_its_age_and_nobody_waits
     home, monkeypatch
 ):
     go = threading.Event()
-    files = state_files(replace(POLICY, file_call_slow_s=0.0))
+    monkeypatch.setattr("ddtop.patience.FILE_CALL_SLOW_S", 0.0)
+    files = state_files()
     monkeypatch.setattr("ddtop.relay.state_files._write_entry", lambda *_: go.wait(DEADLINE_S))
     write_entry(files)
     while (why := files.why) is None:

@@ -16,7 +16,7 @@ from ddtop import registry
 from ddtop.present.jobs import Health
 from ddtop.ui.picker import JobSearch, PickerApp
 from ddtop.ui.session import Kept
-from tests.present.hosts.entries import NOW, ended, entry
+from tests.present.entries import NOW, ended, entry
 
 
 def app(

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ddtop.policy import POLICY
 from ddtop.relay.gpus.nvml import Nvml
 from ddtop.relay.gpus.reader import GpuReader
 from tests.nvml import GIB, FakeCard
@@ -52,7 +51,7 @@ def measure(samples: int) -> Iterator[Row]:
 
 def _sampled(library: Library, samples: int, owners: dict[int, int | None]) -> Iterator[Row]:
     with loaded(library) as nv:
-        nvml, gpus = Nvml(nv), GpuReader(POLICY, ())
+        nvml, gpus = Nvml(nv), GpuReader(())
         gpus._owners = owners
         spent = []
         for second in range(samples):

@@ -19,7 +19,7 @@ from weakref import ref
 from ddtop.agent.notes import GradientNotes, LoaderNotes, attribute_of, is_gone
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.probes.sampler import SamplerHistory
-from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, wchan
+from ddtop.procfs import descendants, io_bytes, own_letter, read_stat, switches, tasks, wchan
 from ddtop.wire import page as layout
 from ddtop.wire.records import Feed, Loader, Waited, WorkerEnd
 
@@ -122,11 +122,7 @@ def _switches(pid: int) -> int | None:
 
     Check: `grep -h ^vol /proc/PID/task/*/status`.
     """
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return None
-    found = [value for thread in threads if (value := switches(thread / "status")) is not None]
+    found = [value for thread in tasks(pid) if (value := switches(thread)) is not None]
     return sum(found) if found else None
 
 

@@ -22,6 +22,7 @@ from ddtop.agent.stacks.frames import (
     Stay,
     ThreadLook,
 )
+from ddtop.procfs import listed, read
 from ddtop.wire import page as layout
 from ddtop.wire.page import LEAD_AT
 from ddtop.wire.records import ACTIVITIES, Place, Spot
@@ -323,7 +324,6 @@ LINES_MAX, STAYS_MAX, FILES_MAX = 16, 64, 256
 FIRST_FACTOR = 2
 _ABSOLUTE_SLEEPS = (["230", "0x1", "0x1"], ["115", "0x1", "0x1"])
 """clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, ...) on x86-64 and on arm64."""
-INFO_BYTES = 64
 """The position and the flags are the first two lines of the file."""
 _Line = tuple["str | None", str, int]
 
@@ -438,15 +438,11 @@ def _positions(own: int | None) -> dict[str, int]:
     Without standard input, output and error, which ranks share, and without ddtop's own file.
     """
     found = {}
-    with contextlib.suppress(OSError):
-        for number in os.listdir("/proc/self/fd")[:FILES_MAX]:
-            if number in ("0", "1", "2", str(own)):
-                continue
-            with (
-                contextlib.suppress(OSError, ValueError, IndexError),
-                open(f"/proc/self/fdinfo/{number}", "rb", buffering=0) as file,
-            ):
-                words = file.read(INFO_BYTES).split()
-                if int(words[3], 8) & os.O_ACCMODE:
-                    found[number] = int(words[1])
+    for number in (listed("self", "fd") or ())[:FILES_MAX]:
+        if number in ("0", "1", "2", str(own)):
+            continue
+        with contextlib.suppress(ValueError, IndexError):
+            words = (read("self", f"fdinfo/{number}") or b"").split()
+            if int(words[3], 8) & os.O_ACCMODE:
+                found[number] = int(words[1])
     return found

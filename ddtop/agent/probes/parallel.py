@@ -12,7 +12,7 @@ from weakref import ref
 from ddtop.agent.notes import attribute_of, is_gone
 from ddtop.agent.probe import Probe, Tick
 from ddtop.agent.stacks.frames import FrameReader
-from ddtop.procfs import command_name, stat_fields
+from ddtop.procfs import command_line, command_name, stat_fields, tasks
 from ddtop.wire.names import COORDINATED, DEEPSPEED, MEGATRON, WHOLE, of_description, short
 from ddtop.wire.records import RpcState, Stage
 
@@ -207,7 +207,7 @@ def _running_backward(in_flight: tuple[int, ...], outputs: int, chunks: int | No
 
 
 ROLE_CHARACTERS = 80
-TITLE_BYTES = 256
+TITLE_CHARACTERS = 256
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _REACTOR = re.compile(r"TP_\w+_reactor")
 _VLLM = re.compile(r"(?:VllmWorker|VLLM::Worker|EngineCore)[-_ ]?\w*")
@@ -252,9 +252,8 @@ class RpcProbe(Probe):
     def _spins_ns(self) -> int:
         """CPU of TensorPipe's reactors: they poll shared memory, also while nothing comes."""
         if self._reactors is None:
-            tasks = [f"self/task/{tid}" for tid in os.listdir("/proc/self/task")]
             self._reactors = tuple(
-                one for one in tasks if _REACTOR.fullmatch(command_name(one) or "")
+                one for one in tasks("self") if _REACTOR.fullmatch(command_name(one) or "")
             )
         fields = [found for one in self._reactors if (found := stat_fields(one)) is not None]
         return sum(int(one[11]) + int(one[12]) for one in fields) * _TICK_NS
@@ -289,10 +288,4 @@ def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
 
 def _title() -> str:
     """The title that `setproctitle` has set; without it, the arguments."""
-    try:
-        with open("/proc/self/cmdline", "rb") as file:
-            raw = file.read(TITLE_BYTES)
-    except OSError:
-        return ""
-    # A title is one text; arguments are separated by NUL.
-    return raw.partition(b"\0")[0].decode("utf-8", "replace")
+    return (command_line("self") or ("",))[0][:TITLE_CHARACTERS]

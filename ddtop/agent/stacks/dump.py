@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ddtop import private
 from ddtop.agent.stacks.frames import FrameReader
+from ddtop.procfs import signals_in, status
 from ddtop.redaction import redacted_start
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from ddtop.wire.truncation import fitting
@@ -156,13 +157,10 @@ def _in_use(number: int) -> str | None:
     if signal.getsignal(number) is not signal.SIG_DFL:
         return f"the program has its own handler for signal {number}"
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            masks = dict(
-                line.split(":", 1) for line in file.read().splitlines() if line.startswith("Sig")
-            )
-        if any(int(masks[name], 16) >> (number - 1) & 1 for name in ("SigCgt", "SigIgn")):
+        text = status("self")
+        if any(signals_in(text, name) >> (number - 1) & 1 for name in ("SigCgt", "SigIgn")):
             return f"signal {number} is handled or ignored already"
-    except (OSError, KeyError, ValueError):
+    except ValueError:
         return "cannot see which signals are in use"
     return None
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ddtop import launch
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
 from ddtop.launch.command_line import script_base
-from ddtop.procfs import stat_fields
+from ddtop.procfs import command_line, environment_of, is_python, owner_of, stat_fields
 from ddtop.relay.processes import sockets
 from ddtop.relay.processes.candidates import has_agent
 from ddtop.wire.records import Exit
@@ -125,17 +125,11 @@ def of_node(host: HostProcesses, environ: Mapping[str, str]) -> HostProcesses:
 
 def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:
     """The process with this pid; None if there is none."""
-    folder = Path(f"/proc/{pid}")
-    fields = stat_fields(pid)
-    if fields is None:
-        return None
-    try:
-        owner = folder.stat().st_uid
-        argv = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
+    fields, owner, argv = stat_fields(pid), owner_of(pid), command_line(pid)
+    if fields is None or owner is None or argv is None:
         return None
     boot_unix_ns = _boot_unix_ns() if boot_unix_ns is None else boot_unix_ns
-    environment = _environment(folder) if argv[0] else {}
+    environment = environment_of(pid) if argv else {}
     ticks = int(fields[_START])
     return Process(
         pid=pid,
@@ -143,9 +137,9 @@ def read_one(pid: int, boot_unix_ns: int | None = None) -> Process | None:
         owner=owner,
         start_ticks=ticks,
         state=fields[0],
-        argv=tuple(argv[:-1]),
+        argv=argv,
         environment=environment or {},
-        python=_is_python(folder, argv),
+        python=is_python(pid),
         readable=environment is not None,
         exit_status=_exit_status(fields) if fields[0] in "ZX" else None,
         started_unix_ns=boot_unix_ns + ticks * _TICK_NS,
@@ -171,22 +165,6 @@ def _boot_unix_ns() -> int:
         return int(text.partition("\nbtime ")[2].split(None, 1)[0]) * 1_000_000_000
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _environment(folder: Path) -> dict[str, str] | None:
-    try:
-        entries = folder.joinpath("environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
-
-
-def _is_python(folder: Path, argv: list[str]) -> bool:
-    try:
-        return "python" in folder.joinpath("exe").readlink().name
-    except OSError:
-        # The link of another user's process may not be read.
-        return "python" in os.path.basename(argv[0])
 
 
 def _exit_status(fields: list[str]) -> int | None:

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import msgspec
 
@@ -40,7 +39,7 @@ from ddtop.model import stragglers
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.policy import Policy
-from ddtop.procfs import parent_of
+from ddtop.procfs import parent_of, signals_in, status
 from ddtop.relay.gpus.ras import Ras
 from ddtop.relay.gpus.reader import GpuReader
 from ddtop.relay.host import HostProbe, HostWatch
@@ -75,9 +74,9 @@ class Surface:
 
     def __init__(self, launcher: int, policy: Policy) -> None:
         self._launcher = launcher
-        self._probe, self._load = HostProbe(), HostWatch(policy)
-        self._gpus, self._ras = GpuReader(policy), Ras(policy)
-        self._rendezvous = RendezvousWatch(policy)
+        self._probe, self._load = HostProbe(), HostWatch()
+        self._gpus, self._ras = GpuReader(), Ras(policy)
+        self._rendezvous = RendezvousWatch()
         self._inside: Mapping[int, int | None] = {}
         self._nccl: frozenset[int] = frozenset()
         self._waits = self._answered = False
@@ -168,7 +167,7 @@ STARTED_S = 10.0
 """torchrun starts all ranks of a host at once, so a rank without a process after this time has
 ended."""
 _SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
-_MASKS = ("SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:")
+_MASKS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 
 
 def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
@@ -225,12 +224,8 @@ def _unknown(one: Departed) -> Departed:
 
 def _outlives_sigterm(pid: int) -> bool:
     """Whether SIGTERM would not have ended it at once. Source: the masks of /proc/PID/status."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return True
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith(_MASKS)]
-    return any(mask & _SIGTERM_BIT for mask in masks)
+    text = status(pid)
+    return not text or any(signals_in(text, name) & _SIGTERM_BIT for name in _MASKS)
 
 
 # -- The source: what it samples, and the looks that it makes
@@ -252,7 +247,7 @@ PLACE_SHARE, EAGER_SHARE = 5, 0.5
 core, even with many processes."""
 EAGER_AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 """Several run at once, because py-spy uses a core, and on a busy host each waits for a CPU."""
-DEADLINE_S, PLACE_DEADLINE_S = 15.0, 5.0
+PLACE_DEADLINE_S = 5.0
 """Deadlines for a dump on request, and for a sample of the place."""
 PY_SPY = "py-spy"
 REFUSED_S = 30.0
@@ -293,7 +288,6 @@ class _Running:
     rank: int
     request: str | None
     began_mono_s: float
-    deadline_s: float
     worker: int | None = None
     switches: int | None = None
     tid: int | None = None
@@ -435,7 +429,7 @@ class OutsideSource:
         joins = self._some_joins(living)
         for one in living:
             inside = self._inside_since(one)
-            state = sample.look(one.process, time.monotonic_ns(), self._policy)
+            state = sample.look(one.process, time.monotonic_ns())
             if state is not None:
                 # Without an agent, a missing report means nothing.
                 found.append(
@@ -571,7 +565,7 @@ class OutsideSource:
             one = self._ranks[process.hello.rank or 0]
             one.exits_order, self._exits = self._exits, self._exits + 1
             now_unix_ns = time.time_ns()
-            gone = sample.last_words(process, one.exits_order, now_unix_ns, self._policy)
+            gone = sample.last_words(process, one.exits_order, now_unix_ns)
             self._take(gone, one.target)
             sample.forget(process)
 
@@ -580,13 +574,11 @@ class OutsideSource:
     def _step(self, now_s: float) -> None:
         """Collect the py-spy processes that have ended, and start others."""
         for running in list(self._running):
-            took_s = now_s - running.began_mono_s
-            if running.spy.poll() is None and took_s < running.deadline_s:
+            if running.spy.poll() is None:
                 continue
-            running.spy.kill()
             self._running.remove(running)
             share = EAGER_SHARE if self._eager else PLACE_SHARE
-            self._resting_until_s.append(now_s + share * took_s)
+            self._resting_until_s.append(now_s + share * (now_s - running.began_mono_s))
             self._finish(running, now_s)
         self._resting_until_s = [until for until in self._resting_until_s if now_s < until]
         while len(self._running) < (EAGER_AT_ONCE if self._eager else 1):
@@ -618,11 +610,10 @@ class OutsideSource:
         watched = self._ranks.get(target.rank) if worker is None else None
         tid = watched.process.lead_tid if watched is not None else None
         looks, count = request is None, switches_of(pid, tid)
-        spy = PySpy(pid, nonblocking=looks, arguments=looks and worker is None and self._locals)
-        deadline_s = PLACE_DEADLINE_S if request is None else DEADLINE_S
-        self._running.append(
-            _Running(spy, target, target.rank, request, now_s, deadline_s, worker, count, tid)
-        )
+        arguments = looks and worker is None and self._locals
+        deadline_s = PLACE_DEADLINE_S if looks else pyspy.DEADLINE_S
+        spy = PySpy(pid, nonblocking=looks, arguments=arguments, deadline_s=deadline_s)
+        self._running.append(_Running(spy, target, target.rank, request, now_s, worker, count, tid))
 
     def _due(self, now_s: float) -> _Watched | None:
         at_work = {one.rank for one in self._running if one.worker is None}

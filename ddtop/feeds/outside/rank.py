@@ -15,7 +15,18 @@ from pathlib import Path
 import msgspec
 
 from ddtop.feeds.outside.stacks import Reading, Thread, user_frame
-from ddtop.procfs import children, io_bytes, stat_fields, switches, wchan
+from ddtop.patience import at_most
+from ddtop.procfs import (
+    children,
+    command_name,
+    io_bytes,
+    link,
+    read,
+    stat_fields,
+    switches,
+    tasks,
+    wchan,
+)
 from ddtop.wire.names import is_from_root
 from ddtop.wire.records import COLLECTIVE, INIT, P2P, Loader, OutsideLook, StackFrame
 
@@ -55,38 +66,30 @@ def asleep_since_unix_ns(pid: int, tid: int | None = None) -> int | None:
 
 def _clock_of(cpu: int) -> float | None:
     """The clock of that CPU now, ms; None where this process may not run on it."""
-    found: list[float | None] = []
 
-    def read() -> None:
+    def read_there() -> float | None:
         try:
             os.sched_setaffinity(0, {cpu})
         except OSError:
-            return
-        found.append(_ran_at(f"self/task/{threading.get_native_id()}"))
+            return None
+        return _ran_at(f"self/task/{threading.get_native_id()}")
 
     # On a separate thread, so that the CPU affinity of the others does not change.
-    thread = threading.Thread(target=read, name="ddtop-cpu-clock", daemon=True)
-    thread.start()
-    thread.join(1.0)
-    return found[0] if found else None
+    return at_most(1.0, read_there)
 
 
 def _ran_at(task: str) -> float | None:
+    text = read(task, "sched") or b""
     try:
-        text = Path(f"/proc/{task}/sched").read_text()
-        line = text[text.index("se.exec_start") :].partition("\n")[0]
-        return float(line.rpartition(":")[2])
-    except (OSError, ValueError):
+        line = text[text.index(b"se.exec_start") :].partition(b"\n")[0]
+        return float(line.rpartition(b":")[2])
+    except ValueError:
         return None
 
 
 def _cpu_of(task: str) -> tuple[int | None, str]:
-    try:
-        text = Path(f"/proc/{task}/stat").read_text()
-        fields = text[text.rindex(")") + 2 :].split()
-        return int(fields[_PROCESSOR]), fields[0]
-    except (OSError, ValueError, IndexError):
-        return None, ""
+    fields = stat_fields(task)
+    return (int(fields[_PROCESSOR]), fields[0]) if fields is not None else (None, "")
 
 
 # -- What is remembered of one rank between two samples
@@ -100,7 +103,7 @@ gets a batch sleeps more often until it waits for the next."""
 _TORCH, _MPI, _CUDA = b"libtorch", b"mpi4py", b"libcuda.so"
 _NCCL = b"libnccl.so"
 _ASLEEP = "SD"
-_RUNS_WORKS = b"pt_gloo_runloop"
+_RUNS_WORKS = "pt_gloo_runloop"
 """Name of the threads of torch's ProcessGroupGloo that run collectives."""
 
 
@@ -137,7 +140,7 @@ def moment_of(pid: int, unix_ns: int, tid: int | None = None) -> Moment | None:
 
 def switches_of(pid: int, tid: int | None = None) -> int | None:
     """Voluntary context switches of the thread `tid`, or of the main thread."""
-    return switches(Path(f"/proc/{pid}/task/{tid or pid}/status"))
+    return switches(f"{pid}/task/{tid or pid}")
 
 
 def _works(pid: int) -> int | None:
@@ -146,14 +149,8 @@ def _works(pid: int) -> int | None:
     Source: `comm` and `voluntary_ctxt_switches` of /proc/PID/task. Caveat: send and recv run on the
     thread that calls them. Check: `grep -H . /proc/PID/task/*/comm`.
     """
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-        try:
-            named = task.joinpath("comm").read_bytes().strip() == _RUNS_WORKS
-        except OSError:
-            continue
-        if named and (count := switches(task / "status")) is not None:
-            found.append(count)
+    runs = [task for task in tasks(pid) if command_name(task) == _RUNS_WORKS]
+    found = [count for task in runs if (count := switches(task)) is not None]
     return sum(found) if found else None
 
 
@@ -332,8 +329,7 @@ def _state_then(now: Moment, asleep: bool | None) -> str:
 def _read_lines(pid: int, file: str) -> list[str] | None:
     """The text of a source file as that process sees it; None where it was changed since."""
     try:
-        path = Path(file if file.startswith("/") else os.readlink(f"/proc/{pid}/cwd") + "/" + file)
-        path = Path(f"/proc/{pid}/root{path}")
+        path = Path(f"/proc/{pid}/root", os.path.join(link(pid, "cwd") or "/", file).lstrip("/"))
         status = path.stat()
         started = Path(f"/proc/{pid}").stat().st_mtime
         if status.st_size > LINE_BYTES_MAX or status.st_mtime > started:
@@ -345,10 +341,7 @@ def _read_lines(pid: int, file: str) -> list[str] | None:
 
 def _libraries(pid: int) -> frozenset[bytes]:
     """Which of the libraries that decide are mapped. Check: /proc/PID/maps."""
-    try:
-        text = Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return frozenset()
+    text = read(pid, "maps") or b""
     return frozenset(name for name in (_TORCH, _MPI, _CUDA, _NCCL) if name in text)
 
 

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import psutil
 
@@ -33,7 +32,17 @@ from ddtop.follow.thresholds import chosen
 from ddtop.launch.command_line import script_base
 from ddtop.model.facts import Snapshot, WaitingLauncher
 from ddtop.model.job import Job
-from ddtop.procfs import children, parent_of, stat_fields, wchan
+from ddtop.procfs import (
+    children,
+    command_line,
+    environment_of,
+    in_own_pid_namespace,
+    is_python,
+    owner_of,
+    parents,
+    stat_fields,
+    wchan,
+)
 from ddtop.relay.processes import pyspy, sockets
 from ddtop.wire.records import StackFrame
 from ddtop.words.units import plural
@@ -42,8 +51,6 @@ PIDS_MAX = 1024
 ANCESTORS_MAX = 64
 LOOK_S, POLL_S = 5.0, 0.01
 """How long the look at one stack may take."""
-_FIRST_NAMESPACE = "pid:[4026531836]"
-"""The pid namespace of the host: the kernel numbers it the same everywhere."""
 _DISTRIBUTED = "torch/distributed/"
 _CPU_S = 0.25
 """How long CPU time is measured for the line about a process without stacks."""
@@ -148,11 +155,7 @@ def find(text: str) -> Targets:
 
 
 def _where_to_look() -> str:
-    try:
-        apart = Path("/proc/self/ns/pid").readlink().name != _FIRST_NAMESPACE
-    except OSError:
-        apart = False
-    if apart:
+    if in_own_pid_namespace():
         return (
             "this is a container or the like, which has pids of its own and hides those of others:"
             " run ddtop on the host, or beside the job: kubectl debug --target=CONTAINER"
@@ -169,7 +172,7 @@ def of_job(job: OutsideJob) -> Targets:
 def _is_rank(target: Target) -> bool:
     """Whether a launcher has numbered this Python, and it is no launcher itself."""
     numbered = launch.rank(target.environment, any_task=False) is not None
-    return numbered and _is_python(target.pid) and not _launches(target)
+    return numbered and is_python(target.pid) and not _launches(target)
 
 
 def _job_of(host: HostProcesses, targets: tuple[Target, ...]) -> OutsideJob | None:
@@ -203,12 +206,8 @@ def _with_workers(found: Mapping[int, Target]) -> list[Target]:
     """`pgrep -f train.py` lists the DataLoader workers too: same command line, same environment."""
     marked = []
     for one in found.values():
-        above: list[int] = []
-        pid = one.pid
-        while (pid := parent_of(pid) or 0) > 1 and len(above) < ANCESTORS_MAX:
-            above.append(pid)
         worker = one.rank >= 0 and any(
-            pid in found and found[pid].rank == one.rank for pid in above
+            pid in found and found[pid].rank == one.rank for pid in parents(one.pid, ANCESTORS_MAX)
         )
         marked.append(replace(one, worker=worker))
     return marked
@@ -248,20 +247,17 @@ def _look(pid: int) -> Target | str:
     ticks = registry.start_ticks(pid)
     if ticks is None:
         return f"there is no process {pid}"
-    folder = Path(f"/proc/{pid}")
+    argv = command_line(pid)
     try:
-        argv = tuple(
-            folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-        )
         started_s = psutil.Process(pid).create_time()
-    except (OSError, psutil.Error):
+    except psutil.Error:
         return f"there is no process {pid}"
     if not argv:
         return f"pid {pid} is a zombie or part of the kernel"
-    environment = _environment(pid)
-    rank = launch.rank(environment)
+    variables = environment_of(pid) or {}
+    rank = launch.rank(variables)
     return Target(
-        pid, ticks, -1 if rank is None else rank, False, argv, environment, int(started_s * 1e9)
+        pid, ticks, -1 if rank is None else rank, False, argv, variables, int(started_s * 1e9)
     )
 
 
@@ -279,14 +275,14 @@ def _ranks_of(target: Target) -> list[Target]:
             child = _look(pid)
             if isinstance(child, str):
                 continue
-            if child.rank >= 0 and _is_python(pid) and not _launches(child):
+            if child.rank >= 0 and is_python(pid) and not _launches(child):
                 found.append(child)
             else:
                 waiting.append(pid)
     # A process that is no launcher and whose children inherited a number: they are its helpers.
     if (
         not is_launcher
-        and _is_python(target.pid)
+        and is_python(target.pid)
         and not any("RANK" in one.environment for one in found)
     ):
         return []
@@ -298,7 +294,7 @@ def _spawned(target: Target) -> list[int]:
     environment of their own."""
     found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
     roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
-    return [pid for pid, role in roles.items() if role != IGNORED and _is_python(pid)]
+    return [pid for pid, role in roles.items() if role != IGNORED and is_python(pid)]
 
 
 def _communicates(pid: int) -> bool:
@@ -311,11 +307,9 @@ def frames_of(pid: int) -> list[StackFrame]:
 
     Source: one `py-spy dump --nonblocking`.
     """
-    spy = pyspy.PySpy(pid, nonblocking=True)
-    until = time.monotonic() + LOOK_S
-    while (found := spy.poll()) is None and time.monotonic() < until:
+    spy = pyspy.PySpy(pid, nonblocking=True, deadline_s=LOOK_S)
+    while (found := spy.poll()) is None:
         time.sleep(POLL_S)
-    spy.kill()
     if not isinstance(found, tuple):
         return []
     return [frame for thread in found for frame in thread.frames]
@@ -323,10 +317,8 @@ def frames_of(pid: int) -> list[StackFrame]:
 
 def _is_foreign(pid: int) -> bool:
     """Whether it belongs to another user, and this one is not root."""
-    try:
-        return os.getuid() not in (0, Path(f"/proc/{pid}").stat().st_uid)
-    except OSError:
-        return False
+    owner = owner_of(pid)
+    return owner is not None and os.getuid() not in (0, owner)
 
 
 def _children_of(target: Target) -> list[Target]:
@@ -338,27 +330,6 @@ def _children_of(target: Target) -> list[Target]:
 
 def _launches(target: Target) -> bool:
     return identify(target.environment, target.argv, target.pid).role == LAUNCHER
-
-
-def _is_python(pid: int) -> bool:
-    try:
-        return "python" in Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:
-        pass
-    try:
-        # The link of another user's process may not be read.
-        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
-    except OSError:
-        return False
-
-
-def _environment(pid: int) -> dict[str, str]:
-    """The environment it was started with; empty where it may not be read."""
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
-    return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
 
 
 def _is_pid(text: str) -> bool:

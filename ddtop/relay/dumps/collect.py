@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from ddtop import registry
 from ddtop.policy import Policy
-from ddtop.procfs import parent_of, stat_fields
+from ddtop.procfs import parent_of, read, stat_fields, tasks
 from ddtop.relay.dumps import signal
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.pyspy import PySpy
@@ -38,8 +38,6 @@ LOOK_S = 0.25
 """Between two looks at the threads of a silent rank. A thread that waits for the GIL wakes up 50
 times in it."""
 SIGNAL_S = 0.7
-PY_SPY_S = 15.0
-"""Reading symbols of a big CUDA build takes seconds."""
 PY_SPY_AT_ONCE = 2
 POLL_S = 0.02
 WORKERS_MAX = 16
@@ -56,6 +54,10 @@ WAITING, AGENT, LOOK, SIGNAL, PY_SPY, DONE = (
     "py-spy",
     "done",
 )
+AGENT_SILENT_S = 1.5
+"""Three missed reports: the agent waits for the GIL. Only then the dump signal is sent."""
+WORKER_IDLE_S = 0.1
+"""A child that used no CPU for this time is idle, so faulthandler may walk its frames."""
 
 
 @dataclass
@@ -214,7 +216,7 @@ class Dumps:
         elif target.step == SIGNAL:
             self._read_signal(target, age)
         elif target.step == PY_SPY:
-            self._read_py_spy(target, age)
+            self._read_py_spy(target)
         elif target.step == DONE and not self._next_child(target, age):
             self._targets.pop(target.watched.hello.pid, None)
 
@@ -225,7 +227,7 @@ class Dumps:
         """Begin to look at its threads. The signal follows if they show that no Python runs."""
         hello = target.watched.hello
         why = NO_SIGNAL if target.how != BY_SIGNAL else None
-        why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
+        why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
         if why is not None:
             target.why.append(why)
             self._try_py_spy(target)
@@ -236,7 +238,7 @@ class Dumps:
     def _send_signal(self, target: _Target, age: float) -> None:
         watched, hello = target.watched, target.watched.hello
         why = None if self._is_silent(watched) else "its agent was heard: Python runs"
-        why = why or signal.why_not(hello, hello.pid, hello.start_ticks, self._policy)
+        why = why or signal.why_not(hello, hello.pid, hello.start_ticks)
         why = why or signal.python_may_run(
             target.threads, signal.threads_of(hello.pid), age, self._policy
         )
@@ -271,11 +273,11 @@ class Dumps:
         else:
             self._enter(target, PY_SPY)
 
-    def _read_py_spy(self, target: _Target, age: float) -> None:
+    def _read_py_spy(self, target: _Target) -> None:
         if target.spy is None:
             self._begin_spy(target, target.watched.hello.pid)
             return
-        found, note = self._spied(target, age)
+        found, note = self._spied(target)
         if found is None:
             return
         if not isinstance(found, str):
@@ -305,17 +307,13 @@ class Dumps:
         target.spy = PySpy(pid, native=target.how == NATIVE and not gently, nonblocking=gently)
         target.asked_more, target.since = False, time.monotonic()
 
-    def _spied(
-        self, target: _Target, age: float
-    ) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
+    def _spied(self, target: _Target) -> tuple[tuple[ThreadStack, ...] | str | None, str | None]:
         """(the stacks, what is missing compared with the request).
 
         The first is a sentence if there are no stacks, and None while py-spy runs.
         """
         assert target.spy is not None
         found = target.spy.poll()
-        if found is None and age > PY_SPY_S:
-            found = f"py-spy took longer than {PY_SPY_S:g} s"
         note = target.spy.note
         if found is not None:
             _end_spy(target)
@@ -351,7 +349,7 @@ class Dumps:
     def _is_silent(self, watched: Watched) -> bool:
         """Whether its agent was not heard for long: it waits for the GIL, or lacks CPU time."""
         silent_ns = time.monotonic_ns() - watched.heard_mono_ns
-        return silent_ns > self._policy.agent_silent_s * 1e9
+        return silent_ns > AGENT_SILENT_S * 1e9
 
     # -- its children
 
@@ -361,11 +359,11 @@ class Dumps:
             if target.child_pidfd is not None:
                 self._read_signal_of_child(target, target.child, age)
             else:
-                self._read_py_spy_of_child(target, target.child, age)
+                self._read_py_spy_of_child(target, target.child)
             return True
         if not target.children:
             return False
-        if age < self._policy.worker_idle_s:
+        if age < WORKER_IDLE_S:
             return True
         child = target.children.popleft()
         # A child in state T cannot change, and py-spy reads it without waking it.
@@ -376,7 +374,7 @@ class Dumps:
                 self._signal_child(target, child)
             # By now the others have been idle long enough.
             self._enter(target, DONE)
-            target.since -= self._policy.worker_idle_s
+            target.since -= WORKER_IDLE_S
         return True
 
     def _signal_child(self, target: _Target, child: _Child) -> None:
@@ -384,7 +382,7 @@ class Dumps:
         hello = target.watched.hello
         # A stopped child would handle the signal only when it continues, perhaps much later.
         stopped = (_state(child.pid) or "T") in "Tt"
-        if stopped or signal.why_not(hello, child.pid, child.start_ticks, self._policy) is not None:
+        if stopped or signal.why_not(hello, child.pid, child.start_ticks) is not None:
             return
         # On a crowded host one that is ready to run makes no progress either.
         if not signal.is_asleep(child.pid):
@@ -406,11 +404,11 @@ class Dumps:
         if threads or age > SIGNAL_S:
             self._leave_child(target)
 
-    def _read_py_spy_of_child(self, target: _Target, child: _Child, age: float) -> None:
+    def _read_py_spy_of_child(self, target: _Target, child: _Child) -> None:
         if target.spy is None:
             self._begin_spy(target, child.pid)
             return
-        found, note = self._spied(target, age)
+        found, note = self._spied(target)
         if isinstance(found, tuple):
             self._tell_of_child(target, child, "py-spy", found, note)
         if found is not None:
@@ -485,21 +483,13 @@ def _workers(watched: Watched, automatic: bool) -> list[_Child]:
 
 def _is_worker(pid: int, of: int) -> bool:
     """A process that multiprocessing has started, but not one of its servers; or a fork of it."""
-    line = _command_line(pid)
+    line = read(pid, "cmdline") or b""
     if b"multiprocessing.resource_tracker" in line:
         return False
     if b"multiprocessing.forkserver" in line:
         # The server is the rank's child, its workers are the server's.
         return parent_of(pid) != of
-    return b"multiprocessing" in line or line == _command_line(of)
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read(4096)
-    except OSError:
-        return b""
+    return b"multiprocessing" in line or line == (read(of, "cmdline") or b"")
 
 
 def _state(pid: int) -> str | None:
@@ -513,13 +503,7 @@ def _effort(pid: int) -> tuple[int, int] | None:
     None if one of them runs.
     """
     fields = stat_fields(pid)
-    try:
-        letters = [
-            (stat_fields(f"{pid}/task/{task}") or "X")[0]
-            for task in os.listdir(f"/proc/{pid}/task")
-        ]
-    except OSError:
-        return None
+    letters = [(stat_fields(task) or "X")[0] for task in tasks(pid)]
     asleep = fields is not None and all(letter in "SDT" for letter in letters)
     return (
         (int(fields[11]) + int(fields[12]), int(fields[7]))

@@ -22,13 +22,24 @@ from pathlib import Path
 
 from ddtop import private, registry
 from ddtop.policy import Policy
-from ddtop.procfs import stat_fields, switches, wchan
+from ddtop.procfs import (
+    link,
+    listed,
+    scheduled_ns,
+    signals_in,
+    stat_fields,
+    status,
+    switches,
+    wchan,
+)
 from ddtop.relay.processes import sample
 from ddtop.wire.page import PageView
 from ddtop.wire.records import Hello, StackFrame, ThreadStack
 from ddtop.wire.truncation import fitting
 
 DUMP_BYTES_MAX = 1 << 20
+AGENT_STUCK_STEP_S = 1.0
+"""A step so long after the agent's last tick: Python runs, so the agent waits for no GIL."""
 
 
 def dump_path(hello: Hello) -> Path | None:
@@ -43,7 +54,7 @@ def dump_path(hello: Hello) -> Path | None:
     return path if fits and str(path.parent.parent) in ("/dev/shm", "/tmp") else None
 
 
-def why_not(hello: Hello, pid: int, start_ticks: int, policy: Policy) -> str | None:
+def why_not(hello: Hello, pid: int, start_ticks: int) -> str | None:
     """Why the signal must not go to this process (the rank, or a child forked from it).
 
     None if it may.
@@ -56,58 +67,39 @@ def why_not(hello: Hello, pid: int, start_ticks: int, policy: Policy) -> str | N
     page = sample.page(hello)
     if page is None:
         return "its state page cannot be read"
-    if pid == hello.pid and (runs := _python_may_run(page, policy)) is not None:
+    if pid == hello.pid and (runs := _python_may_run(page)) is not None:
         return runs
-    masks = _masks(pid)
-    if masks is None or registry.start_ticks(pid) != start_ticks:
+    text = status(pid)
+    if not text or registry.start_ticks(pid) != start_ticks:
         return "gone"
     # While it waits for signals, the kernel shows those as not blocked.
     if "sigtimedwait" in (wchan(pid) or ""):
         return "waits for signals itself"
-    return _why_not_handled(masks, number) or _closed(pid, hello.dump_fd, path)
+    return _why_not_handled(text, number) or _closed(pid, hello.dump_fd, path)
 
 
-def _python_may_run(page: PageView, policy: Policy) -> str | None:
+def _python_may_run(page: PageView) -> str | None:
     if page.exiting_mono_ns:
         return "in interpreter exit"
     if not page.heartbeat_mono_ns:
         return "its agent has ended: Python may run"
     after_ns = page.step_mono_ns - page.heartbeat_mono_ns
-    stepped = after_ns > policy.agent_stuck_step_s * 1e9
+    stepped = after_ns > AGENT_STUCK_STEP_S * 1e9
     return "its agent is stuck while Python runs" if stepped else None
 
 
-def _why_not_handled(masks: dict[str, int], number: int) -> str | None:
+def _why_not_handled(status: str, number: int) -> str | None:
     bit = 1 << (number - 1)
-    if not masks["SigCgt"] & bit:
+    if not signals_in(status, "SigCgt") & bit:
         return f"does not catch signal {number}"
-    if masks["SigBlk"] & bit:
+    if signals_in(status, "SigBlk") & bit:
         return f"blocks signal {number}"
-    return "an earlier dump signal is still pending" if masks["ShdPnd"] & bit else None
+    pending = signals_in(status, "ShdPnd") & bit
+    return "an earlier dump signal is still pending" if pending else None
 
 
 def _closed(pid: int, descriptor: int, path: Path) -> str | None:
-    try:
-        theirs = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-    except OSError:
-        theirs = ""
-    return None if theirs == str(path) else "has closed its dump file"
-
-
-def _masks(pid: int) -> dict[str, int] | None:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-        found = {
-            name: int(text, 16)
-            for name, _, text in (line.partition(":") for line in lines)
-            if name in _MASKS
-        }
-    except (OSError, ValueError):
-        return None
-    return found if len(found) == len(_MASKS) else None
-
-
-_MASKS = ("SigCgt", "SigBlk", "ShdPnd")
+    return None if link(pid, f"fd/{descriptor}") == str(path) else "has closed its dump file"
 
 
 def send(hello: Hello, pidfd: int | None) -> str | None:
@@ -168,20 +160,15 @@ def threads_of(pid: int) -> dict[int, Thread] | None:
     state R, and schedstat counts that wait only once it is over.
     """
     found: dict[int, Thread] = {}
-    try:
-        names = os.listdir(f"/proc/{pid}/task")
-        if len(names) > THREADS_MAX:
-            return None
-        for name in names:
-            task = Path(f"/proc/{pid}/task/{name}")
-            fields = stat_fields(f"{pid}/task/{name}")
-            wakes = switches(task / "status")
-            if fields is None or wakes is None:
-                return None
-            ran_ns = int((task / "schedstat").read_bytes().split(None, 1)[0])
-            found[int(name)] = Thread(fields[0], ran_ns, wakes)
-    except (OSError, ValueError, IndexError):
+    names = listed(pid, "task")
+    if names is None or len(names) > THREADS_MAX:
         return None
+    for name in names:
+        task = f"{pid}/task/{name}"
+        fields, wakes, (ran_ns, _) = stat_fields(task), switches(task), scheduled_ns(task)
+        if fields is None or wakes is None or ran_ns is None:
+            return None
+        found[int(name)] = Thread(fields[0], ran_ns, wakes)
     return found
 
 

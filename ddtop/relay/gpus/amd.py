@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from ddtop.policy import Policy
 from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
 from ddtop.wire.records import AMD, Gpu, GpuProcess
 
@@ -39,6 +38,8 @@ _GENERATIONS = {2500: 1, 5000: 2, 8000: 3, 16000: 4, 32000: 5, 64000: 6}
 _PENDING, _UNRESERVABLE = 1, 2
 """`amdsmi_memory_page_status_t`: the page is retired at the next start, or cannot be."""
 HOW_TO_INSTALL = "pip install /opt/rocm/share/amd_smi, in the Python of the ranks"
+GPU_LOST_SAMPLES = 3
+"""An AMD GPU that answered before counts as lost after this many samples without an answer."""
 
 
 def driver_is_there() -> bool:
@@ -71,13 +72,13 @@ class AmdDriver(LibraryDriver):
     ) -> None:
         super().__init__(there, opened)
 
-    def session(self, library: Any, policy: Policy) -> AmdSmi:
+    def session(self, library: Any) -> AmdSmi:
         """A new session.
 
         Raises:
             DriverError: the driver does not answer.
         """
-        return AmdSmi(library, policy)
+        return AmdSmi(library)
 
 
 class AmdSmi:
@@ -88,8 +89,8 @@ class AmdSmi:
         DriverError: there is no driver, or it does not answer.
     """
 
-    def __init__(self, smi: Any, policy: Policy) -> None:
-        self._smi, self._lost_samples = smi, policy.gpu_lost_samples
+    def __init__(self, smi: Any) -> None:
+        self._smi = smi
         try:
             smi.amdsmi_init(smi.AmdSmiInitFlags.INIT_AMD_GPUS)
         except smi.AmdSmiException as error:
@@ -193,7 +194,7 @@ class AmdSmi:
         if index in self._silent:
             self._silent[index] += 1
         known = self._rare[index]
-        is_lost = self._silent.get(index, 0) >= self._lost_samples
+        is_lost = self._silent.get(index, 0) >= GPU_LOST_SAMPLES
         return msgspec.structs.replace(known, lost=is_lost)
 
     def _watts(self, power: Callable[[str], Any]) -> float | None:

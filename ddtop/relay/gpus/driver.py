@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ddtop.policy import Policy
 from ddtop.wire.records import Gpu, GpuProcess
 
 PROCESSES_EVERY_S, SLOWLY_EVERY_S = 5.0, 30.0
@@ -53,7 +52,7 @@ class Driver(Protocol):
             DriverError: it is not installed.
         """
 
-    def session(self, library: Any, policy: Policy) -> Session:
+    def session(self, library: Any) -> Session:
         """A new session.
 
         Raises:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from ddtop.policy import Policy
 from ddtop.relay.gpus.driver import DriverError, LibraryDriver, Schedule, largest
 from ddtop.wire.records import Gpu, GpuProcess
 
@@ -89,7 +88,7 @@ class NvidiaDriver(LibraryDriver):
         super().__init__(there, opened)
 
     # NVML itself says that a GPU is lost.
-    def session(self, library: Any, policy: Policy) -> Nvml:  # noqa: ARG002
+    def session(self, library: Any) -> Nvml:
         """A new session.
 
         Raises:

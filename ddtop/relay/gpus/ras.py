@@ -67,6 +67,11 @@ _STATUS = {
     "NOCOMM": "left",
     "UNKNOWN": "left",
 }
+RAS_STUCK_FRESH_S = 2.0
+"""... and for this time after the last agent has said so."""
+RAS_SILENT_S = 3.0
+"""A rank on NCCL that has not reported for this time counts as stuck. Agents report twice a
+second: its interpreter does not run."""
 
 
 @dataclass
@@ -514,7 +519,7 @@ class Ras:
 
     def saw(self, now: float) -> None:
         """An agent reports that something is stuck."""
-        passed = now - self._last > self._policy.ras_stuck_fresh_s
+        passed = now - self._last > RAS_STUCK_FRESH_S
         self._since = now if self._since is None or passed else self._since
         self._last = now
 
@@ -533,9 +538,9 @@ class Ras:
         """
         answer, self._answer = self._answer, None
         ranks = [one for one in here if "nccl" in (one.hello.backend or "")]
-        if any(now - one.heard_mono_ns / 1e9 > self._policy.ras_silent_s for one in ranks):
+        if any(now - one.heard_mono_ns / 1e9 > RAS_SILENT_S for one in ranks):
             self.saw(now)
-        if self._since is not None and now - self._last > self._policy.ras_stuck_fresh_s:
+        if self._since is not None and now - self._last > RAS_STUCK_FRESH_S:
             self._since = None
         busy = self._thread is not None and self._thread.is_alive()
         if (

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from ddtop import registry
-from ddtop.policy import Policy
+from ddtop.procfs import in_own_pid_namespace, link, listed
 from ddtop.relay.gpus.amd import AmdDriver
 from ddtop.relay.gpus.driver import Driver, DriverError, Session
 from ddtop.relay.gpus.nvml import NvidiaDriver, text
@@ -37,8 +37,6 @@ KNOWN_MAX = 512
 COMMAND_WORDS, COMMAND_CHARACTERS = 3, 120
 """Program and script. The following arguments may contain a secret of another user."""
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd")
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's number for the initial pid namespace."""
 
 
 DRIVERS: tuple[Driver, ...] = (NvidiaDriver(), AmdDriver())
@@ -55,8 +53,8 @@ def driver_here(drivers: Sequence[Driver] = DRIVERS) -> Driver | None:
 class GpuReader:
     """Samples the driver, if there is one, once a second while it is wanted. `look` never waits."""
 
-    def __init__(self, policy: Policy, drivers: Sequence[Driver] = DRIVERS) -> None:
-        self._policy, self._drivers = policy, drivers
+    def __init__(self, drivers: Sequence[Driver] = DRIVERS) -> None:
+        self._drivers = drivers
         self._asked: Driver | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -122,7 +120,7 @@ class GpuReader:
         while not stop.is_set():
             try:
                 library = driver.library()
-                session = driver.session(library, self._policy)
+                session = driver.session(library)
                 try:
                     self._driver, self._why = session.driver, None
                     if isinstance(driver, NvidiaDriver):
@@ -299,24 +297,10 @@ def _is_there(pid: int) -> bool:
     return True
 
 
-def in_own_pid_namespace() -> bool:
-    """Whether this process has its own pid namespace, as in a container; NVML reports pids of the
-    host."""
-    try:
-        return os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE
-    except OSError:
-        return False
-
-
 def _has_device(pid: int) -> bool:
     """A pid of the host may also exist here by chance.
 
     A process that uses a GPU has its device file open.
     """
-    try:
-        return any(
-            os.readlink(f"/proc/{pid}/fd/{name}").startswith(_DEVICE_FILES)
-            for name in os.listdir(f"/proc/{pid}/fd")
-        )
-    except OSError:
-        return False
+    numbers = listed(pid, "fd") or ()
+    return any((link(pid, f"fd/{one}") or "").startswith(_DEVICE_FILES) for one in numbers)

@@ -16,7 +16,6 @@ import msgspec
 
 from ddtop.link.leaf_side import PLACES_MAX
 from ddtop.link.relay_side import VIEW, RelayLink
-from ddtop.policy import Policy
 from ddtop.relay.history import LATEST_HUB_MAX, FrameHistory
 from ddtop.relay.hub.topology import HubSearch, Topology, names_of_this_host, topology_of
 from ddtop.relay.hub.uplink import LOST_S, VERSION, Uplink
@@ -74,6 +73,9 @@ RANK_MAX = 1 << 17
 HOSTS_TOLD = 64
 ORDERS_MAX, ORDER_S = 64, 10.0
 NOT_CONNECTED = "its host is not connected"
+HOST_OVER_S = 60.0
+"""No rank lives on a host that is cut off for this time. A killed relay is back within ten
+seconds, a network within a minute, and torch's own agents give each other up sooner."""
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True, tag="Stacks"):
@@ -143,10 +145,9 @@ class Hub:
         history: FrameHistory,
         say: Callable[[bytes, AnyRecord], None],
         unanswered: Callable[[Stacks], None],
-        policy: Policy,
     ) -> None:
         self._job, self._run, self._instance, self._history = job, run, instance, history
-        self._say, self._unanswered, self._policy = say, unanswered, policy
+        self._say, self._unanswered = say, unanswered
         self._leaves: dict[tuple[str, str], Leaf] = {}
         self._peers: dict[bytes, Leaf] = {}
         self._orders: dict[str, _Order] = {}
@@ -403,7 +404,7 @@ class Hub:
     def over(self, now: float) -> bool:
         """As far as is known, no rank lives on any other host, and none will start there again."""
         return all(
-            leaf.over or (not leaf.connected and now - leaf.heard > self._policy.host_over_s)
+            leaf.over or (not leaf.connected and now - leaf.heard > HOST_OVER_S)
             for leaf in self._leaves.values()
         )
 
@@ -540,11 +541,10 @@ class HubRole:
         link: RelayLink,
         history: FrameHistory,
         requests: RelayRequests,
-        policy: Policy,
         here: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._relay, self._link, self._history, self._requests = relay, link, history, requests
-        self._policy, self._here = policy, here or names_of_this_host
+        self._here = here or names_of_this_host
         self._leaf = link.leaf()
         self._since: float | None = None
         self._where = Topology()
@@ -604,7 +604,6 @@ class HubRole:
             self._history,
             self._say,
             self._requests.unanswered,
-            self._policy,
         )
         self._requests.hub = self.hub
 

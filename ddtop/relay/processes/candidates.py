@@ -11,11 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ddtop import registry
 from ddtop.launch.launchers import is_elastic
-from ddtop.procfs import children, descendants, parent_of, stat_fields
+from ddtop.procfs import (
+    children,
+    command_line,
+    command_name,
+    descendants,
+    environment_of,
+    is_python,
+    link,
+    parents,
+    read,
+    stat_fields,
+)
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.sample import Watched
 from ddtop.wire.records import ProcessState, StackFrame
@@ -28,13 +38,10 @@ _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "fish", "ksh", "csh", "tcsh"})
 _MULTIPLEXERS = frozenset(
     {"tmux", "screen", "login", "sshd", "systemd", "init", "su", "sudo", "cron"}
 )
-_WORKER = b"--multiprocessing-fork"
+_WORKER = "--multiprocessing-fork"
 _SESSION = 3
 """Field 6 of /proc/PID/stat, counted from the third."""
 _TORCH = b"libtorch"
-_VARIABLES = frozenset(
-    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +86,8 @@ def torch_loaded(pid: int) -> bool | None:
 
     Check: /proc/PID/maps.
     """
-    if not _is_python(pid):
-        return None
-    try:
-        return _TORCH in Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return None
+    libraries = read(pid, "maps") if is_python(pid) else None
+    return _TORCH in libraries if libraries is not None else None
 
 
 def has_agent(pid: int) -> bool:
@@ -104,14 +107,14 @@ def _of_launchers(
     Such a child may be a shell that has not started Python yet.
     """
     torchruns = {one.hello.launcher_pid or 0 for one in inside if is_elastic(one.hello.environment)}
-    started = {pid for rank in known for pid in _above(rank)}
+    started = {pid for rank in known for pid in parents(rank, ANCESTORS_MAX)}
     for parent in sorted(pid for pid in torchruns if pid > 1):
         for pid in children(parent):
-            rank = _number(_environment(pid), "RANK")
+            rank = _number(environment_of(pid) or {}, "RANK")
             if rank is None or pid in started:
                 continue
             # If this is a wrapper, the program that it starts is meant, as soon as it runs.
-            below = [one for one in (pid, *descendants(pid, DESCENDANTS_MAX)) if _is_python(one)]
+            below = [one for one in (pid, *descendants(pid, DESCENDANTS_MAX)) if is_python(one)]
             for one in below or [pid]:
                 yield CandidateProcess(one, rank, f"RANK={rank}, started by the launcher")
 
@@ -124,9 +127,9 @@ def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:
     for one in watched:
         ours = one.hello.environment
         for pid in descendants(one.hello.pid, DESCENDANTS_MAX):
-            theirs = _environment(pid)
+            theirs = environment_of(pid) or {}
             names = [name for name in ("RANK", "LOCAL_RANK") if name in theirs]
-            if not names or not _is_python(pid) or not _meets_at_the_same_place(ours, theirs):
+            if not names or not is_python(pid) or not _meets_at_the_same_place(ours, theirs):
                 continue
             if names[0] == "RANK":
                 rank = _number(theirs, "RANK")
@@ -163,22 +166,18 @@ def _helpers(inside: Collection[Watched]) -> Iterator[CandidateProcess]:
             continue
         stranger = not may_start_more(parent)
         for pid in children(parent):
-            if (
-                pid == rank.hello.pid
-                or not _is_python(pid)
-                or not same_program(pid, rank.hello.pid)
-            ):
+            if pid == rank.hello.pid or not is_python(pid) or not same_program(pid, rank.hello.pid):
                 continue
             # A prompt may start anything, also the same program in another folder.
             if stranger and not _started_alike(pid, rank.hello.pid):
                 continue
-            if _meets_at_the_same_place(rank.hello.environment, _environment(pid)):
+            if _meets_at_the_same_place(rank.hello.environment, environment_of(pid) or {}):
                 yield CandidateProcess(pid, None, "of the same parent")
 
 
 def same_program(pid: int, rank: int) -> bool:
     """Both are children of multiprocessing, or run one script or module."""
-    one, other = _words(pid), _words(rank)
+    one, other = command_line(pid) or (), command_line(rank) or ()
     if one == other:
         return bool(one)
     if _WORKER in one and _WORKER in other:
@@ -187,12 +186,12 @@ def same_program(pid: int, rank: int) -> bool:
     return scripts[0] is not None and scripts[0] == scripts[1]
 
 
-def _program(pid: int, words: tuple[bytes, ...]) -> tuple[str, str] | None:
+def _program(pid: int, words: tuple[str, ...]) -> tuple[str, str] | None:
     """("-m", module) or ("", path of the script) that a command line runs.
 
     None for `-c` and the interactive interpreter.
     """
-    rest = [word.decode(errors="replace") for word in words[1:]]
+    rest = list(words[1:])
     while rest:
         word = rest.pop(0)
         if word in ("-W", "-X"):
@@ -202,10 +201,8 @@ def _program(pid: int, words: tuple[bytes, ...]) -> tuple[str, str] | None:
         elif word in ("-", "-c", "-m"):
             return None
         elif not word.startswith("-"):
-            try:
-                return "", os.path.realpath(os.path.join(os.readlink(f"/proc/{pid}/cwd"), word))
-            except OSError:
-                return None
+            folder = link(pid, "cwd")
+            return ("", os.path.realpath(os.path.join(folder, word))) if folder else None
     return None
 
 
@@ -214,10 +211,7 @@ def _started_alike(pid: int, rank: int) -> bool:
     one, other = stat_fields(pid), stat_fields(rank)
     if one is None or other is None or one[_SESSION] != other[_SESSION]:
         return False
-    try:
-        return os.readlink(f"/proc/{pid}/cwd") == os.readlink(f"/proc/{rank}/cwd")
-    except OSError:
-        return False
+    return link(pid, "cwd") == (link(rank, "cwd") or "")
 
 
 # -- what /proc says
@@ -230,57 +224,17 @@ def may_start_more(pid: int) -> bool:
     """
     if pid <= 1 or registry.start_ticks(pid) is None:
         return False
-    name = _name(pid)
+    name = (command_name(pid) or "").partition(":")[0]
     if name in _MULTIPLEXERS:
         return False
     return name not in _SHELLS or any(
-        word and not word.startswith(b"-") for word in _words(pid)[1:]
+        word and not word.startswith("-") for word in (command_line(pid) or ())[1:]
     )
 
 
-def command_line(pid: int) -> str:
+def command_text(pid: int) -> str:
     """Its words, at most 120 characters; empty if it is gone."""
-    return b" ".join(_words(pid)).decode(errors="replace")[:COMMAND_CHARACTERS]
-
-
-def _name(pid: int) -> str:
-    try:
-        comm = Path(f"/proc/{pid}/comm").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-    return comm.strip().partition(":")[0]
-
-
-def _above(pid: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < ANCESTORS_MAX and (parent := parent_of(pid)) is not None and parent > 1:
-        found.append(parent)
-        pid = parent
-    return found
-
-
-def _words(pid: int) -> tuple[bytes, ...]:
-    try:
-        return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0"))
-    except OSError:
-        return ()
-
-
-def _is_python(pid: int) -> bool:
-    try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
-    except OSError:
-        return False
-
-
-def _environment(pid: int) -> Mapping[str, str]:
-    """The variables that it was started with; what it set itself later is not among them."""
-    try:
-        words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
-    pairs = (word.partition("=") for word in words)
-    return {name: value for name, _, value in pairs if name in _VARIABLES}
+    return " ".join(command_line(pid) or ())[:COMMAND_CHARACTERS]
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
@@ -295,7 +249,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 READS_AT_ONCE = 2
-DEADLINE_NS = 5_000_000_000
+DEADLINE_S = 5.0
 """py-spy takes 0.1 to 1 s for a process with torch; a machine under load takes longer."""
 FRAMES_MAX = 12
 
@@ -307,7 +261,6 @@ class _Sleep:
     switches: int | None
     asked: bool = False
     read: PySpy | None = None
-    deadline_mono_ns: int = 0
     frames: tuple[StackFrame, ...] = ()
 
 
@@ -317,7 +270,7 @@ class CandidateStacks:
     def __init__(self) -> None:
         self._sleeps: dict[int, _Sleep] = {}
 
-    def look(self, state: ProcessState, now_mono_ns: int) -> tuple[StackFrame, ...]:
+    def look(self, state: ProcessState) -> tuple[StackFrame, ...]:
         """Frames of the candidate's main thread, innermost first; empty while they are unknown.
 
         Source: `py-spy dump --nonblocking --json --pid PID`. Check: the same command.
@@ -328,10 +281,10 @@ class CandidateStacks:
             self._sleeps[state.pid] = _Sleep(state.switches)
             return ()
         if not sleep.asked and self._reading() < READS_AT_ONCE:
-            sleep.asked, sleep.deadline_mono_ns = True, now_mono_ns + DEADLINE_NS
-            sleep.read = PySpy(state.pid, nonblocking=True)
+            sleep.asked = True
+            sleep.read = PySpy(state.pid, nonblocking=True, deadline_s=DEADLINE_S)
         if sleep.read is not None:
-            _take(sleep, now_mono_ns)
+            _take(sleep)
         return sleep.frames
 
     def keep(self, pids: Collection[int]) -> None:
@@ -348,13 +301,10 @@ class CandidateStacks:
             sleep.read.kill()
 
 
-def _take(sleep: _Sleep, now_mono_ns: int) -> None:
+def _take(sleep: _Sleep) -> None:
     assert sleep.read is not None
     found = sleep.read.poll()
-    if found is None and now_mono_ns > sleep.deadline_mono_ns:
-        sleep.read.kill()
-        sleep.read = None
-    elif found is not None:
+    if found is not None:
         sleep.read = None
         if not isinstance(found, str):
             main = next((thread for thread in found if thread.main), None)

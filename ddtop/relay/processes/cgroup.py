@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddtop.procfs import FIRST_PID_NAMESPACE, link
+
 ROOT = Path("/sys/fs/cgroup")
 UNLIMITED_BYTES = 1 << 60
 """Version 1 writes a number near 2^63 for "no limit"."""
@@ -185,8 +187,6 @@ _RECORD_BYTES = 8192
 _RECORDS_MAX = 50_000
 _READ_S = 0.2
 _LINE_MAX = 300
-_INITIAL_PIDS = "pid:[4026531836]"
-"""The host's own pid namespace: the log has the pids of that namespace."""
 _KILLED = re.compile(r"Kill(?:ed)? process (\d+)\b")
 _CHOSEN = re.compile(r"^oom-kill:.*\bpid=(\d+)\b")
 
@@ -225,9 +225,9 @@ def read_log(recent_s: float, path: Path = LOG) -> tuple[Kill, ...] | None:
 
     Bounded: at most 0.2 s, and never waits for a line to come.
     """
+    if link("self", "ns/pid") != FIRST_PID_NAMESPACE:
+        return None
     try:
-        if os.readlink("/proc/self/ns/pid") != _INITIAL_PIDS:
-            return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None

@@ -11,14 +11,12 @@ import select
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from ddtop import private, registry
-from ddtop.policy import Policy
-from ddtop.procfs import children, parent_of, wchan
-from ddtop.relay.processes.candidates import command_line, may_start_more, same_program
+from ddtop.procfs import children, command_name, parents, read, tasks, wchan
+from ddtop.relay.processes.candidates import command_text, may_start_more, same_program
 from ddtop.relay.processes.sample import Watched, ending
 from ddtop.wire.records import Exit, HelperEnd, LastException
 
@@ -50,6 +48,9 @@ _NOT_OF_A_JOB = frozenset(
     }
 )
 """Names of programs that start anything: two programs of one shell have nothing in common."""
+PARENT_WAITS_LOOKS = 3
+"""The relay ends for a parent that waits for it in so many looks, a second apart. A launcher
+may be between two starts for a moment."""
 
 
 def is_of_the_job(pid: int, launcher: int, ranks: Iterable[int]) -> bool:
@@ -58,25 +59,13 @@ def is_of_the_job(pid: int, launcher: int, ranks: Iterable[int]) -> bool:
     `launcher`: 0 if none is known; a shell counts as none.
     """
     known = launcher > 1 and not _starts_anything(launcher)
-    if known and (pid == launcher or launcher in _above(pid)):
+    if known and (pid == launcher or launcher in parents(pid, STEPS_MAX)):
         return True
-    return any(pid in _above(rank) for rank in ranks) and not _starts_anything(pid)
-
-
-def _above(pid: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < STEPS_MAX and (parent := parent_of(pid)) is not None and parent > 1:
-        found.append(parent)
-        pid = parent
-    return found
+    return any(pid in parents(rank, STEPS_MAX) for rank in ranks) and not _starts_anything(pid)
 
 
 def _starts_anything(pid: int) -> bool:
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return False
-    return name.partition(":")[0] in _NOT_OF_A_JOB
+    return (command_name(pid) or "").partition(":")[0] in _NOT_OF_A_JOB
 
 
 # -- The processes beside the ranks: other children of their parent, and the parent itself
@@ -176,7 +165,7 @@ class HelperWatch:
             return
         with contextlib.suppress(OSError, AttributeError):
             self._watched[pid] = _Process(
-                pid, ticks, parent, os.pidfd_open(pid), command_line(pid), launcher
+                pid, ticks, parent, os.pidfd_open(pid), command_text(pid), launcher
             )
 
     def _forget(self, one: _Process) -> None:
@@ -238,8 +227,8 @@ _OURS = b"\0-m\0ddtop.relay\0"
 class WaitingParent:
     """Used by the relay's loop only, about once a second."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._found, self._enough = 0, policy.parent_waits_looks
+    def __init__(self) -> None:
+        self._found = 0
 
     def look(self) -> bool:
         """Whether our parent can only go on when we have ended.
@@ -251,21 +240,15 @@ class WaitingParent:
         # Where the kernel does not list children there are none.
         is_so = os.getpid() in theirs and all(_is_relay(pid) for pid in theirs)
         self._found = self._found + 1 if is_so else 0
-        return self._found >= self._enough
+        return self._found >= PARENT_WAITS_LOOKS
 
 
 def _waits(pid: int) -> bool:
     """One of its threads is in wait() for a child."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return False
-    return any(wchan(f"{pid}/task/{thread}") in _WAITS for thread in threads[:64])
+    return any(wchan(task) in _WAITS for task in tasks(pid)[:64])
 
 
 def _is_relay(pid: int) -> bool:
-    try:
-        return _OURS in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        # It has ended in between, so nothing has to be done.
-        return True
+    words = read(pid, "cmdline")
+    # If it has ended in between, nothing has to be done.
+    return words is None or _OURS in words

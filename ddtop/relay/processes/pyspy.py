@@ -14,15 +14,18 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
 
-from ddtop.procfs import stat_fields
+from ddtop.procfs import owner_of, stat_fields, status, status_of
 from ddtop.redaction import redacted
 from ddtop.wire.records import StackFrame, ThreadStack
 from ddtop.wire.truncation import fitting
 
+DEADLINE_S = 15.0
+"""Reading symbols of a big CUDA build takes seconds."""
 OUTPUT_MAX_BYTES = 4 << 20
 """Limit of py-spy's JSON: a hundred threads of a hundred frames take 2 MiB."""
 THREADS_MAX, FRAMES_MAX = 256, 128
@@ -68,8 +71,9 @@ class PySpy:
 
     `native` also asks for the frames of C code; `nonblocking` never pauses the process, and then
     there are none. A stopped process is always read that way, and stays stopped. `note` says, once
-    the stacks are there, how they are less than what was asked for. The deadline is the caller's:
-    poll until then, then `kill`. Not for several threads.
+    the stacks are there, how they are less than what was asked for. Not for several threads.
+
+    It is given up `deadline_s` after its begin, by the next `poll`.
 
     `arguments`: also fill in `call` (see `call_of`), for which py-spy reads all variables.
     `asleep`: whether the main thread slept when its frames were read. `tids`: the kernel's id of
@@ -77,9 +81,15 @@ class PySpy:
     """
 
     def __init__(
-        self, pid: int, native: bool = False, nonblocking: bool = False, arguments: bool = False
+        self,
+        pid: int,
+        native: bool = False,
+        nonblocking: bool = False,
+        arguments: bool = False,
+        deadline_s: float = DEADLINE_S,
     ) -> None:
-        self.pid = pid
+        self.pid, self._deadline_s = pid, deadline_s
+        self._until = time.monotonic() + deadline_s
         self.note: str | None = None
         self.call: str | None = None
         self.asleep: bool | None = None
@@ -99,21 +109,24 @@ class PySpy:
 
         It never waits.
         """
-        if self._result is not None:
-            return self._result
+        if self._result is None:
+            self._look()
+            if self._result is None and time.monotonic() > self._until:
+                self.kill()
+        return self._result
+
+    def _look(self) -> None:
         if self._process is None and not self._take_started():
-            return self._result
+            return
         assert self._process is not None
         code = self._process.poll()
-        if code is None:
-            if os.fstat(self._output).st_size > OUTPUT_MAX_BYTES:
-                self.kill()
-                self._result = (
-                    f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {self.pid}"
-                )
-            return self._result
-        self._finish(code)
-        return self._result
+        if code is not None:
+            self._finish(code)
+        elif os.fstat(self._output).st_size > OUTPUT_MAX_BYTES:
+            self.kill()
+            self._result = (
+                f"py-spy wrote more than {OUTPUT_MAX_BYTES >> 20} MiB about pid {self.pid}"
+            )
 
     def kill(self) -> None:
         """End py-spy if it still runs. Does not wait for its end.
@@ -128,7 +141,9 @@ class PySpy:
             _unreaped.append(self._process)
         self._close()
         if self._result is None:
-            self._result = f"py-spy did not finish with pid {self.pid} in time"
+            self._result = (
+                f"py-spy did not finish with pid {self.pid} within {self._deadline_s:g} s"
+            )
 
     def _start(self) -> None:
         _unreaped[:] = [process for process in _unreaped if process.poll() is None]
@@ -326,7 +341,7 @@ def explain(pid: int, errors: str) -> str:
     It asks the process itself once more, because py-spy says "check that it runs" also if only the
     right to read is missing.
     """
-    if not Path(f"/proc/{pid}").exists():
+    if owner_of(pid) is None:
         return f"pid {pid} is gone"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     text = lines[0] if lines else "it does not say why"
@@ -345,12 +360,10 @@ def explain(pid: int, errors: str) -> str:
 
 def no_right(pid: int) -> str:
     """Why this process may not be traced by this user, and the command that would work."""
-    try:
-        owner = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
+    if (user := owner_of(pid)) is None:
         return f"pid {pid} is gone"
-    if os.getuid() not in (0, owner):
-        why, root = f"it belongs to user id {owner}", "would work"
+    if os.getuid() not in (0, user):
+        why, root = f"it belongs to user id {user}", "would work"
     elif (scope := yama_scope()) == 3:
         off = "tracing is off until the next boot (kernel.yama.ptrace_scope = 3)"
         return f"no right to look into pid {pid}: {off}"
@@ -382,11 +395,7 @@ def yama_scope() -> int | None:
 
 def may_trace_others() -> bool:
     """This process has CAP_SYS_PTRACE. Check: `grep CapEff /proc/self/status`."""
-    try:
-        words = Path("/proc/self/status").read_text().split()
-        return bool(int(words[words.index("CapEff:") + 1], 16) & _CAP_SYS_PTRACE)
-    except (OSError, ValueError, IndexError):
-        return False
+    return bool(int(status_of(status("self"), "CapEff") or "0", 16) & _CAP_SYS_PTRACE)
 
 
 def _argument_lists(pid: int, native: bool, nonblocking: bool) -> list[tuple[str, ...]]:

@@ -7,19 +7,20 @@ at all counts as gone, unless it is heard again.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ddtop import registry
 from ddtop.link.rank_listener import Credentials
 from ddtop.link.relay_side import RANK, RelayLink
-from ddtop.policy import Policy
+from ddtop.procfs import link, status, status_of
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.sample import Watched, is_gone
 from ddtop.wire.records import AnyRecord, Hello
+
+EXIT_UNSEEN_S = 2.5
+"""A rank not in /proc has ended if its agent is silent this long. It reports every second."""
 
 # -- The process behind a connection of the unix socket, as the kernel recorded it
 #
@@ -51,30 +52,17 @@ def peer_of(who: Credentials) -> Peer:
     """The process that made a connection. Check: `ss -xp`, `readlink /proc/PID/ns/pid`."""
     if who.pid <= 0:
         return Peer(None, None, True)
-    ours, theirs = _namespace("self"), _namespace(str(who.pid))
+    ours, theirs = link("self", "ns/pid"), link(who.pid, "ns/pid")
     if ours is not None and theirs is not None and ours != theirs:
         return Peer(_own_number(who.pid), None, True)
     # One that is gone already cannot be asked; its pid was ours to see.
     return Peer(who.pid, registry.start_ticks(who.pid), False)
 
 
-def _namespace(pid: str) -> str | None:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return None
-
-
 def _own_number(pid: int) -> int | None:
     """Its pid in its own namespace: the last number of the line NSpid."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                last = line.split()[-1]
-                return int(last) if last.isdigit() else None
-    except OSError:
-        pass
-    return None
+    last = (status_of(status(pid), "NSpid") or "").rpartition("\t")[2]
+    return int(last) if last.isdigit() else None
 
 
 # -- The ranks of this host
@@ -92,8 +80,8 @@ PIDFD_EVERY_S = 1.0
 class Ranks:
     """Used by the relay's loop only. `watched`: the living ones, by pid."""
 
-    def __init__(self, link: RelayLink, seal: Callable[[AnyRecord], bytes], policy: Policy) -> None:
-        self._link, self._seal, self._policy = link, seal, policy
+    def __init__(self, link: RelayLink, seal: Callable[[AnyRecord], bytes]) -> None:
+        self._link, self._seal = link, seal
         self.watched: dict[int, Watched] = {}
         self._pids_of: dict[int, int] = {}
         self._peers: dict[bytes, int] = {}
@@ -247,7 +235,7 @@ class Ranks:
             self._ask_for_pidfds()
         for one in list(self._unseen.values()):
             silent_ns = int(now * 1e9) - one.heard_mono_ns
-            is_silent = silent_ns > self._policy.exit_unseen_s * 1e9
+            is_silent = silent_ns > EXIT_UNSEEN_S * 1e9
             if is_silent and is_gone(one.hello.pid, one.hello.start_ticks):
                 del self._unseen[one.hello.pid]
                 # It was alive then; more is not known.

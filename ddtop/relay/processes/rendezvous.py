@@ -16,7 +16,7 @@ import psutil
 
 from ddtop import registry
 from ddtop.launch.launchers import is_elastic
-from ddtop.policy import Policy
+from ddtop.procfs import link
 from ddtop.relay.processes import candidates, sample, sockets
 from ddtop.relay.processes.candidates import CandidateStacks
 from ddtop.wire.records import Candidacy, Hello, ProcessState, Rendezvous, StackFrame, store_address
@@ -28,6 +28,9 @@ ENDPOINTS_MAX = 8
 Family = Mapping[int, "bool | None"]
 """The processes around a run: whether a store that they open is the run's own, None where it may
 be."""
+INIT_INSIDE_S = 2.0
+"""The relay looks at the route to the store of a rank that is in init_process_group for this
+time. On one host a healthy one is over in less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,8 @@ class RendezvousLook(NamedTuple):
 class RendezvousWatch:
     """What is seen of the ranks that meet; used by the relay's thread once a second."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._inside_ns = int(policy.init_inside_s * 1e9)
+    def __init__(self) -> None:
+        self._inside_ns = int(INIT_INSIDE_S * 1e9)
         self._probe = sockets.ConnectProbe()
         self._owners: dict[int, int | None] = {}
         self._ask_again_mono_ns = 0
@@ -88,7 +90,7 @@ class RendezvousWatch:
             is_elastic(one.hello.environment) or one.hello.claim == "init" for one in watched
         )
         family = dict.fromkeys(parents - {0}, True if makes else None) | dict.fromkeys(ranks, True)
-        tables: dict[int, tuple[sockets.Tcp, ...] | None] = {}
+        tables: dict[str, tuple[sockets.Tcp, ...] | None] = {}
         ways = []
         for one in inside:
             place = store_address(one.hello.init_method, one.hello.environment)
@@ -188,12 +190,12 @@ class RendezvousWatch:
                     ticks,
                 )
                 one = sample.Watched(hello, -1, now_mono_ns)
-            state = sample.look(one, now_mono_ns, self._policy)
+            state = sample.look(one, now_mono_ns)
             if state is None:
                 continue
             seen[found.pid] = one
             states.append(msgspec.structs.replace(state, agent_age_ms=None))
-            frames = self._stacks.look(state, now_mono_ns)
+            frames = self._stacks.look(state)
             candidacies[found.pid, ticks] = self._candidacy(found, ticks, frames)
         self._stacks.keep(seen)
         self._candidates, self._candidacies = seen, candidacies
@@ -220,12 +222,9 @@ def _endpoints(found: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({f"{address}:{port}" for address, port in found}))[:ENDPOINTS_MAX]
 
 
-def _network(pid: int) -> int:
+def _network(pid: int) -> str:
     """What is the same for all processes of one network namespace."""
-    try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino
-    except OSError:
-        return -pid
+    return link(pid, "ns/net") or str(pid)
 
 
 def _described(pid: int, ours: bool | None) -> Listener:

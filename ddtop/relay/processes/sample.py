@@ -19,16 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddtop import private, registry
-from ddtop.policy import Policy
 from ddtop.procfs import (
     command_name,
     descendants,
     io_bytes,
+    listed,
     own_letter,
     read_stat,
+    scheduled_ns,
     stack_start,
     stat_fields,
+    status,
+    status_of,
     switches,
+    tasks,
     wchan,
 )
 from ddtop.relay.processes import cgroup, sockets
@@ -52,6 +56,14 @@ _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO.size << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, size)
 _TRIES, _BETWEEN_S = 10, 0.002
 """After the end of a process there is a moment in which neither source answers."""
+GC_SHOWN_S = 0.5
+"""A garbage collection is reported from this time on. It is seen once a second, so a
+shorter one would seem to last that long."""
+OOM_MARK_S = 30.0
+"""The OOM killer's count is compared with the one of at least so long ago. A worker that it
+killed an hour before explains nothing, and a process of many gigabytes takes seconds to end."""
+OOM_RECENT_S = 120.0
+"""A kill in the kernel's log explains a death for this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +170,7 @@ def look_at_process(watch: ProcessWatch, pid: int, fields: list[str]) -> Process
     if watch.looks % SLOWLY_EVERY == 0:
         watch.slow = _slowly(watch, pid)
     watch.looks += 1
-    ran, delay = _schedule(pid)
+    ran, delay = scheduled_ns(f"{pid}/task/{pid}")
     slow = watch.slow
     return ProcessLoad(
         run_delay_ns=delay,
@@ -181,14 +193,10 @@ def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
     if watch.looks == 0:
         watch.throttling, watch.memory = cgroup.cpu_stat(pid), cgroup.memory_folder(pid)
         watch.pids = cgroup.pids_folder(pid)
-    status = _status(pid)
-    cpus = _cpus(status)
+    text = status(pid)
+    cpus = status_of(text, "Cpus_allowed_list")
     limit, used = cgroup.memory(watch.memory)
-    files: int | None
-    try:
-        files = len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        files = None
+    files = listed(pid, "fd")
     most = _own_limit(pid, resource.RLIMIT_NOFILE)
     return ProcessLoad(
         cpus=cpus,
@@ -196,20 +204,20 @@ def _slowly(watch: ProcessWatch, pid: int) -> ProcessLoad:
         quota_cores=cgroup.quota_cores(watch.throttling),
         memory_limit_bytes=limit,
         memory_used_bytes=used,
-        files=files,
+        files=len(files) if files is not None else None,
         files_limit=most,
-        limits=tuple(_limits(watch, pid, status)),
+        limits=tuple(_limits(watch, pid, text)),
         threads_delay_ns=_threads_delay(watch, pid),
     )
 
 
-def _limits(watch: ProcessWatch, pid: int, status: str) -> Iterator[Limit]:
+def _limits(watch: ProcessWatch, pid: int, text: str) -> Iterator[Limit]:
     for name, number, word in (
-        ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize:"),
-        ("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData:"),
+        ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize"),
+        ("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData"),
     ):
-        most, used_kib = _own_limit(pid, number), _field(status, word)
-        if most is not None and used_kib is not None and used_kib.isdigit():
+        most, used_kib = _own_limit(pid, number), (status_of(text, word) or "").split(" ")[0]
+        if most is not None and used_kib.isdigit():
             yield Limit(name, int(used_kib) * 1024, most)
     most, used = cgroup.pids(watch.pids)
     if most is not None and used is not None:
@@ -224,21 +232,6 @@ def _own_limit(pid: int, number: int) -> int | None:
     return None
 
 
-def _status(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _field(status: str, name: str) -> str | None:
-    """The first word behind a name in /proc/PID/status."""
-    try:
-        return status[status.index(name) + len(name) :].split(None, 1)[0]
-    except (ValueError, IndexError):
-        return None
-
-
 def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
     """How long all threads but the main thread were ready without a CPU, ns, summed.
 
@@ -247,16 +240,11 @@ def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
     Source: /proc/PID/task/*/schedstat, about 10 us a thread. Caveat: of more than `THREADS_MAX`
     threads only the first ones of the listing are read.
     """
-    found: dict[str, int] = {}
-    try:
-        for name in os.listdir(f"/proc/{pid}/task")[: THREADS_MAX + 1]:
-            if name != str(pid):
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    found[name] = int(
-                        Path(f"/proc/{pid}/task/{name}/schedstat").read_bytes().split()[1]
-                    )
-    except OSError:
+    threads = tasks(pid)[: THREADS_MAX + 1]
+    if not threads:
         return None
+    delays = {one: scheduled_ns(one)[1] for one in threads if not one.endswith(f"/{pid}")}
+    found = {one: delay for one, delay in delays.items() if delay is not None}
     # A thread that has ended leaves the listing, and its waits stay in the sum; so do those of a
     # thread whose number now belongs to another one.
     watch.delays_ended += sum(
@@ -264,19 +252,6 @@ def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
     )
     watch.delays = found
     return watch.delays_ended + sum(found.values())
-
-
-def _schedule(pid: int) -> tuple[int | None, int | None]:
-    """(ran, ready but without a CPU) of the main thread, ns."""
-    try:
-        ran, delay, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes().split()
-        return int(ran), int(delay)
-    except (OSError, ValueError):
-        return None, None
-
-
-def _cpus(status: str) -> str | None:
-    return _field(status, "Cpus_allowed_list:")
 
 
 def _count(cpus: str | None) -> int | None:
@@ -399,7 +374,7 @@ def went_unix_ns(watched: Watched, seen_unix_ns: int) -> int:
     return min(stamps)
 
 
-def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | None:
+def look(watched: Watched, now_mono_ns: int) -> ProcessState | None:
     """The process now; None if it cannot be read. Check: `ps -o stat,wchan,rss,nlwp -p PID`."""
     pid = watched.hello.pid
     fields = stat_fields(pid)
@@ -409,8 +384,8 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
     if watched.looks % CHILDREN_EVERY == 0:
         watched.children = descendants(pid)
     watched.looks += 1
-    watched.note_oom(now_mono_ns, policy.oom_mark_s)
-    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns, policy)
+    watched.note_oom(now_mono_ns, OOM_MARK_S)
+    gc_since_unix_ns, exiting = _from_page(watched, now_mono_ns)
     tid, letter = _lead(watched, fields[0])
     sleeps_in = wchan(f"{pid}/task/{tid}")
     # One look finds every process asleep somewhere; two in the same sleep are worth asking where.
@@ -439,7 +414,7 @@ def look(watched: Watched, now_mono_ns: int, policy: Policy) -> ProcessState | N
         io_bytes=io_bytes(pid),
         children=len(watched.children),
         agent_age_ms=(now_mono_ns - watched.heard_mono_ns) // 1_000_000,
-        switches=switches(Path(f"/proc/{pid}/task/{tid}/status")),
+        switches=switches(f"{pid}/task/{tid}"),
         syscall=sleep.call,
         file=sleep.file,
         frozen=cgroup.is_frozen(watched.freezer) if asleep else None,
@@ -463,7 +438,7 @@ def _note_child_wakes(watched: Watched, sleep: sockets.Sleep, now_mono_ns: int) 
         pids = (first, *descendants(first, CHILDREN_COUNTED))
     seconds = (now_mono_ns - watched.cpu_seen[0]) / 1e9 if watched.cpu_seen else 0.0
     before = watched.child_switches
-    watched.child_switches = {pid: switches(Path(f"/proc/{pid}/status")) or 0 for pid in pids}
+    watched.child_switches = {pid: switches(pid) or 0 for pid in pids}
     grown = [count - before[pid] for pid, count in watched.child_switches.items() if pid in before]
     return max(grown) / seconds if grown and seconds > 0 else None
 
@@ -510,7 +485,7 @@ def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
     return {pid: one.hello.rank for one in watched for pid in (*one.children, one.hello.pid)}
 
 
-def _from_page(watched: Watched, now_mono_ns: int, policy: Policy) -> tuple[int | None, bool]:
+def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:
     """(since when a garbage collection is going on, whether its interpreter exits), from the
     state page.
     """
@@ -518,7 +493,7 @@ def _from_page(watched: Watched, now_mono_ns: int, policy: Policy) -> tuple[int 
     if view is None:
         return None, False
     since = view.gc_since_mono_ns
-    collects = bool(since) and now_mono_ns - since >= policy.gc_shown_s * 1e9
+    collects = bool(since) and now_mono_ns - since >= GC_SHOWN_S * 1e9
     return since + time.time_ns() - time.monotonic_ns() if collects else None, bool(
         view.exiting_mono_ns
     )
@@ -540,7 +515,7 @@ def _mpi(watched: Watched) -> MpiState | None:
     )
 
 
-def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Exit:
+def last_words(watched: Watched, order: int, unix_ns: int) -> Exit:
     """How the process ended, its last report, and what outlived it, as seen at `unix_ns`.
 
     `order`: exits before this one.
@@ -551,7 +526,7 @@ def last_words(watched: Watched, order: int, unix_ns: int, policy: Policy) -> Ex
     if how.signal == signal.SIGKILL:
         count = cgroup.oom_kills(watched.memory_events)
         killed, line = cgroup.verdict(
-            hello.pid, watched.oom_kills, count, cgroup.read_log(policy.oom_recent_s)
+            hello.pid, watched.oom_kills, count, cgroup.read_log(OOM_RECENT_S)
         )
     orphans = tuple(pid for pid in watched.children if registry.start_ticks(pid) is not None)
     exiting_mono_ns = view.exiting_mono_ns if view else 0

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ddtop.procfs import link, listed, read
+
 STATES = {
     "01": "ESTABLISHED",
     "02": "SYN_SENT",
@@ -128,9 +130,8 @@ def _with(word: bytes, data: bytes) -> Iterator[bytes]:
 
 def inodes(pid: int) -> frozenset[int] | None:
     """The sockets that this process has open; None if its descriptors may not be looked at."""
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
+    numbers = listed(pid, "fd")
+    if numbers is None:
         return None
     found = {inode(pid, number) for number in numbers[:DESCRIPTORS_MAX]}
     return frozenset(one for one in found if one is not None)
@@ -141,10 +142,7 @@ def inode(pid: int, descriptor: int | str) -> int | None:
 
     None if it is none, or may not be looked at.
     """
-    try:
-        match = _INODE.match(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
-    except OSError:
-        return None
+    match = _INODE.match(link(pid, f"fd/{descriptor}") or "")
     return int(match[1]) if match else None
 
 
@@ -381,7 +379,6 @@ _DESCRIPTORS_MAX = 1 << 20
 _TERMINAL = re.compile(r"/dev/(?:tty\w*|pts/\d+|console)$")
 _KINDS = (("socket:", "socket"), ("pipe:", "pipe"))
 _P_PID = 1
-_DESCRIPTORS_LOOKED_AT = 4096
 
 
 def calls_of(machine: str) -> dict[int, str]:
@@ -413,11 +410,7 @@ class Sleep(NamedTuple):
 
 def sleeping_in(pid: int, tid: int = 0) -> Sleep:
     """Where that thread of the process sleeps; `tid` 0: the main thread."""
-    try:
-        text = Path(f"/proc/{pid}/task/{tid or pid}/syscall").read_text()
-    except OSError:
-        return Sleep()
-    call, arguments = parsed_wait(text)
+    call, arguments = parsed_wait((read(f"{pid}/task/{tid or pid}", "syscall") or b"").decode())
     file = None if call is None else _awaited(pid, call, arguments)
     return Sleep(call, file, inode(pid, arguments[0] & 0xFFFFFFFF) if file == "socket" else None)
 
@@ -465,10 +458,10 @@ def _path(pid: int, address: int) -> str | None:
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(address)
             name, ended, _ = memory.read(_PATH_BYTES_MAX).partition(b"\0")
-        folder = os.readlink(f"/proc/{pid}/cwd")
     except (OSError, ValueError, OverflowError):
         return None
-    return os.path.join(folder, os.fsdecode(name)) if name and ended else None
+    folder = link(pid, "cwd")
+    return os.path.join(folder, os.fsdecode(name)) if folder and name and ended else None
 
 
 def descriptor(pid: int, number: int) -> str | None:
@@ -479,11 +472,8 @@ def descriptor(pid: int, number: int) -> str | None:
     number &= 0xFFFFFFFF
     if number > _DESCRIPTORS_MAX:
         return None
-    try:
-        target = os.readlink(f"/proc/{pid}/fd/{number}")
-    except OSError:
-        return None
-    return "stdin" if number == 0 else kind_of(target)
+    target = link(pid, f"fd/{number}")
+    return target and ("stdin" if number == 0 else kind_of(target))
 
 
 def kind_of(target: str) -> str:
@@ -500,19 +490,5 @@ def sockets_of(pids: tuple[int, ...]) -> int | None:
 
     None if none of them can be read.
     """
-    found: set[str] = set()
-    readable = False
-    for pid in pids:
-        try:
-            numbers = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue
-        readable = True
-        for number in numbers[:_DESCRIPTORS_LOOKED_AT]:
-            try:
-                target = os.readlink(f"/proc/{pid}/fd/{number}")
-            except OSError:
-                continue
-            if target.startswith("socket:"):
-                found.add(target)
-    return len(found) if readable else None
+    open_ones = [found for pid in pids if (found := inodes(pid)) is not None]
+    return len(frozenset().union(*open_ones)) if open_ones else None

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddtop import procfs
 from ddtop.agent.limits import LIMITS
 from ddtop.agent.probe import Tick
+from ddtop.agent.probes import main_thread
 from ddtop.agent.probes.main_thread import Standing
 from ddtop.agent.stacks.frames import LOADER, OTHER, ThreadLook
 from ddtop.wire.page import LEAD_AT, SLOTS_AT
@@ -164,6 +166,18 @@ def test_the_end_of_a_sleep_is_read_from_the_kernel(bench, sleeps):
 
 
 # -- writing in a handler
+
+
+@pytest.fixture(autouse=True)
+def only_files_of_this_test(monkeypatch, tmp_path):
+    """Other files of this process may grow meanwhile: those of pytest, and of threads."""
+
+    def below_tmp_path(pid, name):
+        numbers = procfs.listed(pid, name) or ()
+        ours = str(tmp_path)
+        return [one for one in numbers if (procfs.link(pid, f"fd/{one}") or "").startswith(ours)]
+
+    monkeypatch.setattr(main_thread, "listed", below_tmp_path)
 
 
 def writing(path, data=b"a line\n"):

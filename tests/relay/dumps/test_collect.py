@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from ddtop.policy import POLICY
 from ddtop.procfs import descendants, stat_fields
 from ddtop.relay.dumps import collect
 from ddtop.relay.dumps import signal as dump_signal
@@ -438,7 +437,7 @@ def test_a_foreign_path_in_a_hello_is_neither_emptied_nor_read(ranks, tmp_path):
     )
 
     assert dump_signal.dump_path(hello) is None
-    assert dump_signal.why_not(hello, 1, 1, POLICY) is not None
+    assert dump_signal.why_not(hello, 1, 1) is not None
     assert dump_signal.written(hello) == b""
     assert precious.read_text() == "x"
 

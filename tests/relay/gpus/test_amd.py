@@ -8,7 +8,6 @@ import sys
 import msgspec
 import pytest
 
-from ddtop.policy import POLICY
 from ddtop.relay.gpus import amd
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.amd import AmdDriver, AmdSmi
@@ -24,7 +23,7 @@ GIB = 1 << 30
 
 def test_everything_that_amdsmi_tells_is_read():
     smi = FakeAmdSmi(FakeAmdGpu(processes={4711: 40 * GIB}))
-    session = AmdSmi(smi, POLICY)
+    session = AmdSmi(smi)
     (gpu,) = session.sample(0.0)
 
     assert session.driver == "6.12.12"
@@ -49,12 +48,12 @@ def test_everything_that_amdsmi_tells_is_read():
     ],
 )
 def test_what_holds_its_clocks_down_has_the_words_of_any_gpu(active, throttle):
-    assert AmdSmi(FakeAmdSmi(FakeAmdGpu(active=active)), POLICY).sample(0.0)[0].throttle == throttle
+    assert AmdSmi(FakeAmdSmi(FakeAmdGpu(active=active))).sample(0.0)[0].throttle == throttle
 
 
 def test_throttling_is_read_as_rarely_as_processes_because_each_read_waits_for_100_ms():
     smi = FakeAmdSmi(FakeAmdGpu())
-    session = AmdSmi(smi, POLICY)
+    session = AmdSmi(smi)
     for second in range(10):
         session.sample(float(second))
 
@@ -66,7 +65,7 @@ def test_an_older_gpu_has_other_sensors_and_no_word_on_throttling():
     """MI200: average power, a sensor at the edge in mC, no violation status."""
     gpu = FakeAmdGpu(socket_watts="N/A", average_watts=300, temperatures={0: 54_000}, cap=500)
     gpu.raises = {"amdsmi_get_violation_status": NOT_SUPPORTED}
-    (read,) = AmdSmi(FakeAmdSmi(gpu), POLICY).sample(0.0)
+    (read,) = AmdSmi(FakeAmdSmi(gpu)).sample(0.0)
 
     assert (read.power_watts, read.power_cap_watts) == (300.0, 500.0)
     assert (read.celsius, read.throttle) == (54, None)
@@ -78,7 +77,7 @@ def test_what_a_guest_may_not_ask_is_none_and_takes_nothing_else_away():
         ("amdsmi_get_power_info", "amdsmi_get_gpu_process_list", "amdsmi_get_pcie_info"),
         NOT_SUPPORTED,
     )
-    (read,) = AmdSmi(FakeAmdSmi(gpu), POLICY).sample(0.0)
+    (read,) = AmdSmi(FakeAmdSmi(gpu)).sample(0.0)
 
     assert (read.util_ratio, read.power_watts, read.processes) == (None, None, None)
     assert (read.used_bytes, read.lost, read.pcie_width) == (41 * GIB, False, None)
@@ -86,7 +85,7 @@ def test_what_a_guest_may_not_ask_is_none_and_takes_nothing_else_away():
 
 def test_a_gpu_that_answers_no_call_any_more_is_lost_after_three_samples():
     gpu = FakeAmdGpu()
-    session = AmdSmi(FakeAmdSmi(gpu, FakeAmdGpu(bdf="0000:3b:00.0")), POLICY)
+    session = AmdSmi(FakeAmdSmi(gpu, FakeAmdGpu(bdf="0000:3b:00.0")))
     session.sample(0.0)
     gpu.raises["*"] = IO
     lost = [session.sample(float(second))[0].lost for second in (1, 2, 3)]
@@ -97,7 +96,7 @@ def test_a_gpu_that_answers_no_call_any_more_is_lost_after_three_samples():
 
 
 def test_the_parts_of_a_divided_gpu_share_an_address_that_says_nothing():
-    session = AmdSmi(FakeAmdSmi(FakeAmdGpu(hip_uuid="GPU-a"), FakeAmdGpu(hip_uuid="GPU-b")), POLICY)
+    session = AmdSmi(FakeAmdSmi(FakeAmdGpu(hip_uuid="GPU-a"), FakeAmdGpu(hip_uuid="GPU-b")))
 
     assert [(gpu.uuid, gpu.pci) for gpu in session.sample(0.0)] == [
         ("GPU-a", None),
@@ -106,7 +105,7 @@ def test_the_parts_of_a_divided_gpu_share_an_address_that_says_nothing():
 
 
 def test_pages_that_cannot_be_retired_are_a_fault_of_the_memory():
-    (gpu,) = AmdSmi(FakeAmdSmi(FakeAmdGpu(pages=(0, 2), uncorrectable=4)), POLICY).sample(0.0)
+    (gpu,) = AmdSmi(FakeAmdSmi(FakeAmdGpu(pages=(0, 2), uncorrectable=4))).sample(0.0)
 
     assert (gpu.remapped_rows, gpu.remap_pending, gpu.remap_failed) == (2, False, True)
     assert gpu.ecc_uncorrected == 4
@@ -114,7 +113,7 @@ def test_pages_that_cannot_be_retired_are_a_fault_of_the_memory():
 
 def test_a_driver_that_is_not_loaded_is_reported_in_one_line():
     with pytest.raises(DriverError) as raised:
-        AmdSmi(FakeAmdSmi(driver=False), POLICY)
+        AmdSmi(FakeAmdSmi(driver=False))
 
     assert str(raised.value).startswith("the AMD driver cannot be asked (Error code: 34")
 
@@ -146,7 +145,7 @@ def watching(monkeypatch):
     made = []
 
     def make(*drivers):
-        made.append(GpuReader(POLICY, drivers))
+        made.append(GpuReader(drivers))
         return made[-1]
 
     yield make

@@ -166,8 +166,7 @@ def test_what_is_read_fits_the_record():
 def test_the_library_is_not_loaded_where_there_is_no_driver():
     code = (
         "import sys, ddtop.relay.gpus.reader as g\n"
-        "from ddtop.policy import POLICY\n"
-        "gpus = g.GpuReader(POLICY, ())\n"
+        "gpus = g.GpuReader(())\n"
         "assert gpus.look({}) == ((), None)\n"
         "assert 'pynvml' not in sys.modules\n"
     )

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddtop.policy import POLICY
 from ddtop.relay.gpus import nvml as reader
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import (
@@ -55,7 +54,7 @@ def watched(monkeypatch):
     def make(library):
         holder = loaded(library)
         nv = holder.__enter__()
-        gpus = GpuReader(POLICY, (NvidiaDriver(lambda: True, lambda: nv),))
+        gpus = GpuReader((NvidiaDriver(lambda: True, lambda: nv),))
         gpus.look({})
         made.append((library, holder, gpus))
         return gpus
@@ -304,14 +303,13 @@ def test_a_process_ends_at_once_and_without_a_word_while_calls_of_it_stand():
     code = """
         import sys, time
         sys.path.insert(0, %r)
-        from ddtop.policy import POLICY
         from ddtop.relay.gpus.nvml import NvidiaDriver
         from ddtop.relay.gpus.reader import GpuReader
         from tests.nvml_library import FakeCard, Library, loaded
 
         library = Library(FakeCard())
         with loaded(library) as nv:
-            gpus = GpuReader(POLICY, (NvidiaDriver(lambda: True, lambda: nv),))
+            gpus = GpuReader((NvidiaDriver(lambda: True, lambda: nv),))
             while not gpus.look({})[0]:
                 time.sleep(0.01)
             library.answers.clear()

@@ -18,8 +18,9 @@ from tests.relay.stage import Stage, is_a
 
 
 @pytest.fixture
-def stage(home):
-    found = Stage(home, policy=replace(POLICY, ras_silent_s=0.5, ras_stuck_s=0.5))
+def stage(home, monkeypatch):
+    monkeypatch.setattr("ddtop.relay.gpus.ras.RAS_SILENT_S", 0.5)
+    found = Stage(home, policy=replace(POLICY, ras_stuck_s=0.5))
     yield found
     found.close()
 

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from ddtop.policy import POLICY
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NvidiaDriver, NvmlError
 from ddtop.relay.gpus.reader import GpuReader, Xids, described
@@ -22,7 +21,7 @@ def watching(monkeypatch):
     made = []
 
     def make(nv, opened=None):
-        found = GpuReader(POLICY, (NvidiaDriver(lambda: True, opened or (lambda: nv)),))
+        found = GpuReader((NvidiaDriver(lambda: True, opened or (lambda: nv)),))
         made.append((found, nv))
         return found
 
@@ -105,7 +104,7 @@ def test_a_driver_that_cannot_be_asked_says_why_and_is_asked_again(watching):
 
 def test_without_a_driver_there_is_no_thread():
     before = threading.active_count()
-    gpus = GpuReader(POLICY, (NvidiaDriver(lambda: False, lambda: pytest.fail("asked for")),))
+    gpus = GpuReader((NvidiaDriver(lambda: False, lambda: pytest.fail("asked for")),))
 
     assert gpus.look({}) == ((), None)
     assert threading.active_count() == before

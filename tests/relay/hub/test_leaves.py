@@ -13,7 +13,6 @@ import time
 import pytest
 
 from ddtop import registry
-from ddtop.policy import Policy
 from ddtop.relay.hub import role, topology
 from ddtop.relay.triggers import DumpTrigger
 from ddtop.wire import frames
@@ -289,10 +288,10 @@ def stuck_until(hosts, wanted):
     return asked
 
 
-def test_what_is_stuck_makes_the_hub_ask_all_hosts_under_one_name(three):
+def test_what_is_stuck_makes_the_hub_ask_all_hosts_under_one_name(three, monkeypatch):
     hosts, _ = three
-    soon = Policy(auto_dump_stuck_s=0.3)
-    hosts[0].server._requests._dump_trigger = DumpTrigger(soon, enabled=True)
+    monkeypatch.setattr("ddtop.relay.triggers.AUTO_DUMP_STUCK_S", 0.3)
+    hosts[0].server._requests._dump_trigger = DumpTrigger(enabled=True)
     asked = stuck_until(hosts, "dump")
 
     assert len(asked) == 3

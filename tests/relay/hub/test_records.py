@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.policy import POLICY
 from ddtop.relay.history import FrameHistory
 from ddtop.relay.hub import role as hub_module
 from ddtop.relay.hub.role import Hub
@@ -32,7 +31,6 @@ class Stage:
             self.keeper,
             lambda *one: self.said.append(one),
             self.unanswered.append,
-            POLICY,
         )
         self.hub.where = Topology(True, True, 4, "10.0.0.1:29500")
 
@@ -305,8 +303,8 @@ def test_a_host_that_is_cut_off_keeps_the_job_open_for_a_minute(stage):
 
     assert not stage.hub.over(NOW + 1)
     stage.hub.on_time(NOW + LOST_S + 1)
-    assert not stage.hub.over(NOW + POLICY.host_over_s - 1)
-    assert stage.hub.over(NOW + POLICY.host_over_s + 1)
+    assert not stage.hub.over(NOW + hub_module.HOST_OVER_S - 1)
+    assert stage.hub.over(NOW + hub_module.HOST_OVER_S + 1)
 
 
 def test_a_host_that_says_that_nothing_more_comes_does_not(stage):

@@ -37,7 +37,7 @@ def sleeper(tmp_path):
 def read(stacks, pid, switches=3, state="S", looks=200):
     """Look until there are frames, as the relay does each second."""
     for _ in range(looks):
-        frames = stacks.look(ProcessState(None, pid, state, switches=switches), time.monotonic_ns())
+        frames = stacks.look(ProcessState(None, pid, state, switches=switches))
         if frames:
             return frames
         time.sleep(0.05)
@@ -55,7 +55,7 @@ def test_the_line_of_a_candidate_that_sleeps_is_read(sleeper):
 def test_a_candidate_that_wakes_between_two_looks_is_not_read(sleeper):
     stacks = CandidateStacks()
 
-    frames = [stacks.look(ProcessState(None, sleeper.pid, "S", switches=at), at) for at in range(5)]
+    frames = [stacks.look(ProcessState(None, sleeper.pid, "S", switches=at)) for at in range(5)]
 
     assert frames == [()] * 5
     assert stacks._reading() == 0
@@ -74,4 +74,4 @@ def test_a_candidate_that_is_none_any_more_is_forgotten(sleeper):
 
     stacks.keep(())
 
-    assert stacks.look(ProcessState(None, sleeper.pid, "S", switches=3), time.monotonic_ns()) == ()
+    assert stacks.look(ProcessState(None, sleeper.pid, "S", switches=3)) == ()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop.policy import POLICY
 from ddtop.relay.processes import cgroup
 from ddtop.relay.processes.cgroup import Kill
+from ddtop.relay.processes.sample import OOM_RECENT_S
 
 NOW = 900_000_000_000_000
 AT_US = NOW // 1000 - 2_000_000
@@ -27,7 +27,7 @@ OTHER = f"4,901,{AT_US},-;Out of memory: Killed process 77 (chrome) total-vm:900
 
 
 def kills(*records):
-    return cgroup.kills_in([record.encode() for record in records], NOW, POLICY.oom_recent_s)
+    return cgroup.kills_in([record.encode() for record in records], NOW, OOM_RECENT_S)
 
 
 @pytest.mark.parametrize("record", [OURS, CHOSEN, OLD_KERNEL])
@@ -89,16 +89,16 @@ def test_other_lines_of_the_log_are_passed_over():
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
 def test_no_bytes_of_the_log_make_it_raise(records):
-    assert all(kill.pid >= 0 for kill in cgroup.kills_in(records, NOW, POLICY.oom_recent_s))
+    assert all(kill.pid >= 0 for kill in cgroup.kills_in(records, NOW, OOM_RECENT_S))
 
 
 def test_a_log_that_cannot_be_opened_tells_nothing(tmp_path):
-    assert cgroup.read_log(POLICY.oom_recent_s, tmp_path / "kmsg") is None
+    assert cgroup.read_log(OOM_RECENT_S, tmp_path / "kmsg") is None
 
 
 def test_the_real_log_is_read_at_once_or_not_at_all():
     """A read that waits for the next message of the kernel may never return."""
-    found = cgroup.read_log(POLICY.oom_recent_s)
+    found = cgroup.read_log(OOM_RECENT_S)
 
     assert found is None or all(isinstance(kill, Kill) for kill in found)
 
@@ -109,7 +109,7 @@ def test_a_log_whose_last_line_is_long_past_ends_the_reading(tmp_path, monkeypat
     os.set_blocking(read_end, False)
     os.write(write_end, OURS.encode())
     try:
-        assert cgroup.kills_in(cgroup._records(read_end), NOW, POLICY.oom_recent_s)[0].pid == 4801
+        assert cgroup.kills_in(cgroup._records(read_end), NOW, OOM_RECENT_S)[0].pid == 4801
     finally:
         os.close(read_end)
         os.close(write_end)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from ddtop import procfs
 from ddtop.relay.processes import sample
 from ddtop.relay.processes.sample import stat_fields
 
@@ -84,10 +85,10 @@ def test_what_other_threads_wait_for_a_cpu_only_grows_though_threads_end():
         one.start()
     first = look(watch).threads_delay_ns
     go_on.set()
-    ended = {str(one.native_id) for one in helpers}
+    ended = {f"{os.getpid()}/task/{one.native_id}" for one in helpers}
     assert ended <= set(watch.delays)
     # The kernel's thread outlives the join by a moment.
-    while ended & set(os.listdir("/proc/self/task")):
+    while ended & set(procfs.tasks(os.getpid())):
         pass
     watch.looks = 0
     second = look(watch).threads_delay_ns

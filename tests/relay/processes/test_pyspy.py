@@ -160,7 +160,7 @@ def test_a_py_spy_that_is_given_up_leaves_its_target_running(target: subprocess.
     for _ in range(20):
         spy = PySpy(target.pid, native=True)
         spy.kill()
-        assert spy.poll() == f"py-spy did not finish with pid {target.pid} in time"
+        assert spy.poll() == f"py-spy did not finish with pid {target.pid} within 15 s"
         spy.kill()
     assert answers(target)
 
@@ -221,6 +221,15 @@ def test_where_native_frames_cannot_be_had_the_plain_ones_come_and_say_so(
     assert "Failed to merge" in spy.note
 
 
+def test_a_py_spy_that_takes_longer_than_its_deadline_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake(tmp_path, "exec sleep 60", monkeypatch)
+    spy = PySpy(os.getpid(), deadline_s=0.2)
+
+    assert finished(spy) == f"py-spy did not finish with pid {os.getpid()} within 0.2 s"
+
+
 def test_output_without_end_is_cut_and_the_writer_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -243,9 +252,7 @@ def test_no_right_names_the_command_that_would_work(
     )
 
     monkeypatch.setattr(os, "getuid", lambda: owner or 4711)
-    monkeypatch.setattr(
-        Path, "stat", lambda path: os.stat_result((0, 0, 0, 0, owner or 4711, 0, 0, 0, 0, 0))
-    )
+    monkeypatch.setattr(pyspy, "owner_of", lambda pid: owner or 4711)
     said = {}
     for number in (0, 1, 2, 3):
         scope.write_text(f"{number}\n")

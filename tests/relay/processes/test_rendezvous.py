@@ -9,15 +9,13 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddtop import registry
-from ddtop.policy import POLICY
+from ddtop import procfs, registry
 from ddtop.procfs import children
 from ddtop.relay.processes import candidates, pyspy, rendezvous, sample, sockets
 from ddtop.wire.page import PageView
@@ -34,7 +32,7 @@ SIX = (
 
 
 def watching():
-    return rendezvous.RendezvousWatch(POLICY)
+    return rendezvous.RendezvousWatch()
 
 
 # -- the kernel's table
@@ -253,9 +251,8 @@ def test_children_of_the_same_parent_that_are_no_ranks_yet_are_candidates():
 
 
 def test_a_thread_of_the_parent_that_ends_meanwhile_hides_no_child(monkeypatch):
-    listed = Path.glob
-    gone = Path("/proc/self/task/0/children")
-    monkeypatch.setattr(Path, "glob", lambda path, pattern: [gone, *listed(path, pattern)])
+    listed = procfs.listed
+    monkeypatch.setattr(procfs, "listed", lambda pid, name: ["0", *listed(pid, name)])
     with child(SLEEPS) as known:
         assert known in children(os.getpid())
 

@@ -52,7 +52,7 @@ def watched(pid, **more):
 
 def test_a_process_is_looked_at(child):
     rank = watched(child.pid)
-    state = sample.look(rank, 3_000_000_000, POLICY)
+    state = sample.look(rank, 3_000_000_000)
     sample.forget(rank)
 
     assert (state.rank, state.pid, state.agent_age_ms, state.children) == (2, child.pid, 2000, 0)
@@ -66,7 +66,7 @@ def test_a_stopped_process_is_seen_as_t(child):
     rank = watched(child.pid)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
-    letter = sample.look(rank, 0, POLICY).state
+    letter = sample.look(rank, 0).state
     os.kill(child.pid, signal.SIGCONT)
     sample.forget(rank)
 
@@ -83,7 +83,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
     try:
         rank_process.stdout.readline()
         rank = watched(rank_process.pid)
-        before = sample.look(rank, 0, POLICY).became
+        before = sample.look(rank, 0).became
         rank_process.stdin.write("\n")
         rank_process.stdin.flush()
         # exec closes no descriptor here, so the test waits for the new name.
@@ -91,7 +91,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
         until = time.monotonic() + 20
         while comm.read_text() != "sleep\n" and time.monotonic() < until:
             time.sleep(0.01)
-        after = sample.look(rank, 0, POLICY).became
+        after = sample.look(rank, 0).became
         sample.forget(rank)
     finally:
         rank_process.kill()
@@ -119,7 +119,7 @@ def test_the_work_of_its_children_counts_as_its_own():
     try:
         parent.stdout.readline()
         rank = watched(parent.pid)
-        state = sample.look(rank, 0, POLICY)
+        state = sample.look(rank, 0)
         sample.forget(rank)
     finally:
         parent.communicate("\n")
@@ -151,10 +151,10 @@ def killed(program):
     try:
         parent.stdout.readline()
         rank = watched(parent.pid)
-        sample.look(rank, 0, POLICY)
+        sample.look(rank, 0)
         os.kill(parent.pid, signal.SIGKILL)
         assert select.select([rank.pidfd], [], [], 10)[0]
-        gone = sample.last_words(rank, 3, 5_000, POLICY)
+        gone = sample.last_words(rank, 3, 5_000)
         sample.forget(rank)
     finally:
         parent.communicate("\n" * 4)
@@ -194,10 +194,10 @@ def test_the_page_of_a_dead_rank_is_read_and_removed():
 def test_what_has_been_counted_is_read_from_the_page():
     page = StatePage(os.getpid(), registry.start_ticks(os.getpid()))
     rank = watched(os.getpid(), page_path=str(page.path))
-    before = sample.look(rank, time.monotonic_ns(), POLICY).iteration
+    before = sample.look(rank, time.monotonic_ns()).iteration
     page.words[layout.ITERATION_AT] = 243
     page.words[layout.ITERATION_SOURCE_AT] = layout.SOURCE_OPTIMIZER
-    after = sample.look(rank, time.monotonic_ns(), POLICY).iteration
+    after = sample.look(rank, time.monotonic_ns()).iteration
     sample.forget(rank)
 
     assert (before, after) == (None, 243)
@@ -211,9 +211,9 @@ def test_whether_ddtop_was_reading_frames_when_a_rank_died_is_on_its_page():
         rank = watched(process.pid, page_path=str(page.path))
         process.send_signal(signal.SIGSEGV)
         assert select.select([rank.pidfd], [], [], 10)[0]
-        before = sample.last_words(rank, 0, 5_000, POLICY)
+        before = sample.last_words(rank, 0, 5_000)
         page.words[layout.WALKING_AT] = 1
-        after = sample.last_words(rank, 0, 5_000, POLICY)
+        after = sample.last_words(rank, 0, 5_000)
         sample.forget(rank)
 
     assert (before.signal, before.walking, after.walking) == (signal.SIGSEGV, False, True)
@@ -294,7 +294,7 @@ def test_where_it_sleeps_is_asked_once_it_has_slept_for_two_looks(child):
     """At any single moment every process may be asleep."""
     rank = watched(child.pid)
     _until_asleep(child.pid)
-    first, second = sample.look(rank, 0, POLICY), sample.look(rank, 0, POLICY)
+    first, second = sample.look(rank, 0), sample.look(rank, 0)
     sample.forget(rank)
 
     assert (first.syscall, first.file, first.frozen) == (None, None, None)
@@ -327,7 +327,7 @@ def test_the_thread_that_trains_is_looked_at_instead_of_the_main_one():
 def _until_seen_in(rank, wanted):
     """Look until the rank's thread sleeps in this place of the kernel."""
     end = time.monotonic() + 10
-    while wanted not in ((found := sample.look(rank, time.monotonic_ns(), POLICY)).wchan or ""):
+    while wanted not in ((found := sample.look(rank, time.monotonic_ns())).wchan or ""):
         assert time.monotonic() < end, found
 
 
@@ -342,7 +342,7 @@ def test_the_server_on_which_it_waits_is_reported_once_it_has_waited_for_two_loo
             held, _ = server.accept()
             with held:
                 _until_asleep(child.pid)
-                first, second = sample.look(rank, 0, POLICY), sample.look(rank, 0, POLICY)
+                first, second = sample.look(rank, 0), sample.look(rank, 0)
             sample.forget(rank)
         finally:
             child.kill()
@@ -366,7 +366,7 @@ def test_the_table_of_all_sockets_is_not_read_at_every_look(child, monkeypatch):
     rank = watched(child.pid)
     _until_asleep(child.pid)
     for _ in range(12):
-        sample.look(rank, 0, POLICY)
+        sample.look(rank, 0)
     sample.forget(rank)
 
     assert asked == [1, 6, 11]
@@ -385,7 +385,7 @@ def test_a_long_collection_and_the_exit_are_read_from_the_state_page():
     seen = []
     for gc_since, exiting in ((0, 0), (4_000_000_000, 0), (4_400_000_000, 0), (4_000_000_000, 1)):
         page.words[layout.GC_SINCE_AT], page.words[layout.EXITING_AT] = gc_since, exiting
-        state = sample.look(rank, 4_600_000_000, POLICY)
+        state = sample.look(rank, 4_600_000_000)
         seen.append((state.gc_since_unix_ns is not None, state.exiting))
     sample.forget(rank)
 
@@ -403,7 +403,7 @@ def test_the_count_of_oom_kills_is_compared_with_that_of_a_while_ago(tmp_path):
     counts = []
     for second, count in enumerate((1, 1, 5, 5, 5, 5)):
         events.write_text(f"oom_kill {count}\n")
-        rank.note_oom((1 + second * 20) * 1_000_000_000, POLICY.oom_mark_s)
+        rank.note_oom((1 + second * 20) * 1_000_000_000, sample.OOM_MARK_S)
         counts.append(rank.oom_kills)
     sample.forget(rank)
 
@@ -451,9 +451,9 @@ def test_how_often_the_child_wakes_for_which_a_rank_waits(parent, child, runs):
         rank, found = watched(process.pid), None
         deadline = time.monotonic() + 20
         while found is None and time.monotonic() < deadline:
-            found = sample.look(rank, time.monotonic_ns(), POLICY).child_wakes_per_s
+            found = sample.look(rank, time.monotonic_ns()).child_wakes_per_s
             time.sleep(0.3)
-        found = sample.look(rank, time.monotonic_ns(), POLICY).child_wakes_per_s
+        found = sample.look(rank, time.monotonic_ns()).child_wakes_per_s
         sample.forget(rank)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -465,7 +465,7 @@ def test_how_often_the_child_wakes_for_which_a_rank_waits(parent, child, runs):
 
 def test_a_rank_that_waits_for_no_child_has_none_whose_wakes_count(child):
     rank = watched(child.pid)
-    looks = [sample.look(rank, at * 1_000_000_000, POLICY) for at in range(1, 4)]
+    looks = [sample.look(rank, at * 1_000_000_000) for at in range(1, 4)]
     sample.forget(rank)
 
     assert [one.child_wakes_per_s for one in looks] == [None] * 3

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ import pytest
 from ddtop import journal, procfs, registry
 from ddtop.agent.state_page import StatePage
 from ddtop.link.rank_listener import Credentials
-from ddtop.policy import POLICY
 from ddtop.relay.processes import sample
-from ddtop.relay.processes.ranks import Ranks
+from ddtop.relay.processes.ranks import EXIT_UNSEEN_S, Ranks
 from ddtop.relay.requests import OrderError, send_signal
 from ddtop.wire import frames
 from ddtop.wire.page import EXITING_AT
@@ -78,7 +76,7 @@ def no_pidfd(request, monkeypatch):
 
 @pytest.fixture
 def ranks():
-    return Ranks(NoLink(), lambda record: b"", POLICY)
+    return Ranks(NoLink(), lambda record: b"")
 
 
 def hello(pid, rank=0, ticks=None, **more):
@@ -140,7 +138,8 @@ def test_a_rank_that_had_gone_before_its_hello_was_read_is_reported_as_gone_and_
     home, children, monkeypatch
 ):
     """No relay saw its end, so the job stayed live for hours."""
-    stage = Stage(home, linger_s=0.1, policy=replace(POLICY, exit_unseen_s=0.2))
+    monkeypatch.setattr("ddtop.relay.processes.ranks.EXIT_UNSEEN_S", 0.2)
+    stage = Stage(home, linger_s=0.1)
     try:
         gone, from_it = process_with_link(registry.socket_path("train", "r1"), WAITS)
         stage.links.append(from_it)
@@ -180,15 +179,15 @@ def test_a_rank_whose_process_cannot_be_seen_lives_while_it_is_heard(ranks, chil
     ranks.heard(b"peer", gone.pid)
     heard = time.monotonic()
 
-    assert ranks.look_for_ends(heard + POLICY.exit_unseen_s - 0.5) == []
+    assert ranks.look_for_ends(heard + EXIT_UNSEEN_S - 0.5) == []
     assert len(ranks) == 1
 
-    ((one, at),) = ranks.look_for_ends(heard + POLICY.exit_unseen_s + 0.5)
+    ((one, at),) = ranks.look_for_ends(heard + EXIT_UNSEEN_S + 0.5)
 
     assert one.hello is said
     assert len(ranks) == 0
     # The time when it was last heard, not when it was missed.
-    assert abs(time.time_ns() - at - (POLICY.exit_unseen_s + 0.5) * 1e9) < 0.4e9
+    assert abs(time.time_ns() - at - (EXIT_UNSEEN_S + 0.5) * 1e9) < 0.4e9
 
 
 def test_a_rank_is_not_gone_where_proc_cannot_be_read(ranks, children, monkeypatch, no_pidfd):
@@ -310,7 +309,9 @@ def sealed(record, rank, pid):
     return frames.seal(record, sender="h", unix_ns=time.time_ns(), mono_ns=0, rank=rank, pid=pid)
 
 
-def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_next(home, children):
+def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_next(
+    home, children, monkeypatch
+):
     """Its predecessor reported one end. The other rank ended while no relay was there."""
     told, missed, left = children(), children(), children()
     hellos = [hello(child.pid, rank) for rank, child in enumerate((told, missed, left))]
@@ -321,7 +322,8 @@ def test_a_rank_that_went_while_there_was_no_relay_is_reported_as_gone_by_the_ne
         registry.roster_path("train", "r1"),
         [*(sealed(one, one.rank, one.pid) for one in hellos), sealed(known, 0, told.pid)],
     )
-    stage = Stage(home, policy=replace(POLICY, exit_unseen_s=0.2))
+    monkeypatch.setattr("ddtop.relay.processes.ranks.EXIT_UNSEEN_S", 0.2)
+    stage = Stage(home)
     try:
         viewer = stage.viewer()
         found = stage.heard(viewer, lambda record: isinstance(record, Exit) and record.rank == 1)

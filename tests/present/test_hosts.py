@@ -10,7 +10,7 @@ from ddtop.present.hosts import clock_words, host_row, hosts_table
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.text import ASCII, UNICODE, line_width, plain
 from ddtop.wire.records import Exit, HostState, HubLink
-from tests.present.hosts.reports import REPORT, facts, reported
+from tests.present.reports import REPORT, facts, reported
 from tests.ui import builders
 from tests.ui.changed import replace
 

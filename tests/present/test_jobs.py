@@ -27,7 +27,7 @@ from ddtop.present.jobs import (
 )
 from ddtop.present.text import ASCII, UNICODE, Glyphs, line_width, plain
 from tests.jobs import trained
-from tests.present.hosts.entries import NOW, ended, entry
+from tests.present.entries import NOW, ended, entry
 
 
 def shown(

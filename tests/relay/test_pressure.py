@@ -9,7 +9,6 @@ import time
 import pytest
 
 from ddtop.patience import CALLS_MAX
-from ddtop.policy import POLICY
 from ddtop.relay import disks, host
 from ddtop.relay.processes import cgroup
 from ddtop.wire.records import Hello
@@ -17,7 +16,7 @@ from ddtop.wire.records import Hello
 
 def test_the_host_has_threads_that_run_and_the_disks_that_its_ranks_use():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
-    watch = host.HostWatch(POLICY)
+    watch = host.HostWatch()
     watch.look([hello])
     while (found := watch.look([hello])).steal_ratio is None or len(found.disks) < 2:
         time.sleep(0.005)  # the kernel counts in ticks
@@ -31,7 +30,7 @@ def test_the_host_has_threads_that_run_and_the_disks_that_its_ranks_use():
 def test_disks_of_ranks_that_are_gone_are_left_out():
     hello = Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": "/nowhere"})
 
-    assert [disk.path for disk in host.HostWatch(POLICY).look([hello]).disks] == ["/dev/shm"]
+    assert [disk.path for disk in host.HostWatch().look([hello]).disks] == ["/dev/shm"]
 
 
 def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_age(monkeypatch):
@@ -46,7 +45,7 @@ def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/data"})
-    watch = disks.DiskWatch(POLICY)
+    watch = disks.DiskWatch()
     uses = watch.ask([hello], 100.0)
     assert hung.wait(20.0)
     while not (found := watch.disks(uses, time.monotonic())) or found[0].uses != "cwd":
@@ -67,15 +66,15 @@ def test_a_folder_that_does_not_answer_holds_nobody_up_and_is_reported_with_its_
 
 
 def test_what_a_folder_said_long_ago_is_not_known_any_more():
-    watch = disks.DiskWatch(POLICY)
+    watch = disks.DiskWatch()
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
     uses = watch.ask([hello], time.monotonic())
     while len(watch.disks(uses, time.monotonic())) < 2:
         pass
 
-    assert [
-        disk.path for disk in watch.disks(uses, time.monotonic() + POLICY.disk_fresh_s + 1)
-    ] == ["/dev/shm"]
+    assert [disk.path for disk in watch.disks(uses, time.monotonic() + disks.DISK_FRESH_S + 1)] == [
+        "/dev/shm"
+    ]
 
 
 def asked(watch, hello):
@@ -89,7 +88,7 @@ def test_the_folder_of_a_file_that_is_open_for_writing_is_asked_for(tmp_path):
     (tmp_path / "read" / "data").write_bytes(b"x")
     (tmp_path / "ckpt").mkdir()
     hello = Hello("j", "r", 0, 3, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
-    watch = disks.DiskWatch(POLICY)
+    watch = disks.DiskWatch()
     with (tmp_path / "read" / "data").open("rb"), (tmp_path / "ckpt" / "model.pt").open("wb"):
         found = asked(watch, hello)
     later = asked(watch, hello)
@@ -108,27 +107,27 @@ def test_a_folder_in_which_a_rank_has_saved_is_asked_for_though_no_file_is_open(
         "j", "r", 0, 3, 0, 1, "h", os.getpid(), 1,
         environment={"TMPDIR": "/dev/shm"}, saves_to=("/ckpt",),
     )  # fmt: skip
-    found = asked(disks.DiskWatch(POLICY), hello)
+    found = asked(disks.DiskWatch(), hello)
 
     assert (found["/ckpt"].use, found["/ckpt"].ranks) == ("files", {3})
 
 
 def test_a_folder_to_which_nobody_has_written_for_long_is_asked_for_no_more(tmp_path):
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/dev/shm"})
-    watch = disks.DiskWatch(POLICY)
+    watch = disks.DiskWatch()
     with (tmp_path / "model.pt").open("wb"):
         now = time.monotonic()
         watch.ask([hello], now)
-    uses = watch.ask([hello], now + POLICY.disk_written_s + 1)
+    uses = watch.ask([hello], now + disks.DISK_WRITTEN_S + 1)
 
     assert str(tmp_path) not in {one.path for one in uses.values()}
 
 
 def test_a_rank_in_a_mount_namespace_of_its_own_is_asked_through_its_root(monkeypatch):
     """In a container /ckpt is another file system than here."""
-    monkeypatch.setattr(disks, "_namespace", lambda pid: "here" if pid == "self" else "container")
+    monkeypatch.setattr(disks, "link", lambda pid, _: "here" if pid == "self" else "container")
     hello = Hello("j", "r", 0, 0, 0, 1, "h", os.getpid(), 1, environment={"TMPDIR": "/ckpt"})
-    found = asked(disks.DiskWatch(POLICY), hello)
+    found = asked(disks.DiskWatch(), hello)
 
     assert found["/ckpt"].where == f"/proc/{os.getpid()}/root/ckpt"
 
@@ -141,7 +140,7 @@ def test_a_folder_is_that_of_the_ranks_that_use_it_and_a_disk_that_of_all_its_fo
         Hello("j", "r", 0, 1, 1, 3, "h", 1 << 30, 1, environment={"TMPDIR": str(tmp_path)}),
         Hello("j", "r", 0, 2, 2, 3, "h", 1 << 30, 1, environment={"TMPDIR": str(tmp_path / "a")}),
     ]
-    watch = disks.DiskWatch(POLICY)
+    watch = disks.DiskWatch()
     uses = watch.ask(hellos, time.monotonic())
     while len(found := watch.disks(uses, time.monotonic())) < 2 or len(found[1].ranks) < 2:
         pass
@@ -152,7 +151,7 @@ def test_a_folder_is_that_of_the_ranks_that_use_it_and_a_disk_that_of_all_its_fo
 def test_so_many_paths_that_hang_hold_a_bounded_number_of_threads(monkeypatch):
     go = threading.Event()
     monkeypatch.setattr("ddtop.relay.disks._sized", lambda path: go.wait(20.0) and None)
-    watch = disks.DiskWatch(POLICY)
+    watch = disks.DiskWatch()
     for number in range(200):
         watch.ask(
             [Hello("j", "r", 0, 0, 0, 1, "h", 1 << 30, 1, environment={"TMPDIR": f"/{number}"})],

@@ -1,0 +1,319 @@
+"""What a relay reads of its host's ranks, when it asks them, and when it is over: its own limits.
+
+Each test changes one limit, and sees the relay behave differently.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ddtop import registry
+from ddtop.agent.state_page import StatePage
+from ddtop.patience import LatestResult
+from ddtop.policy import POLICY
+from ddtop.relay import disks, history, triggers
+from ddtop.relay.disks import DiskWatch, Use
+from ddtop.relay.dumps import collect
+from ddtop.relay.dumps import signal as dump_signal
+from ddtop.relay.dumps.collect import Dumps
+from ddtop.relay.gpus import amd, ras
+from ddtop.relay.history import FrameHistory, JournalWriter
+from ddtop.relay.hub import role
+from ddtop.relay.processes import candidates, cgroup, family, rendezvous, sample, sockets
+from ddtop.relay.triggers import ArrivalsTrigger, DumpTrigger
+from ddtop.wire import page as layout
+from ddtop.wire.page import PageView
+from ddtop.wire.records import Hello
+from tests.amdsmi import IO, FakeAmdGpu, FakeAmdSmi
+
+SECOND = 1_000_000_000
+LONG_S = 3600.0
+
+
+def hello(pid, **more):
+    return Hello("j", "r", 0, 0, 0, 1, "h", pid, registry.start_ticks(pid), **more)
+
+
+@pytest.fixture
+def watched():
+    """This process, as a relay watches a rank."""
+    pid = os.getpid()
+    page = StatePage(pid, registry.start_ticks(pid))
+    found = sample.watch(hello(pid, page_path=str(page.path)), time.monotonic_ns())
+    yield found, page
+    sample.forget(found)
+    page.remove()
+
+
+def times_asked(*spans):
+    """How often a relay asks for arrivals, each second of `spans`: (seconds, how much each of the
+    ranks waits)."""
+    trigger, found, now = ArrivalsTrigger(), 0, 0.0
+    for seconds, ratios in spans:
+        for _ in range(seconds):
+            for pid, ratio in enumerate(ratios):
+                trigger.saw(pid, ratio, now)
+            found += trigger.due(now)
+            now += 1.0
+    return found
+
+
+UNEVEN, ALL_WAIT = (60, (0.4, 0.0)), (60, (0.8, 0.8))
+ANOTHER = ((60, (0.4, 0.0, 0.4)), (60, (0.4, 0.4, 0.0)))
+CALM = ((60, (0.4, 0.0)), (90, (0.0, 0.0)), (5, (0.4, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "spans", "asked"),
+    [
+        ("ARRIVALS_PAUSES_S", (0.0, LONG_S), [UNEVEN], (6, 1)),
+        ("ARRIVALS_STUCK_S", LONG_S, [UNEVEN], (6, 0)),
+        ("ARRIVALS_APART_RATIO", 0.5, [UNEVEN], (6, 0)),
+        ("ARRIVALS_ERRORS", 100.0, [UNEVEN], (6, 0)),
+        ("ARRIVALS_FRESH_S", -1.0, [UNEVEN], (6, 0)),
+        ("ARRIVALS_MUCH_RATIO", 0.9, [ALL_WAIT], (6, 0)),
+        ("ARRIVALS_FAR_RATIO", 0.5, ANOTHER, (11, 7)),
+        ("ARRIVALS_CALM_S", LONG_S, CALM, (8, 7)),
+    ],
+)
+def test_limits_say_how_often_a_relay_asks_for_arrivals(monkeypatch, limit, value, spans, asked):
+    before = times_asked(*spans)
+    monkeypatch.setattr(triggers, limit, value)
+
+    assert (before, times_asked(*spans)) == asked
+
+
+def dumps_asked(pause_s=0):
+    """How often a relay requests stacks by itself while two collectives are stuck for a minute,
+    with `pause_s` between two reports of them.
+    """
+    trigger = DumpTrigger(enabled=True)
+    found = 0
+    for second in range(60):
+        for key in ("one", "another"):
+            if not pause_s or second % pause_s == 0:
+                trigger.saw(key, float(second))
+        found += trigger.due(float(second)) is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "pause_s", "asked"),
+    [
+        ("AUTO_DUMP_EVERY_S", LONG_S, 0, (2, 1)),
+        ("AUTO_DUMP_STUCK_S", LONG_S, 0, (2, 0)),
+        ("AUTO_DUMP_FRESH_S", 10.0, 5, (0, 2)),
+    ],
+)
+def test_limits_say_when_a_relay_asks_for_stacks(monkeypatch, limit, value, pause_s, asked):
+    before = dumps_asked(pause_s)
+    monkeypatch.setattr(triggers, limit, value)
+
+    assert (before, dumps_asked(pause_s)) == asked
+
+
+def is_stuck():
+    """Whether NCCL's status service is asked five seconds after the last agent named a stuck call,
+    which it did for five seconds."""
+    asked = ras.Ras(POLICY)
+    for second in range(10):
+        if second < 5:
+            asked.saw(float(second))
+        asked.look(float(second), ())
+    return asked.stuck(10.0)
+
+
+def test_a_limit_says_how_long_a_stuck_call_counts_after_its_last_report(monkeypatch):
+    assert not is_stuck()
+    monkeypatch.setattr(ras, "RAS_STUCK_FRESH_S", LONG_S)
+    assert is_stuck()
+
+
+def test_a_limit_says_which_garbage_collection_is_reported(watched, monkeypatch):
+    rank, page = watched
+    now = time.monotonic_ns()
+    page.words[layout.GC_SINCE_AT] = now - SECOND
+
+    assert sample.look(rank, now).gc_since_unix_ns
+    monkeypatch.setattr(sample, "GC_SHOWN_S", LONG_S)
+    assert sample.look(rank, now).gc_since_unix_ns is None
+
+
+def test_a_kill_in_the_kernels_log_explains_a_death_for_so_long():
+    record = b"6,1,1000000,-;Out of memory: Killed process 4711 (python)"
+    minute_later = 61 * SECOND
+
+    assert cgroup.kills_in([record], minute_later, sample.OOM_RECENT_S)
+    assert not cgroup.kills_in([record], minute_later, 30.0)
+
+
+def test_a_limit_says_when_an_agent_is_silent(watched, monkeypatch):
+    rank, _ = watched
+    rank.heard_mono_ns = time.monotonic_ns() - 60 * SECOND
+
+    assert Dumps(None, None, POLICY)._is_silent(rank)
+    monkeypatch.setattr(collect, "AGENT_SILENT_S", LONG_S)
+    assert not Dumps(None, None, POLICY)._is_silent(rank)
+
+
+def test_a_limit_says_when_a_disk_is_slow(tmp_path, monkeypatch):
+    writer = JournalWriter(tmp_path / "journal", 0, tuple)
+    writer._flushing_since = time.monotonic() - 60
+
+    assert "has not taken anything" in writer.problem
+    monkeypatch.setattr(history, "RECORDING_SLOW_S", LONG_S)
+    assert writer.problem is None
+
+
+def test_a_limit_says_when_a_gpu_of_amd_is_lost(monkeypatch):
+    def is_lost():
+        gpu = FakeAmdGpu()
+        session = amd.AmdSmi(FakeAmdSmi(gpu))
+        session.sample(0.0)
+        gpu.raises["*"] = IO
+        return [session.sample(float(second))[0].lost for second in range(1, 5)][-1]
+
+    assert is_lost()
+    monkeypatch.setattr(amd, "GPU_LOST_SAMPLES", 100)
+    assert not is_lost()
+
+
+def test_a_limit_says_when_a_step_shows_that_python_runs(monkeypatch):
+    page = SimpleNamespace(exiting_mono_ns=0, heartbeat_mono_ns=SECOND, step_mono_ns=3 * SECOND)
+
+    assert dump_signal._python_may_run(page)
+    monkeypatch.setattr(dump_signal, "AGENT_STUCK_STEP_S", LONG_S)
+    assert dump_signal._python_may_run(page) is None
+
+
+def test_a_limit_says_when_a_host_that_is_cut_off_has_no_ranks_left(monkeypatch):
+    hub = role.Hub("train", "r1", "i1", FrameHistory(), print, print)
+    hub._leaves["node1", "i2"] = SimpleNamespace(over=False, connected=False, heard=0.0)
+
+    assert hub.over(100.0)
+    monkeypatch.setattr(role, "HOST_OVER_S", LONG_S)
+    assert not hub.over(100.0)
+
+
+@pytest.mark.parametrize("enough", [family.PARENT_WAITS_LOOKS, 7])
+def test_a_limit_says_how_long_a_parent_waits_for_the_relay(monkeypatch, enough):
+    monkeypatch.setattr(family, "PARENT_WAITS_LOOKS", enough)
+    monkeypatch.setattr(family, "_waits", lambda _: True)
+    monkeypatch.setattr(family, "_is_relay", lambda _: True)
+    monkeypatch.setattr(family, "children", lambda _: (os.getpid(),))
+    parent = family.WaitingParent()
+
+    assert next(number for number in range(1, 20) if parent.look()) == enough
+
+
+def test_a_limit_says_how_long_the_answer_of_a_file_system_counts(monkeypatch):
+    def paths():
+        watch = DiskWatch()
+        watch._asked["/data"] = answered = LatestResult(lambda: None)
+        answered._result = (100.0, (-1, 1000, 10, 1000, 10))
+        found = watch.disks({"/data": Use("/data", "/data", "cwd")}, 110.0)
+        return [disk.path for disk in found if disk.path == "/data"]
+
+    assert paths() == ["/data"]
+    monkeypatch.setattr(disks, "DISK_FRESH_S", 5.0)
+    assert paths() == []
+
+
+def test_a_limit_says_how_long_a_folder_is_watched_to_which_somebody_has_written(
+    tmp_path, monkeypatch
+):
+    def is_watched():
+        watch = DiskWatch()
+        ranks = [hello(os.getpid(), environment={"TMPDIR": "/dev/shm"})]
+        with (tmp_path / "model.pt").open("wb"):
+            watch.ask(ranks, 1000.0)
+        return str(tmp_path) in {one.path for one in watch.ask(ranks, 1600.0).values()}
+
+    assert is_watched()
+    monkeypatch.setattr(disks, "DISK_WRITTEN_S", 300.0)
+    assert not is_watched()
+
+
+def test_a_limit_says_how_old_the_count_of_kills_is_that_a_look_keeps(monkeypatch):
+    def marked_at():
+        rank = sample.watch(hello(os.getpid()), SECOND)
+        sample.look(rank, 41 * SECOND)
+        sample.forget(rank)
+        return rank.oom_marked[0] // SECOND
+
+    assert marked_at() == 41
+    monkeypatch.setattr(sample, "OOM_MARK_S", 60.0)
+    assert marked_at() == 1
+
+
+def test_a_limit_says_how_far_back_the_kernels_log_is_read(monkeypatch):
+    """The log shows that the OOM killer ended this very process, a minute ago."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        rank = sample.watch(hello(process.pid), 0)
+        process.send_signal(signal.SIGKILL)
+        assert select.select([rank.pidfd], [], [], 10)[0]
+        line = f"6,1,1000000,-;Out of memory: Killed process {process.pid} (python)".encode()
+        monkeypatch.setattr(
+            cgroup, "read_log", lambda recent_s: cgroup.kills_in([line], 61 * SECOND, recent_s)
+        )
+        ours = sample.last_words(rank, 0, SECOND)
+        monkeypatch.setattr(sample, "OOM_RECENT_S", 30.0)
+        theirs = sample.last_words(rank, 0, SECOND)
+        sample.forget(rank)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert (ours.oom, theirs.oom) == (True, False)
+
+
+def test_a_limit_says_how_long_a_rank_is_in_init_before_its_way_is_looked_at(monkeypatch):
+    monkeypatch.setattr(sockets, "table", lambda pid: ())
+    monkeypatch.setattr(candidates, "candidates", lambda inside, watched: ())
+    now, pid = time.monotonic_ns(), os.getpid()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    rank = sample.Watched(hello(pid, environment=place), -1)
+    rank.page = PageView(pid, 1, 0, 0, 0, 0, None, init_since_mono_ns=now - 3 * SECOND)
+
+    def ranks_looked_at():
+        watch = rendezvous.RendezvousWatch()
+        watch._probe = SimpleNamespace(result=lambda *_: (None, ()), ask=lambda *_: None)
+        found = watch.look([rank], 1, now)
+        watch.close()
+        return [way.rank for way in found.ways]
+
+    assert ranks_looked_at() == [0]
+    monkeypatch.setattr(rendezvous, "INIT_INSIDE_S", 5.0)
+    assert ranks_looked_at() == []
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "after_s", "read"),
+    [(collect.WORKER_IDLE_S, 1.0, True), (5.0, 1.0, False), (5.0, 6.0, True)],
+)
+def test_a_limit_says_how_long_workers_are_idle_before_they_are_read(
+    monkeypatch, idle_s, after_s, read
+):
+    """A worker has used no CPU since the dump began. The next worker has been idle for as long by
+    then, and is read at once.
+    """
+    monkeypatch.setattr(collect, "_effort", lambda pid: (1, 1))
+    monkeypatch.setattr(collect, "WORKER_IDLE_S", idle_s)
+    own = os.getpid()
+    worker = collect._Child(own, registry.start_ticks(own), (1, 1))
+    target = collect._Target(SimpleNamespace(), [], True, False)
+    target.children.append(worker)
+    dumps = Dumps(lambda *_: None, lambda *_: True, POLICY)
+
+    assert dumps._next_child(target, after_s)
+    assert (target.child is worker) == read
+    assert not read or time.monotonic() - target.since >= idle_s
