@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from ddtop import registry
-from ddtop.cli import dashboard, pick_job, recordings, routing
+from ddtop.cli import dashboard, pick_job, recordings
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import unknown
 from ddtop.cli.look import HEALTH_LOOK_S, STATUS_S
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status
-from ddtop.cli.over_ssh import host_called
 from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.feeds.relay import NoContactError, PortRoute, Route
 
@@ -35,29 +36,12 @@ class NoJobThereError(CommandError):
     """That host has no job of ddtop at all: its jobs were started without ddtop."""
 
 
-def over_ssh(
-    host_name: str, ddtop: str | None, name: str | None, wait_s: float, readonly: bool
-) -> int:
-    """The dashboard on a job of that host; the status table if there is no terminal.
-
-    `ddtop`: how ddtop is called there, None to look for it. `wait_s`: how long to wait for the job.
-
-    Returns:
-        0; without a terminal 4 if the relay is not heard.
+@contextlib.contextmanager
+def opened(host: RemoteTarget) -> Iterator[_There]:
+    """The bridge on that host, which has greeted; it is closed at the end.
 
     Raises:
-        CommandError: 2, no host name, or several jobs could be meant; 3, no contact, or no such
-            job.
-    """
-    from ddtop.feeds.bridge import SshTarget
-
-    return through(SshTarget(host_called(host_name), ddtop), name, wait_s, readonly)
-
-
-def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> int:
-    """The dashboard on a job there; the status table if there is no terminal.
-
-    Returns and raises what `over_ssh` does.
+        CommandError: 3, no contact, now or later.
     """
     from ddtop.link.ssh_pipe import PipeError
 
@@ -67,10 +51,7 @@ def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool)
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     try:
         there.greeted = asyncio.run(there.pipe.greeted(None)).host
-        if name is None and no_dashboard() is None and there.several_live():
-            _show_picked(there, readonly)
-            return 0
-        return _show_job(there, asyncio.run(_choose(there, name, wait_s)), readonly)
+        yield there
     except PipeError as error:
         words = [] if sys.stderr.isatty() else there.pipe.words
         raise CommandError(f"ddtop: {host.why(error, words)}", UNREACHABLE) from None
@@ -78,25 +59,59 @@ def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool)
         there.pipe.close()
 
 
+def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> int:
+    """The dashboard on a job there; the status table if there is no terminal.
+
+    `wait_s`: how long to wait for the job.
+
+    Returns:
+        0; without a terminal 4 if the relay is not heard.
+
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
+    """
+    with opened(host) as there:
+        if name is None and no_dashboard() is None and there.several_live():
+            _show_picked(there, readonly)
+            return 0
+        return _show_job(there, asyncio.run(_choose(there, name, wait_s)), readonly)
+
+
 def job_there(host: RemoteTarget, name: str | None, wait_s: float) -> str:
     """The name of the job on that host that the user means.
 
     Raises:
-        CommandError: as `over_ssh`.
+        CommandError: as `through`.
     """
-    from ddtop.link.ssh_pipe import PipeError
-
-    try:
-        there = _There(host, host.start(asks=True, on_words=_echo))
-    except NoContactError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    try:
-        there.greeted = asyncio.run(there.pipe.greeted(None)).host
+    with opened(host) as there:
         return asyncio.run(_choose(there, name, wait_s)).entry.job
-    except PipeError as error:
-        raise CommandError(f"ddtop: {host.why(error, there.pipe.words)}", UNREACHABLE) from None
-    finally:
-        there.pipe.close()
+
+
+@contextlib.contextmanager
+def live_there(
+    host: RemoteTarget, name: str | None, wait_s: float, controller: bool
+) -> Iterator[tuple[LiveSource, str]]:
+    """The live job there that the user means, as a source, and its name.
+
+    Raises:
+        CommandError: 2 and 3, as `through`; 3 also if the job has ended.
+    """
+    from ddtop.feeds.bridge import SshRoute
+    from ddtop.follow.live import LiveSource
+
+    with opened(host) as there:
+        found = asyncio.run(_choose(there, name, wait_s))
+        if found.over:
+            raise CommandError(
+                f"ddtop: {found.entry.job} has ended; what it left: ddtop diagnose {host.option}"
+                f" {found.entry.job}",
+                UNREACHABLE,
+            )
+        route = SshRoute(host, found.entry, there.pipe)
+        try:
+            yield LiveSource(route, controller), found.entry.job
+        finally:
+            there.pipe = route.pipe
 
 
 class _There:
@@ -249,16 +264,15 @@ def _progress(ratio: float) -> None:
         click.echo(f"\rcopying its journal, {ratio:.0%} ", nl=ratio >= 1, err=True)
 
 
-def to_hub(where: str, readonly: bool) -> int:
-    """The dashboard on the job whose relay listens at `where`; the status table without a terminal.
+def to_hub(entry: registry.JobEntry, readonly: bool) -> int:
+    """The dashboard on the job whose relay listens at a port; the status table without a terminal.
 
     Returns:
         0; without a terminal 4 if the relay is not heard.
 
     Raises:
-        CommandError: 2, no HOST:PORT; 3, no answer.
+        CommandError: 3, no answer.
     """
-    entry = routing.asked_at(where)
     route = PortRoute(entry.job, entry.address, entry.port)
     why = no_dashboard()
     if why is not None:

@@ -23,8 +23,6 @@ from ddtop.words.units import duration
 
 if TYPE_CHECKING:
     from ddtop.feeds.outside.jobs import Process
-    from ddtop.follow.engine import Follower
-    from ddtop.link.viewer_side import ViewerLink
 
 HUB_VARIABLE = "DDTOP_HUB"
 LISTED = 10
@@ -43,21 +41,17 @@ ENDED_WITHIN_S = 3600.0
 """... if it ended at most so long ago."""
 
 
-def find(
-    name: str | None, wait_s: float = 0.0, *, asked_by: str, hub: str | None = None
-) -> registry.JobEntry:
+def find(name: str | None, wait_s: float = 0.0, *, asked_by: str) -> registry.JobEntry:
     """The job's entry, at an address that can be asked from here.
 
     `name`: its name or the beginning of it, None for the one live job; without such a job the relay
     at $DDTOP_HUB is asked. `wait_s`: how long to wait for the job to appear. `asked_by`: the
-    command's name. `hub`: the value of `--hub`.
+    command's name.
 
     Raises:
         CommandError: 2, several jobs could be meant; 3, no such job, or none that can be asked from
             here.
     """
-    if hub is not None:
-        return _asked_at(hub, "--hub")
     try:
         entry = known(name, wait_s)
     except CommandError as error:
@@ -74,29 +68,6 @@ def find(
     return from_here(entry, asked_by)
 
 
-def join_to_act(
-    name: str | None, asked_by: str, nothing: str
-) -> tuple[registry.JobEntry, Follower, ViewerLink]:
-    """The live job of this name, joined with the rights to act on it. The caller closes the link.
-
-    `nothing`: what an error says was not done.
-
-    Raises:
-        CommandError: 2 and 3 as `find`; 3 also where its relay is not reached.
-    """
-    from ddtop.follow.engine import UnreachableError, join
-
-    entry = find(name, asked_by=asked_by)
-    if not entry.reachable(time.time_ns()):
-        raise CommandError(
-            f"ddtop: {entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
-        )
-    try:
-        return entry, *join(entry, controller=True)
-    except UnreachableError as error:
-        raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-
-
 def _ended_last() -> registry.JobEntry | None:
     """The job that ended last, if that was within the last hour."""
     try:
@@ -107,12 +78,6 @@ def _ended_last() -> registry.JobEntry | None:
     if last is None or time.time_ns() - (last.ended_unix_ns or 0) > ENDED_WITHIN_S * 1e9:
         return None
     return last
-
-
-def _asked_at(place: str, named_by: str) -> registry.JobEntry:
-    from ddtop.cli.routing import asked_at
-
-    return asked_at(place, named_by)
 
 
 def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
@@ -142,7 +107,9 @@ def known(name: str | None, wait_s: float = 0.0) -> registry.JobEntry:
             if error.ambiguous or time.monotonic() >= until:
                 hub = os.environ.get(HUB_VARIABLE)
                 if name is None and not error.ambiguous and hub:
-                    return _asked_at(hub, HUB_VARIABLE)
+                    from ddtop.cli.routing import asked_at
+
+                    return asked_at(hub, HUB_VARIABLE)
                 raise unknown(name, error) from None
         time.sleep(READ_AGAIN_S)
 

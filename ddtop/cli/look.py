@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
-from ddtop.cli.output import print_status
+from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError, exit_code
+from ddtop.cli.output import print_findings, print_status
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -19,12 +20,35 @@ if TYPE_CHECKING:
 
 STATUS_S = 1.2
 """Two snapshots half a second apart confirm a finding, and give a first CPU figure."""
+OUTSIDE_S = 2.0
+"""Long enough to read the places of a few processes, and to confirm a finding."""
 HEALTH_LOOK_S = 0.6
 """Two snapshots half a second apart confirm a finding."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at a job. `needed`: the missing right to read stacks and the command that helps;
+    None if nothing is missing. `outside`: no relay watches the job."""
+
+    name: str
+    snapshot: Snapshot
+    verdict: Verdict
+    needed: str | None = None
+    outside: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Of `diagnose`: 1, a finding is critical; 3, no stack may be read; 4, the relay is not
+        heard; else 0."""
+        code = exit_code(self.verdict)
+        if self.needed is not None:
+            return UNREACHABLE
+        return 0 if self.outside and code == NOT_HEARD else code
+
+
 def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
-    """Look at a job for `seconds`.
+    """Look at a job with a relay for `seconds`.
 
     Raises:
         CommandError: 3, no contact.
@@ -38,21 +62,26 @@ def look(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdict]:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
 
-def status(entry: registry.JobEntry, as_json: bool = False) -> int:
-    """Print the status of a job. Returns 0, or 4 if its relay is not heard.
+def status(seen: Seen, as_json: bool = False) -> int:
+    """Print the status. Returns 0; 3, no stack may be read; 4, the relay is not heard."""
+    if as_json:
+        from ddtop.present.documents import status_json
 
-    Raises:
-        CommandError: 3, no contact.
-    """
-    from ddtop.diagnosis.finding import UNKNOWN
+        click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
+    else:
+        print_status(seen.snapshot, seen.verdict)
+    return 0 if seen.exit_code == 1 else seen.exit_code
 
-    snapshot, verdict = look(entry, STATUS_S)
-    if not as_json:
-        return print_status(snapshot, verdict)
-    from ddtop.present.documents import status_json
 
-    click.echo(json.dumps(status_json(snapshot, verdict)))
-    return NOT_HEARD if verdict.health == UNKNOWN else 0
+def diagnose(seen: Seen, as_json: bool = False) -> int:
+    """Print the findings. Returns the exit code."""
+    if as_json:
+        from ddtop.present.documents import diagnose_json
+
+        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
+    else:
+        print_findings(seen.snapshot, seen.verdict)
+    return seen.exit_code
 
 
 def health(entry: registry.JobEntry) -> Health:

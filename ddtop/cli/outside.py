@@ -10,31 +10,30 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import click
 
 from ddtop.cli import dashboard, rights
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.look import OUTSIDE_S, Seen
 from ddtop.cli.output import (
     explain_no_dashboard,
     no_dashboard,
-    print_findings,
     print_status,
     printable,
 )
 from ddtop.cli.stacks_output import text_of
-from ddtop.diagnosis.finding import CRITICAL, Verdict
+from ddtop.diagnosis.finding import CRITICAL
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import Target
 from ddtop.feeds.outside.look import OutsideSource, stacks_from
 from ddtop.feeds.outside.targets import Targets
 from ddtop.follow.look import Look, Source
 from ddtop.follow.thresholds import chosen
-from ddtop.model.facts import Snapshot, State
+from ddtop.model.facts import State
 from ddtop.model.stacks import merge
-from ddtop.present.documents import diagnose_json, stacks_json, status_json
+from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
 from ddtop.procfs import owner_of
 from ddtop.relay.processes.pyspy import DEADLINE_S, PySpy
@@ -45,8 +44,7 @@ AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 NATIVE_DEADLINE_S = 60.0
 """The time for frames of C code: py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
-STATUS_S, SEEN_S = 2.0, 0.25
-"""Long enough to read the places of a few processes, and to confirm a finding."""
+SEEN_S = 0.25
 CERTAIN_S, SETTLED_S = 1.5, 2.0
 """A wait that is this much older than its limit has been judged, with one more look to be sure. No
 command waits longer than the limit and `SETTLED_S`."""
@@ -122,64 +120,27 @@ def attach_to(pids: str, readonly: bool, arguments: bool = False) -> int:
     why = no_dashboard()
     if why is not None:
         explain_no_dashboard(why)
-        return status(pids, as_json=False, arguments=arguments)
-    found = _targets(pids)
-    needed = rights.needed([one.pid for one in found.found], "attach", pids)
-    if needed is not None:
-        click.echo(printable(f"ddtop: {needed}"), err=True)
-    notes = [*found.notes, *(text for _, text in found.missing)]
-    name = _name(found, pids)
-    source = OutsideSource(found.found, name, notes, found.job, arguments=arguments)
+        seen = see(pids, "status", OUTSIDE_S, arguments)
+        print_status(seen.snapshot, seen.verdict)
+        return 0 if seen.needed is None else UNREACHABLE
+    source, name = opened(pids, "attach", arguments)
     dashboard.show(source, name, readonly=readonly)
     return 0
 
 
-def diagnose(pids: str, as_json: bool, seconds: float, arguments: bool = False) -> int:
-    """The findings about these processes, after looking for `seconds`, or for as long as a wait is
-    too young to be judged.
-
-    Returns:
-        1 if a finding is critical; 3 where no stack may be read; else 0.
+def opened(pids: str, asked_by: str, arguments: bool = False) -> tuple[OutsideSource, str]:
+    """These processes as a source, and a name for them. What cannot be seen is printed.
 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
     """
-    seen = see(pids, "diagnose", seconds, arguments)
-    if as_json:
-        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
-    else:
-        print_findings(seen.snapshot, seen.verdict)
-    if seen.needed is not None:
-        return UNREACHABLE
-    return 1 if seen.verdict.health == CRITICAL else 0
-
-
-def status(pids: str, as_json: bool, arguments: bool = False) -> int:
-    """One snapshot of these processes as a table, or as JSON.
-
-    Returns:
-        0; 3 where no stack may be read.
-
-    Raises:
-        CommandError: 2, no process ids; 3, none of them exists.
-    """
-    seen = see(pids, "status", STATUS_S, arguments)
-    if as_json:
-        click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
-    else:
-        print_status(seen.snapshot, seen.verdict)
-    return 0 if seen.needed is None else UNREACHABLE
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One look from outside. `needed`: the missing right to read stacks and the command that helps;
-    None if nothing is missing."""
-
-    name: str
-    snapshot: Snapshot
-    verdict: Verdict
-    needed: str | None
+    found = _targets(pids)
+    needed = rights.needed([one.pid for one in found.found], asked_by, pids)
+    if needed is not None:
+        click.echo(printable(f"ddtop: {needed}"), err=True)
+    notes = [*found.notes, *(text for _, text in found.missing)]
+    name = _name(found, pids)
+    return OutsideSource(found.found, name, notes, found.job, arguments=arguments), name
 
 
 def see(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
@@ -189,7 +150,7 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
     """
     found = _targets(pids)
     if waiting := targets.judged(name := _name(found, pids), [one.pid for one in found.found]):
-        return Seen(name, *waiting, None)
+        return Seen(name, *waiting, outside=True)
     needed = rights.needed([one.pid for one in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
@@ -201,7 +162,7 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
         needed = next(iter(source.refused.values()))
         click.echo(printable(f"ddtop: {needed}"), err=True)
     assert look.snapshot is not None
-    return Seen(name, look.snapshot, look.verdict, needed)
+    return Seen(name, look.snapshot, look.verdict, needed, outside=True)
 
 
 def _name(found: Targets, pids: str) -> str:

@@ -4,24 +4,21 @@ or `--lsf` where no relay watches the job."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 
 import click
 
 from ddtop.cli import dashboard
 from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.look import OUTSIDE_S, Seen
 from ddtop.cli.output import (
     explain_no_dashboard,
     no_dashboard,
-    print_findings,
     print_status,
     printable,
 )
-from ddtop.cli.outside import STATUS_S, Seen, watch
-from ddtop.cli.over_ssh import host_called
-from ddtop.diagnosis.finding import CRITICAL
-from ddtop.feeds.bridge import RemoteTarget, SshTarget
+from ddtop.cli.outside import watch
+from ddtop.feeds.bridge import RemoteTarget
 from ddtop.feeds.relay import NoContactError
 from ddtop.feeds.several import OutsideHosts
 
@@ -30,50 +27,6 @@ HOSTS_MAX = 64
 
 PATIENCE_S = 20.0
 """A login on a busy host may take this long."""
-
-
-def hosts_called(names: str, remote: str | None) -> list[RemoteTarget]:
-    """`node1,node2` as hosts behind ssh.
-
-    Raises:
-        CommandError: 2, that is no name of a host.
-    """
-    return [SshTarget(host_called(one), remote) for one in names.split(",")]
-
-
-def diagnose(hosts: Sequence[RemoteTarget], as_json: bool, seconds: float = STATUS_S) -> int:
-    """The findings about the job that these hosts run together.
-
-    Returns:
-        1 if a finding is critical, else 0.
-
-    Raises:
-        CommandError: 3, no contact with any of them.
-    """
-    from ddtop.present.documents import diagnose_json
-
-    seen = see(hosts, seconds)
-    if as_json:
-        click.echo(json.dumps(diagnose_json(seen.snapshot, seen.verdict)))
-    else:
-        print_findings(seen.snapshot, seen.verdict)
-    return 1 if seen.verdict.health == CRITICAL else 0
-
-
-def status(hosts: Sequence[RemoteTarget], as_json: bool) -> int:
-    """One snapshot of the job that these hosts run together. Returns 0.
-
-    Raises:
-        CommandError: 3, no contact with any of them.
-    """
-    from ddtop.present.documents import status_json
-
-    seen = see(hosts, STATUS_S)
-    if as_json:
-        click.echo(json.dumps(status_json(seen.snapshot, seen.verdict)))
-    else:
-        print_status(seen.snapshot, seen.verdict)
-    return 0
 
 
 def attach(hosts: Sequence[RemoteTarget], name: str, readonly: bool) -> int:
@@ -85,8 +38,10 @@ def attach(hosts: Sequence[RemoteTarget], name: str, readonly: bool) -> int:
     why = no_dashboard()
     if why is not None:
         explain_no_dashboard(why)
-        return status(hosts, as_json=False)
-    dashboard.show(OutsideHosts(_few(hosts)), name, readonly=readonly)
+        seen = see(hosts, OUTSIDE_S)
+        print_status(seen.snapshot, seen.verdict)
+        return 0
+    dashboard.show(opened(hosts), name, readonly=readonly)
     return 0
 
 
@@ -95,7 +50,7 @@ def see(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
 
     Raises: CommandError: 3, none of them answers.
     """
-    source = OutsideHosts(_few(hosts))
+    source = opened(hosts)
     look = asyncio.run(watch(source, seconds, PATIENCE_S))
     try:
         silent = source.silent
@@ -104,11 +59,12 @@ def see(hosts: Sequence[RemoteTarget], seconds: float) -> Seen:
     for note in silent:
         click.echo(printable(f"note: {note}"), err=True)
     assert look.snapshot is not None
-    return Seen(look.snapshot.job, look.snapshot, look.verdict, None)
+    return Seen(look.snapshot.job, look.snapshot, look.verdict, outside=True)
 
 
-def _few(hosts: Sequence[RemoteTarget]) -> list[RemoteTarget]:
+def opened(hosts: Sequence[RemoteTarget]) -> OutsideHosts:
+    """The job that these hosts run together, as a source."""
     if len(hosts) > HOSTS_MAX:
         note = f"note: looking at the first {HOSTS_MAX} of {len(hosts)} hosts"
         click.echo(note, err=True)
-    return list(hosts[:HOSTS_MAX])
+    return OutsideHosts(hosts[:HOSTS_MAX])

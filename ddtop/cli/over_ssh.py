@@ -1,4 +1,4 @@
-"""Runs a command on another host through ssh: `status --ssh HOST`, `diagnose`, `stacks`."""
+"""Runs a command on another host, through ssh or a scheduler, and prints what it prints there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import re
 import selectors
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import width
+from ddtop.feeds.bridge import SshTarget
+from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.schedulers import SchedulerTarget
 from ddtop.present.text import clean
 
 SSH_FAILED, NOT_FOUND = 255, 127
@@ -20,31 +24,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9._,:=-]+")
 """Words that no shell changes."""
 
 
-def host_called(name: str) -> str:
-    """The name, if it can be a host's name for ssh.
-
-    Raises:
-        CommandError: 2, it cannot.
-    """
-    # ssh takes a leading dash for an option, and an option can run a command.
-    if not name.strip() or name.startswith("-") or not name.isprintable():
-        raise CommandError(f"ddtop: --ssh {name!r} is not the name of a host", USAGE)
-    return name
-
-
-def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
+def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
     """Run this command on that host. Returns its exit code.
 
-    Its stdout and stderr come to ours as text, without control characters. `ddtop`: how ddtop is
-    called there, None to look for it.
+    Its stdout and stderr come to ours as text, without control characters.
 
     Raises:
-        CommandError: 2, no host; 3, no ssh, or no ddtop there.
+        CommandError: 2, a word that cannot be sent; 3, no ssh, or no ddtop there.
     """
-    from ddtop.feeds.bridge import SshTarget
-    from ddtop.feeds.relay import NoContactError
-
-    target = SshTarget(host_called(host), ddtop)
     if odd := next((word for word in words if not _PLAIN.fullmatch(word)), None):
         raise CommandError(
             f"ddtop: {odd!r} cannot be sent over ssh: "
@@ -52,28 +39,36 @@ def over_ssh(host: str, ddtop: str | None, words: list[str]) -> int:
             USAGE,
         )
     try:
-        command = target.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
+        command = host.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+    code = _ran(command, "; DDTOP_SSH names another ssh")
+    if code == SSH_FAILED:
+        raise CommandError(f"ddtop: no contact with {host.name}", UNREACHABLE)
+    if code == NOT_FOUND:
+        raise CommandError(
+            f"ddtop: {host.ddtop or 'ddtop'} is not found on {host.name} (a command over ssh has a"
+            " short PATH); say where it is: --remote /path/to/venv/bin/ddtop",
+            UNREACHABLE,
+        )
+    return code
+
+
+def over_scheduler(host: SchedulerTarget, words: Sequence[str]) -> int:
+    """The same on a node of a scheduler's job."""
+    return _ran(host.words(*words, columns=width()))
+
+
+def _ran(command: Sequence[str], advice: str = "") -> int:
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
         raise CommandError(
-            f"ddtop: cannot start {command[0]}: {error.strerror}; DDTOP_SSH names another ssh",
-            UNREACHABLE,
+            f"ddtop: cannot start {command[0]}: {error.strerror}{advice}", UNREACHABLE
         ) from None
-    code = copied(process)
-    if code == SSH_FAILED:
-        raise CommandError(f"ddtop: no contact with {host}", UNREACHABLE)
-    if code == NOT_FOUND:
-        raise CommandError(
-            f"ddtop: {ddtop or 'ddtop'} is not found on {host} (a command over ssh has a short "
-            "PATH); say where it is: --remote /path/to/venv/bin/ddtop",
-            UNREACHABLE,
-        )
-    return code
+    return copied(process)
 
 
 # -- Prints the output of another host on this terminal, without control characters

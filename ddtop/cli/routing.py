@@ -24,8 +24,6 @@ CONNECT_S = 1.5
 """A relay accepts within a round trip. A firewall that drops packets must not hold a user up."""
 ADDRESSES_MAX = 2
 """How many addresses of one name are tried: one for IPv4 and one for IPv6, each for `CONNECT_S`."""
-WITH_SSH = ("status", "diagnose", "stacks")
-"""Commands that have `--ssh`. `attach` has it too, but goes there by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,7 @@ def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
         if found.why is not None:
             click.echo(printable(f"ddtop: {found.why}"), err=True)
         return found.entry
-    option = command in WITH_SSH
-    there = f"ddtop {command} --ssh {found.ssh}" if option else f"ssh {found.ssh} ddtop {command}"
+    there = f"ddtop {command} --ssh {found.ssh}"
     raise CommandError(
         f"ddtop: {entry.job} is on {found.ssh}, and from here it cannot be asked: {found.why}; "
         f"try\n  {there} {entry.job}",

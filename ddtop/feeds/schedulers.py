@@ -546,3 +546,9 @@ def _names(nodes: str) -> list[str]:
     if code or not out.split():
         raise NoContactError(f"scontrol does not know the nodes {nodes}: {last_line(err)}")
     return out.split()
+
+
+SCHEDULERS: dict[str, Scheduler] = {
+    one.option: one for one in (Slurm(), Kubernetes(), Pbs(), Lsf())
+}
+"""Each scheduler by the option that names its jobs."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop import registry
-from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.feeds.bridge import GREETING_S, RemoteTarget
 from ddtop.feeds.outside.jobs import OutsideJob, jobs_of, of_node, read
@@ -121,7 +121,13 @@ class OutsideHosts:
         if self._shown is None or now - self._shown_mono_s >= LOOK_S / 2:
             snapshot, verdict = self._judge.look(self._job.snapshot(time.time_ns()))
             self._shown, self._shown_mono_s = (snapshot, self._said(verdict)), now
-        return Look(*self._shown, dump=self._dump)
+        if not all(part.done for part in self._parts):
+            return Look(*self._shown, dump=self._dump)
+        whys = [f"{part.host.name}: {part.why}" for part in self._parts if part.why is not None]
+        contact = "; ".join(whys) or "no host says anything more"
+        if not any(part.frames for part in self._parts):
+            return Look(None, Verdict(UNKNOWN, (), ""), contact)
+        return Look(*self._shown, contact, dump=self._dump)
 
     def travel(self, at_unix_ns: int | None) -> None:
         """Does nothing: earlier moments are not kept."""

@@ -108,7 +108,6 @@ class Follower:
         self.live = False
         self.refusal: str | None = None
         self.rejoin = False
-        self._mute_answers: list[Reply] = []
         self.compares = False
         """The speed of the last run of this name has not been looked up yet."""
         self.took_mono_s = time.monotonic()
@@ -237,23 +236,7 @@ class Follower:
         assert record is not None
         return record
 
-    def ask_mute(
-        self, link: ViewerLink, kind: str, ranks: str, for_s: int, because: str
-    ) -> Reply | None:
-        """Ask the relay to mute findings. Returns its answer; None if none comes within a few
-        seconds.
-        """
-        link.send(request(Command("mute", arguments=(kind, ranks, str(for_s), because))))
-        for data in link.receive(JOIN_S):
-            self.take(data)
-            if self._mute_answers:
-                return self._mute_answers.pop()
-        return None
-
     def _on_reply(self, reply: Reply) -> None:
-        if reply.name == "mute":
-            self._mute_answers.append(reply)
-            return
         if reply.name in ANSWERS:
             self.answers += 1
             self._answered(reply)

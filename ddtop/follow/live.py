@@ -48,7 +48,7 @@ class LiveSource:
         self._controller = controller
         self._asking = Requests()
         self._answered = asyncio.Event()
-        self._one_signal = asyncio.Lock()
+        self._one_order = asyncio.Lock()
         self._link: Link | None = None
         self.on_news: Callable[[], None] = lambda: None
         self._engine = Engine(self._route.job, self._tell, clock, self._route.bounds)
@@ -140,8 +140,6 @@ class LiveSource:
         link, deaf = self._link, self._why_no_request()
         if link is None or deaf:
             return f"no stacks can be asked for: {deaf}"
-        if self._at is not None:
-            return f"no stacks can be asked for: {PAST}"
         how = BY_SIGNAL if by_signal else ""
         command = self._asking.stacks(ranks, self._follower.now_unix_ns(), time.monotonic(), how)
         await link.send(request(command))
@@ -149,33 +147,41 @@ class LiveSource:
 
     async def send_signal(self, rank: int, number: int) -> str:
         """Have the relay send a signal to a rank."""
-        link, deaf = self._link, self._why_no_request()
-        if link is None or deaf:
-            return f"no signal was sent: {deaf}"
-        if self._at is not None:
-            return f"no signal was sent: {PAST}"
+        reply = await self.signal(rank, number)
+        if reply is None:
+            return (
+                f"the relay did not answer within {REPLY_S:.0f} s: whether the signal was sent is"
+                " not known"
+            )
+        return reply.text if reply.ok else f"no signal was sent: {reply.text}"
+
+    async def signal(self, rank: int, number: int) -> Reply | None:
+        """The same with the relay's answer; None if it gives none."""
+        if (deaf := self._why_no_request()) is not None:
+            return Reply("signal", ok=False, text=deaf)
         shown = self._shown.snapshot if self._shown is not None else None
         facts = shown.rank(rank) if shown is not None else None
         if facts is None or facts.pid is None:
-            return f"no signal was sent: rank {rank} has not been seen"
-        async with self._one_signal:
-            self._asking.forget_signals()
-            self._answered.clear()
-            await link.send(request(signal_command(rank, facts.pid, number)))
-            return await self._signal_answer()
+            return Reply("signal", ok=False, text=f"rank {rank} has not been seen")
+        return await self.order(signal_command(rank, facts.pid, number))
 
-    async def _signal_answer(self) -> str:
-        until = time.monotonic() + REPLY_S
-        while (reply := self._asking.signal_reply()) is None:
-            try:
-                await within(self._answered.wait(), until - time.monotonic())
-            except asyncio.TimeoutError:
-                return (
-                    f"the relay did not answer within {REPLY_S:.0f} s: whether the signal was sent"
-                    " is not known"
-                )
+    async def order(self, command: Command) -> Reply | None:
+        """The relay's answer to a command that changes something; None if it gives none."""
+        link, deaf = self._link, self._why_no_request()
+        if link is None or deaf:
+            return Reply(command.name, ok=False, text=deaf or "")
+        async with self._one_order:
+            self._asking.reply(command.name)
             self._answered.clear()
-        return _sentence(reply)
+            await link.send(request(command))
+            until = time.monotonic() + REPLY_S
+            while (reply := self._asking.reply(command.name)) is None:
+                try:
+                    await within(self._answered.wait(), until - time.monotonic())
+                except asyncio.TimeoutError:
+                    return None
+                self._answered.clear()
+            return reply
 
     def _why_no_request(self) -> str | None:
         """Why no request can be sent to the relay now."""
@@ -183,7 +189,9 @@ class LiveSource:
             return "the job has ended"
         if self._contact is not None:
             return self._contact
-        return None if self._link is not None and self._follower.live else "the relay is not heard"
+        if self._link is None or not self._follower.live:
+            return "the relay is not heard"
+        return PAST if self._at is not None else None
 
     async def run(self) -> None:
         """Follow the job until cancelled.
@@ -291,7 +299,3 @@ class LiveSource:
             before = self._shown or Look(*left)
             self._shown = replace(before, snapshot=left[0], verdict=left[1])
             self._contact = "the relay is gone; this is the last state it left"
-
-
-def _sentence(reply: Reply) -> str:
-    return reply.text if reply.ok else f"no signal was sent: {reply.text}"

@@ -1,4 +1,4 @@
-"""The requests of a viewer to its relay, for stacks and signals, and their answers.
+"""The requests of a viewer to its relay, for stacks, signals and mutes, and their answers.
 
 Time arrives as an argument, in seconds of the viewer's monotonic clock: everything here can be
 tested without a relay.
@@ -18,7 +18,7 @@ from ddtop.words.units import plural
 REPLY_S = 2.0
 """A relay answers within milliseconds. One that does not answer within this time is silent, or too
 old for this request."""
-ANSWERS = ("signal", "stacks")
+ANSWERS = ("mute", "signal", "stacks")
 """Names of the replies that answer a request; the others are about the connection."""
 ANSWERS_S, NATIVE_ANSWERS_S = 8.0, 30.0
 """The wait ends after this time without another answer. py-spy reads symbols for seconds, one
@@ -41,7 +41,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._open: _Open | None = None
-        self._signals: list[Reply] = []
+        self._replies: dict[str, Reply] = {}
 
     def stacks(
         self, ranks: Sequence[int], now_unix_ns: int, now_mono_s: float, how: str = ""
@@ -59,10 +59,10 @@ class Requests:
         """Take in one answer of the relay or of a process."""
         if isinstance(answer, Stacks):
             self._take_stacks(answer, now_mono_s)
-        elif answer.name == "signal":
-            self._signals.append(answer)
         elif answer.name == "stacks":
             self._take_count(answer, now_mono_s)
+        else:
+            self._replies[answer.name] = answer
 
     def _take_count(self, reply: Reply, now_mono_s: float) -> None:
         """Note how many answers the relay expects, or why there will be none."""
@@ -101,13 +101,9 @@ class Requests:
             return replace(dump, refused=f"{missing} did not come within {opened.answers_s:.0f} s")
         return dump
 
-    def forget_signals(self) -> None:
-        """Forget an earlier answer before the next signal."""
-        self._signals.clear()
-
-    def signal_reply(self) -> Reply | None:
-        """The relay's answer to the last signal, once."""
-        return self._signals.pop(0) if self._signals else None
+    def reply(self, name: str) -> Reply | None:
+        """The relay's last answer to a request of this name, once."""
+        return self._replies.pop(name, None)
 
 
 def signal_command(rank: int, pid: int, number: int) -> Command:

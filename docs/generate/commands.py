@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 
 from ddtop.cli import cli
+from ddtop.cli.place import FROM_OUTSIDE
 from docs.generate.markdown import code, fenced, head, table
 
 EXITS = {
@@ -64,10 +65,54 @@ def page() -> str:
         ("command", "does", "exit code"),
         [("[`ddtop`](#ddtop)", _summary(cli), EXITS["ddtop"]), *rows],
     )
+    lines += _places(every)
     lines += _section("ddtop", cli)
     for name, one in every.items():
         lines += _section(f"ddtop {name}", one)
     return "\n".join(lines)
+
+
+_LEADS = ("--hub", "--ssh", "--slurm", "--k8s", "--pbs", "--lsf", "--pid")
+
+
+def _places(commands: Mapping[str, click.Command]) -> list[str]:
+    """Which command looks where."""
+    rows = []
+    for name, command in commands.items():
+        options = {word for one in command.params for word in one.opts}
+        if options.isdisjoint(_LEADS):
+            continue
+        outside = "yes" if name in FROM_OUTSIDE else "no: it acts through a relay"
+        schedulers = {"--slurm", "--k8s", "--pbs", "--lsf"} & options
+        ways = (
+            "yes" if "--hub" in options else "no",
+            "yes" if "--ssh" in options else "no",
+            "yes" if len(schedulers) == 4 else ", ".join(map(code, sorted(schedulers))) or "no",
+            outside if "--pid" in options else "no",
+            outside if len(schedulers) == 4 else "no",
+        )
+        rows.append((code(f"ddtop {name}"), *ways))
+    return [
+        "## Where a command looks",
+        "",
+        "On this host, or in the folder of job files that hosts share, without an option. One"
+        " of these leads to another job; two exclude each other. `status`, `diagnose`, `stacks`,"
+        " `report` and `jobs` run on the other host and their text is printed here, so lines of"
+        " source and files are those of that host. `attach`, `watch`, `signal` and `mute` run"
+        " here and get the facts from there.",
+        "",
+        *table(
+            (
+                "command",
+                "`--hub HOST:PORT`",
+                "`--ssh HOST`",
+                "`--slurm`, `--k8s`, `--pbs`, `--lsf`",
+                "`--pid PIDS`: started without ddtop",
+                "`--ssh HOST,HOST`, or a scheduler's job: started without ddtop",
+            ),
+            rows,
+        ),
+    ]
 
 
 def shown() -> Iterator[tuple[str, click.Command]]:

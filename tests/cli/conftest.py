@@ -1,7 +1,11 @@
-"""Hosts to attach to over ssh, and `ddtop attach` to them."""
+"""Hosts to attach to over ssh, `ddtop attach` to them, and `ddtop watch` as a process."""
 
 from __future__ import annotations
 
+import os
+import select
+import subprocess
+import sys
 import time
 
 import pytest
@@ -9,7 +13,7 @@ import pytest
 from ddtop import registry
 from tests import hosts
 from tests.cli.commands import ddtop
-from tests.relay.stage import Stage, sees_ranks
+from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 
 
 @pytest.fixture(params=[hosts.FAKE, hosts.REAL])
@@ -47,3 +51,63 @@ def here(home):
         time.sleep(0.02)
     yield stage
     stage.close()
+
+
+class Watching:
+    """The command, and the lines that it has printed."""
+
+    def __init__(self, *words):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ddtop", "watch", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        self.buffer = b""
+
+    def line(self):
+        """The next line."""
+        end = time.monotonic() + DEADLINE_S
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select(
+                [self.process.stdout], [], [], max(end - time.monotonic(), 0)
+            )
+            data = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            assert data, (self.buffer, self.close())
+            self.buffer += data
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line.decode()
+
+    def event(self, contact=False):
+        """The next line without its time.
+
+        A line about a silent relay is skipped unless the caller wants it: the relay is a thread of
+        this test, and may be silent on a slow machine.
+        """
+        while True:
+            found = self.line().partition(" ")[2]
+            if contact or not found.startswith(("lost contact: ", "joined again: ")):
+                return found
+
+    def ends(self):
+        """(exit code, lines that were left, stderr)."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, (self.buffer + out).decode().splitlines(), err.decode()
+
+    def close(self):
+        self.process.kill()
+        return self.process.communicate()
+
+
+@pytest.fixture
+def watching():
+    """Starts the command, and ends all of them."""
+    started = []
+
+    def start(*words):
+        started.append(Watching(*words))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -14,10 +14,15 @@ import json
 import pytest
 
 from ddtop import registry
-from ddtop.cli.in_job import SCHEDULERS
 from ddtop.feeds.bridge import RemoteJob
 from ddtop.feeds.relay import NoContactError
-from ddtop.feeds.schedulers import NoSuchJobError, NotYetError, SchedulerTarget, WrongNameError
+from ddtop.feeds.schedulers import (
+    SCHEDULERS,
+    NoSuchJobError,
+    NotYetError,
+    SchedulerTarget,
+    WrongNameError,
+)
 from tests.cli.commands import ddtop
 
 ME = getpass.getuser()
@@ -304,8 +309,8 @@ def test_other_jobs_in_a_shared_state_folder_are_not_meant():
         (("status", "--k8s", "train"), 2, "'train' is not NAMESPACE/JOB"),
         (("attach", "--pbs", "-1"), 2, "'-1' is not a PBS job id"),
         (("stacks", "--lsf", "a"), 2, "'a' is not an LSF job id"),
-        (("diagnose", "--slurm", "7", "--pbs", "7"), 2, "--slurm and --pbs exclude each other"),
-        (("attach", "--slurm", "7", "--ssh", "h"), 2, "--slurm excludes --pid, --ssh and --hub"),
+        (("diagnose", "--slurm", "7", "--pbs", "7"), 2, "--pbs and --slurm exclude each other"),
+        (("attach", "--slurm", "7", "--ssh", "h"), 2, "--slurm and --ssh exclude each other"),
         (("attach", "--k8s", "a/b"), 3, "kubectl is not on this host"),
     ],
 )

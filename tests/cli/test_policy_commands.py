@@ -19,7 +19,7 @@ def test_the_policy_says_when_the_events_of_a_silent_relay_are_waited_for_no_mor
 
     def gives_up(**changes):
         monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
-        watch = _Watch(registry.at_port("train", "node0", 29500), False, None)
+        watch = _Watch(None, "train", registry.at_port("train", "node0", 29500), False, None)
         now = watch._read = time.monotonic()
         return watch._why_no_more_events(lost, now) is not None
 

@@ -237,7 +237,7 @@ def test_what_an_ended_job_on_another_host_left_is_read_from_the_shared_folder(h
         ("status", "ddtop status --ssh node0 train-node0-29500"),
         ("diagnose", "ddtop diagnose --ssh node0 train-node0-29500"),
         ("stacks", "ddtop stacks --ssh node0 train-node0-29500"),
-        ("watch", "ssh node0 ddtop watch train-node0-29500"),
+        ("watch", "ddtop watch --ssh node0 train-node0-29500"),
     ],
 )
 def test_a_command_that_cannot_ask_from_here_says_what_to_type(home, command, advice):
@@ -256,13 +256,14 @@ def test_a_command_that_cannot_ask_from_here_says_what_to_type(home, command, ad
 def test_attach_goes_there_by_itself(home, monkeypatch, capfd):
     from ddtop.cli import attach_remote
     from ddtop.cli.commands.attach import show_job
+    from ddtop.feeds.bridge import SshTarget
 
     went = []
-    monkeypatch.setattr(attach_remote, "over_ssh", lambda *given: went.append(given))
+    monkeypatch.setattr(attach_remote, "through", lambda *given: went.append(given))
     monkeypatch.delenv("DDTOP_REMOTE", raising=False)
 
     assert show_job(entry(), readonly=True) is False
-    assert went == [("node0", None, "train-node0-29500", 0.0, True)]
+    assert went == [(SshTarget("node0"), "train-node0-29500", 0.0, True)]
     assert (
         "is on node0: it listens on its own host only; going there by ssh" in capfd.readouterr().err
     )

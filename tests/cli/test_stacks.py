@@ -9,14 +9,20 @@ import time
 import pytest
 
 from ddtop import registry
+from ddtop.cli.commands import stacks as command
 from ddtop.cli.commands.signal import parse_signal, send
-from ddtop.cli.commands.stacks import Wanted, stacks
+from ddtop.cli.commands.stacks import Wanted
 from ddtop.cli.errors import CommandError
+from ddtop.cli.find_job import find
 from ddtop.cli.ranks import parse_ranks
 from ddtop.wire.records import RankState
 from tests.agents import LOAD, Answering
 from tests.cli.commands import ddtop, finished, write_ended
 from tests.relay.stage import DEADLINE_S, Stage
+
+
+def stacks(name, wanted):
+    return command.stacks(find(name, asked_by="stacks"), wanted)
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def refused(what, *arguments):
 def test_stacks_of_two_ranks_are_printed_merged(stage, capsys):
     (link0, pid0), (link1, pid1) = stage.ranks
     with Answering(link0, 0, pid0), Answering(link1, 1, pid1, LOAD):
-        code = stacks("train", 0.0, Wanted())
+        code = stacks("train", Wanted())
     lines = capsys.readouterr().out.splitlines()
 
     assert code == 0
@@ -58,7 +64,7 @@ def test_stacks_of_two_ranks_are_printed_merged(stage, capsys):
 def test_only_the_wanted_ranks_are_asked(stage, capsys):
     link, pid = stage.ranks[1]
     with Answering(link, 1, pid):
-        assert stacks("train", 0.0, Wanted((1,), as_json=True)) == 0
+        assert stacks("train", Wanted((1,), as_json=True)) == 0
     found = json.loads(capsys.readouterr().out)
 
     assert (found["schema"], found["job"], found["live"]) == ("ddtop.stacks/1", "train", True)
@@ -75,7 +81,7 @@ def test_a_rank_that_is_gone_is_unanswered_and_that_is_exit_code_1(stage, capsys
     stage.children[1].kill()
     stage.heard(stage.viewer(), lambda record: type(record).__name__ == "Exit")
     with Answering(link, 0, pid):
-        assert stacks("train", 0.0, Wanted(as_json=True)) == 1
+        assert stacks("train", Wanted(as_json=True)) == 1
 
     assert json.loads(capsys.readouterr().out)["unanswered"] == [
         {"rank": 1, "pid": gone, "why": "its process is gone: SIGKILL"}
@@ -85,27 +91,27 @@ def test_a_rank_that_is_gone_is_unanswered_and_that_is_exit_code_1(stage, capsys
 def test_the_last_stacks_are_shown_without_asking(stage, capsys):
     link, pid = stage.ranks[0]
     with Answering(link, 0, pid):
-        stacks("train", 0.0, Wanted((0,)))
+        stacks("train", Wanted((0,)))
     first = capsys.readouterr().out
 
-    assert stacks("train", 0.0, Wanted(last=True)) == 0
+    assert stacks("train", Wanted(last=True)) == 0
     assert capsys.readouterr().out == first
 
 
 def test_without_any_stacks_there_is_nothing_to_show(stage, home):
-    assert refused(stacks, "train", 0.0, Wanted(last=True)) == (
+    assert refused(stacks, "train", Wanted(last=True)) == (
         3,
         "ddtop: train still runs, but nobody has taken stacks of it yet: "
         "leave out --last to take them now",
     )
     write_ended(finished(), "ended-1")
-    code, text = refused(stacks, "ended-1", 0.0, Wanted())
+    code, text = refused(stacks, "ended-1", Wanted())
     assert code == 3
     assert "has ended and left no stacks" in text
 
 
 def test_a_rank_that_the_job_does_not_have_is_a_usage_error(stage):
-    assert refused(stacks, "train", 0.0, Wanted((0, 7))) == (
+    assert refused(stacks, "train", Wanted((0, 7))) == (
         2,
         "ddtop: train has no rank 7, its ranks are 0,1",
     )

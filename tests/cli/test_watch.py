@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -22,72 +18,12 @@ from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders
 
 
-class Watching:
-    """The command, and the lines that it has printed."""
-
-    def __init__(self, *words):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddtop", "watch", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
-        self.buffer = b""
-
-    def line(self):
-        """The next line."""
-        end = time.monotonic() + DEADLINE_S
-        while b"\n" not in self.buffer:
-            ready, _, _ = select.select(
-                [self.process.stdout], [], [], max(end - time.monotonic(), 0)
-            )
-            data = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            assert data, (self.buffer, self.close())
-            self.buffer += data
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return line.decode()
-
-    def event(self, contact=False):
-        """The next line without its time.
-
-        A line about a silent relay is skipped unless the caller wants it: the relay is a thread of
-        this test, and may be silent on a slow machine.
-        """
-        while True:
-            found = self.line().partition(" ")[2]
-            if contact or not found.startswith(("lost contact: ", "joined again: ")):
-                return found
-
-    def ends(self):
-        """(exit code, lines that were left, stderr)."""
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, (self.buffer + out).decode().splitlines(), err.decode()
-
-    def close(self):
-        self.process.kill()
-        return self.process.communicate()
-
-
 @pytest.fixture
 def stage(home):
     found = Stage(home)
     yield found
     if found.thread.is_alive():
         found.close()
-
-
-@pytest.fixture
-def watching():
-    """Starts the command, and ends all of them."""
-    started = []
-
-    def start(*words):
-        started.append(Watching(*words))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
 
 
 def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
@@ -152,7 +88,7 @@ def test_a_relay_that_is_known_by_its_port_alone_is_waited_for_as_long_as_any_ot
     monkeypatch.setattr(time, "time_ns", lambda: int(now * 1e9))
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(registry, "of_run", lambda *given: None)
-    watch = _Watch(registry.at_port("train", "node0", 29500), False, None)
+    watch = _Watch(None, "train", registry.at_port("train", "node0", 29500), False, None)
     snapshot = builders.healthy()
     heard = Look(snapshot, builders.calm(snapshot))
     for _ in range(3600):

@@ -124,12 +124,10 @@ def test_only_answers_to_questions_are_taken():
 def test_the_answer_to_a_signal_is_given_once_and_not_an_earlier_one():
     asking = Requests()
     asking.take(Reply("signal", text="sent SIGTERM to rank 0"), 0.0)
-    asking.forget_signals()
-    assert asking.signal_reply() is None
     asking.take(Reply("signal", ok=False, text="rank 1 is gone"), 0.0)
 
-    assert asking.signal_reply().text == "rank 1 is gone"
-    assert asking.signal_reply() is None
+    assert asking.reply("signal").text == "rank 1 is gone"
+    assert asking.reply("signal") is None
 
 
 def test_a_signal_names_rank_pid_and_number():

@@ -11,63 +11,45 @@ import click
 
 from ddtop import registry
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.options import (
-    JOB,
-    LOCALS,
-    OTHER_HOST,
-    READONLY,
-    WAIT,
-    hub_without_job,
-    locals_with_pids,
-    only_one_route,
-    scheduler_given,
-)
+from ddtop.cli.options import JOB, READONLY, WAIT
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
+from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, Place, There, led, place_of, unwatched
 
 
 @click.command("attach")
 @JOB
 @WAIT
 @READONLY
-@click.option(
-    "--pid", "pids", help="Processes that were started without DDTOP, from outside: 4711,4712"
-)
 @LOCALS
-@OTHER_HOST
-def command(
-    job: str | None,
-    wait_s: float,
-    readonly: bool,
-    pids: str | None,
-    arguments: bool,
-    host: str | None,
-    remote: str | None,
-    hub: str | None,
-) -> None:
+@PLACE
+def command(job: str | None, wait_s: float, readonly: bool, arguments: bool) -> None:
     """The dashboard on a live or ended job."""
-    only_one_route(pids, host, hub)
-    locals_with_pids(arguments, pids)
-    hub_without_job(hub, job)
-    if pids is not None and job is not None:
-        raise CommandError("ddtop: --pid stands alone: it watches processes, not a job", USAGE)
-    if pids is not None:
-        from ddtop.cli.outside import attach_to
+    if not led() and not arguments:
+        sys.exit(attach(job, wait_s, readonly))
+    sys.exit(attach_to(place_of(job, wait_s, "attach", arguments), readonly))
 
-        sys.exit(attach_to(pids, readonly, arguments))
-    given = scheduler_given()
-    if given is not None:
-        from ddtop.cli import in_job
 
-        sys.exit(in_job.attach(given, remote, job, wait_s, readonly))
-    if host is not None:
-        from ddtop.cli import attach_remote
+def attach_to(place: Place, readonly: bool) -> int:
+    """The dashboard on a job that an option leads to; without a terminal the status table.
 
-        sys.exit(attach_remote.over_ssh(host, remote, job, wait_s, readonly))
-    if hub is not None:
-        from ddtop.cli import attach_remote
+    Returns:
+        0; without a terminal 4 if the relay is not heard; 3 where no stack may be read.
 
-        sys.exit(attach_remote.to_hub(hub, readonly))
-    sys.exit(attach(job, wait_s, readonly))
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
+    """
+    from ddtop.cli import attach_remote, outside, outside_hosts
+
+    if isinstance(place, Local):
+        return attach_remote.to_hub(place.entry, readonly)
+    if isinstance(place, There):
+        try:
+            return attach_remote.through(place.host, place.job, place.wait_s, readonly)
+        except attach_remote.NoJobThereError as error:
+            place = unwatched(place.host, error, "attach")
+    if isinstance(place, Hosts):
+        return outside_hosts.attach(place.hosts, place.name, readonly)
+    return outside.attach_to(place.text, readonly, place.arguments)
 
 
 def attach(name: str | None, wait_s: float, readonly: bool) -> int:
@@ -83,12 +65,13 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
     """
     from ddtop.cli.find_job import find, known
     from ddtop.cli.look import health, status
+    from ddtop.cli.sources import look_at
 
     why = no_dashboard()
     if why is not None:
         known(name, wait_s)
         explain_no_dashboard(why)
-        return status(find(name, asked_by="status"))
+        return status(look_at(Local(find(name, asked_by="status")), "status"))
     if name is None:
         from ddtop.cli import outside_jobs, pick_job
 
@@ -149,6 +132,7 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
         CommandError: 3, no contact.
     """
     from ddtop.cli import attach_remote, dashboard, recordings, routing
+    from ddtop.feeds.bridge import SshTarget
     from ddtop.feeds.relay import PortRoute
     from ddtop.follow.live import LiveSource
 
@@ -157,7 +141,7 @@ def show_job(entry: registry.JobEntry, readonly: bool, from_list: bool = False) 
         text = f"ddtop: {entry.job} is on {route.ssh}: {route.why}; going there by ssh"
         click.echo(printable(text), err=True)
         remote = os.environ.get("DDTOP_REMOTE")
-        attach_remote.over_ssh(route.ssh, remote, entry.job, 0.0, readonly)
+        attach_remote.through(SshTarget(route.ssh, remote), entry.job, 0.0, readonly)
         return from_list
     if route.port is None and route.entry.over(time.time_ns()):
         left = recordings.journal_of(route.entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.options import HUB
+from ddtop.cli.place import HUB, led
 
 LISTEN = "127.0.0.1:9477"
 
@@ -27,13 +27,14 @@ LISTEN = "127.0.0.1:9477"
     help="TLS and basic auth, in the format of Prometheus' own exporters.",
 )
 @HUB
-def command(listen: str | None, folder: str | None, config: str | None, hub: str | None) -> None:
+def command(listen: str | None, folder: str | None, config: str | None) -> None:
     """The live jobs as series for Prometheus.
 
     Serves all jobs of this user until it is stopped. For root these are the jobs of all users of
     this host, and those of others are named USER/JOB. With --hub only the job whose relay listens
     there. Exit code 2: it cannot listen or write, 3: no contact with the hub.
     """
+    _, hub = led() or ("", None)
     exporter(listen, folder, config, hub)
 
 

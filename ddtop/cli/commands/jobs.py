@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.options import AS_JSON, REMOTE
+from ddtop.cli.options import AS_JSON
+from ddtop.cli.place import REMOTE, SSH, host, led, remote, typed
 
 NAMED = 3
 """Files that are named in the note about job files that were not read."""
@@ -31,10 +33,9 @@ NAMED = 3
     is_flag=True,
     help="All running Slurm jobs of yours, each asked on its own node.",
 )
+@SSH
 @REMOTE
-def command(
-    as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool, remote: str | None
-) -> None:
+def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> None:
     """Live and ended jobs of this user.
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
@@ -42,9 +43,16 @@ def command(
     run on this host and were not started with ddtop, or have no rank yet, come last. For root these
     are the live jobs of all users of this host, too; those of others are named USER/JOB.
     """
+    there = led()
+    if (hubs or slurm) and there:
+        raise CommandError("ddtop: --ssh excludes --hub and --slurm: give one of them", USAGE)
     if hubs or slurm:
-        elsewhere(hubs, slurm, parts, as_json, remote)
+        elsewhere(hubs, slurm, parts, as_json)
         return
+    if there:
+        from ddtop.cli.over_ssh import over_ssh
+
+        sys.exit(over_ssh(host(there[1]), typed(click.get_current_context())))
     from ddtop import registry
     from ddtop.cli import outside_jobs
     from ddtop.cli.job_list import jobs_json, table, table_with_health
@@ -71,9 +79,7 @@ def command(
         )
 
 
-def elsewhere(
-    hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool, remote: str | None
-) -> None:
+def elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool) -> None:
     """The jobs at these hubs, or those that Slurm knows.
 
     Raises:
@@ -87,7 +93,7 @@ def elsewhere(
     if slurm:
         from ddtop.cli.job_list import slurm_jobs
 
-        rows, none = slurm_jobs(remote), "no Slurm job of yours runs"
+        rows, none = slurm_jobs(remote()), "no Slurm job of yours runs"
     else:
         from ddtop.cli.find_job import hub_jobs
 

@@ -10,6 +10,7 @@ from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.options import SECONDS
 from ddtop.cli.output import printable
+from ddtop.cli.place import PLACE
 
 
 @click.command("mute")
@@ -18,6 +19,7 @@ from ddtop.cli.output import printable
 @click.option("--rank", "ranks", help="Findings that blame only these ranks: 0,3-5.")
 @click.option("--for", "for_s", type=SECONDS, required=True, help="How long: 10m; 0s ends it.")
 @click.option("--because", help="Why; all who look at the job read it.")
+@PLACE
 def command(
     job: str, kind: str | None, ranks: str | None, for_s: float, because: str | None
 ) -> None:
@@ -35,9 +37,11 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     Raises:
         CommandError: 2, no such kind, ranks or time; 3, no contact, or the relay refuses.
     """
-    from ddtop.cli.find_job import join_to_act
+    from ddtop.cli.place import place_of
     from ddtop.cli.ranks import parse_ranks
+    from ddtop.cli.sources import act_on
     from ddtop.diagnosis.explain import PAGES, nearest
+    from ddtop.wire.records import Command
     from ddtop.words.sentences import rank_list
 
     if kind is None and ranks is None:
@@ -51,11 +55,12 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
     if 0 < for_s < 1:
         raise CommandError("ddtop: --for takes whole seconds, at least one", USAGE)
     numbers = rank_list(parse_ranks(ranks)) if ranks is not None else ""
-    _, follower, link = join_to_act(name, "mute", "nothing was muted")
-    try:
-        answered = follower.ask_mute(link, kind or "", numbers, int(for_s), because or "")
-    finally:
-        link.close()
+    arguments = kind or "", numbers, str(int(for_s)), because or ""
+    answered = act_on(
+        place_of(name, 0.0, "mute"),
+        lambda source, _: source.order(Command("mute", arguments=arguments)),
+        "nothing was muted",
+    )
     if answered is None or not answered.ok:
         why = answered.text if answered is not None else "the relay did not answer"
         raise CommandError(printable(f"ddtop: nothing was muted: {why}"), UNREACHABLE)

@@ -16,26 +16,14 @@ import click
 import ddtop
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
-from ddtop.cli.options import (
-    HUB,
-    JOB,
-    LOCALS,
-    NO_SOURCE,
-    PID,
-    REMOTE,
-    SCHEDULER,
-    WAIT,
-    hub_without_job,
-    locals_with_pids,
-    pids_alone,
-    scheduler_given,
-)
+from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, printable
+from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there
 from ddtop.cli.recent import happened, recording_of
 from ddtop.follow.thresholds import chosen
 
 if TYPE_CHECKING:
-    from ddtop.cli.outside import Seen
+    from ddtop.cli.look import Seen
     from ddtop.diagnosis.finding import Verdict
     from ddtop.follow.engine import Follower
     from ddtop.follow.recording import Recording
@@ -46,7 +34,7 @@ if TYPE_CHECKING:
 WATCH_S = 1.2
 """Two snapshots half a second apart confirm a finding."""
 SLICE_S, SOURCE_S = 0.05, 1.0
-LOOK_S, OUTSIDE_S = 0.5, 2.0
+LOOK_S = 0.5
 STDOUT = "-"
 
 
@@ -55,96 +43,57 @@ STDOUT = "-"
 @WAIT
 @click.option("-o", "output", metavar="FILE", help="Where to write it; - is stdout.")
 @NO_SOURCE
-@PID
 @LOCALS
-@HUB
-@REMOTE
-@SCHEDULER
+@PLACE
 def command(
-    job: str | None,
-    wait_s: float,
-    output: str | None,
-    no_source: bool,
-    pids: str | None,
-    arguments: bool,
-    hub: str | None,
-    remote: str | None,
+    job: str | None, wait_s: float, output: str | None, no_source: bool, arguments: bool
 ) -> None:
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
-    locals_with_pids(arguments, pids)
-    if pids_alone(pids, job, None, hub):
-        sys.exit(report_outside(pids or "", output, not no_source, arguments))
-    given = scheduler_given()
-    if given is not None:
-        sys.exit(report_in_job(given, remote, job, wait_s, output, not no_source))
-    hub_without_job(hub, job)
-    sys.exit(report(job, wait_s, output, hub, not no_source))
+    place = place_of(job, wait_s, "report", arguments)
+    if isinstance(place, There):
+        written = _there(place, output, no_source)
+        if isinstance(written, int):
+            sys.exit(written)
+        place = written
+    if isinstance(place, Local):
+        sys.exit(report(place.entry, output, not no_source))
+    from ddtop.cli.sources import look_at
+
+    sys.exit(_report_seen(look_at(place, "report"), output, not no_source))
 
 
-def report(
-    name: str | None,
-    wait_s: float,
-    output: str | None,
-    hub: str | None = None,
-    source: bool = True,
-) -> int:
-    """Write the report and print where. `source`: with the lines of source around the frames.
+def report(entry: registry.JobEntry, output: str | None, source: bool = True) -> int:
+    """Write the report about a job with a relay, or what one left, and print where.
+
+    `source`: with the lines of source around the frames.
 
     Raises:
-        CommandError: 2, several such jobs; 3, no contact, or it cannot be written.
+        CommandError: 3, no contact, or it cannot be written.
     """
-    from ddtop.cli.find_job import find
-
-    entry = find(name, wait_s, asked_by="report", hub=hub)
     now = time.time_ns()
     target = _target(entry.job, now, output)
     recording, why = recording_of(entry)
     return _print(_material(_known(entry), recording, why, now, source), target, output)
 
 
-def report_outside(
-    pids: str, output: str | None, source: bool = True, arguments: bool = False
-) -> int:
-    """The same about processes that were started without ddtop.
-
-    Returns:
-        0; 3 where no stack may be read.
+def _there(place: There, output: str | None, no_source: bool) -> int | Hosts:
+    """Make the report on the other host and write it here. Returns the exit code; or where to look
+    from outside.
 
     Raises:
-        CommandError: 2, no process ids; 3, no such processes, or it cannot be written.
+        CommandError: 2, no such job; 3, no contact, or it cannot be written.
     """
-    from ddtop.cli.outside import see
-
-    return _report_seen(see(pids, "report", OUTSIDE_S, arguments), output, source)
-
-
-def report_in_job(
-    given: tuple[str, str],
-    remote: str | None,
-    name: str | None,
-    wait_s: float,
-    output: str | None,
-    source: bool = True,
-) -> int:
-    """The same about a scheduler's job: written there, or here from looks at each of its nodes
-    where nothing watches it.
-
-    Raises:
-        CommandError: 2, no such name; 3, no contact, or it cannot be written.
-    """
-    from ddtop.cli import in_job, outside_hosts
-
-    hosts = in_job.unwatched(given, remote, name, wait_s)
-    if hosts:
-        return _report_seen(outside_hosts.see(hosts, OUTSIDE_S), output, source)
-    words = ["report", "-o", "-", *([] if source else ["--no-source"])]
+    words = ["report", *(["--no-source"] if no_source else []), "-o", STDOUT]
     if output == STDOUT:
-        return in_job.run(given, remote, name, wait_s, words)
+        return run_there(place, words)
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        code = in_job.run(given, remote, name, wait_s, words)
-    target = _target(f"{given[0].strip('-')}-{name or given[1]}", time.time_ns(), output)
-    return _written(target, text.getvalue(), output is not None) if code == 0 else code
+        ran = run_there(place, words)
+    if ran != 0:
+        return ran
+    name = "-".join([*place.host.option.strip("-").split(), *([place.job] if place.job else [])])
+    target = _target(name, time.time_ns(), output)
+    return _written(target, text.getvalue(), output is not None)
 
 
 def _report_seen(found: Seen, output: str | None, source: bool) -> int:

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
 
-from ddtop import registry
 from ddtop.cli import completion
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import printable
+from ddtop.cli.place import PLACE
 
 if TYPE_CHECKING:
-    from ddtop.follow.engine import Follower
-    from ddtop.link.viewer_side import ViewerLink
-    from ddtop.model.facts import RankFacts
+    from ddtop.follow.live import LiveSource
+    from ddtop.model.facts import RankFacts, Snapshot
 
 
 @click.command("signal")
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
 )
 @click.argument("signal", metavar="SIG")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@PLACE
 def command(job: str, ranks: str, signal: str, yes: bool) -> None:
     """Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM"""
     sys.exit(send(job, ranks, signal, yes))
@@ -48,28 +47,43 @@ def send(name: str, ranks: str, signal_text: str, sure: bool) -> int:
     Raises:
         CommandError: 2, no such ranks or signal, or no terminal to ask at; 3, no contact.
     """
-    from ddtop.cli.find_job import join_to_act
-    from ddtop.cli.ranks import check_ranks, parse_ranks
+    from ddtop.cli.place import place_of
+    from ddtop.cli.ranks import parse_ranks
+    from ddtop.cli.sources import act_on
 
     numbers, what = parse_ranks(ranks), parse_signal(signal_text)
-    entry, follower, link = join_to_act(name, "signal", "no signal was sent")
-    try:
-        snapshot, _ = follower.look()
-        check_ranks(numbers, snapshot)
-        found = [snapshot.rank(number) for number in numbers]
-        there = [rank for rank in found if not rank.gone and rank.pid is not None]
-        for rank in found:
-            if rank not in there:
-                why = "gone" if rank.gone else "not here"
-                click.echo(f"rank {rank.rank}: no signal was sent, its process is {why}")
-        if not there:
-            return UNREACHABLE
-        if not sure and not _confirmed(entry, there, what):
-            click.echo("no signal was sent")
-            return 0
-        results = [_send(follower, link, rank, what) for rank in there]
-    finally:
-        link.close()
+    place = place_of(name, 0.0, "signal")
+    return act_on(
+        place,
+        lambda source, snapshot: _sent(source, snapshot, numbers, what, sure),
+        "no signal was sent",
+    )
+
+
+async def _sent(
+    source: LiveSource,
+    snapshot: Snapshot,
+    numbers: tuple[int, ...],
+    what: signal.Signals,
+    sure: bool,
+) -> int:
+    from ddtop.cli.ranks import check_ranks
+    from ddtop.patience import in_thread
+
+    check_ranks(numbers, snapshot)
+    found = [snapshot.rank(number) for number in numbers]
+    there = [rank for rank in found if not rank.gone and rank.pid is not None]
+    for rank in found:
+        if rank not in there:
+            why = "gone" if rank.gone else "not here"
+            click.echo(f"rank {rank.rank}: no signal was sent, its process is {why}")
+    if not there:
+        return UNREACHABLE
+    # On a thread: the relay forgets a viewer that says nothing while a person thinks.
+    if not sure and not await in_thread(_confirmed, snapshot, there, what):
+        click.echo("no signal was sent")
+        return 0
+    results = [await _send(source, rank, what) for rank in there]
     return 0 if all(results) and len(there) == len(found) else UNREACHABLE
 
 
@@ -90,7 +104,7 @@ def parse_signal(text: str) -> signal.Signals:
         ) from None
 
 
-def _confirmed(entry: registry.JobEntry, ranks: list[RankFacts], what: signal.Signals) -> bool:
+def _confirmed(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals) -> bool:
     """Ask the user.
 
     Raises:
@@ -98,31 +112,24 @@ def _confirmed(entry: registry.JobEntry, ranks: list[RankFacts], what: signal.Si
     """
     if not sys.stdin.isatty():
         raise CommandError("ddtop: no terminal to ask at: add --yes if you are sure", USAGE)
-    click.echo(f"{what.name} to {len(ranks)} of {entry.world_size} ranks of {entry.job}:")
+    click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")
     for rank in ranks:
         script = rank.hello.script if rank.hello else ""
         click.echo(printable(f"  rank {rank.rank}  pid {rank.pid}  {rank.host}  {script}"))
     return click.confirm("send it?")
 
 
-def _send(follower: Follower, link: ViewerLink, rank: RankFacts, what: signal.Signals) -> bool:
+async def _send(source: LiveSource, rank: RankFacts, what: signal.Signals) -> bool:
     """Ask the relay to send it, print its reply. True if it was sent."""
-    from ddtop.follow.engine import request
-    from ddtop.follow.requests import REPLY_S, signal_command
+    from ddtop.follow.requests import REPLY_S
 
-    follower.asking.forget_signals()
-    link.send(request(signal_command(rank.rank, rank.pid or 0, what.value)))
-    until = time.monotonic() + REPLY_S
-    while (left := until - time.monotonic()) > 0:
-        for data in link.receive(min(left, 0.05)):
-            follower.take(data)
-            reply = follower.asking.signal_reply()
-            if reply is not None:
-                refused = f"rank {rank.rank}: no signal was sent, {reply.text}"
-                click.echo(printable(reply.text if reply.ok else refused))
-                return reply.ok
-    click.echo(
-        f"rank {rank.rank}: the relay did not answer within {REPLY_S:.0f} s, "
-        "whether it was sent is not known"
-    )
-    return False
+    reply = await source.signal(rank.rank, what.value)
+    if reply is None:
+        click.echo(
+            f"rank {rank.rank}: the relay did not answer within {REPLY_S:.0f} s, "
+            "whether it was sent is not known"
+        )
+        return False
+    refused = f"rank {rank.rank}: no signal was sent, {reply.text}"
+    click.echo(printable(reply.text if reply.ok else refused))
+    return reply.ok

@@ -13,17 +13,9 @@ import click
 from ddtop import registry
 from ddtop.cli import completion
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, USAGE, CommandError
-from ddtop.cli.options import (
-    AS_JSON,
-    JOB,
-    NO_SOURCE,
-    OTHER_HOST,
-    WAIT,
-    flags,
-    only_one_route,
-    run_there,
-)
+from ddtop.cli.options import AS_JSON, JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import printable
+from ddtop.cli.place import PLACE, Hosts, Pids, here, led
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
@@ -81,12 +73,7 @@ class Wanted:
 @click.option("--frames", is_flag=True, help="All frames of libraries and frameworks too.")
 @click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
 @NO_SOURCE
-@click.option(
-    "--pid",
-    "pids",
-    help="Processes that were started without DDTOP, through py-spy: 4711,4712",
-)
-@OTHER_HOST
+@PLACE
 def command(
     job: str | None,
     wait_s: float,
@@ -99,50 +86,59 @@ def command(
     frames: bool,
     last: bool,
     no_source: bool,
-    pids: str | None,
-    host: str | None,
-    remote: str | None,
-    hub: str | None,
 ) -> None:
     """The stacks of all ranks, equal ones merged.
 
     Exit code 1: a rank did not answer, 3: no contact, 4: the relay is not heard.
     """
-    only_one_route(pids, host, hub)
-    if by_signal and (native or last or pids is not None):
-        raise CommandError("ddtop: --signal goes with none of --native, --last and --pid", USAGE)
-    if pids is not None:
-        if job is not None or ranks is not None:
-            raise CommandError(
-                "ddtop: --pid stands alone: it asks processes, not a job's ranks", USAGE
-            )
-        from ddtop.cli.outside import stacks_of
-
-        sys.exit(stacks_of(pids, native, as_json, tree, threads, not no_source, frames))
-    words = flags(
-        wait=wait_s > 0,
-        json=as_json,
-        native=native,
-        signal=by_signal,
-        tree=tree,
-        threads=threads,
-        frames=frames,
-        last=last,
-        no_source=no_source,
-    )
-    only = [f"--rank={ranks}"] if ranks is not None else []
-    run_there(host, remote, hub, job, "stacks", *only, *words)
     from ddtop.cli.ranks import parse_ranks
     from ddtop.wire.records import BY_SIGNAL, NATIVE
 
+    pids = (led() or ("",))[0] == "--pid"
+    if by_signal and (native or last or pids):
+        raise CommandError("ddtop: --signal goes with none of --native, --last and --pid", USAGE)
+    if pids and ranks is not None:
+        raise CommandError("ddtop: --pid stands alone: it names processes, not a job", USAGE)
     numbers = parse_ranks(ranks) if ranks is not None else ()
     how = NATIVE if native else BY_SIGNAL if by_signal else ""
     wanted = Wanted(numbers, how, as_json, tree, threads, frames, last, source=not no_source)
-    sys.exit(stacks(job, wait_s, wanted, hub))
+    place = here(job, wait_s, "stacks")
+    if isinstance(place, Pids):
+        from ddtop.cli.outside import stacks_of
+
+        sys.exit(stacks_of(place.text, native, as_json, tree, threads, not no_source, frames))
+    sys.exit(of_hosts(place, wanted) if isinstance(place, Hosts) else stacks(place.entry, wanted))
 
 
-def stacks(name: str | None, wait_s: float, wanted: Wanted, hub: str | None = None) -> int:
-    """Print the merged stacks.
+def of_hosts(place: Hosts, wanted: Wanted) -> int:
+    """Print the stacks of the last looks at a job on several hosts. No rank is paused for them.
+
+    Returns:
+        0.
+
+    Raises:
+        CommandError: 2, no such ranks, or more is wanted than a look has; 3, no contact.
+    """
+    from ddtop.cli.ranks import check_ranks
+    from ddtop.cli.sources import look_at
+    from ddtop.feeds.outside.look import OF_LOOKS
+    from ddtop.present.stacks import answers
+
+    if wanted.how:
+        raise CommandError(
+            f"ddtop: --native and --signal act on a rank, and {place.name} only looks: there, ddtop"
+            " stacks --pid",
+            USAGE,
+        )
+    seen = look_at(place, "stacks")
+    check_ranks(wanted.ranks, seen.snapshot)
+    found = answers(seen.snapshot, OF_LOOKS, None, wanted.ranks)
+    code = _print(_Found(found, seen.snapshot, seen.verdict), wanted)
+    return 0 if code == NOT_HEARD else code
+
+
+def stacks(entry: registry.JobEntry, wanted: Wanted) -> int:
+    """Print the merged stacks of a job with a relay.
 
     Returns:
         1 if a rank did not answer, 4 if the stacks are old because the relay is not heard, else 0.
@@ -151,10 +147,8 @@ def stacks(name: str | None, wait_s: float, wanted: Wanted, hub: str | None = No
         CommandError: 2, no such ranks; 3, no contact, or no stacks of a job that has ended; 4, the
             relay is not heard and left no stacks.
     """
-    from ddtop.cli.find_job import find
     from ddtop.follow.engine import NotHeardError, UnreachableError, left_behind, not_heard
 
-    entry = find(name, wait_s, asked_by="stacks", hub=hub)
     try:
         live = entry.reachable(time.time_ns())
         found = _ask(entry, wanted) if live else _left_behind(left_behind(entry), wanted)

@@ -14,15 +14,17 @@ import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
-from ddtop.cli.options import HUB, JOB, SECONDS, WAIT, run_there
+from ddtop.cli.options import JOB, SECONDS, WAIT
 from ddtop.cli.output import printable
+from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from ddtop.cli.actions import Guard
     from ddtop.follow.changes import Change
-    from ddtop.follow.look import Look
+    from ddtop.follow.look import Look, Source
 
 FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
@@ -81,8 +83,9 @@ LAST_WORD_S = 30.0
     help="Pause between two acts for one kind of finding.",
 )
 @click.option("--once", is_flag=True, help="Act only once.")
-@HUB
-def command(job: str | None, wait_s: float, as_json: bool, hub: str | None, **act: Any) -> None:
+@LOCALS
+@PLACE
+def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **act: Any) -> None:
     """One line for each event, until the job ends.
 
     The options say what to do when a finding is critical.
@@ -90,34 +93,38 @@ def command(job: str | None, wait_s: float, as_json: bool, hub: str | None, **ac
     Exit code 0: it ended well, 1: it did not, 3: no contact, 4: the relay is not heard any
     more.
     """
-    run_there(None, None, hub, job)
-    sys.exit(watch(job, wait_s, as_json, hub, **act))
+    from ddtop.cli.actions import guard_of
+
+    made = guard_of(_complain, **act)
+    sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, made))
 
 
-def watch(
-    name: str | None, wait_s: float, as_json: bool, hub: str | None = None, **act: Any
-) -> int:
-    """Print what happens, and act on it. `act`: the options of the command that say how.
+def watch(place: Place, as_json: bool, made: Callable[[str], Guard] | None = None) -> int:
+    """Print what happens, and act on it. `made`: makes what acts, from the job's name.
 
     Returns:
         0 if the job ended well, 1 if it did not.
 
     Raises:
-        CommandError: 2, a command, URL or folder that cannot be used; 3, no contact, or lost for
-            good; 4, the relay is not heard, though the job may live.
+        CommandError: 2, a folder that cannot be used; 3, no contact, or lost for good; 4, the relay
+            is not heard, though the job may live.
     """
     import asyncio
 
-    from ddtop.cli.actions import guard_of
-    from ddtop.cli.find_job import find
+    from ddtop.cli.attach_remote import NoJobThereError
+    from ddtop.cli.sources import source_of
 
-    made = guard_of(_complain, **act)
-    entry = find(name, wait_s, asked_by="watch", hub=hub)
-    guard = made(entry.job) if made is not None else None
     try:
-        code = asyncio.run(_Watch(entry, as_json, guard).until_the_end())
+        with source_of(place, "watch") as (source, name):
+            guard = made(name) if made is not None else None
+            entry = place.entry if isinstance(place, Local) else None
+            code = asyncio.run(_Watch(source, name, entry, as_json, guard).until_the_end())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    except NoJobThereError as error:
+        if not isinstance(place, There):
+            raise
+        return watch(unwatched(place.host, error, "watch"), as_json, made)
     if guard is not None:
         guard.leave()
     return code
@@ -126,11 +133,19 @@ def watch(
 class _Watch:
     """One job, until it ends or nothing more can come."""
 
-    def __init__(self, entry: registry.JobEntry, as_json: bool, guard: Guard | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        entry: registry.JobEntry | None,
+        as_json: bool,
+        guard: Guard | None,
+    ) -> None:
+        """`entry`: of a job whose file is read again."""
         from ddtop.follow.changes import Changes
         from ddtop.follow.thresholds import chosen
 
-        self._entry = entry
+        self._source, self._name, self._entry = source, name, entry
         self._as_json = as_json
         self._guard = guard
         self._changes = Changes(chosen())
@@ -145,9 +160,8 @@ class _Watch:
 
         from ddtop.diagnosis.finding import CRITICAL
         from ddtop.follow.engine import LOOK_S
-        from ddtop.follow.live import LiveSource
 
-        source = LiveSource(self._entry)
+        source = self._source
         in_main = threading.current_thread() is threading.main_thread()
         loop, watching = asyncio.get_running_loop(), asyncio.current_task() if in_main else None
         if watching is not None:
@@ -169,6 +183,9 @@ class _Watch:
                 done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
                 for task in done:
                     task.result()
+                    look = source.look()
+                    code = UNREACHABLE if look.snapshot is None else NOT_HEARD
+                    raise CommandError(f"ddtop: {self._why_silent(look)}", code)
         finally:
             # ZeroMQ's own future can swallow a cancellation, so one cancellation may not be enough.
             for _ in range(LEAVE_TRIES):
@@ -190,7 +207,7 @@ class _Watch:
         from ddtop.cli.actions import scheduler_of
         from ddtop.present.events import event_json, event_line
 
-        event = event_json(change, self._entry.job, look.snapshot)
+        event = event_json(change, self._name, look.snapshot)
         click.echo(json.dumps(event) if self._as_json else event_line(change))
         if self._guard is None or look.snapshot is None:
             return
@@ -209,7 +226,7 @@ class _Watch:
         """
         if look.snapshot is not None and look.contact is None:
             self._over_since = None
-            if self._entry.sender == registry.ELSEWHERE:
+            if self._entry is not None and self._entry.sender == registry.ELSEWHERE:
                 import msgspec
 
                 # No job file renews the heartbeat of a relay that is known by its port.
@@ -223,20 +240,27 @@ class _Watch:
     def _why_no_more_events(self, look: Look, now: float) -> tuple[str, int] | None:
         """Why no more events can arrive, and the exit code; None if more may arrive."""
         from ddtop.follow import live
-        from ddtop.follow.engine import JOIN_S, why_silent
+        from ddtop.follow.engine import JOIN_S
         from ddtop.follow.thresholds import chosen
 
         if self._over(now):
             return self._lost(look, now)
-        entry, tried_s = self._entry, now - self._began
+        tried_s = now - self._began
         if look.snapshot is not None:
             silent = (look.contact_age_s or 0.0) > chosen().relay_hopeless_s
-            return (why_silent(entry), NOT_HEARD) if silent else None
+            return (self._why_silent(look), NOT_HEARD) if silent else None
         if look.contact in (None, live.NOT_HEARD) and tried_s > JOIN_S:
-            return why_silent(entry), NOT_HEARD
+            return self._why_silent(look), NOT_HEARD
         if look.contact is not None and tried_s > FIRST_S:
             return look.contact, UNREACHABLE
         return None
+
+    def _why_silent(self, look: Look) -> str:
+        from ddtop.follow.engine import why_silent
+
+        if self._entry is not None:
+            return why_silent(self._entry)
+        return f"{self._name}: {look.contact or 'nothing was heard'}"
 
     def _lost(self, look: Look, now: float) -> tuple[str, int] | None:
         """The same for a run that is over by its job file."""
@@ -244,14 +268,14 @@ class _Watch:
             return look.contact, UNREACHABLE
         if self._over_since is None or now - self._over_since <= LAST_WORD_S:
             return None
-        job = self._entry.job
+        job = self._name
         gone = f"the relay of {job} is gone and no other has followed"
         text = f"{gone}: how the job ended is not known"
         return f"{text}; what was last seen: ddtop diagnose {job}", UNREACHABLE
 
     def _over(self, now: float) -> bool:
         """True if this run is over by its job file."""
-        if self._over_since is not None or now - self._read < REREAD_S:
+        if self._entry is None or self._over_since is not None or now - self._read < REREAD_S:
             return self._over_since is not None
         self._read = now
         try:

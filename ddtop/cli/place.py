@@ -1,0 +1,327 @@
+"""Where the job is that a command looks at: the options that lead there, and what they mean."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+import click
+from click.core import ParameterSource
+
+from ddtop import registry
+from ddtop.cli import completion
+from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
+from ddtop.cli.options import wait_limit_s
+
+if TYPE_CHECKING:
+    from ddtop.feeds.bridge import RemoteTarget, SshTarget
+    from ddtop.feeds.schedulers import SchedulerTarget
+
+ASK_AGAIN_S = 5.0
+"""A controller that serves a whole cluster must not be asked more often."""
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_LEADS = "ddtop.leads"
+
+
+# -- The options
+
+
+def _lead(name: str, metavar: str, text: str, **more: Any) -> Callable[[_Command], _Command]:
+    """An option that leads to a job. Commands do not get its value: `place_of` reads it."""
+
+    def keep(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta.setdefault(_LEADS, {})[name] = value
+
+    return click.option(name, metavar=metavar, help=text, expose_value=False, callback=keep, **more)
+
+
+SSH = _lead(
+    "--ssh",
+    "HOST",
+    "On that host, through ssh; nothing but ddtop is needed there. HOST,HOST: the job that runs"
+    " there and was started without ddtop.",
+    shell_complete=completion.hosts,
+)
+REMOTE = _lead(
+    "--remote",
+    "CMD",
+    "The command that runs ddtop there, if it is not found.",
+    envvar="DDTOP_REMOTE",
+)
+HUB = _lead("--hub", "HOST:PORT", "Ask the relay that listens there, with your key.")
+PID = _lead(
+    "--pid",
+    "PIDS",
+    "Processes that were started without DDTOP, from outside: their launcher, or 4711,4712",
+)
+_SCHEDULERS = (
+    _lead("--slurm", "JOBID", "A job of Slurm, from any host that has srun."),
+    _lead("--k8s", "NAMESPACE/JOB", "A job of Kubernetes, through kubectl."),
+    _lead("--pbs", "JOBID", "A job of PBS, through ssh to its first node."),
+    _lead("--lsf", "JOBID", "A job of LSF, through ssh to its first node."),
+)
+LOCALS = click.option(
+    "--locals",
+    "arguments",
+    is_flag=True,
+    help="With --pid: read the arguments of calls for other ranks too (group, src, dst, op).",
+)
+
+
+def PLACE(command: _Command) -> _Command:  # noqa: N802  # beside the other options
+    """All options that lead to a job."""
+    for option in reversed((PID, SSH, REMOTE, HUB, *_SCHEDULERS)):
+        command = option(command)
+    return command
+
+
+def led() -> tuple[str, str] | None:
+    """The option that leads to a job, and its value.
+
+    Raises:
+        CommandError: 2, two of them are given.
+    """
+    given = [one for one in _given().items() if one[0] != "--remote"]
+    if len(given) > 1:
+        names = " and ".join(sorted(name for name, _ in given)[:2])
+        raise CommandError(f"ddtop: {names} exclude each other: give one of them", USAGE)
+    return given[0] if given else None
+
+
+def remote() -> str | None:
+    """How ddtop is called on the other host; None: it is looked for."""
+    return _given().get("--remote")
+
+
+def _given() -> dict[str, str]:
+    context = click.get_current_context(silent=True)
+    return context.meta.get(_LEADS, {}) if context is not None else {}
+
+
+# -- The places
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A relay that this host reaches, or what it left."""
+
+    entry: registry.JobEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Pids:
+    """Processes of this host that were started without ddtop. `arguments`: read those of calls."""
+
+    text: str
+    arguments: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """A job on several hosts that was started without ddtop. `name`: what was typed."""
+
+    hosts: tuple[RemoteTarget, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """A job of another host, as it was named; None: the one that lives there."""
+
+    host: SshTarget | SchedulerTarget
+    job: str | None
+    wait_s: float
+
+
+Here = Union[Local, Pids, Hosts]
+"""A place that this process looks at itself."""
+Place = Union[Here, There]
+ALONE = {
+    "--pid": "it names processes, not a job",
+    "--hub": "the relay there says which job it is",
+}
+"""Options beside which no job is named, and why."""
+FROM_OUTSIDE = ("attach", "diagnose", "report", "stacks", "status", "watch")
+"""Commands that look at processes that were started without ddtop."""
+
+
+def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = False) -> Place:
+    """Where the user points.
+
+    `job`, `wait_s`: its name, and how long to wait for it. `asked_by`: the command. `arguments`:
+    `--locals`.
+
+    Raises:
+        CommandError: 2, options that exclude each other, no such name, or several jobs could be
+            meant; 3, no contact, or no such job.
+    """
+    option, value = led() or ("", "")
+    if arguments and option != "--pid":
+        raise CommandError("ddtop: --locals goes with --pid only", USAGE)
+    if not option:
+        from ddtop.cli.find_job import find
+
+        return Local(find(job, wait_s, asked_by=asked_by))
+    several = option == "--ssh" and "," in value
+    if option == "--hub" and asked_by not in FROM_OUTSIDE:
+        return Local(_called(_asked_at(value), job))
+    if job is not None and (option in ALONE or several):
+        why = ALONE.get(option, "it names hosts, not a job")
+        raise CommandError(f"ddtop: {option} stands alone: {why}", USAGE)
+    if option == "--pid":
+        return _looked_at(Pids(value, arguments), asked_by)
+    if option == "--hub":
+        return Local(_asked_at(value))
+    if several:
+        return _looked_at(Hosts(tuple(map(host, value.split(","))), f"--ssh {value}"), asked_by)
+    target = host(value) if option == "--ssh" else _scheduled(option, value, wait_s)
+    return There(target, job, wait_s)
+
+
+def here(job: str | None, wait_s: float, asked_by: str, arguments: bool = False) -> Here:
+    """The same for a command that prints text: on another host it runs there, and this process
+    exits with its exit code.
+
+    Raises:
+        CommandError: as `place_of`.
+    """
+    place = place_of(job, wait_s, asked_by, arguments)
+    if not isinstance(place, There):
+        return place
+    ran = run_there(place, typed(click.get_current_context()))
+    return sys.exit(ran) if isinstance(ran, int) else ran
+
+
+def _asked_at(hub: str) -> registry.JobEntry:
+    from ddtop.cli.routing import asked_at
+
+    return asked_at(hub)
+
+
+def _called(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:
+    """The entry, if the job has that name: who acts on a job names it.
+
+    Raises:
+        CommandError: 2, it has another one.
+    """
+    if job is None or entry.job.startswith(job):
+        return entry
+    raise CommandError(
+        f"ddtop: the relay at {entry.address}:{entry.port} is that of {entry.job}, not of {job}",
+        USAGE,
+    )
+
+
+def _looked_at(place: Here, asked_by: str) -> Here:
+    """The place, if that command can look at it without a relay.
+
+    Raises:
+        CommandError: 2, it acts through one.
+    """
+    if asked_by in FROM_OUTSIDE:
+        return place
+    way = "by hand: kill -SIGNAL PID" if asked_by == "signal" else "start the job with DDTOP=1"
+    raise CommandError(
+        f"ddtop: {asked_by} acts through a relay, and a job that was started without ddtop has"
+        f" none; {way}",
+        USAGE,
+    )
+
+
+# -- Another host
+
+
+def host(name: str) -> SshTarget:
+    """The host behind ssh.
+
+    Raises:
+        CommandError: 2, that is no name of a host.
+    """
+    from ddtop.feeds.bridge import SshTarget
+
+    # ssh takes a leading dash for an option, and an option can run a command.
+    if not name.strip() or name.startswith("-") or not name.isprintable():
+        raise CommandError(f"ddtop: --ssh {name!r} is not the name of a host", USAGE)
+    return SshTarget(name, remote())
+
+
+def _scheduled(option: str, job: str, wait_s: float) -> SchedulerTarget:
+    """The route into a scheduler's job. `wait_s`: how long to wait for its nodes.
+
+    Raises:
+        CommandError: 2, that is not the name of a job; 3, there is no route into it.
+    """
+    from ddtop.feeds.relay import NoContactError
+    from ddtop.feeds.schedulers import SCHEDULERS, NoSuchJobError, NotYetError, WrongNameError
+
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return SCHEDULERS[option].find(job, remote())
+        except WrongNameError as error:
+            raise CommandError(f"ddtop: {option}: {error}", USAGE) from None
+        except NotYetError as error:
+            if time.monotonic() >= until:
+                raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+        except (NoSuchJobError, NoContactError) as error:
+            raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
+        time.sleep(ASK_AGAIN_S)
+
+
+def typed(context: click.Context) -> list[str]:
+    """The command with its options as they were typed, but for those that lead to another host, and
+    without the job's name."""
+    words = [context.command.name or ""]
+    for param in context.command.params:
+        given = context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+        if not given or not isinstance(param, click.Option) or param.name not in context.params:
+            continue
+        name = max(param.opts, key=len)
+        words.append(name if param.is_flag else f"{name}={context.params[param.name]}")
+    if context.get_parameter_source("wait_limit") is ParameterSource.COMMANDLINE:
+        words.append(f"--wait-limit={wait_limit_s(context):g}")
+    return words
+
+
+def run_there(place: There, words: Sequence[str]) -> int | Hosts:
+    """Run these words of ddtop on that host. Returns the exit code; or the nodes of a scheduler's
+    job that nothing watches, for a look from outside.
+
+    Raises:
+        CommandError: 2, no such job, or a word that cannot be sent; 3, no contact.
+    """
+    from ddtop.cli.attach_remote import NoJobThereError, job_there
+    from ddtop.cli.over_ssh import over_scheduler, over_ssh
+    from ddtop.feeds.schedulers import SchedulerTarget
+
+    if not isinstance(place.host, SchedulerTarget):
+        named = ["--", place.job] if place.job is not None else []
+        return over_ssh(place.host, [*words, *named])
+    try:
+        job = job_there(place.host, place.job, place.wait_s)
+    except NoJobThereError as error:
+        return unwatched(place.host, error, words[0])
+    return over_scheduler(place.host, [*words, "--", job])
+
+
+def unwatched(host: SshTarget | SchedulerTarget, error: CommandError, asked_by: str) -> Hosts:
+    """The nodes of a scheduler's job that nothing watches; it is said on stderr.
+
+    Raises:
+        CommandError: `error`, if not every node can be reached, or if the command acts through a
+            relay.
+    """
+    from ddtop.cli.output import printable
+    from ddtop.words.units import plural
+
+    each = getattr(host, "each", ())
+    if not each or asked_by not in FROM_OUTSIDE:
+        raise error
+    nodes = plural(len(each), "node")
+    note = f"note: no ddtop runs in {host.name}: looking from outside, on {nodes}"
+    click.echo(printable(note), err=True)
+    return Hosts(each, host.option)

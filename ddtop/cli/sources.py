@@ -1,0 +1,115 @@
+"""A job as a command looks at it, here or elsewhere: one look, or a source that is followed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from ddtop.cli import look
+from ddtop.cli.errors import UNREACHABLE, CommandError
+from ddtop.cli.place import Here, Hosts, Local, Pids, Place, There
+
+if TYPE_CHECKING:
+    from ddtop.follow.live import LiveSource
+    from ddtop.follow.look import Source
+    from ddtop.model.facts import Snapshot
+
+POLL_S = 0.02
+T = TypeVar("T")
+
+
+def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Seen:
+    """Look at a job for `seconds`. Without a relay also longer, while a wait is too young to be
+    judged.
+
+    Raises:
+        CommandError: 2, no process ids; 3, no contact, or no such processes.
+    """
+    if isinstance(place, Local):
+        found = look.look(place.entry, look.STATUS_S if seconds is None else seconds)
+        return look.Seen(place.entry.job, *found)
+    seconds = look.OUTSIDE_S if seconds is None else seconds
+    if isinstance(place, Hosts):
+        from ddtop.cli import outside_hosts
+
+        return outside_hosts.see(place.hosts, seconds)
+    from ddtop.cli import outside
+
+    return outside.see(place.text, asked_by, seconds, place.arguments)
+
+
+@contextlib.contextmanager
+def source_of(place: Place, asked_by: str) -> Iterator[tuple[Source, str]]:
+    """The job there, and its name.
+
+    Raises:
+        CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
+    """
+    from ddtop.cli import outside, outside_hosts
+
+    if isinstance(place, Pids):
+        yield outside.opened(place.text, asked_by, place.arguments)
+    elif isinstance(place, Hosts):
+        yield outside_hosts.opened(place.hosts), place.name
+    else:
+        with _live(place) as found:
+            yield found
+
+
+@contextlib.contextmanager
+def _live(place: Local | There, controller: bool = False) -> Iterator[tuple[LiveSource, str]]:
+    if isinstance(place, Local):
+        from ddtop.follow.live import LiveSource
+
+        yield LiveSource(place.entry, controller), place.entry.job
+        return
+    from ddtop.cli.attach_remote import live_there
+
+    with live_there(place.host, place.job, place.wait_s, controller) as found:
+        yield found
+
+
+def act_on(place: Place, act: Callable[[LiveSource, Snapshot], Awaitable[T]], nothing: str) -> T:
+    """The result of `act`, which gets the job as a source with the right to act on it.
+
+    `nothing`: what an error says was not done.
+
+    Raises:
+        CommandError: 3, the job has ended, or its relay is not reached.
+    """
+    assert isinstance(place, (Local, There))
+    if isinstance(place, Local) and not place.entry.reachable(time.time_ns()):
+        raise CommandError(
+            f"ddtop: {place.entry.job} has ended or its relay is gone: {nothing}", UNREACHABLE
+        )
+    with _live(place, controller=True) as (source, _):
+        return asyncio.run(_acted(place, source, act, nothing))
+
+
+async def _acted(
+    place: Local | There,
+    source: LiveSource,
+    act: Callable[[LiveSource, Snapshot], Awaitable[T]],
+    nothing: str,
+) -> T:
+    from ddtop.follow.engine import JOIN_S, why_silent
+
+    feeding = asyncio.create_task(source.run())
+    until = time.monotonic() + JOIN_S
+    try:
+        while (seen := source.look()).snapshot is None or seen.contact is not None:
+            if feeding.done():
+                feeding.result()
+            if time.monotonic() > until:
+                why = why_silent(place.entry) if isinstance(place, Local) else seen.contact
+                raise CommandError(
+                    f"ddtop: {why or 'the relay does not answer'}: {nothing}", UNREACHABLE
+                )
+            await asyncio.sleep(POLL_S)
+        return await act(source, seen.snapshot)
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
