@@ -39,7 +39,15 @@ ROOM = Path(ddtop.__file__).parent
 EDGES = ("cli", "relay/server.py", "follow/thresholds.py")
 """The programs choose the policy. `follow/thresholds.py` keeps the choice of a viewer's process."""
 STARTS = (
-    *("api.py", "cli", "ui", "follow/engine.py", "follow/recording.py", "feeds"),
+    *(
+        "api.py",
+        "cli",
+        "ui",
+        "follow/engine.py",
+        "follow/recording.py",
+        "follow/settle.py",
+        "feeds",
+    ),
     *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "rank")),
 )
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""

@@ -19,7 +19,7 @@ from ddtop.cli.find_job import unknown
 from ddtop.cli.look import HEALTH_LOOK_S, STATUS_S
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.feeds.relay import NoContactError, PortRoute, Route
+from ddtop.feeds.relay import NoContactError, Route
 
 if TYPE_CHECKING:
     from ddtop.feeds.bridge import RemoteJob, RemoteTarget
@@ -262,23 +262,6 @@ def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
 def _progress(ratio: float) -> None:
     if sys.stderr.isatty():
         click.echo(f"\rcopying its journal, {ratio:.0%} ", nl=ratio >= 1, err=True)
-
-
-def to_hub(entry: registry.JobEntry, readonly: bool) -> int:
-    """The dashboard on the job whose relay listens at a port; the status table without a terminal.
-
-    Returns:
-        0; without a terminal 4 if the relay is not heard.
-
-    Raises:
-        CommandError: 3, no answer.
-    """
-    route = PortRoute(entry.job, entry.address, entry.port)
-    why = no_dashboard()
-    if why is not None:
-        return _status(route, why)
-    _show(route, readonly)
-    return 0
 
 
 def _show(route: Route, readonly: bool, from_list: bool = False) -> bool:

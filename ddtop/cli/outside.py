@@ -6,32 +6,28 @@ py-spy reads their stacks, /proc has the rest, and the same rules judge as for a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 
-from ddtop.cli import dashboard, rights
+from ddtop.cli import rights
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
-from ddtop.cli.look import OUTSIDE_S, Seen
+from ddtop.cli.look import Seen
 from ddtop.cli.output import (
-    explain_no_dashboard,
-    no_dashboard,
-    print_status,
     printable,
 )
 from ddtop.cli.stacks_output import text_of
-from ddtop.diagnosis.finding import CRITICAL
 from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.jobs import Target
-from ddtop.feeds.outside.look import OutsideSource, stacks_from
+from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
-from ddtop.follow.look import Look, Source
-from ddtop.follow.thresholds import chosen
-from ddtop.model.facts import State
+from ddtop.follow.engine import Follower
+from ddtop.follow.live import LiveSource
+from ddtop.follow.settle import settle
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape
@@ -44,15 +40,6 @@ AT_ONCE = max(2, min(8, os.cpu_count() or 2))
 NATIVE_DEADLINE_S = 60.0
 """The time for frames of C code: py-spy reads gigabytes of symbols of a CUDA build."""
 POLL_S = 0.005
-SEEN_S = 0.25
-CERTAIN_S, SETTLED_S = 1.5, 2.0
-"""A wait that is this much older than its limit has been judged, with one more look to be sure. No
-command waits longer than the limit and `SETTLED_S`."""
-SUSPECTS_S = 12.0
-"""A straggler takes a dozen looks, which takes longer than `SETTLED_S` on a busy host."""
-RAS_S = 16.0
-"""If a rank is silent, NCCL answers only after ten seconds, and on GPUs the stacks alone show
-little."""
 REQUEST = "outside"
 """The name of the request in the answers: no relay gave one."""
 
@@ -75,24 +62,25 @@ def stacks_of(
         CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
-    outside = OutsideSource(found.found, f"pid {pids}")
+    feed, follower = OutsideFeed(found.found, f"pid {pids}"), Follower(f"pid {pids}")
     try:
-        answers = [*dump(found.found, native, outside.take_stacks), *unfound(found)]
+        answers = [*dump(found.found, native, feed.take_stacks), *unfound(found)]
         # The second look; the constructor took the first. Two are needed to know which threads
         # sleep.
-        outside.observe()
-        look = outside.look()
+        feed.observe()
     finally:
-        outside.close()
+        feed.end()
+    for data in feed.heard():
+        follower.take(data)
+    snapshot, verdict = follower.look()
     merged = merge(answers)
     if as_json:
         click.echo(json.dumps(stacks_json(merged, None, True, time.time_ns())))
         return 1 if merged.unanswered else 0
     for note in found.notes:
         click.echo(printable(f"note: {note}"))
-    assert look.snapshot is not None
     shape = Shape(tree, threads, frames)
-    text = text_of(merged, look.snapshot, look.verdict, shape, source)
+    text = text_of(merged, snapshot, verdict, shape, source)
     click.echo(printable(text), nl=False)
     for line in afterwards(answers):
         click.echo(printable(line))
@@ -108,28 +96,9 @@ def _targets(pids: str) -> Targets:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
 
 
-def attach_to(pids: str, readonly: bool, arguments: bool = False) -> int:
-    """The dashboard on these processes; without a terminal the status table after some seconds.
-
-    Returns:
-        0; 3 where no stack may be read.
-
-    Raises:
-        CommandError: 2, no process ids; 3, none of them exists.
-    """
-    why = no_dashboard()
-    if why is not None:
-        explain_no_dashboard(why)
-        seen = see(pids, "status", OUTSIDE_S, arguments)
-        print_status(seen.snapshot, seen.verdict)
-        return 0 if seen.needed is None else UNREACHABLE
-    source, name = opened(pids, "attach", arguments)
-    dashboard.show(source, name, readonly=readonly)
-    return 0
-
-
-def opened(pids: str, asked_by: str, arguments: bool = False) -> tuple[OutsideSource, str]:
-    """These processes as a source, and a name for them. What cannot be seen is printed.
+@contextlib.contextmanager
+def opened(pids: str, asked_by: str, arguments: bool = False) -> Iterator[OutsideFeed]:
+    """These processes as a feed. What cannot be seen is printed.
 
     Raises:
         CommandError: 2, no process ids; 3, none of them exists.
@@ -139,8 +108,11 @@ def opened(pids: str, asked_by: str, arguments: bool = False) -> tuple[OutsideSo
     if needed is not None:
         click.echo(printable(f"ddtop: {needed}"), err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]
-    name = _name(found, pids)
-    return OutsideSource(found.found, name, notes, found.job, arguments=arguments), name
+    feed = OutsideFeed(found.found, _name(found, pids), notes, found.job, arguments=arguments)
+    try:
+        yield feed
+    finally:
+        feed.end()
 
 
 def see(pids: str, command: str, seconds: float, arguments: bool = False) -> Seen:
@@ -156,10 +128,13 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
         click.echo(printable(line), err=True)
-    source = OutsideSource(found.found, name, (), found.job, eager=True, arguments=arguments)
-    look = asyncio.run(watch(source, seconds))
-    if needed is None and source.refused and len(source.refused) == len(found.found):
-        needed = next(iter(source.refused.values()))
+    feed = OutsideFeed(found.found, name, (), found.job, eager=True, arguments=arguments)
+    try:
+        look = asyncio.run(settle(LiveSource(feed), feed, seconds))
+    finally:
+        feed.end()
+    if needed is None and feed.refused and len(feed.refused) == len(found.found):
+        needed = next(iter(feed.refused.values()))
         click.echo(printable(f"ddtop: {needed}"), err=True)
     assert look.snapshot is not None
     return Seen(name, look.snapshot, look.verdict, needed, outside=True)
@@ -167,71 +142,6 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
 
 def _name(found: Targets, pids: str) -> str:
     return found.job.name if found.job is not None else f"pid {pids}"
-
-
-class Judged(Source, Protocol):
-    """A source of looks from outside."""
-
-    @property
-    def judged(self) -> bool:
-        """Whether it has looked at each rank often enough for a verdict."""
-
-    @property
-    def suspects(self) -> tuple[int, ...]:
-        """The ranks at which more looks are needed."""
-
-    @property
-    def asks(self) -> bool:
-        """Whether NCCL's status service has not answered yet."""
-
-
-async def watch(source: Judged, seconds: float, patience_s: float = 0.0) -> Look:
-    """Look for `seconds`, and longer while a wait is too recent to be judged.
-
-    Returns the last look. `patience_s`: the most time to wait for the first looks at all ranks.
-    """
-    running = asyncio.ensure_future(source.run())
-    began = time.monotonic()
-    while True:
-        look = source.look()
-        waited_s = time.monotonic() - began
-        limit_s = chosen().still_limit_s + SETTLED_S
-        if source.suspects and not _says_why(look):
-            limit_s = max(limit_s, SUSPECTS_S)
-        if source.asks and not _says_why(look):
-            limit_s = RAS_S
-        late = waited_s >= max(seconds, limit_s) and (source.judged or waited_s >= patience_s)
-        if running.done() or late:
-            break
-        clear = _says_why(look) or not (source.suspects or source.asks)
-        if waited_s >= seconds and source.judged and clear and _is_settled(look):
-            break
-        await asyncio.sleep(SEEN_S)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    return look
-
-
-def _says_why(look: Look) -> bool:
-    """Whether a finding explains a wait. Ranks that share a GPU do not: a hanging job may have them
-    too."""
-    return any(one.severity == CRITICAL or one.victims for one in look.verdict.findings)
-
-
-def _is_settled(look: Look) -> bool:
-    """Whether the verdict will probably not change in the next seconds."""
-    snapshot = look.snapshot
-    if snapshot is None:
-        return False
-    if snapshot.ended is not None or _says_why(look):
-        return True
-    if any(rank.state in (State.JOINING, State.STOPPED) for rank in snapshot.ranks):
-        return False
-    if any(rank.loader.report is not None for rank in snapshot.ranks):
-        return False
-    now = snapshot.time_unix_ns
-    ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
-    return all(age_s > chosen().still_limit_s + CERTAIN_S for age_s in ages_s)
 
 
 def unfound(found: Targets) -> list[Stacks]:

@@ -42,25 +42,30 @@ def look_at(place: Here, asked_by: str, seconds: float | None = None) -> look.Se
 
 
 @contextlib.contextmanager
-def source_of(place: Place, asked_by: str) -> Iterator[tuple[Source, str]]:
-    """The job there, and its name.
+def source_of(
+    place: Place, asked_by: str, controller: bool = False
+) -> Iterator[tuple[Source, str]]:
+    """The job there, and its name. `controller`: with the right to act on it.
 
     Raises:
         CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
     """
     from ddtop.cli import outside, outside_hosts
+    from ddtop.follow.live import LiveSource
 
     if isinstance(place, Pids):
-        yield outside.opened(place.text, asked_by, place.arguments)
+        with outside.opened(place.text, asked_by, place.arguments) as feed:
+            yield LiveSource(feed, controller), feed.job
     elif isinstance(place, Hosts):
-        yield outside_hosts.opened(place.hosts), place.name
+        with outside_hosts.opened(place.hosts) as hosts:
+            yield LiveSource(hosts, controller), place.name
     else:
-        with _live(place) as found:
+        with _live(place, controller) as found:
             yield found
 
 
 @contextlib.contextmanager
-def _live(place: Local | There, controller: bool = False) -> Iterator[tuple[LiveSource, str]]:
+def _live(place: Local | There, controller: bool) -> Iterator[tuple[LiveSource, str]]:
     if isinstance(place, Local):
         from ddtop.follow.live import LiveSource
 

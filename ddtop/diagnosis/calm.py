@@ -11,6 +11,8 @@ from ddtop.policy import Policy
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural
 
+JUDGED_BY = "started without DDTOP=1: judged by stacks"
+
 
 def calm(snapshot: Snapshot, policy: Policy) -> str:
     """The sentence about a job without findings."""
@@ -49,6 +51,23 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     if snapshot.moving:
         return _moving(snapshot, total - len(unseen), left)
     return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
+
+
+def from_outside(snapshot: Snapshot) -> str:
+    """The sentence about a job that was started without ddtop: what is known of it, and how."""
+    if snapshot.ended is not None:
+        return f"ended: {snapshot.ended.reason}"
+    hosts = [one for one in snapshot.hosts if one.looks]
+    words = [JUDGED_BY]
+    if len(hosts) == 1:
+        words.append(hosts[0].looks)
+    elif hosts:
+        names = ", ".join(sorted(one.host for one in hosts))
+        words = [f"{JUDGED_BY}, on {names}", "no rank is paused"]
+    seen = [rank.rank for rank in snapshot.ranks if rank.hello is not None]
+    if len(seen) < snapshot.world_size:
+        words.append(f"only {rank_list(seen)} watched")
+    return "; ".join(words)
 
 
 def _moving(snapshot: Snapshot, total: int, left: str) -> str:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.calm import calm, from_outside
 from ddtop.diagnosis.evidence import for_outside, parallel_line
-from ddtop.diagnosis.finding import CRITICAL, INFO, SEVERITIES, WARNING, Context, Finding, Verdict
+from ddtop.diagnosis.finding import (
+    CRITICAL,
+    INFO,
+    SEVERITIES,
+    UNKNOWN,
+    WARNING,
+    Context,
+    Finding,
+    Verdict,
+)
 from ddtop.diagnosis.table import TABLE, earlier_than
 from ddtop.model.facts import AgentFacts, ProgressFacts, RankFacts, ReportedFacts, Snapshot, State
 from ddtop.policy import Policy
+from ddtop.wire.records import RUN
 
 # -- Removes old facts from a snapshot: for ranks on a silent host it keeps only what is still true
 
@@ -103,4 +113,8 @@ def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) 
         (SEVERITIES.index(one.severity) for one in findings), default=SEVERITIES.index(INFO)
     )
     health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
-    return Verdict(health, findings, calm(snapshot, policy))
+    if snapshot.run != RUN:
+        return Verdict(health, findings, calm(snapshot, policy))
+    # Its collectives are not counted: a hang may look like a healthy job.
+    unknown = not findings and snapshot.ended is None
+    return Verdict(UNKNOWN if unknown else health, findings, from_outside(snapshot))

@@ -118,7 +118,8 @@ def _notes(
 ) -> tuple[str, ...]:
     unanswered, off = hosts.notes(job, seen, states), job_progress.notes(ranks)
     regions = _expected_notes(ranks, now_unix_ns, job.policy)
-    return (*map(_mute_note, muted), *regions, *unanswered, *off, *job.notes)
+    told = dict.fromkeys(note for state in states for note in state.notes)
+    return (*map(_mute_note, muted), *regions, *unanswered, *off, *told, *job.notes)
 
 
 def _expected_notes(

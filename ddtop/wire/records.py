@@ -1247,6 +1247,9 @@ class HostState(Record, frozen=True, array_like=True):
     that of their environment. `candidacies`: one for each candidate. `launching`: what started the
     ranks inside still lives and is no interactive shell, so it may start more; None while no rank
     is inside. `clock`: None on the hub itself, and where it has not been measured.
+
+    Of a job that was started without ddtop: `looks`, how its ranks are looked at, and `notes`, what
+    the look cannot see, one sentence each.
     """
 
     host: str
@@ -1275,6 +1278,8 @@ class HostState(Record, frozen=True, array_like=True):
     candidacies: tuple[Candidacy, ...] = ()
     launching: bool | None = None
     helpers: tuple[HelperEnd, ...] = ()
+    notes: tuple[str, ...] = ()
+    looks: str = ""
 
 
 class Exit(Record, frozen=True, array_like=True):

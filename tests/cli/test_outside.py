@@ -18,8 +18,10 @@ from ddtop.cli import outside
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
 from ddtop.feeds.outside import targets
-from ddtop.feeds.outside.look import OutsideSource
+from ddtop.feeds.outside.look import OutsideFeed
+from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
+from ddtop.follow.settle import settle
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
@@ -219,29 +221,39 @@ def test_without_a_terminal_attach_prints_the_table_and_never_says_ok(home, scri
 
 
 @contextmanager
-def watching(*processes, **rest):
+def watching(*processes):
+    """These processes as a source, with the right to act on them."""
     found = targets.find(",".join(str(process.pid) for process in processes))
-    source = OutsideSource(found.found, "pid", found.notes)
+    feed = OutsideFeed(found.found, "pid", found.notes)
     try:
-        yield source
+        yield LiveSource(feed, controller=True)
     finally:
-        source.close()
+        feed.end()
 
 
-def until(source, holds):
-    """Runs the source until the condition holds."""
+async def _until(source, holds):
+    """The first look for which the condition holds."""
+    end = time.monotonic() + 40
+    while (look := source.look()).snapshot is None or not holds(look):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+    return look
+
+
+def until(source, holds, act=None):
+    """Follows the source until the condition holds. Returns the look, and what `act` returned once
+    there was a first one."""
 
     async def run():
         running = asyncio.ensure_future(source.run())
-        end = time.monotonic() + 40
-        while not holds(source.look()):
-            assert time.monotonic() < end
-            await asyncio.sleep(0.05)
+        await _until(source, lambda _: True)
+        said = await act() if act is not None else None
+        look = await _until(source, holds)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        return look if act is None else (look, said)
 
-    asyncio.run(run())
-    return source.look()
+    return asyncio.run(run())
 
 
 @NEEDS_PY_SPY
@@ -275,15 +287,16 @@ def test_a_stopped_rank_is_a_finding_from_outside_too(home, script):
 
 def test_a_rank_that_is_killed_is_named(home, script):
     with two_ranks(script) as (zero, one), watching(zero, one) as source:
-        said = asyncio.run(source.send_signal(1, signal.SIGKILL))
-        look = until(source, lambda look: look.verdict.findings)
-        late = asyncio.run(source.send_signal(1, signal.SIGTERM))
+        look, said = until(
+            source,
+            lambda look: look.verdict.findings,
+            lambda: source.send_signal(1, signal.SIGKILL),
+        )
 
     assert said == f"SIGKILL sent to rank 1 (pid {one.pid})"
     assert [(finding.kind, finding.ranks) for finding in look.verdict.findings] == [
         ("rank-killed", (1,))
     ]
-    assert late == "no signal was sent: rank 1 is gone"
 
 
 def test_a_job_whose_end_was_seen_has_ended(home, script):
@@ -295,12 +308,38 @@ def test_a_job_whose_end_was_seen_has_ended(home, script):
     assert look.verdict.calm.startswith("ended: ")
 
 
+def test_what_was_seen_from_outside_can_be_seen_again(home, script):
+    """Time travel, and the marks of what happened."""
+
+    async def kill_and_go_back(source):
+        running = asyncio.ensure_future(source.run())
+        await _until(source, lambda look: look.span and look.span[1] - look.span[0] > 1e9)
+        await source.send_signal(1, signal.SIGKILL)
+        now = await _until(source, lambda look: look.verdict.findings and len(look.marks) == 2)
+        source.travel(now.span[0] + 500_000_000)
+        past = await _until(source, lambda look: look.travelled)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return now, past
+
+    with two_ranks(script) as (zero, one), watching(zero, one) as source:
+        now, past = asyncio.run(kill_and_go_back(source))
+
+    assert [what for _, what in now.marks] == ["gone", "critical"]
+    assert not past.verdict.findings
+    assert past.snapshot.time_unix_ns < now.snapshot.time_unix_ns
+
+
 @NEEDS_PY_SPY
 def test_a_dump_answers_for_every_rank_that_was_asked(home, script):
     with two_ranks(script) as (zero, one), watching(zero, one) as source:
-        assert asyncio.run(source.ask_stacks(())) is None
-        look = until(source, lambda look: look.dump is not None and look.dump.done)
+        look, said = until(
+            source,
+            lambda look: look.dump is not None and look.dump.done,
+            lambda: source.ask_stacks(()),
+        )
 
+    assert said is None
     assert (look.dump.expected, look.dump.answered) == (2, 2)
     taken = [rank.dump.stacks.taken_unix_ns for rank in look.snapshot.ranks]
     assert min(taken) >= look.dump.asked_unix_ns
@@ -321,7 +360,10 @@ class AsksNccl:
     share a GPU.
     """
 
-    judged, suspects = True, ()
+    over = False
+
+    def judged(self, _look):
+        return True
 
     def __init__(self):
         job = trained(2)
@@ -348,6 +390,6 @@ class AsksNccl:
 
 def test_a_finding_that_explains_no_wait_does_not_end_the_look():
     """Seen on an H100: three ranks shared a GPU, so the command did not wait for NCCL's answer."""
-    look = asyncio.run(outside.watch(AsksNccl(), 0.0))
+    look = asyncio.run(settle(asks := AsksNccl(), asks, 0.0))
 
     assert [one.kind for one in look.verdict.findings] == [Kind.NOT_IN_COLLECTIVE, Kind.GPU_SHARED]

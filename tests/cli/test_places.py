@@ -17,6 +17,8 @@ from tests.cli.elsewhere import over
 from tests.cli.outside import hanging_script, started
 from tests.relay.stage import DEADLINE_S
 
+ROOM = {"DDTOP_SSH_MIB": "4096"}
+"""What another host may say is limited by the memory of this process, which has all tests in it."""
 NEEDS_PY_SPY = pytest.mark.skipif(pyspy.find() is None, reason="py-spy is not installed")
 
 
@@ -63,7 +65,7 @@ def test_a_signal_reaches_a_rank_on_another_host(stand_in, here):
     pid = here.children[0].pid
     done = ddtop(
         *("signal", "train", "--rank", "0", "TERM", "--yes", "--ssh", "there"),
-        **stand_in.environment,
+        **stand_in.environment | ROOM,
     )
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -86,7 +88,7 @@ def test_a_finding_is_muted_for_all_who_look_there(stand_in, here):
     done = ddtop(
         *("mute", "train", "straggler", "--for", "10m", "--because", "it's known; $(x)"),
         *("--ssh", "there"),
-        **stand_in.environment,
+        **stand_in.environment | ROOM,
     )
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -156,7 +158,8 @@ def test_processes_without_ddtop_are_watched_until_they_end(home, tmp_path, watc
     assert code == 1
 
 
-def test_a_host_of_several_that_is_not_reached_ends_the_watch(home):
+def test_a_host_of_several_that_is_not_reached_ends_the_watch(home, monkeypatch):
+    monkeypatch.setattr("ddtop.cli.commands.watch.FIRST_S", 1.0)
     done = ddtop("watch", "--ssh", "gone,away", DDTOP_SSH="false")
 
     assert (done.returncode, done.stdout) == (3, "")

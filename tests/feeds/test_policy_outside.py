@@ -33,12 +33,12 @@ def source_by(monkeypatch):
 
     def source(**changes):
         monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
-        made.append(outside.OutsideSource([target], "job"))
+        made.append(outside.OutsideFeed([target], "job"))
         return made[-1]
 
     yield source
     for one in made:
-        one.close()
+        one.end()
     process.kill()
     process.communicate()
 

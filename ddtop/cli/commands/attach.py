@@ -13,7 +13,7 @@ from ddtop import registry
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.options import JOB, READONLY, WAIT
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
-from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, Place, There, led, place_of, unwatched
+from ddtop.cli.place import LOCALS, PLACE, Local, Pids, Place, There, led, place_of, unwatched
 
 
 @click.command("attach")
@@ -33,23 +33,25 @@ def attach_to(place: Place, readonly: bool) -> int:
     """The dashboard on a job that an option leads to; without a terminal the status table.
 
     Returns:
-        0; without a terminal 4 if the relay is not heard; 3 where no stack may be read.
+        0; without a terminal 4 if the relay is not heard, 3 where no stack may be read.
 
     Raises:
         CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
     """
-    from ddtop.cli import attach_remote, outside, outside_hosts
+    from ddtop.cli import attach_remote, dashboard, look, sources
 
-    if isinstance(place, Local):
-        return attach_remote.to_hub(place.entry, readonly)
     if isinstance(place, There):
         try:
             return attach_remote.through(place.host, place.job, place.wait_s, readonly)
         except attach_remote.NoJobThereError as error:
             place = unwatched(place.host, error, "attach")
-    if isinstance(place, Hosts):
-        return outside_hosts.attach(place.hosts, place.name, readonly)
-    return outside.attach_to(place.text, readonly, place.arguments)
+    why = no_dashboard()
+    if why is not None:
+        explain_no_dashboard(why)
+        return look.status(sources.look_at(place, "status"))
+    with sources.source_of(place, "attach", controller=not readonly) as (source, name):
+        dashboard.show(source, name, readonly=readonly)
+    return 0
 
 
 def attach(name: str | None, wait_s: float, readonly: bool) -> int:
@@ -79,7 +81,7 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
             return _pick(pick_job.picker(registry.read_entries, health), readonly)
         outside = outside_jobs.found() if pick_job.none_live() else []
         if len(outside) == 1:
-            return outside_to(outside_jobs.pids_of(outside[0]), readonly)
+            return attach_to(Pids(outside_jobs.pids_of(outside[0])), readonly)
         if outside:
 
             def read() -> list[registry.JobEntry]:
@@ -92,13 +94,6 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
     return 0
 
 
-def outside_to(pids: str, readonly: bool) -> int:
-    """The dashboard on processes that were not started with ddtop."""
-    from ddtop.cli.outside import attach_to
-
-    return attach_to(pids, readonly)
-
-
 def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
     """The list of jobs, and the dashboard on each that is picked, until the user quits."""
     from ddtop.cli import outside_jobs
@@ -107,7 +102,7 @@ def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
     while (picked := pick()) is not None:
         pids = outside_jobs.pids_in(picked)
         if pids is not None:
-            outside_to(pids, readonly)
+            attach_to(Pids(pids), readonly)
             return 0
         user, name = user_of(picked.job)
         if user is not None:

@@ -121,7 +121,7 @@ def of_hosts(place: Hosts, wanted: Wanted) -> int:
     """
     from ddtop.cli.ranks import check_ranks
     from ddtop.cli.sources import look_at
-    from ddtop.feeds.outside.look import OF_LOOKS
+    from ddtop.feeds.feed import OF_LOOKS
     from ddtop.present.stacks import answers
 
     if wanted.how:

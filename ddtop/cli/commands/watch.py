@@ -183,9 +183,6 @@ class _Watch:
                 done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
                 for task in done:
                     task.result()
-                    look = source.look()
-                    code = UNREACHABLE if look.snapshot is None else NOT_HEARD
-                    raise CommandError(f"ddtop: {self._why_silent(look)}", code)
         finally:
             # ZeroMQ's own future can swallow a cancellation, so one cancellation may not be enough.
             for _ in range(LEAVE_TRIES):

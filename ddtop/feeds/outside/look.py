@@ -1,4 +1,4 @@
-"""The source for processes that were started without ddtop: /proc, the stacks of the main threads
+"""The feed of processes that were started without ddtop: /proc, the stacks of the main threads
 by py-spy, sockets, GPUs and NCCL's status service, as records.
 
 The same model and the same rules judge them. Collectives are not counted, so a verdict is based on
@@ -13,15 +13,14 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from ddtop import registry
 from ddtop.agent.environment import redacted_argv, redacted_environment
-from ddtop.diagnosis.finding import Verdict
-from ddtop.diagnosis.judge import Judge
+from ddtop.feeds.feed import NO_DUMP_SIGNAL, OF_LOOKS, Feed
 from ddtop.feeds.outside.jobs import Departed, OutsideJob, Target, exit_of
 from ddtop.feeds.outside.rank import (
     Surroundings,
@@ -33,11 +32,9 @@ from ddtop.feeds.outside.rank import (
     switches_of,
 )
 from ddtop.feeds.outside.stacks import marked, read, training_thread
-from ddtop.follow.look import Dump, Look
+from ddtop.follow.look import Look
 from ddtop.follow.thresholds import chosen
 from ddtop.model import stragglers
-from ddtop.model.facts import Snapshot
-from ddtop.model.job import Job
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, signals_in, status
 from ddtop.relay.gpus.ras import Ras
@@ -47,9 +44,9 @@ from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.sample import is_gone
-from ddtop.wire.frames import SCHEMA_MAJOR, SCHEMA_MINOR, Envelope
 from ddtop.wire.page import PageView
 from ddtop.wire.records import (
+    BY_SIGNAL,
     INIT,
     RUN,
     AnyRecord,
@@ -60,10 +57,10 @@ from ddtop.wire.records import (
     OutsideLook,
     ProcessState,
     RankState,
+    Reply,
     Stacks,
     ThreadStack,
 )
-from ddtop.words.sentences import rank_list
 
 # -- The host of ranks that were started without ddtop: its memory, disks and GPUs, the connections
 #    in init_process_group, and NCCL's status service. All of this is read with the relay's code
@@ -252,9 +249,6 @@ PLACE_DEADLINE_S = 5.0
 PY_SPY = "py-spy"
 REFUSED_S = 30.0
 """The pause after a process that could not be read."""
-SNAPSHOT_S = 0.25
-NO_DUMP_SIGNAL = "its ranks were started without DDTOP=1: they have no dump signal"
-JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
 
 @dataclass
@@ -293,8 +287,8 @@ class _Running:
     tid: int | None = None
 
 
-class OutsideSource:
-    """Implements `viewer.source.Source`. Processes are sampled without a pause; only `ask_stacks`
+class OutsideFeed(Feed):
+    """A feed of processes of this host. They are sampled without a pause; only a request for stacks
     pauses them, for milliseconds."""
 
     def __init__(
@@ -304,14 +298,15 @@ class OutsideSource:
         notes: Sequence[str] = (),
         job: OutsideJob | None = None,
         eager: bool = False,
-        on_record: Callable[[Envelope, AnyRecord], None] | None = None,
         arguments: bool = False,
+        sender: str | None = None,
     ) -> None:
         """`job`: the job of which these are all the ranks of this host. `eager`: samples as often
-        as possible, for a user who waits for the verdict. `on_record` also gets each record.
-        `arguments`: read the arguments of communication calls."""
-        self._locals = arguments
-        self._of, self._asked_for, self._on_record = job, eager, on_record
+        as possible, for a user who waits for the verdict. `arguments`: read the arguments of
+        communication calls. `sender`: who says so, where it is not this host alone."""
+        super().__init__(name, sender or registry.host_identity())
+        self._locals, self._notes = arguments, tuple(notes)
+        self._of, self._asked_for = job, eager
         self._began_mono_s = time.monotonic()
         self._departed = DepartedRanks(
             job.departed if job is not None else (), [one.pid for one in targets]
@@ -319,96 +314,70 @@ class OutsideSource:
         self._targets = [one for one in targets if not one.worker]
         self._workers = [one for one in targets if one.worker]
         self._policy = chosen()
-        self._job = Job(name, self._policy)
-        self._judge = Judge(self._policy)
         self._surface = Surface(
             job.launchers[0] if job is not None and job.launchers else 0, self._policy
         )
-        self._sender = registry.host_identity()
         self._ranks: dict[int, _Watched] = {}
         self._running: list[_Running] = []
         self._resting_until_s: list[float] = []
         self._asked: deque[tuple[Target, str]] = deque()
         self._asked_workers: deque[tuple[Target, int]] = deque()
-        self._dump: Dump | None = None
         self._suspects: tuple[int, ...] = ()
-        self._shown: tuple[Snapshot, Verdict] | None = None
-        self._shown_mono_s = 0.0
         self._exits = 0
         self._greet()
-        # After the Hellos, because the job is new until then.
-        self._job.notes.extend(notes)
         self.observe()
 
     @property
     def _eager(self) -> bool:
         """Whether a user waits for the verdict: at a prompt, or at the start of a dashboard."""
-        first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged
+        first = time.monotonic() - self._began_mono_s < FIRST_S and not self.judged()
         return self._asked_for or first
 
-    def look(self) -> Look:
-        """What is true now."""
-        now = time.monotonic()
-        if self._shown is None or now - self._shown_mono_s >= SNAPSHOT_S:
-            snapshot, found = self._judge.look(self._job.snapshot(time.time_ns()))
-            self._shown, self._shown_mono_s = (snapshot, self._said(snapshot, found)), now
-        return Look(*self._shown, dump=self._dump)
-
-    def travel(self, at_unix_ns: int | None) -> None:
-        """Does nothing: earlier moments are not kept."""
-
-    async def ask_stacks(self, ranks: tuple[int, ...], by_signal: bool = False) -> str | None:
+    def stacks(self, request: str, ranks: frozenset[int], how: str) -> Reply:
         """A full dump of these ranks (empty: all) and of their known workers; it pauses each for
         milliseconds."""
-        if by_signal:
-            return NO_DUMP_SIGNAL
+        if how == BY_SIGNAL:
+            return Reply("stacks", ok=False, text=NO_DUMP_SIGNAL)
         if pyspy.find() is None:
-            return pyspy.NOT_INSTALLED
+            return Reply("stacks", ok=False, text=pyspy.NOT_INSTALLED)
         living = [one.target for one in self._ranks.values() if one.exits_order is None]
         wanted = [one for one in (*living, *self._workers) if not ranks or one.rank in ranks]
         expected = sum(not one.worker for one in wanted)
         if not expected:
-            return "these ranks are gone"
-        now = time.time_ns()
-        request = f"outside-{now}"
+            return Reply("stacks", ok=False, text="these ranks are gone")
         self._asked = deque((one, request) for one in wanted)
-        self._dump = Dump(request, now, expected)
-        return None
+        return Reply("stacks", text=request, count=expected)
 
-    async def send_signal(self, rank: int, number: int) -> str:
+    def signal(self, rank: int, number: int) -> Reply:
         """Send it through the pidfd, which cannot name another process that got the same number."""
         watched = self._ranks.get(rank)
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         if watched is None or watched.exits_order is not None:
-            return f"no signal was sent: rank {rank} is gone"
+            return Reply("signal", ok=False, text=f"rank {rank} is gone")
+        pid = watched.target.pid
         if watched.process.pidfd is None:
-            return (
-                "no signal was sent: no pidfd here, it could reach another process; by hand: kill"
-                f" -{number} {watched.target.pid}"
-            )
+            why = f"no pidfd here, it could reach another process; by hand: kill -{number} {pid}"
+            return Reply("signal", ok=False, text=why)
         try:
             signal.pidfd_send_signal(watched.process.pidfd, number)
         except OSError as error:
-            return f"no signal was sent: {error.strerror}"
-        return f"{name} sent to rank {rank} (pid {watched.target.pid})"
+            return Reply("signal", ok=False, text=str(error.strerror))
+        return Reply("signal", text=f"{name} sent to rank {rank} (pid {pid})")
 
     async def run(self) -> None:
         """Look at the processes until cancelled."""
         next_look_s = 0.0
-        try:
-            while True:
-                now = time.monotonic()
-                # In each pass, because the rank that ends first within a second is the cause.
-                self._note_exits()
-                if now >= next_look_s:
-                    self.observe()
-                    next_look_s = now + (EAGER_LOOK_S if self._eager else LOOK_S)
-                self._step(now)
-                await asyncio.sleep(EAGER_POLL_S if self._eager else POLL_S)
-        finally:
-            self.close()
+        while True:
+            now = time.monotonic()
+            # In each pass, because the rank that ends first within a second is the cause.
+            self._note_exits()
+            if now >= next_look_s:
+                self.observe()
+                next_look_s = now + (EAGER_LOOK_S if self._eager else LOOK_S)
+            self._step(now)
+            await asyncio.sleep(EAGER_POLL_S if self._eager else POLL_S)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """End the running samples and release the processes."""
         for running in self._running:
             running.spy.kill()
@@ -442,6 +411,8 @@ class OutsideSource:
             self._surface.note_wait(frozenset(nccl))
         here = [one.process for one in living]
         for record in self._surface.look(here, tuple(found)):
+            if isinstance(record, HostState):
+                record = msgspec.structs.replace(record, notes=self._notes, looks=self._places())
             self._take(record)
         self._note_departed(living)
 
@@ -506,7 +477,7 @@ class OutsideSource:
         world = max((one.rank for one in self._targets), default=-1) + 1
         world = max(world, self._of.world_size if self._of is not None else 0)
         return Hello(
-            job=self._job.name,
+            job=self.job,
             run=RUN,
             attempt=0,
             rank=target.rank,
@@ -539,25 +510,7 @@ class OutsideSource:
         self, record: AnyRecord, of: Target | None = None, at_unix_ns: int | None = None
     ) -> None:
         rank, pid = (of.rank, of.pid) if of is not None else (None, None)
-        now = time.time_ns()
-        at = at_unix_ns or now, time.monotonic_ns() - (now - (at_unix_ns or now))
-        kind = type(record).__name__
-        envelope = Envelope(
-            SCHEMA_MAJOR,
-            SCHEMA_MINOR,
-            kind,
-            self._sender,
-            0,
-            rank,
-            pid,
-            at[0],
-            at[1],
-            None,
-            msgspec.Raw(b""),
-        )
-        self._job.apply(envelope, record)
-        if self._on_record is not None:
-            self._on_record(envelope, record)
+        self.say(record, rank, pid, at_unix_ns)
 
     def _note_exits(self) -> None:
         living = [one for one in self._ranks.values() if one.exits_order is None]
@@ -645,13 +598,6 @@ class OutsideSource:
         if running.request is not None:
             stacks = stacks_from(running.spy, running.target, running.request, running.rank)
             self.take_stacks(stacks, running.target)
-            if (
-                self._dump is not None
-                and self._dump.request == running.request
-                and not running.target.worker
-            ):
-                self._dump = replace(self._dump, answered=self._dump.answered + 1)
-            self._shown = None
             return
         result = running.spy.poll()
         if running.worker is not None:
@@ -719,16 +665,10 @@ class OutsideSource:
 
     # -- what the commands and the dashboard ask
 
-    @property
-    def judged(self) -> bool:
+    def judged(self, look: Look | None = None) -> bool:  # noqa: ARG002 - it knows by itself
         """Whether each readable rank was sampled twice, at least a second apart."""
         living = [one for one in self._ranks.values() if one.exits_order is None]
         return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)
-
-    @property
-    def suspects(self) -> tuple[int, ...]:
-        """The ranks that may be stragglers after the looks so far."""
-        return self._suspects
 
     @property
     def asks(self) -> bool:
@@ -739,18 +679,6 @@ class OutsideSource:
     def refused(self) -> dict[int, str]:
         """Why the stack of a process cannot be read, by pid."""
         return {one.target.pid: one.refused for one in self._ranks.values() if one.refused}
-
-    def _said(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
-        """The verdict, without what cannot be known from outside."""
-        if snapshot.ended is not None:
-            return replace(verdict, calm=f"ended: {snapshot.ended.reason}")
-        numbers = [one.rank for one in self._targets]
-        words = [JUDGED_BY, self._places()]
-        known = len(numbers) + len(self._of.departed if self._of is not None else ())
-        if known < snapshot.world_size:
-            words.append(f"only {rank_list(numbers)} watched")
-        health = verdict.health if verdict.findings else "unknown"
-        return replace(verdict, health=health, calm="; ".join(words))
 
     def _places(self) -> str:
         if pyspy.find() is None:
@@ -766,10 +694,6 @@ class OutsideSource:
         every = EAGER_PLACE_S if self._eager else PLACE_S
         text = f"places from py-spy --nonblocking every {every:.0f} s, no rank is paused"
         return text + (f", not all: {refused}" if refused else "")
-
-
-OF_LOOKS = "outside-looks"
-"""The request name of stacks that nobody asked for."""
 
 
 def stacks_from(spy: PySpy, target: Target, request: str, rank: int | None) -> Stacks:

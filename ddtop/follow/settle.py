@@ -1,0 +1,84 @@
+"""One look at a job that is looked at from outside: for as long as its verdict may still change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from ddtop.diagnosis.finding import CRITICAL
+from ddtop.feeds.feed import Feed
+from ddtop.follow.look import Look, Source
+from ddtop.follow.thresholds import chosen
+from ddtop.model.facts import Snapshot, State
+from ddtop.model.stragglers import suspects_of
+
+SEEN_S = 0.25
+CERTAIN_S, SETTLED_S = 1.5, 2.0
+"""A wait that is this much older than its limit has been judged, with one more look to be sure. No
+command waits longer than the limit and `SETTLED_S`."""
+SUSPECTS_S = 12.0
+"""A straggler takes a dozen looks, which takes longer than `SETTLED_S` on a busy host."""
+RAS_S = 16.0
+"""If a rank is silent, NCCL answers only after ten seconds, and on GPUs the stacks alone show
+little."""
+
+
+async def settle(source: Source, feed: Feed, seconds: float, patience_s: float = 0.0) -> Look:
+    """The last look after `seconds`, and longer while a wait is too recent to be judged.
+
+    `source` follows `feed`. `patience_s`: the most time to wait for the first looks at all ranks.
+    """
+    running = asyncio.ensure_future(source.run())
+    began = time.monotonic()
+    while True:
+        look = source.look()
+        waited_s = time.monotonic() - began
+        judged, says_why, suspects = feed.judged(look), _says_why(look), _suspects(look)
+        limit_s = chosen().still_limit_s + SETTLED_S
+        if suspects and not says_why:
+            limit_s = max(limit_s, SUSPECTS_S)
+        if feed.asks and not says_why:
+            limit_s = RAS_S
+        late = waited_s >= max(seconds, limit_s) and (judged or waited_s >= patience_s)
+        if running.done() or feed.over or late:
+            break
+        clear = says_why or not (suspects or feed.asks)
+        if waited_s >= seconds and judged and clear and _is_settled(look):
+            break
+        await asyncio.sleep(SEEN_S)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return look
+
+
+def _says_why(look: Look) -> bool:
+    """Whether a finding explains a wait. Ranks that share a GPU do not: a hanging job may have them
+    too."""
+    return any(one.severity == CRITICAL or one.victims for one in look.verdict.findings)
+
+
+def _suspects(look: Look) -> bool:
+    """Whether some rank may be a straggler after the looks so far."""
+    ranks = look.snapshot.ranks if look.snapshot is not None else ()
+    looks = {rank.rank: rank.comm.outside for rank in ranks if not rank.gone}
+    return suspects_of(looks, chosen()) is not None
+
+
+def _is_settled(look: Look) -> bool:
+    """Whether the verdict will probably not change in the next seconds."""
+    snapshot = look.snapshot
+    if snapshot is None:
+        return False
+    if snapshot.ended is not None or _says_why(look):
+        return True
+    return not _may_change(snapshot)
+
+
+def _may_change(snapshot: Snapshot) -> bool:
+    if any(rank.state in (State.JOINING, State.STOPPED) for rank in snapshot.ranks):
+        return True
+    if any(rank.loader.report is not None for rank in snapshot.ranks):
+        return True
+    now = snapshot.time_unix_ns
+    ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
+    return any(age_s <= chosen().still_limit_s + CERTAIN_S for age_s in ages_s)
