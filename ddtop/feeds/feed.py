@@ -20,8 +20,6 @@ from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply
 from ddtop.words.sentences import rank_ranges
 
-OF_LOOKS = "outside-looks"
-"""The request name of stacks that nobody asked for."""
 NO_DUMP_SIGNAL = "its ranks were started without DDTOP=1: they have no dump signal"
 NO_MUTES = "a relay keeps mutes, and this job was started without DDTOP=1"
 TURN_S = 0.05

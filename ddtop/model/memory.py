@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import lt, sub
 from sys import intern
@@ -231,16 +232,17 @@ class Series:
         return (points[end] - points[begin]) / 1e9, grown
 
     def grown_of(
-        self, counter: int, window_s: float, now_unix_ns: int
+        self, counters: Sequence[int], window_s: float, now_unix_ns: int
     ) -> tuple[float, float] | None:
-        """(seconds, growth of this counter); as `grown`, which takes twice as long."""
+        """(seconds, growth of these counters together); as `grown`, which takes twice as long."""
         begin = self._begin(window_s, now_unix_ns)
         if begin is None:
             return None
-        points = self._points
+        points, grown = self._points, 0
         end = len(points) - self._stride
-        at = counter + 1
-        return (points[end] - points[begin]) / 1e9, points[end + at] - points[begin + at]
+        for counter in counters:
+            grown += points[end + 1 + counter] - points[begin + 1 + counter]
+        return (points[end] - points[begin]) / 1e9, grown
 
     def _begin(self, window_s: float, now_unix_ns: int) -> int | None:
         """Where the point is with which the window begins; None as `grown` says."""

@@ -15,6 +15,8 @@ Grown = tuple[float, tuple[float, ...]] | None
 
 WAITS, AGENT, SPINS_AT, ACTIVITIES = slice(0, 2), slice(2, 5), 5, slice(6, None)
 """Which of the counters in `RankMemory.counters` are what."""
+OWN = (AGENT.start, SPINS_AT)
+"""Those of ddtop's own thread in the rank, and of threads that only poll."""
 
 
 def counters(state: RankState) -> tuple[int, ...]:
@@ -159,8 +161,8 @@ def _own_ratio(memory: RankMemory, window_s: float, now: int) -> float:
     """Cores that ddtop's own thread in the rank and threads that only poll use; 0 where that is not
     known.
     """
-    parts = [memory.counters.grown_of(at, window_s, now) for at in (AGENT.start, SPINS_AT)]
-    return sum(one[1] / (one[0] * 1e9) for one in parts if one is not None)
+    grown = memory.counters.grown_of(OWN, window_s, now)
+    return grown[1] / (grown[0] * 1e9) if grown is not None else 0.0
 
 
 def agent_ratio(grown: Grown) -> float | None:

@@ -14,7 +14,7 @@ from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.present.documents import ended_json, finding_json, progress_json
 from ddtop.present.now import end_text
 from ddtop.present.text import clean
-from ddtop.wire.records import HostState, Order
+from ddtop.wire.records import OF_LOOKS, HostState, Order
 from ddtop.words import units
 from ddtop.words.sentences import only_steps, progress_text, ranks_text
 
@@ -474,7 +474,7 @@ class Timeline:
                 text = clean(f"rank {rank.rank} raised {exception.type}: {exception.text}")
                 at = exception.unix_ns
                 self._add(Entry((RAISED, rank.rank, at), at, RAISED, ((at, text),), (rank.rank,)))
-            if rank.dump.stacks is not None:
+            if rank.dump.stacks is not None and rank.dump.stacks.request != OF_LOOKS:
                 dumps.setdefault(rank.dump.stacks.request, []).append(rank)
         for text, ranks in gone.items():
             self._ended(text, ranks)

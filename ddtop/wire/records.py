@@ -271,6 +271,8 @@ KINDS = (COLLECTIVE, P2P, INIT, UNCLEAR)
 synchronization with a GPU."""
 RUN = "outside"
 """The run of ranks that are read from outside, in their Hello."""
+OF_LOOKS = "outside-looks"
+"""The request name of the stacks of such a rank that nobody asked for: those of the last look."""
 
 
 class OutsideLook(msgspec.Struct, frozen=True, array_like=True):

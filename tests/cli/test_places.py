@@ -41,8 +41,8 @@ def test_the_command_there_has_what_was_typed_but_for_the_way_there():
     assert found == [["report"], ["report", "--json"], ["report", "--for=3.0", "--no-source"]]
 
 
-def test_events_of_a_job_on_another_host_are_printed_here(stand_in, here, monkeypatch, watching):
-    for name, value in stand_in.environment.items():
+def test_events_of_a_job_on_another_host_are_printed_here(there, here, monkeypatch, watching):
+    for name, value in there.environment.items():
         monkeypatch.setenv(name, value)
     watch = watching("--ssh", "there", "--json")
     joined = json.loads(watch.line())
@@ -61,11 +61,11 @@ def test_a_job_that_has_ended_there_is_not_watched(stand_in, home):
     assert "train-47 has ended; what it left: ddtop diagnose --ssh there train-47" in done.stderr
 
 
-def test_a_signal_reaches_a_rank_on_another_host(stand_in, here):
+def test_a_signal_reaches_a_rank_on_another_host(there, here):
     pid = here.children[0].pid
     done = ddtop(
         *("signal", "train", "--rank", "0", "TERM", "--yes", "--ssh", "there"),
-        **stand_in.environment | ROOM,
+        **there.environment | ROOM,
     )
 
     assert (done.returncode, done.stderr) == (0, "")

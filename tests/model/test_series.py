@@ -154,4 +154,6 @@ def test_a_window_begins_at_the_last_point_that_it_covers(pauses, window_s, late
     assert found.grown(window_s, now) == expected
     for counter in (0, 1):
         one = expected and (expected[0], expected[1][counter])
-        assert found.grown_of(counter, window_s, now) == one
+        assert found.grown_of((counter,), window_s, now) == one
+    both = expected and (expected[0], sum(expected[1]))
+    assert found.grown_of((0, 1), window_s, now) == both

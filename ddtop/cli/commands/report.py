@@ -97,7 +97,7 @@ def _there(place: There, output: str | None, no_source: bool) -> int | Hosts:
 
 
 def _report_seen(found: Seen, output: str | None, source: bool) -> int:
-    from ddtop.feeds.feed import OF_LOOKS
+    from ddtop.wire.records import OF_LOOKS
 
     now = time.time_ns()
     target = _target(found.name, now, output)

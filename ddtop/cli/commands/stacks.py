@@ -121,8 +121,8 @@ def of_hosts(place: Hosts, wanted: Wanted) -> int:
     """
     from ddtop.cli.ranks import check_ranks
     from ddtop.cli.sources import look_at
-    from ddtop.feeds.feed import OF_LOOKS
     from ddtop.present.stacks import answers
+    from ddtop.wire.records import OF_LOOKS
 
     if wanted.how:
         raise CommandError(

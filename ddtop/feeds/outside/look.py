@@ -20,7 +20,7 @@ import msgspec
 
 from ddtop import registry
 from ddtop.agent.environment import redacted_argv, redacted_environment
-from ddtop.feeds.feed import NO_DUMP_SIGNAL, OF_LOOKS, Feed
+from ddtop.feeds.feed import NO_DUMP_SIGNAL, Feed
 from ddtop.feeds.outside.jobs import Departed, OutsideJob, Target, exit_of
 from ddtop.feeds.outside.rank import (
     Surroundings,
@@ -48,6 +48,7 @@ from ddtop.wire.page import PageView
 from ddtop.wire.records import (
     BY_SIGNAL,
     INIT,
+    OF_LOOKS,
     RUN,
     AnyRecord,
     CommStatus,
