@@ -76,8 +76,8 @@ ASKS = {
     "report": (),
     "watch": (),
     "attach": (),
-    "signal": ("TERM",),
-    "mute": ("straggler", "--for", "10m"),
+    "signal": ("--rank", "0", "--yes", "train", "TERM"),
+    "mute": ("train", "straggler", "--for", "10m"),
 }
 """The commands that look for a job, and what follows the job."""
 PLACES = {
