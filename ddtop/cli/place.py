@@ -130,7 +130,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """A job of another host, as it was named; None: the one that lives there."""
+    """A job on another host. `job`: its name as it was typed; None: the only live job there."""
 
     host: SshTarget | SchedulerTarget
     job: str | None
@@ -167,17 +167,19 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
 
         return Local(find(job, wait_s, asked_by=asked_by))
     several = option == "--ssh" and "," in value
+    if option == "--pid" or several:
+        _looks_from_outside(asked_by)
     if option == "--hub" and asked_by not in FROM_OUTSIDE:
         return Local(_called(_asked_at(value), job))
     if job is not None and (option in ALONE or several):
         why = ALONE.get(option, "it names hosts, not a job")
         raise CommandError(f"ddtop: {option} stands alone: {why}", USAGE)
     if option == "--pid":
-        return _looked_at(Pids(value, arguments), asked_by)
+        return Pids(value, arguments)
     if option == "--hub":
         return Local(_asked_at(value))
     if several:
-        return _looked_at(Hosts(tuple(map(host, value.split(","))), f"--ssh {value}"), asked_by)
+        return Hosts(tuple(map(host, value.split(","))), f"--ssh {value}")
     target = host(value) if option == "--ssh" else _scheduled(option, value, wait_s)
     return There(target, job, wait_s)
 
@@ -216,14 +218,14 @@ def _called(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:
     )
 
 
-def _looked_at(place: Here, asked_by: str) -> Here:
-    """The place, if that command can look at it without a relay.
+def _looks_from_outside(asked_by: str) -> None:
+    """Refuse a command that acts through a relay.
 
     Raises:
-        CommandError: 2, it acts through one.
+        CommandError: 2, this one does.
     """
     if asked_by in FROM_OUTSIDE:
-        return place
+        return
     way = "by hand: kill -SIGNAL PID" if asked_by == "signal" else "start the job with DDTOP=1"
     raise CommandError(
         f"ddtop: {asked_by} acts through a relay, and a job that was started without ddtop has"

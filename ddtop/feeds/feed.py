@@ -27,7 +27,7 @@ _Key = tuple[str, str, "int | None", "int | None"]
 
 
 class Feed(TrustedRoute, ABC):
-    """A route and a link at once. For one event loop. `end` it when nobody follows it any more."""
+    """A route and a link in one, for one event loop. Its owner calls `end` when it is done."""
 
     def __init__(self, job: str, sender: str) -> None:
         self._name, self._sender = job, sender
@@ -75,7 +75,7 @@ class Feed(TrustedRoute, ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Release what is looked at."""
+        """Release the processes, or the programs on other hosts."""
 
     # -- a route
 
@@ -133,7 +133,7 @@ class Feed(TrustedRoute, ABC):
         pid: int | None = None,
         at_unix_ns: int | None = None,
     ) -> None:
-        """Queue this record, of now or of another moment."""
+        """Queue this record. `at_unix_ns`: when it was true; None: now."""
         now_unix_ns = time.time_ns()
         at_unix_ns = at_unix_ns or now_unix_ns
         data = frames.seal(
@@ -147,12 +147,12 @@ class Feed(TrustedRoute, ABC):
         self.keep((type(record).__name__, self._sender, rank, pid), data)
 
     def keep(self, key: _Key, data: bytes) -> None:
-        """Queue this frame; who joins later gets it too, unless a newer one has its key."""
+        """Queue this frame. A later join gets it too, unless a newer frame has the same key."""
         self._latest[key] = data
         self._waiting.append(data)
 
     def heard(self) -> list[bytes]:
-        """The frames that wait, for who does not follow the feed."""
+        """Take the queued frames, without following the feed."""
         found, self._waiting = list(self._waiting), deque()
         return found
 

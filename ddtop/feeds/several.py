@@ -89,9 +89,11 @@ class SeveralFeed(Feed):
         self._where: dict[int, str] = {}
 
     async def connect(self, controller: bool) -> SeveralFeed:
-        """Look at each host, and again at all that have answered no more for a while."""
+        """Look at each host; again, after a pause, once none of them answers."""
         if self.over:
             await asyncio.sleep(AGAIN_S)
+            # Each try has an ssh of its own, whose pipes would stay open.
+            self.end()
             self._parts = [Part(part.host) for part in self._parts]
         await super().connect(controller)
         return self
@@ -200,6 +202,9 @@ class SeveralFeed(Feed):
             record, envelope = moved(record, part.offset_ns), moved(envelope, part.offset_ns)
             envelope = msgspec.structs.replace(envelope, record=msgspec.Raw(frames.encoded(record)))
             data = frames.encoded(envelope)
+        if isinstance(record, Reply):
+            # Only this feed answers what is asked here.
+            return
         if isinstance(record, Hello):
             self._where[record.rank or 0] = part.host.name
         self.keep((envelope.kind, envelope.sender, envelope.rank, envelope.pid), data)

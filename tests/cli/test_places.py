@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
 
@@ -10,6 +12,8 @@ import click
 import pytest
 
 from ddtop.cli.place import typed
+from ddtop.feeds.bridge import SshTarget
+from ddtop.feeds.several import SeveralFeed
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import Order
 from tests.cli.commands import ddtop, finished
@@ -109,6 +113,16 @@ def test_a_report_about_a_job_there_is_written_here(stand_in, here, tmp_path):
         assert "## Verdict" in text
 
 
+def test_a_report_there_waits_for_its_job_there(stand_in, home):
+    done = ddtop(
+        *("report", "nosuch", "--wait", "--wait-limit", "1s", "--ssh", "there", "-o", "-"),
+        **stand_in.environment,
+    )
+    waited = ddtop("report", "nosuch", "--wait", "--wait-limit", "1s", "-o", "-")
+
+    assert (done.returncode, done.stderr) == (waited.returncode, waited.stderr)
+
+
 def test_the_jobs_of_another_host_are_listed(stand_in, here):
     done = ddtop("jobs", "--json", "--ssh", "there", **stand_in.environment)
 
@@ -119,8 +133,12 @@ def test_the_jobs_of_another_host_are_listed(stand_in, here):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("signal", "--rank", "0", "--pid", "1", "--", "x", "TERM"), "--pid stands alone"),
-        (("mute", "x", "straggler", "--for", "1m", "--because", "y", "--pid", "1"), "stands alone"),
+        (("signal", "--rank", "0", "--pid", "1", "--", "x", "TERM"), "by hand: kill -SIGNAL PID"),
+        (("signal", "--rank", "0", "--ssh", "a,b", "--", "x", "TERM"), "acts through a relay"),
+        (
+            ("mute", "x", "straggler", "--for", "1m", "--because", "y", "--pid", "1"),
+            "mute acts through a relay, and a job that was started without ddtop has none",
+        ),
         (("jobs", "--ssh", "a", "--hub", "b:1"), "--ssh excludes --hub and --slurm"),
         (("watch", "x", "--ssh", "a,b"), "--ssh stands alone: it names hosts, not a job"),
         (("watch", "--locals"), "--locals goes with --pid only"),
@@ -165,6 +183,28 @@ def test_a_host_of_several_that_is_not_reached_ends_the_watch(home, monkeypatch)
     assert (done.returncode, done.stdout) == (3, "")
     assert "gone: " in done.stderr
     assert "away: " in done.stderr
+
+
+def test_hosts_that_are_tried_again_and_again_leave_no_descriptor(monkeypatch):
+    monkeypatch.setenv("DDTOP_SSH", "false")
+    monkeypatch.setattr("ddtop.feeds.several.AGAIN_S", 0.0)
+    feed = SeveralFeed([SshTarget("gone"), SshTarget("away")])
+
+    async def tried():
+        await feed.connect(controller=False)
+        while not feed.over:
+            await asyncio.sleep(0.01)
+        return len(os.listdir("/proc/self/fd"))
+
+    async def counts():
+        return [await tried() for _ in range(4)]
+
+    try:
+        counted = asyncio.run(counts())
+    finally:
+        feed.end()
+
+    assert len(set(counted)) == 1
 
 
 def test_nothing_is_left_of_a_watch_through_ssh(stand_in, here, monkeypatch, watching):

@@ -18,7 +18,7 @@ from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, printable
-from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there
+from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed
 from ddtop.cli.recent import happened, recording_of
 from ddtop.follow.thresholds import chosen
 
@@ -51,7 +51,7 @@ def command(
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
     place = place_of(job, wait_s, "report", arguments)
     if isinstance(place, There):
-        written = _there(place, output, no_source)
+        written = _there(place, output)
         if isinstance(written, int):
             sys.exit(written)
         place = written
@@ -76,14 +76,16 @@ def report(entry: registry.JobEntry, output: str | None, source: bool = True) ->
     return _print(_material(_known(entry), recording, why, now, source), target, output)
 
 
-def _there(place: There, output: str | None, no_source: bool) -> int | Hosts:
+def _there(place: There, output: str | None) -> int | Hosts:
     """Make the report on the other host and write it here. Returns the exit code; or where to look
     from outside.
 
     Raises:
         CommandError: 2, no such job; 3, no contact, or it cannot be written.
     """
-    words = ["report", *(["--no-source"] if no_source else []), "-o", STDOUT]
+    # Without the file of this host, which is written here.
+    words = [word for word in typed(click.get_current_context()) if not word.startswith("-o=")]
+    words += ["-o", STDOUT]
     if output == STDOUT:
         return run_there(place, words)
     text = io.StringIO()

@@ -304,7 +304,7 @@ class OutsideFeed(Feed):
     ) -> None:
         """`job`: the job of which these are all the ranks of this host. `eager`: samples as often
         as possible, for a user who waits for the verdict. `arguments`: read the arguments of
-        communication calls. `sender`: who says so, where it is not this host alone."""
+        communication calls. `sender`: the sender in the frames; None: this host."""
         super().__init__(name, sender or registry.host_identity())
         self._locals, self._notes = arguments, tuple(notes)
         self._of, self._asked_for = job, eager
