@@ -113,14 +113,20 @@ def test_a_report_about_a_job_there_is_written_here(stand_in, here, tmp_path):
         assert "## Verdict" in text
 
 
-def test_a_report_there_waits_for_its_job_there(stand_in, home):
-    done = ddtop(
-        *("report", "nosuch", "--wait", "--wait-limit", "1s", "--ssh", "there", "-o", "-"),
-        **stand_in.environment,
-    )
-    waited = ddtop("report", "nosuch", "--wait", "--wait-limit", "1s", "-o", "-")
+def test_the_report_there_has_all_that_was_typed_but_the_file(home, monkeypatch):
+    asked = []
 
-    assert (done.returncode, done.stderr) == (waited.returncode, waited.stderr)
+    def run_there(_place, words):
+        asked.append(words)
+        return 3
+
+    monkeypatch.setattr("ddtop.cli.commands.report.run_there", run_there)
+    options = ("--wait", "--wait-limit", "20s", "--no-source", "-o", "here.md")
+    done = ddtop("report", "train", "--ssh", "there", *options)
+
+    assert done.returncode == 3
+    assert sorted(asked[0][1:-2]) == ["--no-source", "--wait", "--wait-limit=20"]
+    assert (asked[0][0], asked[0][-2:]) == ("report", ["-o", "-"])
 
 
 def test_the_jobs_of_another_host_are_listed(stand_in, here):
