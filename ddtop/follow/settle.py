@@ -29,7 +29,7 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
     `source` follows `feed`. `patience_s`: the most time to wait for the first looks at all ranks.
     """
     running = asyncio.ensure_future(source.run())
-    began = time.monotonic()
+    began, asks = time.monotonic(), True
     while True:
         look = source.look()
         waited_s = time.monotonic() - began
@@ -37,14 +37,16 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
         limit_s = chosen().still_limit_s + SETTLED_S
         if suspects and not says_why:
             limit_s = max(limit_s, SUSPECTS_S)
-        if feed.asks and not says_why:
+        if asks and not says_why:
             limit_s = RAS_S
         late = waited_s >= max(seconds, limit_s) and (judged or waited_s >= patience_s)
         if running.done() or feed.over or late:
             break
-        clear = says_why or not (suspects or feed.asks)
+        clear = says_why or not (suspects or asks)
         if waited_s >= seconds and judged and clear and _is_settled(look):
             break
+        # The next look has the answer that has come by now.
+        asks = feed.asks
         await asyncio.sleep(SEEN_S)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

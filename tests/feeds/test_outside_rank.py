@@ -58,6 +58,17 @@ def test_a_wait_that_wakes_for_its_timeout_goes_on():
     assert (polled, track.there_since_unix_ns) == (100 * S, 104 * S)
 
 
+def test_a_thread_that_spins_at_one_line_is_there_though_it_slept_for_a_moment():
+    """Seen on an H200: a rank that waits for its GPU for ever slept once in two seconds."""
+    track = Track()
+    for at_s, switches in ((100, 7), (101, 8), (102, 8)):
+        track.take(REDUCE, IN_CALL, switches, moment(at_s, switches, state="R"))
+    spins = track.same_since_unix_ns
+    track.take(LOAD, APART, 9, moment(103, 9))
+
+    assert (spins, track.same_since_unix_ns) == (100 * S, 103 * S)
+
+
 def test_without_the_kernels_word_it_began_at_the_first_look():
     found = tracked((REDUCE, IN_CALL, 7, moment(100, 7)), (REDUCE, IN_CALL, 7, moment(101, 7)))
 

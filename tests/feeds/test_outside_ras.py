@@ -22,7 +22,7 @@ PID = os.getpid()
 @pytest.fixture
 def service():
     said = answer(rank(0, PID), rank(1, PID + 1, 811))
-    found = Service((NEW, json.dumps(said).encode()))
+    found = Service(*[(NEW, json.dumps(said).encode())] * 2)
     yield found
     found.close()
 
@@ -49,8 +49,7 @@ def answers(surface, watched, waits, seconds):
     """The service's answers in that time, about ranks that wait or do not."""
     until, found = time.monotonic() + seconds, []
     while not found and time.monotonic() < until:
-        if waits:
-            surface.note_wait(frozenset({PID}))
+        surface.note_waits(frozenset({PID} if waits else ()))
         found = [one for one in surface.look([watched], ()) if isinstance(one, CommStatus)]
         time.sleep(0.05)
     return found
@@ -65,14 +64,34 @@ def surface():
 
 def test_it_is_asked_while_a_rank_waits_with_care_where_a_rank_is_not_here(surface, service):
     watched = rank_zero(service.address)
-    surface.note_wait(frozenset({PID}))
-    asks = surface.asks
     (status,) = answers(surface, watched, True, 30)
 
     counts = [one.counts["AllReduce"] for one in status.answer.communicators[0].ranks]
-    assert (asks, surface.asks, counts) == (True, False, [812, 811])
+    assert counts == [812, 811]
     # `MONITOR ?` shows which releases must not be asked while a rank is gone.
     assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
+
+
+def test_it_is_asked_until_a_second_answer_shows_that_a_rank_does_not_go_on(
+    surface, service, monkeypatch
+):
+    monkeypatch.setattr(surface._ras, "_every_s", 0.5)
+    watched = rank_zero(service.address)
+    asks = []
+    for _ in range(2):
+        (status,) = answers(surface, watched, True, 30)
+        asks.append(surface.asks)
+
+    assert (asks, status.answer.same_ms >= 500) == ([True, False], True)
+
+
+def test_an_answer_about_a_wait_that_has_passed_is_withdrawn(surface, service):
+    watched = rank_zero(service.address)
+    answers(surface, watched, True, 30)
+    (withdrawn,) = answers(surface, watched, False, 30)
+
+    assert withdrawn.answer.communicators == ()
+    assert answers(surface, watched, False, 0.2) == []
 
 
 @pytest.fixture
@@ -91,10 +110,7 @@ def was_asked(listener):
     return True
 
 
-@pytest.mark.parametrize("nccl", [None, frozenset()], ids=["nobody waits", "nobody has NCCL"])
-def test_it_is_not_asked_where(surface, listener, nccl):
-    if nccl is not None:
-        surface.note_wait(nccl)
+def test_it_is_not_asked_where_nobody_waits_in_nccl(surface, listener):
     watched = rank_zero(f"127.0.0.1:{listener.getsockname()[1]}")
 
     assert answers(surface, watched, False, POLICY.ras_stuck_s + 0.5) == []

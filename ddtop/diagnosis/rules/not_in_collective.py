@@ -461,9 +461,10 @@ _BY_WORD = {
 #    code holds their GIL, or because they have no agent
 #
 # NCCL's own thread reports which ranks have enqueued a collective and which have not. The rule
-# makes a finding only if all ranks that have enqueued it are silent and NCCL has reported the same
-# twice; a training loop in C would launch more collectives in between. For ranks that are read from
-# outside, their stacks must show that they have been in one call without a break.
+# makes a finding only if NCCL has reported the same twice; a training loop would launch more
+# collectives in between. All ranks that have enqueued it must be silent, or, if they are read from
+# outside, in a call that may wait for others. The kernel does not tell a rank that spins in one
+# such call from one that trains: both run, and both go to sleep a few times in ten seconds.
 
 
 def gil_held(context: Context) -> list[Finding]:
@@ -483,19 +484,17 @@ def gil_held(context: Context) -> list[Finding]:
         if same_s >= policy.ras_same_s and all(_is_frozen(one) for one in others):
             at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
             return [_gil_finding(snapshot, op, roots, waiters, at, policy)]
-        stayed_s = min((_stayed_s(one, snapshot) for one in others), default=0.0)
-        if stayed_s >= policy.still_limit_s:
-            at = snapshot.time_unix_ns - int(stayed_s * 1e9)
-            return [_gil_finding(snapshot, op, roots, waiters, at, policy, stayed_s)]
+        if same_s >= policy.still_limit_s and all(_may_wait(one) for one in others):
+            stands_s = (snapshot.ras_age_s or 0.0) + same_s
+            at = snapshot.time_unix_ns - int(stands_s * 1e9)
+            return [_gil_finding(snapshot, op, roots, waiters, at, policy, stands_s)]
     return []
 
 
-def _stayed_s(rank: RankFacts, snapshot: Snapshot) -> float:
-    """For how long a rank that is read from outside has been in one call that may be for others."""
+def _may_wait(rank: RankFacts) -> bool:
+    """Whether a rank that is read from outside is in a call that may wait for others."""
     look = rank.comm.outside
-    if rank.gone or look is None or look.kind is None or look.since_unix_ns is None:
-        return 0.0
-    return (snapshot.time_unix_ns - look.since_unix_ns) / 1e9
+    return not rank.gone and look is not None and look.kind is not None
 
 
 def _is_frozen(rank: RankFacts) -> bool:
@@ -514,13 +513,13 @@ def _gil_finding(
     waiters: tuple[int, ...],
     since: int,
     policy: Policy,
-    stayed_s: float | None = None,
+    stands_s: float | None = None,
 ) -> Finding:
-    """`stayed_s`: how long the waiters have been in the same call, as seen from outside."""
+    """`stands_s`: for how long NCCL has reported the same of ranks that are read from outside."""
     ranks, first = tuple(one.rank for one in roots), roots[0]
     frozen = all(_is_frozen(one) for one in roots)
-    if stayed_s is not None:
-        why = f"by their stacks these have not moved on for {duration(stayed_s)}"
+    if stands_s is not None:
+        why = f"no rank has enqueued another for {duration(stands_s)}"
     else:
         held_s = min(snapshot.rank(rank).agent.report_age_s or 0.0 for rank in waiters)
         why = f"C code has held the GIL there for {duration(held_s)}"

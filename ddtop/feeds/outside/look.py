@@ -58,6 +58,7 @@ from ddtop.wire.records import (
     OutsideLook,
     ProcessState,
     RankState,
+    RasAnswer,
     Reply,
     Stacks,
     ThreadStack,
@@ -67,36 +68,44 @@ from ddtop.wire.records import (
 #    in init_process_group, and NCCL's status service. All of this is read with the relay's code
 
 
+RAS_EVERY_S = 5.5
+"""The pause between two requests to NCCL's status service. Two answers that are the same, at least
+`still_limit_s` apart, prove a wait; each comes with the look after it."""
+
+
 class Surface:
     """What /proc, the driver and NCCL report around the ranks. `launcher`: its pid, or 0."""
 
     def __init__(self, launcher: int, policy: Policy) -> None:
         self._launcher = launcher
         self._probe, self._load = HostProbe(), HostWatch()
-        self._gpus, self._ras = GpuReader(), Ras(policy)
+        self._gpus, self._ras = GpuReader(), Ras(policy, every_s=RAS_EVERY_S)
         self._rendezvous = RendezvousWatch()
         self._inside: Mapping[int, int | None] = {}
         self._nccl: frozenset[int] = frozenset()
-        self._waits = self._answered = False
+        self._waits = False
+        self._answers = 0
         self.host = self._probe.host
 
     def note_inside(self, inside: Mapping[int, int | None]) -> None:
         """Since when each rank is inside init_process_group (unix ns), by pid."""
         self._inside = inside
 
-    def note_wait(self, nccl: frozenset[int]) -> None:
-        """Ask NCCL's status service, because some rank waits without a break.
+    def note_waits(self, nccl: frozenset[int]) -> None:
+        """Ask NCCL's status service while some rank may wait for others.
 
-        `nccl`: the pids of the ranks that may use NCCL. `relay.gpus.ras` knows when it must not
-        be asked, such as an old release while a rank is gone.
+        `nccl`: the pids of the ranks that may use NCCL; none if no rank waits. `relay.gpus.ras`
+        knows when it must not be asked, such as an old release while a rank is gone.
         """
         self._nccl, self._waits = nccl, bool(nccl)
-        self._ras.saw(time.monotonic())
+        if nccl:
+            self._ras.saw(time.monotonic())
 
     @property
     def asks(self) -> bool:
-        """Whether NCCL's status service is to be asked and has not answered yet."""
-        return self._waits and not self._answered
+        """Whether NCCL's status service is to be asked once more: only a second answer shows that
+        a rank that has launched less does not go on."""
+        return self._waits and self._answers < 2
 
     def look(
         self, here: Sequence[sample.Watched], states: tuple[ProcessState, ...]
@@ -105,8 +114,12 @@ class Surface:
         now = time.monotonic_ns()
         answer = self._ras.look(now / 1e9, self._on_nccl(here, now))
         if answer is not None:
-            self._answered = True
+            self._answers = self._answers + 1 if _uneven(answer) else 2
             yield CommStatus(answer)
+        elif self._answers and not self._waits:
+            # What NCCL reported of a wait does not hold any more.
+            self._answers = 0
+            yield CommStatus(RasAnswer())
         for one in here:
             since = self._inside.get(one.hello.pid)
             # That part expects the state page of an agent.
@@ -141,6 +154,16 @@ class Surface:
         """End the reads that are under way."""
         self._rendezvous.close()
         self._gpus.close()
+
+
+def _uneven(answer: RasAnswer) -> bool:
+    """Whether some rank has launched fewer collectives than most."""
+    return any(
+        rank.counts.get(op, usual) < usual
+        for one in answer.communicators
+        for op, usual in one.usual.items()
+        for rank in one.ranks
+    )
 
 
 def _as_page(one: sample.Watched, since_unix_ns: int) -> PageView:
@@ -407,9 +430,7 @@ class OutsideFeed(Feed):
                 )
             self._take(self._state_of(one, now_s, joins), one.target)
         self._surface.note_inside({one.target.pid: self._inside_since(one) for one in living})
-        if any(self._stays_in_call(one) for one in living):
-            nccl = (one.target.pid for one in living if one.around.may_use_nccl)
-            self._surface.note_wait(frozenset(nccl))
+        self._note_waits()
         here = [one.process for one in living]
         for record in self._surface.look(here, tuple(found)):
             if isinstance(record, HostState):
@@ -417,12 +438,20 @@ class OutsideFeed(Feed):
             self._take(record)
         self._note_departed(living)
 
-    def _stays_in_call(self, one: _Watched) -> bool:
-        """Whether it has been in one communication call without a break. Waits in NCCL spin."""
-        look = one.track.look()
-        if look is None or look.kind in (None, INIT) or look.since_unix_ns is None:
+    def _note_waits(self) -> None:
+        living = [one for one in self._ranks.values() if one.exits_order is None]
+        waits = any(self._may_wait(one) for one in living)
+        nccl = [one.target.pid for one in living if waits and one.around.may_use_nccl]
+        self._surface.note_waits(frozenset(nccl))
+
+    def _may_wait(self, one: _Watched) -> bool:
+        """Whether it was in one communication call at each of the last looks. A rank that waits for
+        its GPU spins, and goes to sleep now and then as one that trains."""
+        reading, track = one.track.reading, one.track
+        if reading is None or reading.kind in (None, INIT):
             return False
-        return time.time_ns() - look.since_unix_ns >= self._policy.ras_stuck_s * 1e9
+        since = min(track.since_unix_ns, track.same_since_unix_ns)
+        return time.time_ns() - since >= EAGER_PLACE_S * 1e9
 
     def _state_of(self, one: _Watched, now_s: float, joins: bool) -> RankState:
         track, known = one.track, one.track.reading
@@ -674,6 +703,7 @@ class OutsideFeed(Feed):
     @property
     def asks(self) -> bool:
         """Whether NCCL's status service has yet to answer, or to be asked."""
+        self._note_waits()
         return self._surface.asks
 
     @property

@@ -200,6 +200,7 @@ class Track:
     Pure: the samples are arguments. `progress_unix_ns`: when it was last known to be at another
     place. `there_since_unix_ns`: like `since_unix_ns`, but a thread that went to sleep again
     between two samples counts as unchanged, because a wait with a timeout does that.
+    `same_since_unix_ns`: since when all samples found the same frames, whether it slept or not.
     """
 
     frames: tuple[StackFrame, ...] = ()
@@ -213,6 +214,7 @@ class Track:
     works: int | None = None
     quiet_since_unix_ns: int | None = None
     there_since_unix_ns: int = 0
+    same_since_unix_ns: int = 0
     counted: Counted = field(default_factory=Counted)
     arguments: str | None = None
 
@@ -239,6 +241,7 @@ class Track:
             self.progress_unix_ns = min(self.progress_unix_ns, since)
         stayed = same and not worked and (now.switches or 0) - (self.switches or 0) <= POLLS_MAX
         self.there_since_unix_ns = min(self.there_since_unix_ns, since) if stayed else since
+        self.same_since_unix_ns = self.same_since_unix_ns if same else now.unix_ns
         self.frames, self.reading, self.switches = frames, reading, now.switches
         self.since_unix_ns, self.asleep = since, slept
         # The others wait for data that one rank prepares for them. That rank is not late.

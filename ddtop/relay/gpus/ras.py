@@ -507,8 +507,10 @@ class Ras:
     Used by the relay's thread. Only the request itself runs on a separate thread.
     """
 
-    def __init__(self, policy: Policy, deadline_s: float = DEADLINE_S) -> None:
-        self._policy = policy
+    def __init__(
+        self, policy: Policy, deadline_s: float = DEADLINE_S, every_s: float = EVERY_S
+    ) -> None:
+        self._policy, self._every_s = policy, every_s
         self._deadline_s = deadline_s
         self._since: float | None = None
         self._last = self._asked = float("-inf")
@@ -546,7 +548,7 @@ class Ras:
         if (
             self.stuck(now)
             and not busy
-            and now - self._asked >= EVERY_S
+            and now - self._asked >= self._every_s
             and any(one.hello.rank == 0 for one in ranks)
         ):
             address = address_of([one.hello.environment for one in ranks])
