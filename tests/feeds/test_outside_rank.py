@@ -93,13 +93,26 @@ def test_one_line_that_runs_without_sleeping_stays_one_place():
     assert (found.since_unix_ns, found.asleep, found.apart_looks) == (100 * S, False, 3)
 
 
+def test_a_rank_that_left_its_call_between_two_looks_is_known_to_have_been_in_it_until_the_first():
+    """A hang that began while a dashboard was open had no culprit: the others went on to the next
+    collective between the same two looks.
+    """
+    found = tracked(
+        (REDUCE, IN_CALL, 7, moment(100, 7)),
+        (LOAD, APART, 9, moment(102, 9)),
+        (LOAD, APART, 11, moment(104, 11)),
+    )
+
+    assert (found.communicated_unix_ns, found.apart_looks) == (100 * S, 2)
+
+
 def test_collectives_that_gloo_ran_between_two_looks_are_communication():
     """They are too short to be seen in the frames."""
     found = tracked(
         (LOAD, APART, 7, moment(100, 7, works=5)), (LOAD, APART, 9, moment(101, 9, works=8))
     )
 
-    assert (found.communicated_unix_ns, found.apart_looks) == (101 * S, 0)
+    assert (found.communicated_unix_ns, found.apart_looks) == (100 * S, 0)
     assert found.quiet_since_unix_ns == 101 * S
 
 

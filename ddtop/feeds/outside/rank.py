@@ -209,6 +209,7 @@ class Track:
     since_unix_ns: int = 0
     asleep: bool = False
     communicated_unix_ns: int | None = None
+    looked_unix_ns: int = 0
     progress_unix_ns: int = 0
     apart_looks: int = 0
     works: int | None = None
@@ -231,8 +232,11 @@ class Track:
         if same and not ran:
             # It is in the same sleep, or runs at one line without sleeping.
             since = min(self.since_unix_ns, since)
-        elif worked or (not first and (self._called or reading.kind is not None)):
-            self.communicated_unix_ns = since if slept and not worked else now.unix_ns
+        elif not first and reading.kind is not None:
+            self.communicated_unix_ns = since if slept else now.unix_ns
+        elif worked or self._called:
+            # It left that call at an unknown time after the last sample.
+            self.communicated_unix_ns = self.looked_unix_ns
         if worked:
             self.progress_unix_ns = now.unix_ns
         elif first or not same or (ran and reading.kind is not None):
@@ -242,6 +246,7 @@ class Track:
         stayed = same and not worked and (now.switches or 0) - (self.switches or 0) <= POLLS_MAX
         self.there_since_unix_ns = min(self.there_since_unix_ns, since) if stayed else since
         self.same_since_unix_ns = self.same_since_unix_ns if same else now.unix_ns
+        self.looked_unix_ns = now.unix_ns
         self.frames, self.reading, self.switches = frames, reading, now.switches
         self.since_unix_ns, self.asleep = since, slept
         # The others wait for data that one rank prepares for them. That rank is not late.
