@@ -16,10 +16,9 @@ from ddtop import registry
 from ddtop.cli import dashboard, pick_job, recordings
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import unknown
-from ddtop.cli.look import HEALTH_LOOK_S, STATUS_S
-from ddtop.cli.output import explain_no_dashboard, no_dashboard, print_status
+from ddtop.cli.look import HEALTH_LOOK_S
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.feeds.relay import NoContactError, Route
+from ddtop.feeds.relay import NoContactError
 
 if TYPE_CHECKING:
     from ddtop.feeds.bridge import RemoteJob, RemoteTarget
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that does not exist yet."""
-LOOK_S = 0.5
 
 
 class NoJobThereError(CommandError):
@@ -60,21 +58,19 @@ def opened(host: RemoteTarget) -> Iterator[_There]:
 
 
 def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> int:
-    """The dashboard on a job there; the status table if there is no terminal.
+    """The dashboard on a job there. Returns 0.
 
     `wait_s`: how long to wait for the job.
-
-    Returns:
-        0; without a terminal 4 if the relay is not heard.
 
     Raises:
         CommandError: 2, several jobs could be meant; 3, no contact, or no such job.
     """
     with opened(host) as there:
-        if name is None and no_dashboard() is None and there.several_live():
+        if name is None and there.several_live():
             _show_picked(there, readonly)
-            return 0
-        return _show_job(there, asyncio.run(_choose(there, name, wait_s)), readonly)
+        else:
+            _show_job(there, asyncio.run(_choose(there, name, wait_s)), readonly)
+    return 0
 
 
 def job_there(host: RemoteTarget, name: str | None, wait_s: float) -> str:
@@ -190,20 +186,18 @@ def _show_picked(there: _There, readonly: bool) -> None:
             return
 
 
-def _show_job(there: _There, found: RemoteJob, readonly: bool, from_list: bool = False) -> int:
-    """The dashboard or the status table. Returns the exit code."""
+def _show_job(there: _There, found: RemoteJob, readonly: bool, from_list: bool = False) -> None:
+    """The dashboard on a live job, or on the journal of one that is over."""
     from ddtop.feeds.bridge import SshRoute
+    from ddtop.follow.live import LiveSource
 
     if found.over:
         there.to_list = _show_left(there, found, from_list)
-        return 0
+        return
     route = SshRoute(there.host, found.entry, there.pipe)
+    source = LiveSource(route, controller=not readonly)
     try:
-        why = no_dashboard()
-        if why is not None:
-            return _status(route, why)
-        there.to_list = _show(route, readonly, from_list)
-        return 0
+        there.to_list = dashboard.show(source, route.job, readonly=readonly, from_list=from_list)
     finally:
         there.pipe = route.pipe
 
@@ -262,46 +256,3 @@ def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
 def _progress(ratio: float) -> None:
     if sys.stderr.isatty():
         click.echo(f"\rcopying its journal, {ratio:.0%} ", nl=ratio >= 1, err=True)
-
-
-def _show(route: Route, readonly: bool, from_list: bool = False) -> bool:
-    from ddtop.follow.live import LiveSource
-
-    source = LiveSource(route, controller=not readonly)
-    return dashboard.show(source, route.job, readonly=readonly, from_list=from_list)
-
-
-def _status(route: Route, why: str) -> int:
-    """Print the status table after a short look. Returns the exit code of `status`.
-
-    Raises:
-        CommandError: 3, nothing was heard.
-    """
-    from ddtop.follow.live import LiveSource
-
-    explain_no_dashboard(why)
-    return asyncio.run(_print(LiveSource(route)))
-
-
-async def _print(source: LiveSource) -> int:
-    from ddtop.follow.engine import JOIN_S
-
-    feeding = asyncio.create_task(source.run())
-    began = time.monotonic()
-    try:
-        look = source.look()
-        while look.snapshot is None and time.monotonic() < began + JOIN_S:
-            await asyncio.sleep(LOOK_S / 10)
-            look = source.look()
-        until = time.monotonic() + STATUS_S
-        while (
-            look.snapshot is not None and look.snapshot.ended is None and time.monotonic() < until
-        ):
-            await asyncio.sleep(LOOK_S)
-            look = source.look()
-    finally:
-        feeding.cancel()
-        await asyncio.gather(feeding, return_exceptions=True)
-    if look.snapshot is None:
-        raise CommandError(f"ddtop: {look.contact or 'the relay does not answer'}", UNREACHABLE)
-    return print_status(look.snapshot, look.verdict)

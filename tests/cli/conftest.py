@@ -32,11 +32,13 @@ def stand_in(tmp_path, home):
 @pytest.fixture
 def attached(stand_in):
     """`ddtop attach` where it ends before a job is joined."""
+    return lambda *words, **more: ddtop("attach", *words, **{**stand_in.environment, **more})
 
-    def attached(*words, **variables):
-        return ddtop("attach", *words, **{**stand_in.environment, **variables})
 
-    return attached
+@pytest.fixture
+def watched(stand_in):
+    """`ddtop watch` where it ends before a job is joined."""
+    return lambda *words, **more: ddtop("watch", *words, **{**stand_in.environment, **more})
 
 
 @pytest.fixture

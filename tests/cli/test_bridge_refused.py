@@ -1,20 +1,23 @@
-"""`attach --ssh` that fails: one sentence and an exit code, whatever the other host does."""
+"""A bridge that fails: one sentence and an exit code, whatever the other host does."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cli.commands import finished
-from tests.cli.elsewhere import attach, over
+from ddtop.cli.attach_remote import through
+from ddtop.cli.errors import CommandError
+from ddtop.feeds.bridge import SshTarget
+from tests.cli.commands import ddtop_process, finished
+from tests.cli.elsewhere import over
 
 
-def test_a_job_that_left_nothing_is_no_contact(attached, home):
+def test_a_job_that_left_nothing_is_no_contact(home, stand_in, monkeypatch):
+    monkeypatch.setenv("DDTOP_SSH", stand_in.environment["DDTOP_SSH"])
     _, last = over(finished())
     last.unlink()
-    found = attached("--ssh", "there", "train-47")
 
-    assert (found.returncode, found.stdout) == (3, "")
-    assert found.stderr == "ddtop: the relay of train-47 is gone and left nothing on there\n"
+    with pytest.raises(CommandError, match="the relay of train-47 is gone and left nothing on"):
+        through(SshTarget("there", stand_in.says()), "train-47", 0.0, readonly=True)
 
 
 @pytest.mark.parametrize(
@@ -27,10 +30,10 @@ def test_a_job_that_left_nothing_is_no_contact(attached, home):
     ],
     ids=["unknown", "ambiguous", "none-live", "shell"],
 )
-def test_an_unknown_job_there_has_the_message_of_a_local_one(attached, home, words, code, said):
+def test_an_unknown_job_there_has_the_message_of_a_local_one(watched, home, words, code, said):
     over(finished())
     over(finished(), "train-48")
-    found = attached("--ssh", "there", "--", *words)
+    found = watched("--ssh", "there", "--", *words)
 
     assert (found.returncode, found.stdout) == (code, "")
     assert all(text in found.stderr for text in said), found.stderr
@@ -38,7 +41,7 @@ def test_an_unknown_job_there_has_the_message_of_a_local_one(attached, home, wor
 
 def test_an_unreachable_host_is_reported_in_the_words_of_ssh(there):
     there.down()
-    found = attach(there, "--ssh", "there")
+    found = ddtop_process("watch", "--ssh", "there", **there.environment)
 
     assert (found.returncode, found.stdout) == (3, "")
     assert found.stderr.startswith("ddtop: no contact with there: ssh: connect to host ")
@@ -69,8 +72,8 @@ def test_an_unreachable_host_is_reported_in_the_words_of_ssh(there):
     ],
     ids=["not-found", "noise", "other", "exit", "old", "skew", "garbage", "escape"],
 )
-def test_a_program_that_is_no_bridge_is_reported_in_one_sentence(attached, remote, said):
-    found = attached("--ssh", "there", "--remote", remote)
+def test_a_program_that_is_no_bridge_is_reported_in_one_sentence(watched, remote, said):
+    found = watched("--ssh", "there", "--remote", remote)
 
     assert (found.returncode, found.stdout) == (3, "")
     assert said in found.stderr

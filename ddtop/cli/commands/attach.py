@@ -10,10 +10,22 @@ from collections.abc import Callable
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.errors import NOT_HEARD, USAGE, CommandError
 from ddtop.cli.options import JOB, READONLY, WAIT
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
-from ddtop.cli.place import LOCALS, PLACE, Local, Pids, Place, There, led, place_of, unwatched
+from ddtop.cli.place import (
+    LOCALS,
+    PLACE,
+    Local,
+    Pids,
+    Place,
+    There,
+    led,
+    place_of,
+    run_there,
+    typed,
+    unwatched,
+)
 
 
 @click.command("attach")
@@ -40,18 +52,26 @@ def attach_to(place: Place, readonly: bool) -> int:
     """
     from ddtop.cli import attach_remote, dashboard, look, sources
 
+    why = no_dashboard()
+    if why is not None:
+        seen = run_there(place, _as_status()) if isinstance(place, There) else place
+        if seen in (0, NOT_HEARD) or not isinstance(seen, int):
+            explain_no_dashboard(why)
+        return seen if isinstance(seen, int) else look.status(sources.look_at(seen, "status"))
     if isinstance(place, There):
         try:
             return attach_remote.through(place.host, place.job, place.wait_s, readonly)
         except attach_remote.NoJobThereError as error:
             place = unwatched(place.host, error, "attach")
-    why = no_dashboard()
-    if why is not None:
-        explain_no_dashboard(why)
-        return look.status(sources.look_at(place, "status"))
     with sources.source_of(place, "attach", controller=not readonly) as (source, name):
         dashboard.show(source, name, readonly=readonly)
     return 0
+
+
+def _as_status() -> list[str]:
+    """The command as it was typed, but `status` in place of `attach`."""
+    _, *options = typed(click.get_current_context())
+    return ["status", *(one for one in options if one != "--readonly")]
 
 
 def attach(name: str | None, wait_s: float, readonly: bool) -> int:
