@@ -45,7 +45,7 @@ STARTS = (
         "ui",
         "follow/engine.py",
         "follow/recording.py",
-        "follow/settle.py",
+        "follow/looks.py",
         "feeds",
     ),
     *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "rank")),

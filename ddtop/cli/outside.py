@@ -27,7 +27,7 @@ from ddtop.feeds.outside.look import OutsideFeed, stacks_from
 from ddtop.feeds.outside.targets import Targets
 from ddtop.follow.engine import Follower
 from ddtop.follow.live import LiveSource
-from ddtop.follow.settle import settle
+from ddtop.follow.looks import settle
 from ddtop.model.stacks import merge
 from ddtop.present.documents import stacks_json
 from ddtop.present.stacks import Shape

@@ -18,7 +18,7 @@ from ddtop.feeds.bridge import RemoteTarget
 from ddtop.feeds.relay import NoContactError
 from ddtop.feeds.several import SeveralFeed
 from ddtop.follow.live import LiveSource
-from ddtop.follow.settle import settle
+from ddtop.follow.looks import settle
 
 HOSTS_MAX = 64
 """Each host needs a program here and a login there."""

@@ -21,7 +21,7 @@ from ddtop.feeds.outside import targets
 from ddtop.feeds.outside.look import OutsideFeed
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
-from ddtop.follow.settle import settle
+from ddtop.follow.looks import settle
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
