@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ddtop import registry
 from ddtop.diagnosis.finding import Finding
 from ddtop.follow.changes import Change, Changes
-from ddtop.follow.engine import LOOK_S
 from ddtop.follow.live import LiveSource
+from ddtop.follow.looks import looks
 from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Ended
 from ddtop.present.events import event_text
@@ -127,26 +127,18 @@ class _Watching:
             self._changed.notify_all()
 
     async def _follow(self) -> None:
-        source, changes = LiveSource(self._entry), Changes(chosen())
-        feeding = asyncio.create_task(source.run())
+        changes = Changes(chosen())
         over_since: float | None = None
-        try:
-            while not self._stop.is_set():
-                look = source.look()
+        async with contextlib.aclosing(looks(LiveSource(self._entry))) as found:
+            async for look in found:
                 self._put(changes.take(look))
-                if look.snapshot is not None and look.snapshot.ended is not None:
+                ended = look.snapshot is not None and look.snapshot.ended is not None
+                if ended or self._stop.is_set():
                     return
                 over_since = self._still_over(over_since)
                 if over_since is not None and time.monotonic() - over_since > OVER_S:
                     why = look.contact or "its relay is gone and no other has followed"
                     raise ContactLostError(f"how {self._entry.job} ended is not known: {why}")
-                done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
-                for task in done:
-                    task.result()
-        finally:
-            feeding.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feeding
 
     def _still_over(self, since: float | None) -> float | None:
         """The time since which the job file has said that the run is over; None while it is not."""

@@ -101,20 +101,14 @@ async def _acted(
     nothing: str,
 ) -> T:
     from ddtop.follow.engine import JOIN_S, why_silent
+    from ddtop.follow.looks import looks
 
-    feeding = asyncio.create_task(source.run())
     until = time.monotonic() + JOIN_S
-    try:
-        while (seen := source.look()).snapshot is None or seen.contact is not None:
-            if feeding.done():
-                feeding.result()
+    async with contextlib.aclosing(looks(source, POLL_S)) as found:
+        async for seen in found:
+            if seen.snapshot is not None and seen.contact is None:
+                return await act(source, seen.snapshot)
             if time.monotonic() > until:
-                why = why_silent(place.entry) if isinstance(place, Local) else seen.contact
-                raise CommandError(
-                    f"ddtop: {why or 'the relay does not answer'}: {nothing}", UNREACHABLE
-                )
-            await asyncio.sleep(POLL_S)
-        return await act(source, seen.snapshot)
-    finally:
-        feeding.cancel()
-        await asyncio.gather(feeding, return_exceptions=True)
+                break
+    why = why_silent(place.entry) if isinstance(place, Local) else seen.contact
+    raise CommandError(f"ddtop: {why or 'the relay does not answer'}: {nothing}", UNREACHABLE)

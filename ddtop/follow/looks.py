@@ -1,12 +1,15 @@
-"""One look at a job that is looked at from outside: for as long as its verdict may still change."""
+"""The looks at a job that is followed: one after the other, or until the verdict has settled."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.feeds.feed import Feed
+from ddtop.follow.engine import LOOK_S
 from ddtop.follow.look import Look, Source
 from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot, State
@@ -23,33 +26,53 @@ RAS_S = 16.0
 little."""
 
 
+LEAVE_TRIES = 4
+
+
+async def looks(source: Source, pause_s: float = LOOK_S) -> AsyncGenerator[Look, None]:
+    """The look now, and one more after each pause, while `source` is fed. For `aclosing`.
+
+    Raises:
+        EngineError: nothing more will come.
+    """
+    feeding = asyncio.ensure_future(source.run())
+    try:
+        while True:
+            yield source.look()
+            done, _ = await asyncio.wait({feeding}, timeout=pause_s)
+            for task in done:
+                task.result()
+    finally:
+        # ZeroMQ's own future can swallow a cancellation, so one cancellation may not be enough.
+        for _ in range(LEAVE_TRIES):
+            feeding.cancel()
+            if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
+                break
+
+
 async def settle(source: Source, feed: Feed, seconds: float, patience_s: float = 0.0) -> Look:
     """The last look after `seconds`, and longer while a wait is too recent to be judged.
 
     `source` follows `feed`. `patience_s`: the most time to wait for the first looks at all ranks.
     """
-    running = asyncio.ensure_future(source.run())
     began, asks = time.monotonic(), True
-    while True:
-        look = source.look()
-        waited_s = time.monotonic() - began
-        judged, says_why, suspects = feed.judged(look), _says_why(look), _suspects(look)
-        limit_s = chosen().still_limit_s + SETTLED_S
-        if suspects and not says_why:
-            limit_s = max(limit_s, SUSPECTS_S)
-        if asks and not says_why:
-            limit_s = RAS_S
-        late = waited_s >= max(seconds, limit_s) and (judged or waited_s >= patience_s)
-        if running.done() or feed.over or late:
-            break
-        clear = says_why or not (suspects or asks)
-        if waited_s >= seconds and judged and clear and _is_settled(look):
-            break
-        # The next look has the answer that has come by now.
-        asks = feed.asks
-        await asyncio.sleep(SEEN_S)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with aclosing(looks(source, SEEN_S)) as found:
+        async for look in found:
+            waited_s = time.monotonic() - began
+            judged, says_why, suspects = feed.judged(look), _says_why(look), _suspects(look)
+            limit_s = chosen().still_limit_s + SETTLED_S
+            if suspects and not says_why:
+                limit_s = max(limit_s, SUSPECTS_S)
+            if asks and not says_why:
+                limit_s = RAS_S
+            late = waited_s >= max(seconds, limit_s) and (judged or waited_s >= patience_s)
+            if feed.over or late:
+                break
+            clear = says_why or not (suspects or asks)
+            if waited_s >= seconds and judged and clear and _is_settled(look):
+                break
+            # The next look has the answer that has come by now.
+            asks = feed.asks
     return look
 
 

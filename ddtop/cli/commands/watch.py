@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import signal
@@ -30,7 +31,6 @@ FIRST_S = 15.0
 """How long the first contact may take: agents replace a relay within 10 s."""
 REREAD_S = 2.0
 """How often the job file is read while the relay is not heard."""
-LEAVE_TRIES = 4
 LAST_WORD_S = 30.0
 """How long reading a relay's files may take, with a large journal on a file server."""
 
@@ -159,36 +159,27 @@ class _Watch:
         import asyncio
 
         from ddtop.diagnosis.finding import CRITICAL
-        from ddtop.follow.engine import LOOK_S
+        from ddtop.follow.looks import looks
 
-        source = self._source
         in_main = threading.current_thread() is threading.main_thread()
         loop, watching = asyncio.get_running_loop(), asyncio.current_task() if in_main else None
         if watching is not None:
             loop.add_signal_handler(signal.SIGINT, self._leave, watching)
-        feeding = asyncio.create_task(source.run())
         try:
-            while True:
-                look = source.look()
-                for change in self._changes.take(look):
-                    self._tell(change, look)
-                if look.snapshot is not None and look.snapshot.ended is not None:
-                    failed = look.snapshot.ended.first_rank is not None
-                    return 1 if failed or look.verdict.health == CRITICAL else 0
-                self._give_up(look)
-                if self._guard is not None:
-                    self._guard.look()
-                if _reader_gone():
-                    raise BrokenPipeError
-                done, _ = await asyncio.wait({feeding}, timeout=LOOK_S)
-                for task in done:
-                    task.result()
+            async with contextlib.aclosing(looks(self._source)) as found:
+                async for look in found:
+                    for change in self._changes.take(look):
+                        self._tell(change, look)
+                    if look.snapshot is not None and look.snapshot.ended is not None:
+                        failed = look.snapshot.ended.first_rank is not None
+                        return 1 if failed or look.verdict.health == CRITICAL else 0
+                    self._give_up(look)
+                    if self._guard is not None:
+                        self._guard.look()
+                    if _reader_gone():
+                        raise BrokenPipeError
+            raise AssertionError("the looks never end by themselves")
         finally:
-            # ZeroMQ's own future can swallow a cancellation, so one cancellation may not be enough.
-            for _ in range(LEAVE_TRIES):
-                feeding.cancel()
-                if (await asyncio.wait({feeding}, timeout=LOOK_S))[0]:
-                    break
             if watching is not None:
                 # asyncio closes this descriptor before it gives the signal back.
                 signal.set_wakeup_fd(-1)
