@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from ddtop import launch, registry
 from ddtop.agent import run_name
@@ -118,18 +119,17 @@ def _named(text: str) -> Line:
 
 def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
     """Does this relay answer to the key here, and does its clock agree? `why`: no contact."""
-    from ddtop.follow.engine import UnreachableError, join
+    from ddtop.follow.engine import UnreachableError, Visit
 
     if why is not None:
         return NOTE, "hub", f"{hub_text} is {why}"
     try:
-        follower, link = join(entry, history_s=0.0)
+        with closing(Visit(entry, history_s=0.0)) as visit:
+            visit.hear(CLOCK_S)
     except (UnreachableError, registry.RegistryError):
         text = "takes connections, but no relay with this key answers"
         return BAD, "hub", f"{hub_text} {text}: the key is another, or so is the program there"
-    for data in link.receive(CLOCK_S):
-        follower.take(data)
-    link.close()
+    follower = visit.follower
     ahead_ns = follower.now_unix_ns() - time.time_ns()
     if abs(ahead_ns) > follower.policy.clock_apart_s * 1e9:
         apart = f"{abs(ahead_ns) / 1e9:.0f} s {'ahead' if ahead_ns > 0 else 'behind'}"

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from sys import intern
 
@@ -30,7 +31,7 @@ from ddtop import journal, registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over
 from ddtop.folders import patiently, state_dir_text
-from ddtop.follow.look import Look
+from ddtop.follow.look import Dump, Look
 from ddtop.follow.recording import NO_END, read_recording
 from ddtop.follow.requests import ANSWERS, Requests
 from ddtop.follow.tape import FRAME_COST_BYTES, LIVE_BYTES, Past, Tape
@@ -54,6 +55,10 @@ JOIN_S = 5.0
 """A relay on loopback answers within milliseconds; one that does not answer within this time is not
 there."""
 LOOK_S = 0.5
+SLICE_S = 0.05
+WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
+"""DataLoader workers answer one by one after their rank. After this time without an answer, no more
+are expected."""
 NEWEST_FROM = 4096
 """Above this number of ranks, only the newest report of each is applied, just before a look. Then
 looks are seconds apart, and to apply every report would cost three times as much as the looks."""
@@ -87,23 +92,18 @@ journal take ten seconds."""
 
 
 class Follower:
-    """A job built from frames, with the clock of its relay and the current findings.
-
-    `asking`: this viewer's requests. `answers`: how many answers have arrived.
-    """
+    """A job built from frames, with the clock of its relay and the current findings."""
 
     def __init__(
         self,
         name: str,
         clock: Callable[[], int] = time.time_ns,
-        answered: Callable[[Reply | Stacks], None] | None = None,
+        answered: Callable[[Reply | Stacks], None] = lambda _: None,
     ) -> None:
-        """`clock`: unix ns. `answered` takes each answer; None: `asking` takes it."""
+        """`clock`: unix ns. `answered` takes each answer to this viewer's requests."""
         self.policy = chosen()
         self.job, self.judge = Job(name, self.policy), Judge(self.policy)
-        self.asking = Requests()
-        self.answers = 0
-        self._answered = answered or self._take_answer
+        self._answered = answered
         self.garbled = 0
         self.live = False
         self.refusal: str | None = None
@@ -216,7 +216,6 @@ class Follower:
             return None
         self.job.apply(envelope, record)
         if isinstance(record, Stacks):
-            self.answers += 1
             self._answered(record)
         if self.live and envelope.kind == "HostState" and envelope.sender == self.job.leader:
             # With several hosts, the hub's clock is the clock of the job.
@@ -238,7 +237,6 @@ class Follower:
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.name in ANSWERS:
-            self.answers += 1
             self._answered(reply)
         elif reply.name == "live":
             self.live = True
@@ -246,9 +244,6 @@ class Follower:
             self.rejoin = True
         elif not reply.ok:
             self.refusal = reply.text
-
-    def _take_answer(self, answer: Reply | Stacks) -> None:
-        self.asking.take(answer, time.monotonic())
 
     def now_unix_ns(self) -> int:
         """Now, on the clock of the relay, or of the hub of a job on several hosts."""
@@ -297,30 +292,103 @@ def request(record: AnyRecord) -> bytes:
     return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
-def join(
-    entry: registry.JobEntry, *, history_s: float = 30.0, controller: bool = False
-) -> tuple[Follower, ViewerLink]:
-    """A follower with all data of the job's relay, and the link to the relay, which the caller
-    closes.
+class Visit:
+    """A short visit to a job's relay, without a thread: the records until now, then what comes
+    while somebody listens.
 
-    Raises:
-        NotHeardError: the relay does not answer. UnreachableError: it refuses.
-        RegistryError: the key cannot be read.
+    `answers`: how many answers to this visit's requests have come.
     """
-    follower = Follower(entry.job)
-    follower.compares = True
-    link = ViewerLink(*entry.endpoint(), registry.secret(), controller)
-    link.send(request(Command("join", history_s=history_s)))
-    for data in link.receive(JOIN_S):
-        follower.take(data)
-        if follower.live or follower.refusal:
-            break
-    if follower.live and not follower.refusal:
-        return follower, link
-    link.close()
-    if follower.refusal:
-        raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
-    raise NotHeardError(why_silent(entry))
+
+    def __init__(
+        self, entry: registry.JobEntry, history_s: float = 30.0, controller: bool = False
+    ) -> None:
+        """Join. `controller`: with the right to act on the job.
+
+        Raises:
+            NotHeardError: the relay does not answer. UnreachableError: it refuses.
+            RegistryError: the key cannot be read.
+        """
+        self._entry = entry
+        self.asking, self.answers = Requests(), 0
+        self.follower = follower = Follower(entry.job, answered=self._take_answer)
+        follower.compares = True
+        self._link = ViewerLink(*entry.endpoint(), registry.secret(), controller)
+        self._link.send(request(Command("join", history_s=history_s)))
+        for data in self._link.receive(JOIN_S):
+            follower.take(data)
+            if follower.live or follower.refusal:
+                break
+        if follower.live and not follower.refusal:
+            return
+        self.close()
+        if follower.refusal:
+            raise UnreachableError(f"the relay of {entry.job} refuses: {follower.refusal}")
+        raise NotHeardError(why_silent(entry))
+
+    def close(self) -> None:
+        """Leave the relay."""
+        self._link.close()
+
+    def _take_answer(self, answer: Reply | Stacks) -> None:
+        self.answers += 1
+        self.asking.take(answer, time.monotonic())
+
+    def hear(self, seconds: float) -> None:
+        """Process frames for this long. If it is called every few seconds, the relay keeps this
+        viewer connected."""
+        for data in self._link.receive(seconds):
+            self.follower.take(data)
+        if self._link.is_due:
+            self._link.send(request(Command("ping")))
+
+    def look(self, seconds: float) -> tuple[Snapshot, Verdict]:
+        """Snapshot and verdict after so long, or earlier if the job ends."""
+        until = time.monotonic() + seconds
+        snapshot, verdict = self.follower.look()
+        while snapshot.ended is None and (left := until - time.monotonic()) > 0:
+            self.hear(min(LOOK_S, left))
+            silent_s = time.monotonic() - self.follower.took_mono_s
+            if silent_s > self.follower.policy.relay_silent_s:
+                # The previous look shows the last reported moment.
+                verdict = verdict.when_unheard(why_silent(self._entry), silent_s)
+            else:
+                snapshot, verdict = self.follower.look()
+        return snapshot, verdict
+
+    def stacks(
+        self,
+        ranks: tuple[int, ...] = (),
+        how: str = "",
+        on_wait: Callable[[Dump], None] = lambda _: None,
+    ) -> Dump:
+        """Ask for the stacks of these ranks (empty: all), and wait until all have answered or the
+        time is over. `on_wait` is called meanwhile, a few times a second."""
+        asked = self.asking.stacks(ranks, self.follower.now_unix_ns(), time.monotonic(), how)
+        self._link.send(request(asked))
+        looked_s = time.monotonic()
+        while (dump := self.asking.dump(time.monotonic())) is not None and not dump.done:
+            on_wait(dump)
+            self.hear(SLICE_S)
+            if time.monotonic() - looked_s >= LOOK_S:
+                looked_s = time.monotonic()
+                self.follower.look()
+        assert dump is not None
+        self._hear_workers(ranks)
+        return dump
+
+    def _hear_workers(self, ranks: tuple[int, ...]) -> None:
+        """Wait for the stacks of DataLoader workers, if there are any."""
+        heard, quiet_since_s = self.answers, time.monotonic()
+        workers = any(
+            rank.loader.report is not None and rank.loader.report.workers > 0
+            for rank in self.follower.look()[0].ranks
+            if (not ranks or rank.rank in ranks) and not rank.gone
+        )
+        until_s = quiet_since_s + (WORKERS_S if workers else 0.0)
+        while time.monotonic() < min(until_s, quiet_since_s + WORKERS_QUIET_S):
+            self.hear(SLICE_S)
+            if self.answers != heard:
+                heard, quiet_since_s = self.answers, time.monotonic()
 
 
 def why_silent(entry: registry.JobEntry) -> str:
@@ -364,29 +432,10 @@ def look_once(entry: registry.JobEntry, seconds: float) -> tuple[Snapshot, Verdi
     if not entry.reachable(time.time_ns()):
         return left_behind(entry)
     try:
-        follower, link = join(entry)
+        with closing(Visit(entry)) as visit:
+            return visit.look(seconds)
     except NotHeardError as error:
         return not_heard(entry, str(error))
-    try:
-        return _watch(entry, follower, link, seconds)
-    finally:
-        link.close()
-
-
-def _watch(
-    entry: registry.JobEntry, follower: Follower, link: ViewerLink, seconds: float
-) -> tuple[Snapshot, Verdict]:
-    until = time.monotonic() + seconds
-    snapshot, verdict = follower.look()
-    while snapshot.ended is None and (left := until - time.monotonic()) > 0:
-        hear(follower, link, min(LOOK_S, left))
-        silent_s = time.monotonic() - follower.took_mono_s
-        if silent_s > follower.policy.relay_silent_s:
-            # The previous look shows the last reported moment.
-            verdict = verdict.when_unheard(why_silent(entry), silent_s)
-        else:
-            snapshot, verdict = follower.look()
-    return snapshot, verdict
 
 
 def left_behind(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
@@ -441,15 +490,6 @@ def _as_unheard(
 def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
     snapshot, verdict = Follower(entry.job).look(entry.heartbeat_unix_ns)
     return _as_unheard(entry, replace(snapshot, world_size=0), verdict, why)
-
-
-def hear(follower: Follower, link: ViewerLink, seconds: float) -> None:
-    """Process frames for this long. If it is called every few seconds, the relay keeps this viewer
-    connected."""
-    for data in link.receive(seconds):
-        follower.take(data)
-    if link.is_due:
-        link.send(request(Command("ping")))
 
 
 def last_run_speed(name: str, run: str) -> Speed | None:

@@ -25,16 +25,13 @@ from ddtop.follow.thresholds import chosen
 if TYPE_CHECKING:
     from ddtop.cli.look import Seen
     from ddtop.diagnosis.finding import Verdict
-    from ddtop.follow.engine import Follower
     from ddtop.follow.recording import Recording
-    from ddtop.link.viewer_side import ViewerLink
     from ddtop.model.facts import Snapshot
     from ddtop.present.report import Material
 
 WATCH_S = 1.2
 """Two snapshots half a second apart confirm a finding."""
-SLICE_S, SOURCE_S = 0.05, 1.0
-LOOK_S = 0.5
+SOURCE_S = 1.0
 STDOUT = "-"
 
 
@@ -181,46 +178,22 @@ def _known(entry: registry.JobEntry) -> _Known:
 
 def _from_relay(entry: registry.JobEntry) -> _Known:
     """The data that its relay sends, with new stacks if the job is live."""
-    from ddtop.follow.engine import join, request, with_what_stood
+    from ddtop.follow.engine import Visit, with_what_stood
     from ddtop.present.stacks import answers, last_request
 
-    follower, link = join(entry)
-    try:
-        request_name, asked, note = None, None, None
-        _listen(follower, link, time.monotonic() + WATCH_S)
-        if follower.look()[0].ended is None:
-            asked = follower.now_unix_ns()
-            link.send(request(follower.asking.stacks((), asked, time.monotonic())))
-            _listen(follower, link, None)
-            dump = follower.asking.dump(time.monotonic())
-            if dump is not None:
-                request_name, note = dump.request, dump.refused
-        snapshot, verdict = follower.look()
-        verdict = with_what_stood(entry, snapshot, verdict)
-        if request_name is None or not answers(snapshot, request_name, None):
-            request_name, asked = last_request(snapshot), None
-            note = f"no fresh stacks: {note}" if note else None
-        seen = "its relay" + (", live" if snapshot.ended is None else "")
-        return _Known(snapshot, verdict, seen, request_name, asked, note, follower.garbled)
-    finally:
-        link.close()
-
-
-def _listen(follower: Follower, link: ViewerLink, until_mono_s: float | None) -> None:
-    """Receive until then. None: until the requested stacks have arrived."""
-    from ddtop.follow.engine import hear
-
-    looked = 0.0
-    while True:
-        now = time.monotonic()
-        if until_mono_s is not None and now >= until_mono_s:
-            return
-        if until_mono_s is None and ((dump := follower.asking.dump(now)) is None or dump.done):
-            return
-        hear(follower, link, SLICE_S)
-        if now - looked >= LOOK_S:
-            looked = now
-            follower.look()
+    request, asked, note = None, None, None
+    with contextlib.closing(Visit(entry)) as visit:
+        if visit.look(WATCH_S)[0].ended is None:
+            asked = visit.follower.now_unix_ns()
+            dump = visit.stacks()
+            request, note = dump.request, dump.refused
+        snapshot, verdict = visit.follower.look()
+    verdict = with_what_stood(entry, snapshot, verdict)
+    if request is None or not answers(snapshot, request, None):
+        request, asked = last_request(snapshot), None
+        note = f"no fresh stacks: {note}" if note else None
+    seen = "its relay" + (", live" if snapshot.ended is None else "")
+    return _Known(snapshot, verdict, seen, request, asked, note, visit.follower.garbled)
 
 
 def _material(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,17 +20,12 @@ from ddtop.cli.place import PLACE, Hosts, Pids, here, led
 
 if TYPE_CHECKING:
     from ddtop.diagnosis.finding import Verdict
-    from ddtop.follow.engine import Follower
-    from ddtop.link.viewer_side import ViewerLink
+    from ddtop.follow.look import Dump
     from ddtop.model.facts import Snapshot
     from ddtop.wire.records import Stacks
 
 JUDGED_NS = 600_000_000
 """A finding needs two looks half a second apart. The first look comes from the history."""
-SLICE_S = 0.05
-WORKERS_QUIET_S, WORKERS_S = 0.5, 3.0
-"""DataLoader workers answer one by one after their rank. After this time without an answer, no more
-are expected."""
 PATIENCE_S = 1.0
 """After this time, a user at a terminal is shown what the command waits for."""
 
@@ -171,69 +167,39 @@ class _Found:
 
 def _ask(entry: registry.JobEntry, wanted: Wanted) -> _Found:
     from ddtop.cli.ranks import check_ranks
-    from ddtop.follow.engine import join, request
+    from ddtop.follow.engine import Visit
     from ddtop.present.stacks import answers
 
     # Native frames and a signal may disturb a rank, so only users who may act on the job may ask
     # for them.
-    follower, link = join(entry, controller=bool(wanted.how))
-    try:
+    with closing(Visit(entry, controller=bool(wanted.how))) as visit:
+        follower = visit.follower
         follower.look(follower.now_unix_ns() - JUDGED_NS)
         snapshot, verdict = follower.look()
         check_ranks(wanted.ranks, snapshot)
         if wanted.last or snapshot.ended is not None:
             return _last(snapshot, verdict, wanted)
-        asked_unix_ns, asked_mono_s = follower.now_unix_ns(), time.monotonic()
-        link.send(
-            request(follower.asking.stacks(wanted.ranks, asked_unix_ns, asked_mono_s, wanted.how))
-        )
-        _wait(follower, link)
-        _wait_for_workers(follower, link, wanted.ranks)
-        dump = follower.asking.dump(time.monotonic())
-        assert dump is not None
+        asked_unix_ns = follower.now_unix_ns()
+        dump = visit.stacks(wanted.ranks, wanted.how, Patience())
         if dump.refused is not None and dump.expected is None:
             raise CommandError(f"ddtop: {dump.refused}", UNREACHABLE)
         snapshot, verdict = follower.look()
         found = answers(snapshot, dump.request, asked_unix_ns, wanted.ranks)
         return _Found(found, snapshot, verdict, dump.refused)
-    finally:
-        link.close()
 
 
-def _wait(follower: Follower, link: ViewerLink) -> None:
-    """Wait until all ranks have answered or the time is over."""
-    from ddtop.follow.engine import hear
+class Patience:
+    """Shows a user at a terminal once what the command waits for."""
 
-    began = time.monotonic()
-    explained = not sys.stderr.isatty()
-    while (dump := follower.asking.dump(time.monotonic())) is not None and not dump.done:
-        if not explained and time.monotonic() - began > PATIENCE_S:
-            explained = True
-            click.echo(
-                f"{dump.answered} of {dump.expected or '?'} answered so far, "
-                "waiting for the others",
-                err=True,
-            )
-        hear(follower, link, SLICE_S)
+    def __init__(self) -> None:
+        self._due_s = time.monotonic() + PATIENCE_S if sys.stderr.isatty() else float("inf")
 
-
-def _wait_for_workers(follower: Follower, link: ViewerLink, ranks: tuple[int, ...]) -> None:
-    from ddtop.follow.engine import hear
-
-    heard, quiet_since = follower.answers, time.monotonic()
-    until = quiet_since + (WORKERS_S if _with_workers(follower.look()[0], ranks) else 0.0)
-    while time.monotonic() < min(until, quiet_since + WORKERS_QUIET_S):
-        hear(follower, link, SLICE_S)
-        if follower.answers != heard:
-            heard, quiet_since = follower.answers, time.monotonic()
-
-
-def _with_workers(snapshot: Snapshot, ranks: tuple[int, ...]) -> bool:
-    return any(
-        rank.loader.report is not None and rank.loader.report.workers > 0
-        for rank in snapshot.ranks
-        if (not ranks or rank.rank in ranks) and not rank.gone
-    )
+    def __call__(self, dump: Dump) -> None:
+        if time.monotonic() < self._due_s:
+            return
+        self._due_s = float("inf")
+        of = f"{dump.answered} of {dump.expected or '?'} answered so far"
+        click.echo(f"{of}, waiting for the others", err=True)
 
 
 def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
