@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+ROOT = Path(__file__).parents[1]
 DEADLINE_S = 15.0
 FAKE, REAL = "a stand-in for ssh", "sshd"
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -65,15 +66,15 @@ class There:
         (folder / "here").mkdir()
         self.environment = {"DDTOP_STATE": str(folder / "here"), "DDTOP_REMOTE": self.says()}
 
-    def says(self, before: str = "") -> str:
+    def says(self, before: str = "", root: Path = ROOT) -> str:
         """The command that starts ddtop there. `before`: lines of shell that a login would run
-        first.
+        first. `root`: the folder with the package.
         """
         script = self.folder / f"ddtop{len(list(self.folder.glob('ddtop*')))}"
         script.write_text(
             f"#!/bin/sh\n{before}\necho $$ >> {self.folder}/bridges\n"
             f"export DDTOP_STATE={self._state} DDTOP_RUNTIME={self._runtime}"
-            f" PYTHONPATH={Path(__file__).parents[1]}\n"
+            f" PYTHONPATH={root}\n"
             f'exec {sys.executable} -m ddtop "$@"\n'
         )
         script.chmod(0o755)
