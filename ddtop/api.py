@@ -20,9 +20,9 @@ from ddtop.diagnosis.finding import Finding
 from ddtop.follow.changes import Change, Changes
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import looks
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Ended
 from ddtop.present.events import event_text
+from ddtop.thresholds import chosen
 
 QUEUE_MAX = 4096
 """The most events that are kept for a program that is still busy with an earlier one; the oldest

@@ -19,8 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jsonschema import Draft202012Validator
 
-from ddtop import folders
-from ddtop.follow import thresholds
+from ddtop import folders, thresholds
 from ddtop.policy import POLICY
 from ddtop.present.schemas import KEYS, json_schema
 from ddtop.relay import server

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 import ddtop
+from ddtop import thresholds
 from ddtop.diagnosis.finding import Verdict
-from ddtop.follow import thresholds
 from ddtop.follow.changes import Changes
 from ddtop.follow.engine import Engine, Follower
 from ddtop.follow.fleet import tally_of
@@ -36,8 +36,8 @@ from ddtop.wire.records import LEAF, Gpu, GpuWatch, HostState, Reply
 from tests.ui import builders, changed, dumps
 
 ROOM = Path(ddtop.__file__).parent
-EDGES = ("cli", "relay/server.py", "follow/thresholds.py")
-"""The programs choose the policy. `follow/thresholds.py` keeps the choice of a viewer's process."""
+EDGES = ("cli", "relay/server.py", "thresholds.py")
+"""The programs choose the policy. `thresholds.py` keeps the choice of a viewer's process."""
 STARTS = (
     *(
         "api.py",

@@ -163,8 +163,8 @@ def cli(
 
 def _use_config(name: str | None) -> None:
     """Apply the user's config file from here on."""
+    from ddtop import thresholds
     from ddtop.cli import config
-    from ddtop.follow import thresholds
 
     found = config.read(os.environ)
     thresholds.choose(found.policy)

@@ -18,14 +18,17 @@ from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.cli.find_job import unknown
 from ddtop.cli.look import HEALTH_LOOK_S
 from ddtop.diagnosis.finding import UNKNOWN
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 
 if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
     from ddtop.feeds.bridge import RemoteJob, RemoteTarget
     from ddtop.follow.live import LiveSource
     from ddtop.link.ssh_pipe import Pipe
     from ddtop.present.jobs import Health
 
+JUDGED_S = 30.0
+"""History for a short look, as `follow.engine.Visit` asks for."""
 ASK_AGAIN_S = 1.0
 """How often the other host is asked for a job that does not exist yet."""
 
@@ -148,13 +151,12 @@ class _There:
 
     def health(self, entry: registry.JobEntry) -> Health:
         """The health of a job, by a short look."""
-        from ddtop.feeds.bridge import verdict_there
         from ddtop.link.ssh_pipe import PipeError
         from ddtop.present.jobs import Health, health_of
 
         with self.one_at_a_time:
             try:
-                verdict = asyncio.run(verdict_there(self.pipe, entry, HEALTH_LOOK_S))
+                verdict = asyncio.run(_verdict(self.pipe, entry))
             except PipeError:
                 return Health(UNKNOWN)
         return health_of(verdict) if verdict is not None else Health(UNKNOWN)
@@ -175,6 +177,31 @@ class _There:
                 ),
                 None,
             )
+
+
+async def _verdict(pipe: Pipe, entry: registry.JobEntry) -> Verdict | None:
+    """What a short look at that job finds; None where nobody answers.
+
+    Raises:
+        PipeError: no more will be answered.
+    """
+    from ddtop.feeds.bridge import ANSWER_S
+    from ddtop.feeds.route import request
+    from ddtop.follow.engine import Follower
+    from ddtop.wire.bridge import BridgeFrame, Open, Opened
+    from ddtop.wire.records import Command
+
+    if not isinstance(await pipe.ask(Open(entry.job, entry.run, False), ANSWER_S), Opened):
+        return None
+    pipe.forget_frames()
+    follower, looks = Follower(entry.job), []
+    pipe.send(BridgeFrame(request(Command("join", history_s=JUDGED_S))))
+    for _ in range(2):
+        async for data in pipe.frames(HEALTH_LOOK_S / 2):
+            follower.take(data)
+        if follower.live:
+            looks.append(follower.look())
+    return looks[-1][1] if looks else None
 
 
 def _show_picked(there: _There, readonly: bool) -> None:

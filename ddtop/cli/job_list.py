@@ -26,7 +26,7 @@ import ddtop
 from ddtop import registry
 from ddtop.cli.errors import UNREACHABLE, CommandError
 from ddtop.diagnosis.finding import HEALTHS, OK, UNKNOWN, Verdict
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import (
     NoSuchJobError,
     SchedulerTarget,
@@ -37,12 +37,12 @@ from ddtop.feeds.schedulers import (
     running,
 )
 from ddtop.follow.fleet import Fleet, FleetJob, Tally, Target, following, own_jobs, tally_of
-from ddtop.follow.thresholds import chosen
 from ddtop.metrics import FAMILIES, SERIES_MAX
 from ddtop.model.facts import Snapshot
 from ddtop.present.jobs import JOBS_SCHEMA, Health, Listed, health_of, hosts_text, listed
 from ddtop.present.series import LABEL_CHARACTERS, Sample, series_of
 from ddtop.present.text import Glyphs, cell_width, clean, fit, plain
+from ddtop.thresholds import chosen
 from ddtop.wire.records import ALONE
 
 # -- `ddtop jobs --slurm`: all running Slurm jobs of this user, each asked on its own node

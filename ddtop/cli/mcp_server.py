@@ -25,12 +25,12 @@ from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.explain import explain as page_of
 from ddtop.diagnosis.finding import UNKNOWN
 from ddtop.follow.engine import UnreachableError, look_once, with_what_stood
-from ddtop.follow.thresholds import chosen
 from ddtop.model.stacks import merge
 from ddtop.present.documents import diagnose_json, stacks_json
 from ddtop.present.events import timeline_lines
 from ddtop.present.explain import explain_text
 from ddtop.present.jobs import listed
+from ddtop.thresholds import chosen
 from ddtop.wire.frames import escaped
 from ddtop.words.sentences import rank_ranges
 

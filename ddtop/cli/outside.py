@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import click
 
-from ddtop.cli import rights
+from ddtop.cli import outside_jobs, rights
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.look import Seen
 from ddtop.cli.output import (
@@ -121,7 +121,7 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
     `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
-    if waiting := targets.judged(name := _name(found, pids), [one.pid for one in found.found]):
+    if waiting := outside_jobs.judged(name := _name(found, pids), [one.pid for one in found.found]):
         return Seen(name, *waiting, outside=True)
     needed = rights.needed([one.pid for one in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []

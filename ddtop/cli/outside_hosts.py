@@ -15,7 +15,7 @@ from ddtop.cli.output import (
     printable,
 )
 from ddtop.feeds.bridge import RemoteTarget
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 from ddtop.feeds.several import SeveralFeed
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import settle

@@ -6,13 +6,16 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddtop import registry
 
 if TYPE_CHECKING:
+    from ddtop.diagnosis.finding import Verdict
     from ddtop.feeds.outside.jobs import OutsideJob
+    from ddtop.model.facts import Snapshot
     from ddtop.present.jobs import Health
 
 NOT_STARTED = "not started with ddtop"
@@ -37,11 +40,25 @@ def found(waiting: bool = False) -> list[OutsideJob]:
 
 def waiting() -> str:
     """The value of `--pid` for the launchers that wait for nodes or for their store."""
-    from ddtop.feeds.outside.targets import judged
-
     idle = [job.launchers[0] for job in found(waiting=True) if not job.ranks]
     looks = {pid: judged("", [pid]) for pid in idle}
     return ",".join(str(pid) for pid, look in looks.items() if look and look[1].findings)
+
+
+def judged(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
+    """What those of these processes wait for that are launchers without a rank; None if none is."""
+    from ddtop.diagnosis.diagnoses import conclude, diagnose
+    from ddtop.diagnosis.finding import UNKNOWN
+    from ddtop.feeds.outside.targets import waiting
+    from ddtop.model.job import Job
+    from ddtop.thresholds import chosen
+
+    launchers, policy = waiting(pids), chosen()
+    if not launchers:
+        return None
+    snapshot = replace(Job(name, policy).snapshot(time.time_ns()), launchers=launchers)
+    verdict = conclude(diagnose(snapshot, policy), snapshot, policy)
+    return snapshot, verdict if verdict.findings else replace(verdict, health=UNKNOWN)
 
 
 def pids_of(job: OutsideJob) -> str:

@@ -14,7 +14,7 @@ from typing import TextIO
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError
 from ddtop.cli.output import width
 from ddtop.feeds.bridge import SshTarget
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import SchedulerTarget
 from ddtop.present.text import clean
 

@@ -257,7 +257,7 @@ def _scheduled(option: str, job: str, wait_s: float) -> SchedulerTarget:
     Raises:
         CommandError: 2, that is not the name of a job; 3, there is no route into it.
     """
-    from ddtop.feeds.relay import NoContactError
+    from ddtop.feeds.route import NoContactError
     from ddtop.feeds.schedulers import SCHEDULERS, NoSuchJobError, NotYetError, WrongNameError
 
     until = time.monotonic() + wait_s

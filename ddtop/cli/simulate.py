@@ -19,7 +19,7 @@ from ddtop.cli.errors import USAGE, CommandError, did_you_mean
 from ddtop.cli.output import no_dashboard, print_status
 from ddtop.cli.ranks import parse_ranks
 from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.relay import Link, TrustedRoute
+from ddtop.feeds.route import Link, TrustedRoute
 from ddtop.follow.engine import Follower
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
@@ -171,10 +171,6 @@ class SimRoute(TrustedRoute):
         """A link to it."""
         del controller
         return SimLink(self._job, self._clock)
-
-    async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """None: the job ends together with its viewer."""
-        return None
 
 
 class SimSource(LiveSource):

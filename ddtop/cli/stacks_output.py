@@ -5,10 +5,10 @@ from __future__ import annotations
 from ddtop.cli.output import glyphs, width
 from ddtop.diagnosis.finding import Verdict
 from ddtop.follow.source_lines import Excerpts
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.present.stacks import Shape, around, stacks_text
+from ddtop.thresholds import chosen
 
 SOURCE_S = 1.0
 """How long files of source are waited for."""

@@ -17,20 +17,15 @@ import stat
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from ddtop import registry
-from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.relay import GoneError, Link, NoContactError, Route
-from ddtop.follow.engine import Bounds, Follower, UnreachableError, last_state, request
-from ddtop.follow.recording import at_end, read_recording
-from ddtop.journal import JournalError
+from ddtop.feeds.route import Bounds, GoneError, Link, NoContactError, Route, T
 from ddtop.link.ssh_pipe import Pipe, PipeError
-from ddtop.model.facts import Snapshot
 from ddtop.patience import in_thread
 from ddtop.wire import bridge
 from ddtop.wire.bridge import (
@@ -47,7 +42,6 @@ from ddtop.wire.bridge import (
     Part,
     Refused,
 )
-from ddtop.wire.records import Command
 
 # -- Folders for copies of journals of other hosts. A copy is kept while a viewer shows it
 #
@@ -126,8 +120,6 @@ ROOM_BYTES = 16 << 20
 FETCHED = "fetched"
 """What copied files are called here, whatever the other host calls its jobs."""
 WORDS_SHOWN = 3
-JUDGED_S = 30.0
-"""History for a short look, as `feed.join` asks for."""
 NOT_FOUND = 127
 SSH_FAILED = 255
 _FIND_IT = (
@@ -258,27 +250,6 @@ def _here(
         heartbeat_unix_ns=now_unix_ns if reachable else 0,
         last_state=None,
     )
-
-
-async def verdict_there(pipe: Pipe, entry: registry.JobEntry, seconds: float) -> Verdict | None:
-    """What a short look at that job finds; None where nobody answers.
-
-    Raises:
-        PipeError: no more will be answered.
-    """
-    if not isinstance(await pipe.ask(Open(entry.job, entry.run, False), ANSWER_S), Opened):
-        return None
-    pipe.forget_frames()
-    follower = Follower(entry.job)
-    pipe.send(BridgeFrame(request(Command("join", history_s=JUDGED_S))))
-    looks = [follower.look() for _ in range(2) if await _take(follower, pipe, seconds / 2)]
-    return looks[-1][1] if looks else None
-
-
-async def _take(follower: Follower, pipe: Pipe, seconds: float) -> bool:
-    async for data in pipe.frames(seconds):
-        follower.take(data)
-    return follower.live
 
 
 async def fetch(
@@ -444,7 +415,7 @@ class SshRoute:
         self._tries += 1
         return NoContactError(f"{why}; trying again", again_s)
 
-    async def left(self) -> tuple[Snapshot, Verdict] | None:
+    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
         """Copied once after each time that the relay was there."""
         if self._given:
             return None
@@ -453,13 +424,13 @@ class SshRoute:
             try:
                 path = await fetch(self._pipe, self._entry, temporary, last=True)
                 if path is None:
-                    raise UnreachableError(
+                    raise NoContactError(
                         f"the relay of {self.job} is gone and left nothing on {self._host.name}"
                     )
-                return await in_thread(_state_in, path, self._entry)
+                return await in_thread(read, self._entry, path)
             except (PipeError, OSError) as error:
                 self._usable = self._usable and not isinstance(error, PipeError)
-                raise UnreachableError(
+                raise NoContactError(
                     f"what the relay of {self.job} left cannot be read: {error}"
                 ) from None
 
@@ -480,16 +451,3 @@ class _SshLink:
 
     def close(self) -> None:
         """Leave the pipe open: it also leads to the next relay of this job."""
-
-
-def _state_in(path: Path, entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
-    if path.suffix == f".{LAST}":
-        return last_state(msgspec.structs.replace(entry, last_state=str(path)), from_journal=False)
-    try:
-        snapshot, verdict, note = at_end(read_recording(path, entry.job), False)
-    except JournalError as error:
-        raise UnreachableError(str(error)) from None
-    return (
-        replace(snapshot, live=False, notes=(note, *snapshot.notes) if note else snapshot.notes),
-        verdict,
-    )

@@ -10,14 +10,11 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
-from ddtop.diagnosis.finding import Verdict
-from ddtop.feeds.relay import TrustedRoute
-from ddtop.follow.look import Look
-from ddtop.model.facts import Snapshot
+from ddtop.feeds.route import TrustedRoute
 from ddtop.wire import frames
-from ddtop.wire.records import AnyRecord, Command, Reply
+from ddtop.wire.records import AnyRecord, Command, OutsideLook, Reply
 from ddtop.words.sentences import rank_ranges
 
 NO_DUMP_SIGNAL = "its ranks were started without DDTOP=1: they have no dump signal"
@@ -57,8 +54,11 @@ class Feed(TrustedRoute, ABC):
         return True
 
     @abstractmethod
-    def judged(self, look: Look) -> bool:
-        """Whether each rank that can be read was read twice, at least a second apart."""
+    def judged(self, looks: Sequence[OutsideLook | None]) -> bool:
+        """Whether each rank that can be read was read twice, at least a second apart.
+
+        `looks`: the last ones at the ranks that live, as far as their follower has them.
+        """
 
     @abstractmethod
     async def run(self) -> None:
@@ -84,10 +84,6 @@ class Feed(TrustedRoute, ABC):
         if self._looking is None or self.over:
             self._looking = asyncio.create_task(self.run())
         return self
-
-    async def left(self) -> tuple[Snapshot, Verdict] | None:
-        """None: nothing is left."""
-        return None
 
     # -- a link
 

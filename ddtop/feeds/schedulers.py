@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddtop.feeds.bridge import NOT_FOUND, WORDS_SHOWN, RemoteJob, SshTarget
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 from ddtop.link.ssh_pipe import Pipe, PipeError
 
 # -- What all schedulers share: asking them, and the command that goes to a node of a job

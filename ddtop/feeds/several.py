@@ -20,14 +20,13 @@ from ddtop.feeds.bridge import GREETING_S, RemoteTarget
 from ddtop.feeds.feed import NO_DUMP_SIGNAL, Feed
 from ddtop.feeds.outside.jobs import jobs_of, of_node, read
 from ddtop.feeds.outside.look import EAGER_PLACE_S, OutsideFeed
-from ddtop.feeds.relay import AGAIN_S, NoContactError
-from ddtop.follow.look import Look
-from ddtop.follow.thresholds import chosen
+from ddtop.feeds.route import AGAIN_S, NoContactError
 from ddtop.link.ssh_pipe import Pipe, PipeError
+from ddtop.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.wire.bridge import AskOutside, BridgeFrame, Done, Message, Refused
 from ddtop.wire.frames import Envelope
-from ddtop.wire.records import AnyRecord, Hello, Reply, Stacks
+from ddtop.wire.records import AnyRecord, Hello, OutsideLook, Reply, Stacks
 from ddtop.wire.times import moved
 
 NAME = "outside"
@@ -134,12 +133,10 @@ class SeveralFeed(Feed):
             if part.pipe is not None:
                 part.pipe.close()
 
-    def judged(self, look: Look) -> bool:
+    def judged(self, looks: Sequence[OutsideLook | None]) -> bool:
         """Whether each host has answered or will not, and each rank was read twice."""
-        if look.snapshot is None or not all(part.frames or part.done for part in self._parts):
+        if not all(part.frames or part.done for part in self._parts):
             return False
-        living = [rank for rank in look.snapshot.ranks if not rank.gone and rank.pid is not None]
-        looks = [rank.comm.outside for rank in living]
         return all(one is not None and one.looks_s >= EAGER_PLACE_S for one in looks)
 
     @property

@@ -12,10 +12,8 @@ it is a few ms.
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
-import pwd
 import sys
 import threading
 import time
@@ -23,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from sys import intern
 
 import msgspec
@@ -30,16 +29,18 @@ import msgspec
 from ddtop import journal, registry
 from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over
+from ddtop.feeds.route import Bounds, request
 from ddtop.folders import patiently, state_dir_text
 from ddtop.follow.look import Dump, Look
-from ddtop.follow.recording import NO_END, read_recording
+from ddtop.follow.recording import NO_END, at_end, read_recording
 from ddtop.follow.requests import ANSWERS, Requests
-from ddtop.follow.tape import FRAME_COST_BYTES, LIVE_BYTES, Past, Tape
-from ddtop.follow.thresholds import chosen
+from ddtop.follow.tape import FRAME_COST_BYTES, Past, Tape
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.job import Job
+from ddtop.thresholds import chosen
 from ddtop.wire import frames
+from ddtop.wire.bridge import LAST
 from ddtop.wire.records import AnyRecord, Command, Reply, Speed, Stacks
 from ddtop.wire.times import rank_period_s
 
@@ -274,24 +275,6 @@ class Follower:
         return self.job.policy.still_limit_s + STUCK_LATE_S
 
 
-@functools.cache
-def _myself() -> str:
-    """The user and the host of this viewer."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = f"uid {os.getuid()}"
-    return f"{name}@{os.uname().nodename}"
-
-
-def request(record: AnyRecord) -> bytes:
-    """A viewer's command as a frame; an order includes who gives it, for the relay's audit
-    record."""
-    if isinstance(record, Command) and record.name in ("stacks", "signal", "mute"):
-        record = msgspec.structs.replace(record, instance=_myself(), pid=os.getpid())
-    return frames.seal(record, sender="viewer", unix_ns=time.time_ns(), mono_ns=time.monotonic_ns())
-
-
 class Visit:
     """A short visit to a job's relay, without a thread: the records until now, then what comes
     while somebody listens.
@@ -389,6 +372,34 @@ class Visit:
             self.hear(SLICE_S)
             if self.answers != heard:
                 heard, quiet_since_s = self.answers, time.monotonic()
+
+
+def job_at(address: str, port: int) -> str:
+    """The name of the job whose relay listens there, as soon as it is known.
+
+    Raises:
+        UnreachableError: nobody answers to this user's key.
+        RegistryError: the key cannot be read.
+    """
+    follower = Follower("")
+    link = ViewerLink(address, port, registry.secret())
+    try:
+        link.send(request(Command("join", history_s=0.0)))
+        for data in link.receive(JOIN_S):
+            follower.take(data)
+            if follower.refusal or follower.job.name:
+                break
+    finally:
+        link.close()
+    if follower.refusal:
+        raise UnreachableError(f"the relay at {address}:{port} refuses: {follower.refusal}")
+    if not follower.job.name:
+        raise UnreachableError(
+            f"no relay of yours answers at {address}:{port} within {JOIN_S:.0f} s: another port,"
+            " one that listens on its own host only (then: --ssh HOST), or another key (DDTOP_KEY,"
+            " or `key` in the state folder, has to be the same)"
+        )
+    return follower.job.name
 
 
 def why_silent(entry: registry.JobEntry) -> str:
@@ -490,6 +501,25 @@ def _as_unheard(
 def _nothing_known(entry: registry.JobEntry, why: str) -> tuple[Snapshot, Verdict]:
     snapshot, verdict = Follower(entry.job).look(entry.heartbeat_unix_ns)
     return _as_unheard(entry, replace(snapshot, world_size=0), verdict, why)
+
+
+def left_state(entry: registry.JobEntry, copied: Path | None) -> tuple[Snapshot, Verdict]:
+    """The last state that a relay left: in the state folder, or in a copy of one of its files.
+
+    Raises:
+        UnreachableError: there is none, or it cannot be read.
+    """
+    if copied is None:
+        return last_state(entry)
+    if copied.suffix == f".{LAST}":
+        entry = msgspec.structs.replace(entry, last_state=str(copied))
+        return last_state(entry, from_journal=False)
+    try:
+        snapshot, verdict, note = at_end(read_recording(copied, entry.job), False)
+    except journal.JournalError as error:
+        raise UnreachableError(str(error)) from None
+    notes = (note, *snapshot.notes) if note else snapshot.notes
+    return replace(snapshot, live=False, notes=notes), verdict
 
 
 def last_run_speed(name: str, run: str) -> Speed | None:
@@ -599,9 +629,6 @@ def _from_last_state(entry: registry.JobEntry) -> tuple[Snapshot, Verdict]:
 
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-QUEUE_BYTES_MAX = 48 << 20
-"""The size of the queue: three times the data that a relay sends to a new viewer, or ten seconds of
-10,000 ranks."""
 LOOK_LEAST_S, LOOK_MOST_S = 0.25, 3.0
 LOOK_SHARE = 0.15
 """The share of a core for looks: four looks per second for 8 ranks, one every three seconds for
@@ -634,16 +661,6 @@ SHOWN_S = 2.0
 FREED_AT_ONCE = 250
 """How many ranks' facts are freed at once: freeing those of 10,000 takes 50 ms, during which no
 other thread runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits for data from an untrusted host. `memory_bytes`: the resident memory of the whole
-    process above which no more data is accepted."""
-
-    queue_bytes: int = QUEUE_BYTES_MAX
-    tape_bytes: int = LIVE_BYTES
-    memory_bytes: int | None = None
 
 
 Answers = Sequence[Reply | Stacks]

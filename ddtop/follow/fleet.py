@@ -21,15 +21,14 @@ from typing import Generic, TypeVar, cast
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
+from ddtop.feeds.route import QUEUE_BYTES_MAX, request
 from ddtop.follow.engine import (
     FREED_AT_ONCE,
     GC_EACH,
     GC_THRESHOLDS,
     JOIN_S,
-    QUEUE_BYTES_MAX,
     SWITCH_S,
     Follower,
-    request,
     why_silent,
 )
 from ddtop.follow.tape import FRAME_COST_BYTES

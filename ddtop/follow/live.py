@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
-from ddtop.feeds.relay import GoneError, Link, NoContactError, Route, route_to
-from ddtop.follow.engine import HISTORY_S, LOOK_S, Answers, Engine, UnreachableError, request
+from ddtop.feeds.relay import route_to
+from ddtop.feeds.route import GoneError, Link, NoContactError, Route, request
+from ddtop.follow.engine import HISTORY_S, LOOK_S, Answers, Engine, UnreachableError, left_state
 from ddtop.follow.look import Look
 from ddtop.follow.requests import REPLY_S, Requests, signal_command
 from ddtop.link.viewer_side import PING_S
@@ -291,8 +292,8 @@ class LiveSource:
 
     async def _show_last_state(self) -> None:
         try:
-            left = await self._route.left()
-        except UnreachableError as error:
+            left = await self._route.left(left_state)
+        except (NoContactError, UnreachableError) as error:
             self._contact = str(error)
             return
         if left is not None:

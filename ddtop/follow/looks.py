@@ -11,9 +11,10 @@ from ddtop.diagnosis.finding import CRITICAL
 from ddtop.feeds.feed import Feed
 from ddtop.follow.engine import LOOK_S
 from ddtop.follow.look import Look, Source
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.stragglers import suspects_of
+from ddtop.thresholds import chosen
+from ddtop.wire.records import OutsideLook
 
 SEEN_S = 0.25
 CERTAIN_S, SETTLED_S = 1.5, 2.0
@@ -59,7 +60,8 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
     async with aclosing(looks(source, SEEN_S)) as found:
         async for look in found:
             waited_s = time.monotonic() - began
-            judged, says_why, suspects = feed.judged(look), _says_why(look), _suspects(look)
+            judged = look.snapshot is not None and feed.judged(_looks_at(look.snapshot))
+            says_why, suspects = _says_why(look), _suspects(look)
             limit_s = chosen().still_limit_s + SETTLED_S
             if suspects and not says_why:
                 limit_s = max(limit_s, SUSPECTS_S)
@@ -74,6 +76,11 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
             # The next look has the answer that has come by now.
             asks = feed.asks
     return look
+
+
+def _looks_at(snapshot: Snapshot) -> list[OutsideLook | None]:
+    living = [rank for rank in snapshot.ranks if not rank.gone and rank.pid is not None]
+    return [rank.comm.outside for rank in living]
 
 
 def _says_why(look: Look) -> bool:

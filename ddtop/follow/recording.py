@@ -12,11 +12,11 @@ from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.follow.history import JobHistory
 from ddtop.follow.look import Look
 from ddtop.follow.tape import Past, Tape
-from ddtop.follow.thresholds import chosen
 from ddtop.journal import JournalError, Reader
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
 from ddtop.patience import in_thread
+from ddtop.thresholds import chosen
 from ddtop.wire import frames
 from ddtop.words import units
 

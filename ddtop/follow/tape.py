@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from ddtop.diagnosis.diagnoses import conclude
 from ddtop.diagnosis.finding import INFO, Finding, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over, with_what_stood
+from ddtop.feeds.route import LIVE_BYTES
 from ddtop.follow.history import DEPTH, PERIOD_NS, Memory, SeriesHistory, empty
 from ddtop.model.facts import Snapshot
 from ddtop.model.job import Job
@@ -25,8 +26,6 @@ from ddtop.policy import Policy
 from ddtop.wire import frames
 from ddtop.wire.records import HostState, RankState
 
-LIVE_BYTES = 64 << 20
-"""About an hour of 8 ranks, a minute and a half of 1,024."""
 FRAME_COST_BYTES = 128
 """Bytes that Python needs for each frame beside its data."""
 RANK_COST_BYTES = 4096

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ddtop.diagnosis.explain import explain
 from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import (
     CONTACT,
@@ -46,6 +45,7 @@ from ddtop.present.text import (
     wrap,
     wrap_clauses,
 )
+from ddtop.thresholds import chosen
 from ddtop.words import units
 from ddtop.words.sentences import collective_text, ranks_text
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddtop.diagnosis.gpus import strangers
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import ENVIRONMENT, PROCESS, TORCH, Device, RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.present.numbers import WAITS
@@ -26,6 +25,7 @@ from ddtop.present.text import (
     hollow,
     table_for,
 )
+from ddtop.thresholds import chosen
 from ddtop.wire.records import AMD, Gpu, GpuProcess, GpuWatch
 from ddtop.words import units
 from ddtop.words.sentences import rank_list, ranks_text

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy
@@ -28,6 +27,7 @@ from ddtop.present.text import (
     clean,
     table_for,
 )
+from ddtop.thresholds import chosen
 from ddtop.wire.records import Collective, Group, GroupProgress
 from ddtop.words import units
 from ddtop.words.sentences import group_name, names_of_groups, op_name, rank_list, ranks_text

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Device, HostSeen, RankFacts, Snapshot
 from ddtop.policy import Policy
 from ddtop.present.gpus import driver_text, trouble_of
@@ -25,6 +24,7 @@ from ddtop.present.text import (
     clean,
     table_for,
 )
+from ddtop.thresholds import chosen
 from ddtop.wire.records import ALONE, HUB, LEAF, GpuWatch, HostState
 from ddtop.words import units
 from ddtop.words.sentences import rank_list

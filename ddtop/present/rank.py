@@ -10,7 +10,6 @@ import msgspec
 
 from ddtop.diagnosis.finding import Verdict
 from ddtop.follow.history import Memory
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands
 from ddtop.model.stacks import merge
@@ -42,6 +41,7 @@ from ddtop.present.text import (
     sparkline,
     state_style,
 )
+from ddtop.thresholds import chosen
 from ddtop.wire.records import (
     ACTIVITIES,
     Collective,

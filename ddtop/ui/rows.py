@@ -9,7 +9,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.present.map import (
     AT_FAULT,
@@ -39,6 +38,7 @@ from ddtop.present.text import (
     line_width,
     state_style,
 )
+from ddtop.thresholds import chosen
 from ddtop.ui.style import Palette, strip_of
 from ddtop.wire.records import TRAIN
 from ddtop.words import units

@@ -22,12 +22,12 @@ import msgspec
 from ddtop.follow.history import JobHistory, SeriesHistory
 from ddtop.follow.look import Look, Source
 from ddtop.follow.source_lines import Excerpts
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot
 from ddtop.present.events import Timeline
 from ddtop.present.findings import Contact
 from ddtop.present.numbers import FORMER
 from ddtop.present.text import UNICODE, Glyphs
+from ddtop.thresholds import chosen
 from ddtop.ui.style import DARK, PALETTES, Palette, theme_after
 from ddtop.words import units
 

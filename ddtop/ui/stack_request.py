@@ -9,7 +9,6 @@ from dataclasses import replace
 from ddtop.diagnosis.finding import Verdict
 from ddtop.follow.history import JobHistory
 from ddtop.follow.look import Dump, Look
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot
 from ddtop.model.stacks import Merged
 from ddtop.patience import in_thread
@@ -25,6 +24,7 @@ from ddtop.present.stacks import (
     stacks_lines,
 )
 from ddtop.present.text import Line, clean, wrap
+from ddtop.thresholds import chosen
 from ddtop.ui.session import Session
 from ddtop.ui.widgets.lines import Key
 from ddtop.wire.records import Stacks

@@ -10,7 +10,7 @@ import pytest
 from ddtop import registry
 from ddtop.cli import routing
 from ddtop.cli.errors import CommandError
-from ddtop.feeds import relay
+from ddtop.follow import engine
 from tests.cli.commands import ddtop
 
 
@@ -60,7 +60,7 @@ def test_a_table_ends_with_its_last_line(here):
 
 
 def test_a_wrong_key_is_reported_as_another_key_or_program(here, monkeypatch):
-    monkeypatch.setattr(relay, "JOIN_S", 0.5)
+    monkeypatch.setattr(engine, "JOIN_S", 0.5)
     monkeypatch.setenv("DDTOP_KEY", "another key than the job's own")
 
     with pytest.raises(CommandError, match="another key") as error:

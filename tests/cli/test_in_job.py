@@ -15,7 +15,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.feeds.bridge import RemoteJob
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import (
     SCHEDULERS,
     NoSuchJobError,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ddtop import registry
+from ddtop import registry, thresholds
 from ddtop.cli.commands.watch import _Watch
-from ddtop.follow import thresholds
 from ddtop.follow.look import Look
 from ddtop.policy import POLICY
 from tests.ui import builders

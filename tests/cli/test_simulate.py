@@ -8,7 +8,8 @@ import pytest
 
 from ddtop.cli.errors import CommandError
 from ddtop.cli.simulate import MOST_NS, NO_SIGNALS, JobClock, SimLink, SimSource, moment, ranks_of
-from ddtop.follow.engine import Follower, request
+from ddtop.feeds.route import request
+from ddtop.follow.engine import Follower
 from ddtop.sim.incidents import SCENARIOS, Incident, Scenario
 from ddtop.sim.job import SimulatedJob
 from ddtop.wire import frames

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop import registry
+from ddtop import registry, thresholds
 from ddtop.feeds.outside import look as outside
 from ddtop.feeds.outside.jobs import Target
 from ddtop.feeds.outside.rank import Moment
 from ddtop.feeds.outside.stacks import Reading
-from ddtop.follow import thresholds
 from ddtop.policy import POLICY
 from ddtop.wire.records import StackFrame
 from tests.ranks import place

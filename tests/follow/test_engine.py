@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop.feeds.route import Bounds
 from ddtop.follow import engine as engines
 from ddtop.follow.engine import Engine, EngineError
 from ddtop.follow.tape import FRAME_COST_BYTES
@@ -182,10 +183,10 @@ def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatc
     found = Waiting()
     data = list(as_of_now(job))
     room = sum(map(len, data)) + FRAME_COST_BYTES * len(data) - 1
-    monkeypatch.setattr(found.engine, "_bounds", engines.Bounds(queue_bytes=room))
+    monkeypatch.setattr(found.engine, "_bounds", Bounds(queue_bytes=room))
     for one in (*data, data[-1], data[-1]):
         found.engine.put(found.follower, one)
-    monkeypatch.setattr(found.engine, "_bounds", engines.Bounds())
+    monkeypatch.setattr(found.engine, "_bounds", Bounds())
     found.says(Reply("live"))
     found.engine.start()
     try:

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop import registry
-from ddtop.follow import thresholds
+from ddtop import registry, thresholds
 from ddtop.follow.fleet import Fleet, Target, following, own_jobs
 from ddtop.policy import POLICY
 from tests.relay.stage import DEADLINE_S, Stage, listed_job

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from ddtop import registry
-from ddtop.follow import live, thresholds
+from ddtop import registry, thresholds
+from ddtop.follow import live
 from ddtop.policy import POLICY
 from ddtop.wire.records import Hello, RankState
 from tests.follow.sources import running, seen, the_entry

@@ -14,7 +14,7 @@ import pytest
 
 from ddtop.cli.actions import checked
 from ddtop.cli.errors import CommandError
-from ddtop.feeds.relay import NoContactError
+from ddtop.feeds.route import NoContactError
 from ddtop.feeds.schedulers import Kubernetes, NoSuchJobError
 from tests.cli.commands import ddtop
 from tests.hostile.names import BAD

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from ddtop.cli.over_ssh import ForeignText
-from ddtop.follow.engine import Bounds, Engine
+from ddtop.feeds.route import Bounds
+from ddtop.follow.engine import Engine
 from ddtop.link.ssh_pipe import ANSWERS_BYTES_MAX, FRAMES_BYTES_MAX, Pipe
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, Reply

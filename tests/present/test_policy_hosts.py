@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddtop.follow import thresholds
+from ddtop import thresholds
 from ddtop.policy import POLICY
 from ddtop.present.hosts import HostFacts, host_row, hosts_table
 from ddtop.present.map import HEALTHY

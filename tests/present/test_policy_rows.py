@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddtop.follow import thresholds
+from ddtop import thresholds
 from ddtop.policy import POLICY
 from ddtop.present.numbers import CellContext, rank_table
 from ddtop.ui.rows import row_line

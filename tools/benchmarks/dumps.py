@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from ddtop import registry
-from ddtop.follow.engine import request
+from ddtop.feeds.route import request
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.stacks import merge
 from ddtop.relay.requests import EVERY_S

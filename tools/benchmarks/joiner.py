@@ -11,7 +11,8 @@ import sys
 import time
 
 from ddtop import registry
-from ddtop.follow.engine import HISTORY_S, Follower, request
+from ddtop.feeds.route import request
+from ddtop.follow.engine import HISTORY_S, Follower
 from ddtop.link.viewer_side import PING_S, ViewerLink
 from ddtop.wire import frames
 from ddtop.wire.records import Command, HostState, Reply

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from ddtop import registry
-from ddtop.follow.engine import request
+from ddtop.feeds.route import request
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.wire import frames
 from ddtop.wire.records import AnyRecord, Command, Reply

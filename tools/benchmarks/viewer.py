@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
-from ddtop.follow.engine import HISTORY_S, LOOK_S, Follower, request
+from ddtop.feeds.route import request
+from ddtop.follow.engine import HISTORY_S, LOOK_S, Follower
 from ddtop.link.viewer_side import ViewerLink
 from ddtop.model.facts import Snapshot
 from ddtop.wire.records import Command

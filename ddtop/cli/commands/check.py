@@ -48,7 +48,7 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
         CommandError: 2, the command line is not understood; 3, the command cannot be started.
     """
     from ddtop.cli.check import trial
-    from ddtop.follow.thresholds import chosen
+    from ddtop.thresholds import chosen
 
     try:
         line = trial.read(words, os.environ)

@@ -7,7 +7,7 @@ import click
 from ddtop.cli import completion
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.cli.output import width
-from ddtop.follow.thresholds import chosen
+from ddtop.thresholds import chosen
 
 KIND_SHOWN = 60
 """Characters of an unknown kind in the message."""

@@ -9,7 +9,7 @@ import click
 
 from ddtop.cli.options import AS_JSON
 from ddtop.cli.output import printable, width
-from ddtop.follow.thresholds import chosen
+from ddtop.thresholds import chosen
 
 NONE_FREE = 1
 

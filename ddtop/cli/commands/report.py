@@ -20,7 +20,7 @@ from ddtop.cli.options import JOB, NO_SOURCE, WAIT
 from ddtop.cli.output import WIDTH, printable
 from ddtop.cli.place import LOCALS, PLACE, Hosts, Local, There, place_of, run_there, typed
 from ddtop.cli.recent import happened, recording_of
-from ddtop.follow.thresholds import chosen
+from ddtop.thresholds import chosen
 
 if TYPE_CHECKING:
     from ddtop.cli.look import Seen

@@ -143,7 +143,7 @@ class _Watch:
     ) -> None:
         """`entry`: of a job whose file is read again."""
         from ddtop.follow.changes import Changes
-        from ddtop.follow.thresholds import chosen
+        from ddtop.thresholds import chosen
 
         self._source, self._name, self._entry = source, name, entry
         self._as_json = as_json
@@ -229,7 +229,7 @@ class _Watch:
         """Why no more events can arrive, and the exit code; None if more may arrive."""
         from ddtop.follow import live
         from ddtop.follow.engine import JOIN_S
-        from ddtop.follow.thresholds import chosen
+        from ddtop.thresholds import chosen
 
         if self._over(now):
             return self._lost(look, now)

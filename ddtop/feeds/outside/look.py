@@ -32,8 +32,6 @@ from ddtop.feeds.outside.rank import (
     switches_of,
 )
 from ddtop.feeds.outside.stacks import marked, read, training_thread
-from ddtop.follow.look import Look
-from ddtop.follow.thresholds import chosen
 from ddtop.model import stragglers
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, signals_in, status
@@ -44,6 +42,7 @@ from ddtop.relay.processes import pyspy, sample
 from ddtop.relay.processes.pyspy import PySpy
 from ddtop.relay.processes.rendezvous import RendezvousWatch
 from ddtop.relay.processes.sample import is_gone
+from ddtop.thresholds import chosen
 from ddtop.wire.page import PageView
 from ddtop.wire.records import (
     BY_SIGNAL,
@@ -695,7 +694,7 @@ class OutsideFeed(Feed):
 
     # -- what the commands and the dashboard ask
 
-    def judged(self, look: Look | None = None) -> bool:  # noqa: ARG002 - it knows by itself
+    def judged(self, looks: Sequence[OutsideLook | None] = ()) -> bool:  # noqa: ARG002 - it knows
         """Whether each readable rank was sampled twice, at least a second apart."""
         living = [one for one in self._ranks.values() if one.exits_order is None]
         return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)

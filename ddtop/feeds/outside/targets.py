@@ -16,8 +16,6 @@ import psutil
 
 from ddtop import launch, registry
 from ddtop.agent.identity import IGNORED, LAUNCHER, identify
-from ddtop.diagnosis.diagnoses import conclude, diagnose
-from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.feeds.outside import jobs
 from ddtop.feeds.outside.jobs import (
     HostProcesses,
@@ -28,10 +26,8 @@ from ddtop.feeds.outside.jobs import (
     jobs_of,
     read_one,
 )
-from ddtop.follow.thresholds import chosen
 from ddtop.launch.command_line import script_base
-from ddtop.model.facts import Snapshot, WaitingLauncher
-from ddtop.model.job import Job
+from ddtop.model.facts import WaitingLauncher
 from ddtop.procfs import (
     children,
     command_line,
@@ -381,16 +377,10 @@ def _cpu_s(ticks: list[str]) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def judged(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
-    """What those of these processes wait for that are such launchers; None if none is."""
-    waiting = [one for one in map(read_one, pids) if one is not None and _waits(one)]
-    found = tuple([look(one) for one in waiting if not children(one.pid)])
-    if not found:
-        return None
-    policy = chosen()
-    snapshot = replace(Job(name, policy).snapshot(time.time_ns()), launchers=found)
-    verdict = conclude(diagnose(snapshot, policy), snapshot, policy)
-    return snapshot, verdict if verdict.findings else replace(verdict, health=UNKNOWN)
+def waiting(pids: Iterable[int]) -> tuple[WaitingLauncher, ...]:
+    """Those of these processes that are launchers and wait, and what for."""
+    launchers = [one for one in map(read_one, pids) if one is not None and _waits(one)]
+    return tuple([look(one) for one in launchers if not children(one.pid)])
 
 
 def look(one: Process) -> WaitingLauncher:

@@ -8,12 +8,12 @@ from textual import events
 from textual.binding import BindingType
 
 from ddtop.diagnosis.explain import explain
-from ddtop.follow.thresholds import chosen
 from ddtop.present.explain import explain_text
 from ddtop.present.groups import group_lines
 from ddtop.present.help_text import GROUP_PAGE, RANK_PAGE
 from ddtop.present.rank import CopyItem, copies_of, detail_lines
 from ddtop.present.text import Line, clip_line
+from ddtop.thresholds import chosen
 from ddtop.ui.screens.page import PageScreen, SourceOpener
 from ddtop.ui.screens.signals import SignalsScreen
 from ddtop.ui.screens.stacks import StacksScreen

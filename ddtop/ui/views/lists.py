@@ -10,7 +10,6 @@ from textual.widget import Widget
 
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
 from ddtop.present.findings import EventRow, event_row, events_table, rows_of
@@ -29,6 +28,7 @@ from ddtop.present.groups import (
 from ddtop.present.hosts import HostFacts, gpus_note, host_row, hosts_facts, hosts_table, part_of
 from ddtop.present.now import grid_lines
 from ddtop.present.text import Line, clean, plain
+from ddtop.thresholds import chosen
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import AskedStacks, recall
 from ddtop.ui.views.view import Coded, ListingView, View

@@ -11,7 +11,6 @@ from textual.widget import Widget
 from ddtop.diagnosis.finding import CRITICAL
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.follow.look import Look
-from ddtop.follow.thresholds import chosen
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
 from ddtop.present.filter import BY_VERDICT, Rows, describe_filter, parse_filter
@@ -20,6 +19,7 @@ from ddtop.present.gpus import silent_note
 from ddtop.present.map import BLOCKED, HEALTHY, codes_of
 from ddtop.present.numbers import COLUMNS, Column
 from ddtop.present.rank import detail_lines
+from ddtop.thresholds import chosen
 from ddtop.ui.job_strip import LINE_LEAST, JobFacts, strip_lines
 from ddtop.ui.session import Session
 from ddtop.ui.stack_request import recall
