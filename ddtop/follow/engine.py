@@ -31,6 +31,7 @@ from ddtop.diagnosis.finding import CRITICAL, Verdict
 from ddtop.diagnosis.judge import STEP_NS, Judge, began_to_end_unix_ns, is_over
 from ddtop.feeds.route import Bounds, request
 from ddtop.folders import patiently, state_dir_text
+from ddtop.follow.contact import Contact
 from ddtop.follow.look import Dump, Look
 from ddtop.follow.recording import NO_END, at_end, read_recording
 from ddtop.follow.requests import ANSWERS, Requests
@@ -111,8 +112,6 @@ class Follower:
         self.rejoin = False
         self.compares = False
         """The speed of the last run of this name has not been looked up yet."""
-        self.took_mono_s = time.monotonic()
-        """When the last frame of any kind arrived."""
         self.newest_only = False
         """For a large job: apply only the newest report of each rank and host, before a look."""
         self.stuck_unix_ns: int | None = None
@@ -127,7 +126,6 @@ class Follower:
     def take(self, data: bytes) -> frames.Envelope | None:
         """Process one frame; a frame that cannot be read is counted. Returns its envelope; None if
         it has nothing for the model, or waits for the next look."""
-        self.took_mono_s = time.monotonic()
         try:
             envelope = frames.open_envelope(data)
         except frames.SchemaError as error:
@@ -302,6 +300,9 @@ class Visit:
             if follower.live or follower.refusal:
                 break
         if follower.live and not follower.refusal:
+            now = time.monotonic()
+            self._heard = Contact(now)
+            self._heard.opened(now)
             return
         self.close()
         if follower.refusal:
@@ -321,7 +322,10 @@ class Visit:
         viewer connected."""
         for data in self._link.receive(seconds):
             self.follower.take(data)
-        if self._link.is_due:
+            self._heard.heard(time.monotonic())
+        now = time.monotonic()
+        self._heard.turn(now)
+        if self._heard.pings(now):
             self._link.send(request(Command("ping")))
 
     def look(self, seconds: float) -> tuple[Snapshot, Verdict]:
@@ -330,7 +334,7 @@ class Visit:
         snapshot, verdict = self.follower.look()
         while snapshot.ended is None and (left := until - time.monotonic()) > 0:
             self.hear(min(LOOK_S, left))
-            silent_s = time.monotonic() - self.follower.took_mono_s
+            silent_s = self._heard.silent_s(time.monotonic())
             if silent_s > self.follower.policy.relay_silent_s:
                 # The previous look shows the last reported moment.
                 verdict = verdict.when_unheard(why_silent(self._entry), silent_s)

@@ -22,17 +22,17 @@ from typing import Generic, TypeVar, cast
 from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.feeds.route import QUEUE_BYTES_MAX, request
+from ddtop.follow.contact import Contact
 from ddtop.follow.engine import (
     FREED_AT_ONCE,
     GC_EACH,
     GC_THRESHOLDS,
-    JOIN_S,
     SWITCH_S,
     Follower,
     why_silent,
 )
 from ddtop.follow.tape import FRAME_COST_BYTES
-from ddtop.link.viewer_side import HEAP_FRAMES, PING_S, ViewerLinks
+from ddtop.link.viewer_side import HEAP_FRAMES, ViewerLinks
 from ddtop.model.facts import Snapshot
 from ddtop.policy import Policy
 from ddtop.wire.records import LEAF, Command, is_loopback
@@ -96,7 +96,7 @@ class _Followed(Generic[T]):
     def __init__(self, target: Target) -> None:
         self.target = target
         self.follower: Follower | None = None
-        self.connected = self.pinged = 0.0
+        self.heard = Contact(time.monotonic())
         self.again = 0.0
         self.contact: str | None = None
         self.value: T | None = None
@@ -270,7 +270,7 @@ class Fleet(Generic[T]):
             one = self._followed.get(cast(Key, name))
             if one is None or one.follower is None:
                 continue
-            one.follower.took_mono_s = now
+            one.heard.heard(now)
             if one.queue_bytes < QUEUE_BYTES_MAX:
                 one.queue.append((data, now))
                 one.queue_bytes += len(data) + FRAME_COST_BYTES
@@ -285,22 +285,19 @@ class Fleet(Generic[T]):
                     self._connect(one, now)
                 continue
             follower = one.follower
-            silent_s = now - max(follower.took_mono_s, one.connected)
-            is_silent = silent_s > follower.policy.relay_silent_s
+            one.heard.turn(now)
+            limit_s = follower.policy.relay_silent_s
+            is_silent = one.heard.silent_s(now) > limit_s
             if follower.refusal:
                 one.contact = f"the relay of {one.target.entry.job} refuses: {follower.refusal}"
-            elif not follower.live:
-                if is_silent:
-                    one.contact = why_silent(one.target.entry)
             elif is_silent:
                 one.contact = why_silent(one.target.entry)
-            else:
+            elif follower.live:
                 one.contact = None
-            if follower.refusal or follower.rejoin or silent_s > JOIN_S:
+            if follower.refusal or follower.rejoin or one.heard.hopeless(now, limit_s):
                 self._disconnect(one)
                 one.again = now + (0.0 if follower.rejoin else AGAIN_S)
-            elif now - one.pinged > PING_S and self._links is not None:
-                one.pinged = now
+            elif one.heard.pings(now) and self._links is not None:
                 self._links.send(one.target.key, request(Command("ping")))
 
     def _connect(self, one: _Followed[T], now: float) -> None:
@@ -317,7 +314,8 @@ class Fleet(Generic[T]):
             return
         one.follower = Follower(entry.job)
         one.follower.newest_only = True
-        one.connected = one.pinged = now
+        one.heard = Contact(now)
+        one.heard.opened(now)
         self._links.send(one.target.key, request(Command("join", history_s=0.0)))
 
     def _look(self) -> None:

@@ -17,18 +17,15 @@ from ddtop import registry
 from ddtop.diagnosis.finding import UNKNOWN, Verdict
 from ddtop.feeds.relay import route_to
 from ddtop.feeds.route import GoneError, Link, NoContactError, Route, request
+from ddtop.follow.contact import Contact
 from ddtop.follow.engine import HISTORY_S, LOOK_S, Answers, Engine, UnreachableError, left_state
 from ddtop.follow.look import Look
 from ddtop.follow.requests import REPLY_S, Requests, signal_command
-from ddtop.link.viewer_side import PING_S
 from ddtop.patience import within
 from ddtop.wire.records import BY_SIGNAL, LEAF, Command, Reply
 
 PAST = "this is the past, \\ goes back to now"
 NOT_HEARD = "the relay is not heard, trying again"
-MISSED_S = 2 * LOOK_S
-"""Two turns of listening are closer than this, unless this process did not run: stopped, on a
-sleeping laptop, or without CPU."""
 HUB_AGAIN_S = 30.0
 """A hub that could not be reached from here is tried again after this time."""
 
@@ -59,7 +56,7 @@ class LiveSource:
         self._joined = self._follower
         self._contact: str | None = None
         self._shown: Look | None = None
-        self._silent_since = self._listened = time.monotonic()
+        self._heard = Contact(time.monotonic())
         self._at: int | None = None
         self._past: Look | None = None
         self._hub_again = 0.0
@@ -86,17 +83,10 @@ class LiveSource:
             self._past, span=now.span, marks=now.marks, recall=now.recall, untaped=now.untaped
         )
 
-    def _silent_s(self) -> float:
-        """How long nothing arrived while this process listened; the time in which it did not run
-        does not count."""
-        now = time.monotonic()
-        return (
-            now if self._link is None else min(now, self._listened + MISSED_S)
-        ) - self._silent_since
-
     def _look(self) -> Look:
         self._switch()
-        silent_s, limit_s = self._silent_s(), self._follower.policy.relay_silent_s
+        silent_s = self._heard.silent_s(time.monotonic())
+        limit_s = self._follower.policy.relay_silent_s
         if self._contact is None and silent_s <= limit_s and self._follower.live:
             seen = self._engine.seen
             if seen is not None and seen.follower is self._follower:
@@ -239,6 +229,7 @@ class LiveSource:
                 self._contact = str(error)
             finally:
                 self._link = None
+                self._heard.closed()
                 link.close()
 
     def _hub(self) -> str | None:
@@ -264,28 +255,28 @@ class LiveSource:
 
     async def _follow(self, link: Link) -> None:
         follower = self._joined = self._engine.follower()
-        pinged = began = self._listened = time.monotonic()
+        self._heard.opened(time.monotonic())
+        pings = False
         await link.send(request(Command("join", history_s=HISTORY_S)))
         while True:
             async for data in link.receive(LOOK_S):
                 self._engine.put(follower, data)
-                self._silent_since = now = time.monotonic()
-                if now - pinged > PING_S:
+                now = time.monotonic()
+                self._heard.heard(now)
+                if pings := self._heard.pings(now):
                     break
             self._engine.check()
             if self._engine.full:
                 self._contact = self._route.too_much()
                 return
             now = time.monotonic()
-            missed_s = max(now - self._listened - MISSED_S, 0.0)
-            self._silent_since, self._listened = min(self._silent_since + missed_s, now), now
+            self._heard.turn(now)
             if follower.refusal:
                 self._contact = follower.refusal
-            silent_s = now - max(self._silent_since, began)
-            if follower.rejoin or silent_s > 2 * follower.policy.relay_silent_s:
+            if follower.rejoin or self._heard.hopeless(now, follower.policy.relay_silent_s):
                 return
-            if now - pinged > PING_S:
-                pinged = now
+            if pings or self._heard.pings(now):
+                pings = False
                 await link.send(request(Command("ping")))
                 if await self._found_hub():
                     return

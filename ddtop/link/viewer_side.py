@@ -132,17 +132,10 @@ class ViewerLink:
     def __init__(self, address: str, port: int, secret: bytes, controller: bool = False) -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = _connect(self._context.socket(zmq.DEALER), address, port, secret, controller)
-        self._said = time.monotonic()
         self.waiting = FrameQueue()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the next ping is due."""
-        return time.monotonic() - self._said > PING_S
 
     def send(self, frame: bytes) -> None:
         """Queue a frame; dropped if the relay does not take it."""
-        self._said = time.monotonic()
         try:
             self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -141,13 +142,10 @@ def test_when_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(
 def test_a_relay_that_stops_while_a_view_watches_is_reported_at_the_end_of_the_look(relay):
     """Two seconds of silence prove nothing; what was true before them is not true now."""
     entry = written(relay)
-    follower, link = feed.join(entry)
-    try:
-        heard = feed._watch(entry, follower, link, 1.0)[1]
+    with closing(feed.Visit(entry)) as visit:
+        heard = visit.look(1.0)[1]
         relay.process.send_signal(signal.SIGSTOP)
-        silent = feed._watch(entry, follower, link, POLICY.relay_silent_s + 2.0)[1]
-    finally:
-        link.close()
+        silent = visit.look(POLICY.relay_silent_s + 2.0)[1]
 
     assert (heard.unheard, silent.health) == (None, "unknown")
     assert silent.unheard_s > POLICY.relay_silent_s
