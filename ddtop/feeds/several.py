@@ -67,9 +67,11 @@ async def serve(asked: AskOutside, say: Callable[[Message], Awaitable[None]]) ->
 
 @dataclass
 class Part:
-    """The records of one host. `why`: why there are none. `offset_ns`: added to its times."""
+    """The records of one host. `why`: why there are none. `offset_ns`: added to its times.
+    `sender`: in all of its records, whichever look they are of."""
 
     host: RemoteTarget
+    sender: str | None = None
     pipe: Pipe | None = None
     done: bool = False
     why: str | None = None
@@ -93,7 +95,7 @@ class SeveralFeed(Feed):
             await asyncio.sleep(AGAIN_S)
             # Each try has an ssh of its own, whose pipes would stay open.
             self.end()
-            self._parts = [Part(part.host) for part in self._parts]
+            self._parts = [Part(part.host, part.sender) for part in self._parts]
         await super().connect(controller)
         return self
 
@@ -184,7 +186,8 @@ class SeveralFeed(Feed):
         raise PipeError("it has not answered for long")
 
     def _take(self, part: Part, data: bytes) -> None:
-        """Pass the record on, with its times on this host's clock."""
+        """Pass the record on, with its times on this host's clock. Each look there names another
+        sender; here it is the same host."""
         try:
             envelope, record = _opened(data)
         except frames.WireError:
@@ -195,10 +198,12 @@ class SeveralFeed(Feed):
             offset_ns = time.time_ns() - envelope.unix_ns
             within = abs(offset_ns) <= self._policy.clock_apart_s * 1e9
             part.offset_ns = 0 if within else offset_ns
+        part.sender = part.sender or envelope.sender
         if part.offset_ns:
             record, envelope = moved(record, part.offset_ns), moved(envelope, part.offset_ns)
             envelope = msgspec.structs.replace(envelope, record=msgspec.Raw(frames.encoded(record)))
-            data = frames.encoded(envelope)
+        envelope = msgspec.structs.replace(envelope, sender=part.sender)
+        data = frames.encoded(envelope)
         if isinstance(record, Reply):
             # Only this feed answers what is asked here.
             return

@@ -5,15 +5,24 @@ A host is a pid namespace here: it has its own /proc, and sees the processes of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import aclosing
 
 import pytest
 
+from ddtop.feeds import several
+from ddtop.feeds.bridge import SshTarget
+from ddtop.follow.live import LiveSource
+from ddtop.follow.looks import looks
+from ddtop.patience import within
+from ddtop.policy import POLICY
 from ddtop.relay.processes import pyspy
+from ddtop.wire.bridge import AskOutside
 from tests.cli.commands import ddtop
 from tests.cli.outside import hanging_script
 
@@ -91,6 +100,32 @@ def test_the_ranks_of_all_hosts_are_put_together(home, hosts):
         ("not-in-collective", [1], [0, 2, 3])
     ]
     assert done.returncode == 1
+
+
+def test_ranks_are_seen_for_longer_than_one_look_there_takes(home, hosts, monkeypatch):
+    """The records of each look had another sender. After half a minute no rank was heard any
+    more, and a job that went on stood still on the screen.
+    """
+    monkeypatch.setenv("DDTOP_SSH", hosts)
+    monkeypatch.setattr(several, "SECONDS_MAX", 1.0)
+    asked = []
+    monkeypatch.setattr(several, "AskOutside", lambda s: asked.append(s) or AskOutside(s))
+    remote = f"{sys.executable} -m ddtop"
+    feed = several.SeveralFeed([SshTarget(name, remote) for name in ("node0", "node1")])
+
+    async def seen_in_third_look():
+        async with aclosing(looks(LiveSource(feed))) as found:
+            return await anext(
+                look.snapshot async for look in found if len(asked) >= 8 and look.verdict.findings
+            )
+
+    try:
+        snapshot = asyncio.run(within(seen_in_third_look(), 60.0))
+    finally:
+        feed.end()
+
+    assert max(rank.agent.report_age_s for rank in snapshot.ranks) < POLICY.host_quiet_s
+    assert len(snapshot.hosts) == 2
 
 
 def test_a_host_that_is_not_reached_is_named_and_the_others_are_shown(home, hosts):
