@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from sys import intern
@@ -667,6 +667,31 @@ FREED_AT_ONCE = 250
 other thread runs."""
 
 
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Let the other threads of this process wait as little as possible, while the block runs: for
+    the GIL, and for the garbage collector."""
+    before = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before[0])
+        gc.set_threshold(*before[1])
+
+
+def expect_ranks(count: int) -> None:
+    """The facts of so many ranks are no growth that the garbage collector has to look at."""
+    gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * count, *GC_THRESHOLDS[1:])
+
+
+def free(facts: list[RankFacts]) -> None:
+    """Free them a few at a time."""
+    while facts:
+        del facts[-FREED_AT_ONCE:]
+
+
 Answers = Sequence[Reply | Stacks]
 
 
@@ -729,7 +754,7 @@ class Engine:
         self._began = self._cost_s = 0.0
         self._wanted: int | None = None
         self._taken, self._counted_from, self._per_s = 0, time.monotonic(), 0.0
-        self._before: tuple[float, tuple[int, int, int]] | None = None
+        self._turns = ExitStack()
         self._looked_at: deque[list[RankFacts]] = deque()
         self._handed_over = 0.0
 
@@ -737,9 +762,7 @@ class Engine:
 
     def start(self) -> None:
         """Start the thread; once."""
-        self._before = sys.getswitchinterval(), gc.get_threshold()
-        sys.setswitchinterval(SWITCH_S)
-        gc.set_threshold(*GC_THRESHOLDS)
+        self._turns.enter_context(short_turns())
         self._thread = threading.Thread(target=self._run, name="ddtop-engine", daemon=True)
         self._thread.start()
 
@@ -750,10 +773,7 @@ class Engine:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        if self._before is not None:
-            sys.setswitchinterval(self._before[0])
-            gc.set_threshold(*self._before[1])
-            self._before = None
+        self._turns.close()
 
     def follower(self) -> Follower:
         """A follower for a new connection. Only this engine may use it, except for its flags and
@@ -920,14 +940,12 @@ class Engine:
         self._looked_at.append(list(snapshot.ranks))
         self._handed_over = time.monotonic()
         self._free_looks(2)
-        gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * len(snapshot.ranks), *GC_THRESHOLDS[1:])
+        expect_ranks(len(snapshot.ranks))
 
     def _free_looks(self, most: int) -> None:
         """Free the facts of all but the newest `most` looks, a few at a time."""
         while len(self._looked_at) > most:
-            facts = self._looked_at.popleft()
-            while facts:
-                del facts[-FREED_AT_ONCE:]
+            free(self._looked_at.popleft())
 
     def _notes(self) -> Iterator[str]:
         if self.dropped:

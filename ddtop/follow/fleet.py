@@ -8,9 +8,7 @@ all jobs share one thread, one ZeroMQ context and one budget for looks, and only
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -23,14 +21,7 @@ from ddtop import registry
 from ddtop.diagnosis.finding import Verdict
 from ddtop.feeds.route import QUEUE_BYTES_MAX, request
 from ddtop.follow.contact import Contact
-from ddtop.follow.engine import (
-    FREED_AT_ONCE,
-    GC_EACH,
-    GC_THRESHOLDS,
-    SWITCH_S,
-    Follower,
-    why_silent,
-)
+from ddtop.follow.engine import Follower, expect_ranks, free, short_turns, why_silent
 from ddtop.follow.tape import FRAME_COST_BYTES
 from ddtop.link.viewer_side import HEAP_FRAMES, ViewerLinks
 from ddtop.model.facts import Snapshot
@@ -138,15 +129,13 @@ class Fleet(Generic[T]):
         self._ranks = 0
         self._threads: list[threading.Thread] = []
         self.failure: BaseException | None = None
-        self._before: tuple[float, tuple[int, int, int]] | None = None
+        self._turns = contextlib.ExitStack()
 
     def start(self) -> None:
         """Start following; once. Like the engine, it changes the settings of the GIL and the
         garbage collector so that other threads wait as little as possible.
         """
-        self._before = sys.getswitchinterval(), gc.get_threshold()
-        sys.setswitchinterval(SWITCH_S)
-        gc.set_threshold(*GC_THRESHOLDS)
+        self._turns.enter_context(short_turns())
         for run, name in ((self._reading, "ddtop-jobs"), (self._following, "ddtop-fleet")):
             thread = threading.Thread(target=run, name=name, daemon=True)
             self._threads.append(thread)
@@ -157,10 +146,7 @@ class Fleet(Generic[T]):
         self._stop.set()
         for thread in self._threads[1:]:
             thread.join()
-        if self._before is not None:
-            sys.setswitchinterval(self._before[0])
-            gc.set_threshold(*self._before[1])
-            self._before = None
+        self._turns.close()
 
     def jobs(self) -> tuple[FleetJob[T], ...]:
         """All jobs, in the order in which `read` named them."""
@@ -345,14 +331,12 @@ class Fleet(Generic[T]):
             facts = list(snapshot.ranks)
             del snapshot, verdict
             ranks += len(facts)
-            # For 10,000 ranks this would take 50 ms at once, during which no other thread runs.
-            while facts:
-                del facts[-FREED_AT_ONCE:]
+            free(facts)
             if self._stop.is_set():
                 return
         if ranks:
             self._ranks = max(ranks, self._ranks)
-            gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * self._ranks, *GC_THRESHOLDS[1:])
+            expect_ranks(self._ranks)
 
     def _show(self) -> None:
         self._shown = tuple(
