@@ -140,11 +140,6 @@ class There:
 Here = Union[Local, Pids, Hosts]
 """A place that this process looks at itself."""
 Place = Union[Here, There]
-ALONE = {
-    "--pid": "it names processes, not a job",
-    "--hub": "the relay there says which job it is",
-}
-"""Options beside which no job is named, and why."""
 FROM_OUTSIDE = ("attach", "diagnose", "report", "stacks", "status", "watch")
 """Commands that look at processes that were started without ddtop."""
 
@@ -169,15 +164,13 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
     several = option == "--ssh" and "," in value
     if option == "--pid" or several:
         _looks_from_outside(asked_by)
-    if option == "--hub" and asked_by not in FROM_OUTSIDE:
+    if option == "--hub":
         return Local(_called(_asked_at(value), job))
-    if job is not None and (option in ALONE or several):
-        why = ALONE.get(option, "it names hosts, not a job")
-        raise CommandError(f"ddtop: {option} stands alone: {why}", USAGE)
+    if job is not None and (option == "--pid" or several):
+        names = "processes" if option == "--pid" else "hosts"
+        raise CommandError(f"ddtop: {option} stands alone: it names {names}, not a job", USAGE)
     if option == "--pid":
         return Pids(value, arguments)
-    if option == "--hub":
-        return Local(_asked_at(value))
     if several:
         return Hosts(tuple(map(host, value.split(","))), f"--ssh {value}")
     target = host(value) if option == "--ssh" else _scheduled(option, value, wait_s)
@@ -205,7 +198,7 @@ def _asked_at(hub: str) -> registry.JobEntry:
 
 
 def _called(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:
-    """The entry, if the job has that name: who acts on a job names it.
+    """The entry, if the job has that name.
 
     Raises:
         CommandError: 2, it has another one.

@@ -88,7 +88,6 @@ def test_a_program_that_is_no_bridge_is_reported_in_one_sentence(watched, remote
         (["--ssh", "a\x1b[31m"], "is not the name of a host"),
         (["--ssh", "there", "--pid", "1"], "exclude each other"),
         (["--ssh", "there", "--hub", "there:1"], "exclude each other"),
-        (["--hub", "there:1", "train"], "--hub stands alone"),
         (["--hub", "there"], "--hub takes HOST:PORT"),
         (["--hub", "there:99999"], "--hub takes HOST:PORT"),
     ],

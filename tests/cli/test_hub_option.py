@@ -52,6 +52,13 @@ def test_a_wrong_hub_is_reported_with_the_reason(home, place, code, text):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("name", "code"), [("train", 0), ("another", 2)])
+def test_a_job_that_is_named_beside_a_hub_is_the_one_that_its_relay_has(here, name, code):
+    done = ddtop("status", name, "--hub", f"127.0.0.1:{here.server._link.port}")
+
+    assert (done.returncode, "is that of train, not of another" in done.stderr) == (code, code == 2)
+
+
 def test_a_table_ends_with_its_last_line(here):
     place = f"127.0.0.1:{here.server._link.port}"
 
@@ -71,11 +78,9 @@ def test_a_wrong_key_is_reported_as_another_key_or_program(here, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["status", "x", "--hub", "a:1"],
         ["diagnose", "--hub", "a:1", "--ssh", "b"],
         ["stacks", "--pid", "1", "--ssh", "b"],
-        ["watch", "x", "--hub", "a:1"],
-        ["report", "x", "--hub", "a:1"],
+        ["report", "x", "--pid", "1"],
     ],
 )
 def test_routes_that_exclude_each_other_are_a_usage_error(home, words):
