@@ -9,11 +9,14 @@ import time
 
 import pytest
 
-from ddtop.feeds.outside.look import Surface
+from ddtop.feeds.outside.jobs import Target
+from ddtop.feeds.outside.look import OutsideFeed, Surface
+from ddtop.feeds.outside.rank import Moment
+from ddtop.feeds.outside.stacks import Reading
 from ddtop.policy import POLICY
 from ddtop.registry import start_ticks
 from ddtop.relay.processes import sample
-from ddtop.wire.records import CommStatus, Hello
+from ddtop.wire.records import UNCLEAR, CommStatus, Hello, StackFrame
 from tests.relay.gpus.ras_service import NEW, Service, answer, rank
 
 PID = os.getpid()
@@ -108,6 +111,24 @@ def was_asked(listener):
     except BlockingIOError:
         return False
     return True
+
+
+@pytest.mark.parametrize(("number", "asks"), [(0, True), (3, False)])
+def test_the_verdict_waits_for_it_only_where_rank_0_is(number, asks):
+    """No other host asks, and a command there waited 16 s for an answer."""
+    target = Target(PID, start_ticks(PID), number, False, ("train.py",), {})
+    feed = OutsideFeed([target], "train")
+    watched = feed._ranks[number]
+    watched.around.libraries = frozenset({b"libnccl.so", b"libtorch"})
+    in_call = Reading(None, UNCLEAR, "a synchronization with the GPU", None, "running")
+    frames = (StackFrame("step", "/train.py", 4),)
+    for ago_s, switches in ((3, 7), (0, 8)):
+        at = Moment(time.time_ns() - ago_s * 10**9, "R", None, switches, None)
+        watched.track.take(frames, in_call, switches, at)
+    try:
+        assert feed.asks is asks
+    finally:
+        feed.end()
 
 
 def test_it_is_not_asked_where_nobody_waits_in_nccl(surface, listener):

@@ -439,7 +439,9 @@ class OutsideFeed(Feed):
 
     def _note_waits(self) -> None:
         living = [one for one in self._ranks.values() if one.exits_order is None]
-        waits = any(self._may_wait(one) for one in living)
+        # Only where rank 0 is, one is asked for all hosts.
+        asks = any(one.target.rank == 0 for one in living)
+        waits = asks and any(self._may_wait(one) for one in living)
         nccl = [one.target.pid for one in living if waits and one.around.may_use_nccl]
         self._surface.note_waits(frozenset(nccl))
 
