@@ -82,8 +82,8 @@ class Surface:
         self._rendezvous = RendezvousWatch()
         self._inside: Mapping[int, int | None] = {}
         self._nccl: frozenset[int] = frozenset()
-        self._waits = False
-        self._answers = 0
+        self._policy = policy
+        self._waits = self._answered = self._is_certain = False
         self.host = self._probe.host
 
     def note_inside(self, inside: Mapping[int, int | None]) -> None:
@@ -102,9 +102,9 @@ class Surface:
 
     @property
     def asks(self) -> bool:
-        """Whether NCCL's status service is to be asked once more: only a second answer shows that
-        a rank that has launched less does not go on."""
-        return self._waits and self._answers < 2
+        """Whether NCCL's status service is to be asked once more: only a later answer shows whether
+        a rank that has launched less goes on."""
+        return self._waits and not self._is_certain
 
     def look(
         self, here: Sequence[sample.Watched], states: tuple[ProcessState, ...]
@@ -113,11 +113,14 @@ class Surface:
         now = time.monotonic_ns()
         answer = self._ras.look(now / 1e9, self._on_nccl(here, now))
         if answer is not None:
-            self._answers = self._answers + 1 if _uneven(answer) else 2
+            same_s = (answer.same_ms or 0) / 1000
+            goes_on = self._answered and not same_s
+            stands = same_s >= self._policy.still_limit_s
+            self._answered, self._is_certain = True, goes_on or stands or not _uneven(answer)
             yield CommStatus(answer)
-        elif self._answers and not self._waits:
+        elif self._answered and not self._waits:
             # What NCCL reported of a wait does not hold any more.
-            self._answers = 0
+            self._answered = self._is_certain = False
             yield CommStatus(RasAnswer())
         for one in here:
             since = self._inside.get(one.hello.pid)
