@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -356,8 +357,8 @@ def test_what_py_spy_left_out_is_noted_below():
 
 
 class AsksNccl:
-    """A source whose NCCL answers at the sixth look. Until then it is only known that the ranks
-    share a GPU.
+    """A source whose NCCL answers at the sixth look, which is judged three looks later. Until then
+    it is only known that the ranks share a GPU.
     """
 
     over = False
@@ -384,8 +385,9 @@ class AsksNccl:
 
     def look(self):
         self.looks += 1
-        found = (self.shared,) if self.asks else (self.named, self.shared)
-        return Look(self.snapshot, Verdict("warning", found, ""))
+        found = (self.shared,) if self.looks < 9 else (self.named, self.shared)
+        snapshot = replace(self.snapshot, time_unix_ns=time.time_ns())
+        return Look(snapshot, Verdict("warning", found, ""))
 
 
 def test_a_finding_that_explains_no_wait_does_not_end_the_look():

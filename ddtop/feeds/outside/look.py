@@ -78,7 +78,9 @@ class Surface:
     def __init__(self, launcher: int, policy: Policy) -> None:
         self._launcher = launcher
         self._probe, self._load = HostProbe(), HostWatch()
-        self._gpus, self._ras = GpuReader(), Ras(policy, every_s=RAS_EVERY_S)
+        # A rank that may wait has been at the same frames for a second, and a user waits.
+        self._ras = Ras(replace(policy, ras_stuck_s=0.0), every_s=RAS_EVERY_S)
+        self._gpus = GpuReader()
         self._rendezvous = RendezvousWatch()
         self._inside: Mapping[int, int | None] = {}
         self._nccl: frozenset[int] = frozenset()
