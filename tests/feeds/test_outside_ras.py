@@ -138,10 +138,14 @@ def was_asked(listener):
     return True
 
 
-@pytest.mark.parametrize(("number", "asks"), [(0, True), (3, False)])
-def test_the_verdict_waits_for_it_only_where_rank_0_is(number, asks):
-    """No other host asks, and a command there waited 16 s for an answer."""
-    target = Target(PID, start_ticks(PID), number, False, ("train.py",), {})
+@pytest.mark.parametrize(
+    ("number", "environment", "asks"),
+    [(0, {}, True), (3, {}, False), (0, {"NCCL_RAS_ENABLE": "0"}, False)],
+    ids=["rank 0", "another rank", "switched off"],
+)
+def test_the_verdict_waits_for_it_only_where_it_is_asked(number, environment, asks):
+    """Only the host of rank 0 asks. On another one a command waited 16 s for an answer."""
+    target = Target(PID, start_ticks(PID), number, False, ("train.py",), environment)
     feed = OutsideFeed([target], "train")
     watched = feed._ranks[number]
     watched.around.libraries = frozenset({b"libnccl.so", b"libtorch"})

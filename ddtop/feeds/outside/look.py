@@ -35,7 +35,7 @@ from ddtop.feeds.outside.stacks import marked, read, training_thread
 from ddtop.model import stragglers
 from ddtop.policy import Policy
 from ddtop.procfs import parent_of, signals_in, status
-from ddtop.relay.gpus.ras import Ras
+from ddtop.relay.gpus.ras import Ras, address_of
 from ddtop.relay.gpus.reader import GpuReader
 from ddtop.relay.host import HostProbe, HostWatch
 from ddtop.relay.processes import pyspy, sample
@@ -445,8 +445,8 @@ class OutsideFeed(Feed):
     def _note_waits(self) -> None:
         living = [one for one in self._ranks.values() if one.exits_order is None]
         # Only where rank 0 is, one is asked for all hosts.
-        asks = any(one.target.rank == 0 for one in living)
-        waits = asks and any(self._may_wait(one) for one in living)
+        environments = [one.process.hello.environment for one in living if one.target.rank == 0]
+        waits = address_of(environments) is not None and any(self._may_wait(one) for one in living)
         nccl = [one.target.pid for one in living if waits and one.around.may_use_nccl]
         self._surface.note_waits(frozenset(nccl))
 
