@@ -60,8 +60,8 @@ def opened(host: RemoteTarget) -> Iterator[_There]:
         there.pipe.close()
 
 
-def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> int:
-    """The dashboard on a job there. Returns 0.
+def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool) -> None:
+    """The dashboard on a job there.
 
     `wait_s`: how long to wait for the job.
 
@@ -73,7 +73,6 @@ def through(host: RemoteTarget, name: str | None, wait_s: float, readonly: bool)
             _show_picked(there, readonly)
         else:
             _show_job(there, asyncio.run(_choose(there, name, wait_s)), readonly)
-    return 0
 
 
 def job_there(host: RemoteTarget, name: str | None, wait_s: float) -> str:

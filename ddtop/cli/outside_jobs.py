@@ -46,7 +46,8 @@ def waiting() -> str:
 
 
 def judged(name: str, pids: Iterable[int]) -> tuple[Snapshot, Verdict] | None:
-    """What those of these processes wait for that are launchers without a rank; None if none is."""
+    """The verdict on those of these processes that are launchers without ranks; None if there are
+    none."""
     from ddtop.diagnosis.diagnoses import conclude, diagnose
     from ddtop.diagnosis.finding import UNKNOWN
     from ddtop.feeds.outside.targets import waiting

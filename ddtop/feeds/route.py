@@ -124,8 +124,9 @@ class TrustedRoute:
         """None: the user has already chosen the relay with this route."""
         return None
 
-    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:  # noqa: ARG002
+    async def left(self, read: Callable[[registry.JobEntry, Path | None], T]) -> T | None:
         """None: a relay's files are on its host, and only a relay leaves some."""
+        del read
         return None
 
 

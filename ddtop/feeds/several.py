@@ -68,7 +68,7 @@ async def serve(asked: AskOutside, say: Callable[[Message], Awaitable[None]]) ->
 @dataclass
 class Part:
     """The records of one host. `why`: why there are none. `offset_ns`: added to its times.
-    `sender`: in all of its records, whichever look they are of."""
+    `sender`: the sender in all of its records, from every look there."""
 
     host: RemoteTarget
     sender: str | None = None

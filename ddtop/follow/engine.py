@@ -682,7 +682,7 @@ def short_turns() -> Iterator[None]:
 
 
 def expect_ranks(count: int) -> None:
-    """The facts of so many ranks are no growth that the garbage collector has to look at."""
+    """Set the garbage collector so that the facts of this many ranks do not count as growth."""
     gc.set_threshold(GC_THRESHOLDS[0] + GC_EACH * count, *GC_THRESHOLDS[1:])
 
 

@@ -28,13 +28,13 @@ little."""
 
 
 JUDGED_NS = 1_500_000_000
-"""A look that is so much younger than the last question to NCCL has the answer, and what it shows
-was found in two looks."""
+"""A look that is this much later than the last question to NCCL includes the answer, and two looks
+have confirmed its findings."""
 LEAVE_TRIES = 4
 
 
 async def looks(source: Source, pause_s: float = LOOK_S) -> AsyncGenerator[Look, None]:
-    """The look now, and one more after each pause, while `source` is fed. For `aclosing`.
+    """The look now, and one more after each pause, while `source` is fed. Use it with `aclosing`.
 
     Raises:
         EngineError: nothing more will come.

@@ -281,7 +281,7 @@ class OutsideLook(msgspec.Struct, frozen=True, array_like=True):
     `kind`: one of KINDS, None if the thread is in no communication call; `call` is that call
     ("all_reduce"). `since_unix_ns`: since when the thread is known to be in this place without a
     break. `asleep`: it has not run since then; False where it runs at one line, as in a library
-    that spins. `communicated_unix_ns`: until when, at least, it has made calls for other ranks.
+    that spins. `communicated_unix_ns`: it made calls for other ranks until then, at least.
     `apart_looks`: how many looks in a row have found it in no such call. `quiet_since_unix_ns`:
     since when the threads that run gloo's collectives have run none, as far as was looked; None
     without such threads.

@@ -60,7 +60,8 @@ def attach_to(place: Place, readonly: bool) -> int:
         return seen if isinstance(seen, int) else look.status(sources.look_at(seen, "status"))
     if isinstance(place, There):
         try:
-            return attach_remote.through(place.host, place.job, place.wait_s, readonly)
+            attach_remote.through(place.host, place.job, place.wait_s, readonly)
+            return 0
         except attach_remote.NoJobThereError as error:
             place = unwatched(place.host, error, "attach")
     with sources.source_of(place, "attach", controller=not readonly) as (source, name):

@@ -68,8 +68,8 @@ from ddtop.wire.records import (
 
 
 RAS_EVERY_S = 5.5
-"""The pause between two requests to NCCL's status service. Two answers that are the same, at least
-`still_limit_s` apart, prove a wait; each comes with the look after it."""
+"""The pause between two requests to NCCL's status service. Two equal answers, at least
+`still_limit_s` apart, prove a wait. An answer is taken in at the next look."""
 
 
 class Surface:
@@ -452,7 +452,7 @@ class OutsideFeed(Feed):
 
     def _may_wait(self, one: _Watched) -> bool:
         """Whether it was in one communication call at each of the last looks. A rank that waits for
-        its GPU spins, and goes to sleep now and then as one that trains."""
+        its GPU spins. It sleeps now and then, as a rank that trains does."""
         reading, track = one.track.reading, one.track
         if reading is None or reading.kind in (None, INIT):
             return False
