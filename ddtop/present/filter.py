@@ -5,75 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import eq, ge, gt, le, lt
+from operator import eq, ge, gt, itemgetter, le, lt
+from typing import Any
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.present.now import now_age_s, now_text
+from ddtop.present.now import now_text
+from ddtop.present.numbers import BY_KEY, NUMBERS
 from ddtop.present.text import clean
 from ddtop.wire.names import ORDER, short
 from ddtop.words.sentences import rank_ranges
 
 BY_VERDICT = "verdict"
 _DIMENSION = re.compile(r"[a-z][a-z0-9_]*")
-
-SortKey = Callable[[RankFacts], object]
-
-_STATE_ORDER = {
-    state: number
-    for number, state in enumerate(
-        (
-            State.CULPRIT,
-            State.KILLED,
-            State.EXITED,
-            State.MISSING,
-            State.LOST,
-            State.STOPPED,
-            State.SILENT,
-            State.STRAGGLER,
-            State.WARNING,
-            State.BLOCKED,
-            State.STARTING,
-            State.JOINING,
-            State.WAITING,
-            State.RUNNING,
-        )
-    )
-}
-
-
-def _work_ratio(rank: RankFacts) -> float | None:
-    """How busy its GPU is; a GPU that only waits is sorted below all that compute."""
-    ratio = rank.gpu.own.gpu.util_ratio if rank.gpu.own is not None else None
-    return ratio - 2.0 if ratio is not None and rank.gpu.waits else ratio
-
-
-_KEYS: dict[str, SortKey] = {
-    "rank": lambda rank: rank.rank,
-    "state": lambda rank: _STATE_ORDER[rank.state],
-    "host": lambda rank: rank.host,
-    "place": lambda rank: rank.comm.coordinates or None,
-    "iteration": lambda rank: rank.progress.iteration,
-    "progress": lambda rank: rank.progress.training.step if rank.progress.training else None,
-    "step": lambda rank: rank.progress.step_now_ms,
-    "now": now_text,
-    "comm": lambda rank: rank.comm.wait_ratio,
-    "phases": lambda rank: rank.loader.wait_ratio,
-    "loader": lambda rank: rank.loader.report.depth if rank.loader.report else None,
-    "cpu": lambda rank: rank.process.cpu_ratio,
-    "rss": lambda rank: rank.process.rss_bytes,
-    "gpu": _work_ratio,
-    "power": lambda rank: rank.gpu.own.gpu.power_watts if rank.gpu.own is not None else None,
-    "vram": lambda rank: rank.gpu.own.gpu.used_bytes if rank.gpu.own is not None else None,
-    "nccl": lambda rank: rank.nccl,
-    "pid": lambda rank: rank.pid,
-    "heard": lambda rank: rank.agent.report_age_s,
-}
-
-
-_TIMED: dict[str, Callable[[RankFacts, int], object]] = {"for": now_age_s}
-"""With the time of the snapshot, unix ns."""
 
 
 def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
@@ -101,16 +46,17 @@ def by_verdict(snapshot: Snapshot, verdict: Verdict) -> list[int]:
 
 def by_column(snapshot: Snapshot, key: str, descending: bool) -> list[int]:
     """Sorted by one column, equal values by rank; ranks without a value come last either way."""
-    value, timed = _KEYS.get(key, _KEYS["rank"]), _TIMED.get(key)
-    known: list[tuple[object, int]] = []
+    column = BY_KEY.get(key, BY_KEY["rank"])
+    value, now = column.order or column.value, snapshot.time_unix_ns
+    known: list[tuple[Any, int]] = []
     unknown: list[int] = []
     for rank in snapshot.ranks:
-        found = timed(rank, snapshot.time_unix_ns) if timed is not None else value(rank)
+        found = value(rank, now)
         if found is None:
             unknown.append(rank.rank)
         else:
             known.append((found, rank.rank))
-    known.sort(key=lambda pair: pair[0], reverse=descending)  # type: ignore[arg-type, return-value]
+    known.sort(key=itemgetter(0), reverse=descending)
     return [number for _, number in known] + unknown
 
 
@@ -152,39 +98,15 @@ class Rows:
         return order
 
 
-_GIB = 1 << 30
-
-
-def _percent(ratio: float | None) -> float | None:
-    return None if ratio is None else 100 * ratio
-
-
-def _gib(count: int | None) -> float | None:
-    return None if count is None else count / _GIB
-
-
-NUMBERS: dict[str, Callable[[RankFacts, int], float | None]] = {
-    "step": lambda rank, _: rank.progress.step_ms,
-    "iteration": lambda rank, _: rank.progress.iteration,
-    "for": now_age_s,
-    "comm": lambda rank, _: _percent(rank.comm.wait_ratio),
-    "loader": lambda rank, _: rank.loader.report.depth if rank.loader.report else None,
-    "cpu": lambda rank, _: _percent(rank.process.cpu_ratio),
-    "rss": lambda rank, _: _gib(rank.process.rss_bytes),
-    "gpu": lambda rank, _: _percent(rank.gpu.own.gpu.util_ratio) if rank.gpu.own else None,
-    "vram": lambda rank, _: _gib(rank.gpu.own.gpu.used_bytes) if rank.gpu.own else None,
-    "heard": lambda rank, _: rank.agent.report_age_s,
-    "pid": lambda rank, _: rank.pid,
-}
-"""The numbers that a filter can compare, as in `step>300`, in the units of the table: ms, s, %,
-GiB. The second argument is the time of the snapshot, unix ns."""
+NUMBERED = {number.key: number for number in NUMBERS if number.per is not None}
+"""What a filter can compare, as in `step>300`, in the units of the table: ms, s, %, GiB."""
 _COMPARED = re.compile(r"([a-z_]+)(>=|<=|>|<|=)(\d+(?:\.\d+)?)?")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": gt, "<": lt, ">=": ge, "<=": le, "=": eq,
 }  # fmt: skip
 _NAMED = ("state", "host", "rank")
 _KEYED = re.compile(r"[a-z_]+:(?!/)")
-_THERE = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERS)} with > < ="
+_THERE = f"keys: state: host: rank: tp: pp: dp:, numbers: {' '.join(NUMBERED)} with > < ="
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +164,9 @@ class Filter:
     def _compares(self, rank: RankFacts, time_unix_ns: int) -> bool:
         """Values that are not measured never match."""
         for name, sign, limit in self.numbers:
-            value = NUMBERS[name](rank, time_unix_ns)
-            if value is None or not _COMPARE[sign](value, limit):
+            number = NUMBERED[name]
+            value = number.value(rank, time_unix_ns)
+            if value is None or not _COMPARE[sign](value * number.per, limit):
                 return False
         return True
 
@@ -269,7 +192,7 @@ def parse_filter(text: str) -> Filter:
         name, colon, value = term.partition(":")
         compared = _COMPARED.fullmatch(term)
         if compared is not None:
-            if compared[1] not in NUMBERS:
+            if compared[1] not in NUMBERED:
                 problem = f"no number {compared[1]!r}; {_THERE}"
             elif compared[3] is not None:
                 numbers.append((compared[1], compared[2], float(compared[3])))

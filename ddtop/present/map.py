@@ -6,13 +6,13 @@ two ranks per cell, one above the other, as half blocks; one cell for the worst 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.present.numbers import NUMBERS, Number, absent
 from ddtop.present.text import UNICODE, Glyphs, cell_width, clean
-from ddtop.words import units
 
 GAP = 2
 """Columns between two hosts on one line."""
@@ -398,76 +398,32 @@ HOLD = 0.25
 map does not flicker."""
 
 
-@dataclass(frozen=True, slots=True)
-class MapMetric:
-    """A number by which the map is coloured.
-
-    `low`, `high`: the ends of its range where they are fixed. `low_is_bad`: the lowest value is
-    what to look at.
-    """
-
-    key: str
-    label: str
-    value: Callable[[RankFacts], float | None]
-    text: Callable[[float], str]
-    low: float | None = None
-    high: float | None = None
-    low_is_bad: bool = False
+def metrics_of(snapshot: Snapshot) -> tuple[Number, ...]:
+    """The numbers by which this job's map can be coloured, in the order of their key, after the
+    state."""
+    missing = absent(snapshot)
+    return tuple(one for one in NUMBERS if one.scale.label and one.key not in missing)
 
 
-def _gpu(rank: RankFacts) -> float | None:
-    own = rank.gpu.own
-    return None if own is None or rank.gone else own.gpu.util_ratio
+def map_metric(key: str) -> Number | None:
+    """The number of that key; None: the map shows states."""
+    return next((one for one in NUMBERS if one.key == key and one.scale.label), None)
 
 
-def _memory(rank: RankFacts) -> float | None:
-    own = rank.gpu.own
-    if own is None or rank.gone or own.gpu.used_bytes is None or not own.gpu.total_bytes:
-        return None
-    return own.gpu.used_bytes / own.gpu.total_bytes
-
-
-def _heat(rank: RankFacts) -> float | None:
-    own = rank.gpu.own
-    return None if own is None or rank.gone else own.gpu.celsius
-
-
-def _rss(rank: RankFacts) -> float | None:
-    return None if rank.gone else rank.process.rss_bytes
-
-
-def _milliseconds(value: float) -> str:
-    return f"{units.milliseconds(value)} ms"
-
-
-MAP_METRICS = (
-    MapMetric("step", "step time", lambda rank: rank.progress.step_ms, _milliseconds),
-    MapMetric("comm", "comm wait", lambda rank: rank.comm.wait_ratio, units.percent, 0.0, 1.0),
-    MapMetric("gpu", "GPU use", _gpu, units.percent, 0.0, 1.0, low_is_bad=True),
-    MapMetric("vram", "GPU memory", _memory, units.percent, 0.0, 1.0),
-    MapMetric("heat", "GPU temperature", _heat, lambda value: f"{value:.0f} C"),
-    MapMetric("rss", "memory", _rss, lambda value: units.size(int(value))),
-)
-"""In the order of their key, after the state."""
-
-
-def map_metric(key: str) -> MapMetric | None:
-    """The metric of that key; None: the map shows states."""
-    return next((one for one in MAP_METRICS if one.key == key), None)
-
-
-def metrics_of(snapshot: Snapshot) -> tuple[MapMetric, ...]:
-    """The metrics that may have values: those of GPUs only if there are any."""
-    return tuple(
-        one for one in MAP_METRICS if snapshot.devices or one.key not in ("gpu", "vram", "heat")
-    )
+def scaled(number: Number, rank: RankFacts, time_unix_ns: int) -> float | None:
+    """The number as the map shows it: a share, where it is a part of a whole."""
+    value: float | None = number.value(rank, time_unix_ns)
+    if value is None or number.scale.of is None:
+        return value
+    whole = number.scale.of(rank, time_unix_ns)
+    return value / whole if whole else None
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
     """The levels of one look: a code a rank, the ends of the range, and the rank to look at."""
 
-    metric: MapMetric
+    metric: Number
     codes: bytes
     low: float
     high: float
@@ -475,13 +431,13 @@ class Levels:
 
     def code(self, level: int) -> int:
         """The code of a level, 0 the lowest."""
-        return LEVELS - level if self.metric.low_is_bad else level + 1
+        return LEVELS - level if self.metric.scale.low_is_bad else level + 1
 
     def level(self, code: int) -> int | None:
         """The level of a code; None: not measured, or a rank at fault."""
         if not 1 <= code <= LEVELS:
             return None
-        return LEVELS - code if self.metric.low_is_bad else code - 1
+        return LEVELS - code if self.metric.scale.low_is_bad else code - 1
 
     def begin(self, level: int) -> float:
         """The lower end of a level."""
@@ -496,12 +452,12 @@ class Levelled:
         self._last: Levels | None = None
         self._snapshot: Snapshot | None = None
 
-    def take(self, metric: MapMetric, snapshot: Snapshot, states: bytes) -> Levels:
+    def take(self, metric: Number, snapshot: Snapshot, states: bytes) -> Levels:
         """The levels after this look. `states`: the codes of `rank_class`; those at fault stay."""
         last = self._last if self._last is not None and self._last.metric is metric else None
         if last is not None and snapshot is self._snapshot:
             return last
-        values = [metric.value(rank) for rank in snapshot.ranks]
+        values = [scaled(metric, rank, snapshot.time_unix_ns) for rank in snapshot.ranks]
         known = [one for one in values if one is not None]
         low, high = _range(metric, known, last)
         same = last is not None and (last.low, last.high) == (low, high)
@@ -513,7 +469,7 @@ class Levelled:
                 codes[number] = state
         worst = None
         if known:
-            worst = values.index(min(known) if metric.low_is_bad else max(known))
+            worst = values.index(min(known) if metric.scale.low_is_bad else max(known))
         self._snapshot = snapshot
         self._last = Levels(metric, bytes(codes), low, high, worst)
         return self._last
@@ -536,11 +492,12 @@ def _codes(levels: Levels, values: Sequence[float | None], before: bytes) -> byt
     return codes
 
 
-def _range(metric: MapMetric, known: Sequence[float], last: Levels | None) -> tuple[float, float]:
+def _range(metric: Number, known: Sequence[float], last: Levels | None) -> tuple[float, float]:
     """The ends of the range: fixed ends; or the previous ones, if the values are inside and use at
     least half of the range; or those of the values."""
-    if metric.low is not None and metric.high is not None:
-        return metric.low, metric.high
+    ends = metric.scale.low, metric.scale.high
+    if ends[0] is not None and ends[1] is not None:
+        return ends[0], ends[1]
     least, most = min(known, default=0.0), max(known, default=1.0)
     if last is not None and last.low <= least and most <= last.high:
         spread = max(most - least, SPREAD * most)

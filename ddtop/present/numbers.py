@@ -1,13 +1,16 @@
-"""The columns of the ranks table: which of them fit into a width, and the text of their cells."""
+"""The numbers of a rank: one table for the columns of the ranks table, the order of its rows, the
+filter and the map."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from ddtop.model.facts import Axis, RankFacts, Snapshot, State
 from ddtop.present.now import now_age_s, now_text
 from ddtop.present.text import UNICODE, Field, Glyphs, Table, bar, cell_width, clean, hollow, phases
+from ddtop.wire.records import Gpu
 from ddtop.words import units
 
 NOW_LEAST, NOW_USEFUL, NOW_WANTED, NOW_MOST = 12, 17, 21, 44
@@ -15,58 +18,427 @@ HOST_MOST, PLACE_MOST = 16, 20
 NUMBER = 5
 """Columns of a number beside a bar."""
 WAITS = "wait"
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Field):
-    """One column of the ranks table.
+class CellContext:
+    """The input of a cell besides its rank: the time of the snapshot, the glyphs, and the
+    dimensions of the grid of ranks."""
 
-    `metric`: the entry of `ddtop.metrics` that explains it. `descending`: sorted by this column,
-    the largest value comes first.
+    time_unix_ns: int
+    glyphs: Glyphs = UNICODE
+    axes: tuple[Axis, ...] = ()
+
+
+Value = Callable[[RankFacts, int], Any]
+"""From a rank and the time of the snapshot (unix ns); None is not measured."""
+Cell = Callable[[RankFacts, CellContext, int], str]
+"""The text for so many columns; it may be longer, and is empty where nothing is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How the map is coloured by a number.
+
+    `label`: empty where it is not. `text`: the value in words. `of`: the whole that the number is a
+    part of; then the map shows the share. `low`, `high`: the ends of the range where they are
+    fixed. `low_is_bad`: the lowest value is what to look at.
     """
 
+    label: str = ""
+    text: Callable[[Any], str] = str
+    of: Value | None = None
+    low: float | None = None
+    high: float | None = None
+    low_is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Field):
+    """One number, or word, of a rank: everything that is shown of it.
+
+    `width` 0: it has no column. `metric`: the entry of `ddtop.metrics` that explains it. `cell`:
+    its text; None: `form` of the value. `order`: what rows are sorted by, if not by the value;
+    `descending`: the largest comes first. `room`: the order in which columns get room; 0 is always
+    there, see `rank_table`. `per`: a filter compares the value times this, in the unit of the
+    table; None: it cannot. `needs`: what a job without this column lacks, `devices`, `axes` or
+    `progress`. `bar`, `quiet`, `alarm`: the cell has a bar, is faint, and is alarming with this
+    text.
+    """
+
+    value: Value = lambda rank, _: rank.rank
     metric: str = ""
+    form: Callable[[Any], str] = str
+    cell: Cell | None = None
+    order: Value | None = None
     descending: bool = True
+    room: int = 0
+    per: float | None = None
+    scale: Scale = Scale()
+    needs: str = ""
+    bar: bool = False
+    quiet: bool = False
+    alarm: str = ""
 
 
-def _text(key: str, title: str, width: int, metric: str) -> Column:
-    return Column(key, title, width, metric=metric, descending=False)
+def state_text(state: State, glyphs: Glyphs = UNICODE) -> str:
+    """Glyph and word: `✖ culprit`."""
+    return f"{glyphs.states[state]} {state.value}"
 
 
-def _number(key: str, title: str, width: int, metric: str, descending: bool = True) -> Column:
-    return Column(key, title, width, right=True, metric=metric, descending=descending)
+def cell_text(number: Number, rank: RankFacts, context: CellContext, width: int) -> str:
+    """The text of one cell; it may be longer than the layout expected."""
+    if number.cell is not None:
+        return number.cell(rank, context, width) or units.NOT_MEASURED
+    value = number.value(rank, context.time_unix_ns)
+    return units.NOT_MEASURED if value is None else number.form(value) or units.NOT_MEASURED
 
 
-COLUMNS = (
-    _number("rank", "RANK", 4, "rank", descending=False),
-    _text("state", "STATE", 11, "state"),
-    _text("host", "HOST", 6, "host"),
-    _text("place", "PLACE", 5, "coordinates"),
-    _number("iteration", "ITER", 6, "iteration", descending=False),
-    _text("progress", "PROGRESS", 14, "progress"),
-    _number("step", "STEP ms", 7, "step_ms"),
-    _text("now", "NOW", NOW_LEAST, "now"),
-    _number("for", "FOR", 4, "now_age_s"),
-    _number("comm", "COMM", 4, "wait_ratio"),
-    Column("phases", "PHASES", 8, metric="activity_ratios"),
-    _text("loader", "LOADER", 6, "loader"),
-    _number("cpu", "CPU", 3, "cpu_ratio"),
-    _number("rss", "RSS", 5, "rss_bytes"),
-    _number("gpu", "GPU", 4, "gpu"),
-    _number("vram", "VRAM", 5, "gpu_memory"),
-    _number("power", "POWER", 5, "gpu_power"),
-    _text("nccl", "NCCL", 4, "nccl"),
-    _number("pid", "PID", 7, "pid", descending=False),
-    _number("heard", "HEARD", 5, "report_age_s"),
+def _place(rank: RankFacts, context: CellContext, _: int) -> str:
+    """`pp1 dp0 tp3`."""
+    known = {name: place for name, place, _ in rank.comm.coordinates}
+    return " ".join(
+        f"{clean(axis.name)}{known[axis.name]}" for axis in context.axes if axis.name in known
+    )
+
+
+def _progress(rank: RankFacts, _: CellContext, __: int) -> str:
+    """`12% checkpoint`; only the phase if the number of steps is not known."""
+    training = rank.progress.training
+    if training is None:
+        return ""
+    step, total = training.step, training.total_steps
+    done = f"{min(step / total, 1.0):.0%}" if step is not None and total else ""
+    return " ".join(text for text in (done, clean(training.phase or "")) if text)
+
+
+def _of_gpu(read: Callable[[Gpu], float | None]) -> Value:
+    """A number of the rank's own GPU; None once the rank has gone, because the GPU is another
+    process's by then."""
+    return lambda rank, _: None if rank.gpu.own is None or rank.gone else read(rank.gpu.own.gpu)
+
+
+_util_ratio = _of_gpu(lambda gpu: gpu.util_ratio)
+_used_bytes = _of_gpu(lambda gpu: gpu.used_bytes if gpu.total_bytes else None)
+_total_bytes = _of_gpu(lambda gpu: gpu.total_bytes)
+_watts = _of_gpu(lambda gpu: gpu.power_watts)
+_cap_watts = _of_gpu(lambda gpu: gpu.power_cap_watts)
+
+
+def _work_ratio(rank: RankFacts, now: int) -> float | None:
+    """A GPU that only waits is sorted below all that compute."""
+    ratio: float | None = _util_ratio(rank, now)
+    return ratio - 2.0 if ratio is not None and rank.gpu.waits else ratio
+
+
+def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
+    if rank.gpu.own is not None and rank.gpu.own.gpu.lost:
+        return "lost"
+    ratio = _util_ratio(rank, context.time_unix_ns)
+    if ratio is not None and rank.gpu.waits:
+        return waiting_text(ratio, width, context.glyphs)
+    return _barred(units.percent(ratio), ratio, context, width)
+
+
+def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
+    """A busy GPU that only waits: the word instead of the share, and a hollow bar, so that neither
+    looks like work.
+    """
+    room = width - NUMBER - 1
+    return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
+
+
+def _part(value: Value, whole: Value, form: Callable[[Any], str]) -> Cell:
+    """The number, and a bar of its share of the whole where that is known."""
+
+    def cell(rank: RankFacts, context: CellContext, width: int) -> str:
+        now = context.time_unix_ns
+        part, most = value(rank, now), whole(rank, now)
+        ratio = part / most if part is not None and most else None
+        return _barred(form(part) if part is not None else "", ratio, context, width)
+
+    return cell
+
+
+def _barred(text: str, ratio: float | None, context: CellContext, width: int) -> str:
+    """The number at the right, and before it a bar if at least four columns are left."""
+    room = width - NUMBER - 1
+    if ratio is None or room < 4:
+        return text
+    return f"{bar(ratio, room, context.glyphs)} {text:>{NUMBER}}"
+
+
+def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
+    loader = rank.loader.report
+    if loader is None or loader.depth is None:
+        return ""
+    if not loader.capacity:
+        return str(loader.depth)
+    text = f"{loader.depth}/{loader.capacity}"
+    # An empty bar looks like an empty cell.
+    if loader.depth == 0:
+        return text
+    room = width - len(text) - 1
+    ratio = loader.depth / loader.capacity
+    return (
+        f"{bar(ratio, room, context.glyphs)} {text}"
+        if room >= 5
+        else bar(ratio, width, context.glyphs)
+    )
+
+
+_STATE_ORDER = {
+    state: number
+    for number, state in enumerate(
+        (
+            State.CULPRIT,
+            State.KILLED,
+            State.EXITED,
+            State.MISSING,
+            State.LOST,
+            State.STOPPED,
+            State.SILENT,
+            State.STRAGGLER,
+            State.WARNING,
+            State.BLOCKED,
+            State.STARTING,
+            State.JOINING,
+            State.WAITING,
+            State.RUNNING,
+        )
+    )
+}
+
+NUMBERS = (
+    Number("rank", "RANK", 4, True, metric="rank", descending=False),
+    Number(
+        "state",
+        "STATE",
+        11,
+        value=lambda rank, _: _STATE_ORDER[rank.state],
+        metric="state",
+        cell=lambda rank, context, _: state_text(rank.state, context.glyphs),
+        descending=False,
+    ),
+    Number(
+        "host",
+        "HOST",
+        6,
+        value=lambda rank, _: rank.host,
+        metric="host",
+        form=clean,
+        descending=False,
+        room=10,
+        quiet=True,
+    ),
+    Number(
+        "place",
+        "PLACE",
+        5,
+        value=lambda rank, _: rank.comm.coordinates or None,
+        metric="coordinates",
+        cell=_place,
+        descending=False,
+        room=11,
+        needs="axes",
+        quiet=True,
+    ),
+    Number(
+        "iteration",
+        "ITER",
+        6,
+        True,
+        value=lambda rank, _: rank.progress.iteration,
+        metric="iteration",
+        cell=lambda rank, _, width: units.narrow_count(rank.progress.iteration, width),
+        descending=False,
+        room=3,
+        per=1,
+    ),
+    Number(
+        "progress",
+        "PROGRESS",
+        14,
+        value=lambda rank, _: rank.progress.training.step if rank.progress.training else None,
+        metric="progress",
+        cell=_progress,
+        descending=False,
+        room=14,
+        needs="progress",
+    ),
+    Number(
+        "step",
+        "STEP ms",
+        7,
+        True,
+        value=lambda rank, _: rank.progress.step_now_ms,
+        metric="step_ms",
+        form=units.milliseconds,
+        room=5,
+        per=1,
+        scale=Scale("step time", lambda value: f"{units.milliseconds(value)} ms"),
+    ),
+    Number(
+        "now",
+        "NOW",
+        NOW_LEAST,
+        value=lambda rank, _: now_text(rank),
+        metric="now",
+        descending=False,
+    ),
+    Number(
+        "for", "FOR", 4, True, value=now_age_s, metric="now_age_s", form=units.age, room=1, per=1
+    ),
+    Number(
+        "comm",
+        "COMM",
+        4,
+        True,
+        value=lambda rank, _: rank.comm.wait_ratio,
+        metric="wait_ratio",
+        form=units.percent,
+        room=2,
+        per=100,
+        scale=Scale("comm wait", units.percent, low=0.0, high=1.0),
+    ),
+    Number(
+        "phases",
+        "PHASES",
+        8,
+        value=lambda rank, _: rank.loader.wait_ratio,
+        metric="activity_ratios",
+        cell=lambda rank, _, width: phases(rank.reported.activity_ratios, width),
+        room=13,
+        quiet=True,
+    ),
+    Number(
+        "loader",
+        "LOADER",
+        6,
+        value=lambda rank, _: rank.loader.report.depth if rank.loader.report else None,
+        metric="loader",
+        cell=_loader,
+        descending=False,
+        room=9,
+        per=1,
+        bar=True,
+    ),
+    Number(
+        "cpu",
+        "CPU",
+        3,
+        True,
+        value=lambda rank, _: rank.process.cpu_ratio,
+        metric="cpu_ratio",
+        form=units.cores,
+        room=8,
+        per=100,
+    ),
+    Number(
+        "rss",
+        "RSS",
+        5,
+        True,
+        value=lambda rank, _: rank.process.rss_bytes,
+        metric="rss_bytes",
+        form=units.size,
+        room=15,
+        per=1 / _GIB,
+        scale=Scale("memory", lambda value: units.size(int(value))),
+    ),
+    Number(
+        "gpu",
+        "GPU",
+        4,
+        True,
+        value=_util_ratio,
+        metric="gpu",
+        cell=_gpu,
+        order=_work_ratio,
+        room=6,
+        per=100,
+        scale=Scale("GPU use", units.percent, low=0.0, high=1.0, low_is_bad=True),
+        needs="devices",
+        bar=True,
+        alarm="lost",
+    ),
+    Number(
+        "vram",
+        "VRAM",
+        5,
+        True,
+        value=_used_bytes,
+        metric="gpu_memory",
+        cell=_part(_used_bytes, _total_bytes, units.size),
+        room=7,
+        per=1 / _GIB,
+        scale=Scale("GPU memory", units.percent, of=_total_bytes, low=0.0, high=1.0),
+        needs="devices",
+        bar=True,
+    ),
+    Number(
+        "power",
+        "POWER",
+        5,
+        True,
+        value=_watts,
+        metric="gpu_power",
+        cell=_part(_watts, _cap_watts, lambda watts: f"{watts:.0f}W"),
+        room=12,
+        needs="devices",
+        bar=True,
+    ),
+    Number(
+        "heat",
+        "",
+        0,
+        value=_of_gpu(lambda gpu: gpu.celsius),
+        scale=Scale("GPU temperature", lambda value: f"{value:.0f} C"),
+        needs="devices",
+    ),
+    Number(
+        "nccl",
+        "NCCL",
+        4,
+        value=lambda rank, _: rank.nccl,
+        metric="nccl",
+        descending=False,
+        room=16,
+        needs="devices",
+        quiet=True,
+        alarm="err",
+    ),
+    Number(
+        "pid",
+        "PID",
+        7,
+        True,
+        value=lambda rank, _: rank.pid,
+        metric="pid",
+        descending=False,
+        room=17,
+        per=1,
+        quiet=True,
+    ),
+    Number(
+        "heard",
+        "HEARD",
+        5,
+        True,
+        value=lambda rank, _: rank.agent.report_age_s,
+        metric="report_age_s",
+        form=units.age,
+        room=4,
+        per=1,
+        quiet=True,
+    ),
 )
 """In the order of the screen."""
+COLUMNS = tuple(number for number in NUMBERS if number.width)
+BY_KEY = {number.key: number for number in NUMBERS}
 FORMER = {"age": "for", "wait": "comm", "seen": "heard"}
 """Old keys of columns, in settings that an older ddtop saved, or that users still type."""
-
-ALWAYS = ("rank", "state", "now")
-_FIRST = ("for", "comm")
-_THEN = ("iteration", "heard", "step", "gpu", "vram", "cpu", "loader")
-_WIDE = ("host", "place", "power", "phases", "progress", "rss", "nccl", "pid")
 _GROWTH = (
     ("now", 28),
     ("iteration", 7),
@@ -76,7 +448,9 @@ _GROWTH = (
     ("now", NOW_MOST),
 )
 _GPU_BARS = (("gpu", 10), ("vram", 11))
-OF_GPUS = frozenset({"gpu", "vram", "power", "nccl"})
+_ROOM = ((NOW_LEAST, range(1, 3)), (NOW_USEFUL, range(3, 10)), (NOW_WANTED, range(10, 100)))
+"""Before the columns with these numbers of `room` are added, NOW has this width. The activity of a
+rank is more useful than another number."""
 
 
 def rank_table(
@@ -85,7 +459,7 @@ def rank_table(
     host_width: int = 0,
     hidden: Collection[str] = (),
     place_width: int = 0,
-) -> Table[Column]:
+) -> Table[Number]:
     """The columns for a table of that width. `hidden`: keys of hidden columns; `place_width`: 0 if
     no rank has a position in a grid.
 
@@ -96,20 +470,17 @@ def rank_table(
     widths["rank"] = max(4, len(str(max(world_size - 1, 0))))
     widths["host"] = min(max(host_width, 4), HOST_MOST)
     widths["place"] = min(max(place_width, widths["place"]), PLACE_MOST)
-    chosen = set(ALWAYS)
+    chosen = {column.key for column in COLUMNS if not column.room}
     hidden = {*hidden} if place_width else {*hidden, "place"}
-    room = width - sum(widths[key] for key in ALWAYS) - len(ALWAYS) + 1
-    # The activity of a rank is more useful than another number, so NOW grows before the next
-    # columns are added.
-    for now, keys in ((NOW_LEAST, _FIRST), (NOW_USEFUL, _THEN), (NOW_WANTED, _WIDE)):
-        if keys is _WIDE:
+    room = width - sum(widths[key] for key in chosen) - len(chosen) + 1
+    for now, rooms in _ROOM:
+        if now == NOW_WANTED:
             # Bars make an idle GPU visible, which another number does not.
             room = _grown(_GPU_BARS, widths, chosen, room)
-        grown = max(min(room, now - widths["now"]), 0)
-        widths["now"] += grown
-        room -= grown
-        for key in keys:
-            if key not in hidden and room >= widths[key] + 1:
+        room = _grown((("now", now),), widths, chosen, room)
+        for column in sorted(COLUMNS, key=lambda column: column.room):
+            key = column.key
+            if column.room in rooms and key not in hidden and room >= widths[key] + 1:
                 chosen.add(key)
                 room -= widths[key] + 1
     _grown(_GROWTH, widths, chosen, room)
@@ -130,13 +501,13 @@ def _grown(
 
 
 def absent(snapshot: Snapshot | None) -> frozenset[str]:
-    """The columns that are empty for this job: those of GPUs if no host has any, PLACE if no group
+    """The numbers that this job cannot have: those of GPUs if no host has any, PLACE if no group
     has a meaning, PROGRESS if nothing counts it."""
-    if snapshot is None:
-        return OF_GPUS | {"place", "progress"}
-    missing = frozenset() if snapshot.devices else OF_GPUS
-    missing |= frozenset() if snapshot.axes else {"place"}
-    return missing | (frozenset() if snapshot.progress is not None else {"progress"})
+    return frozenset(
+        number.key
+        for number in NUMBERS
+        if number.needs and not (snapshot is not None and getattr(snapshot, number.needs))
+    )
 
 
 def host_width(snapshot: Snapshot) -> int:
@@ -151,138 +522,3 @@ def place_width(snapshot: Snapshot) -> int:
     """Columns of the longest place in the grid."""
     sizes = [cell_width(clean(axis.name)) + len(str(axis.size - 1)) for axis in snapshot.axes]
     return sum(sizes) + max(len(sizes) - 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class CellContext:
-    """The input of a cell besides its rank: the time of the snapshot, the glyphs, and the
-    dimensions of the grid of ranks."""
-
-    time_unix_ns: int
-    glyphs: Glyphs = UNICODE
-    axes: tuple[Axis, ...] = ()
-
-
-def state_text(state: State, glyphs: Glyphs = UNICODE) -> str:
-    """Glyph and word: `✖ culprit`."""
-    return f"{glyphs.states[state]} {state.value}"
-
-
-def cell_text(key: str, rank: RankFacts, context: CellContext, width: int) -> str:
-    """The text of one cell; it may be longer than the layout expected."""
-    if key in _PLAIN:
-        return _PLAIN[key](rank) or units.NOT_MEASURED
-    if key in _WITH_CONTEXT:
-        return _WITH_CONTEXT[key](rank, context) or units.NOT_MEASURED
-    if key == "iteration":
-        return units.narrow_count(rank.progress.iteration, width)
-    if key == "phases":
-        return phases(rank.reported.activity_ratios, width) or units.NOT_MEASURED
-    return _DRAWN[key](rank, context, width) if key in _DRAWN else units.NOT_MEASURED
-
-
-def _place(rank: RankFacts, context: CellContext) -> str:
-    """`pp1 dp0 tp3`."""
-    known = {name: place for name, place, _ in rank.comm.coordinates}
-    return " ".join(
-        f"{clean(axis.name)}{known[axis.name]}" for axis in context.axes if axis.name in known
-    )
-
-
-def _progress(rank: RankFacts) -> str:
-    """`12% checkpoint`; only the phase if the number of steps is not known."""
-    training = rank.progress.training
-    if training is None:
-        return ""
-    step, total = training.step, training.total_steps
-    done = f"{min(step / total, 1.0):.0%}" if step is not None and total else ""
-    return " ".join(text for text in (done, clean(training.phase or "")) if text)
-
-
-_WITH_CONTEXT: dict[str, Callable[[RankFacts, CellContext], str]] = {
-    "state": lambda rank, context: state_text(rank.state, context.glyphs),
-    "for": lambda rank, context: units.age(now_age_s(rank, context.time_unix_ns)),
-    "place": _place,
-}
-_PLAIN: dict[str, Callable[[RankFacts], str]] = {
-    "rank": lambda rank: str(rank.rank),
-    "host": lambda rank: clean(rank.host or ""),
-    "step": lambda rank: units.milliseconds(rank.progress.step_now_ms),
-    "now": now_text,
-    "comm": lambda rank: units.percent(rank.comm.wait_ratio),
-    "progress": _progress,
-    "cpu": lambda rank: units.cores(rank.process.cpu_ratio),
-    "rss": lambda rank: units.size(rank.process.rss_bytes),
-    "nccl": lambda rank: rank.nccl or "",
-    "pid": lambda rank: "" if rank.pid is None else str(rank.pid),
-    "heard": lambda rank: units.age(rank.agent.report_age_s),
-}
-
-
-def _gpu(rank: RankFacts, context: CellContext, width: int) -> str:
-    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
-    if gpu is not None and gpu.lost:
-        return "lost"
-    if gpu is None or gpu.util_ratio is None or rank.gone:
-        return units.NOT_MEASURED
-    if rank.gpu.waits:
-        return waiting_text(gpu.util_ratio, width, context.glyphs)
-    return _barred(units.percent(gpu.util_ratio), gpu.util_ratio, context, width)
-
-
-def waiting_text(ratio: float, width: int, glyphs: Glyphs) -> str:
-    """A busy GPU that only waits: the word instead of the share, and a hollow bar, so that neither
-    looks like work.
-    """
-    room = width - NUMBER - 1
-    return f"{hollow(ratio, room, glyphs)} {WAITS:>{NUMBER}}" if room >= 4 else WAITS
-
-
-def _vram(rank: RankFacts, context: CellContext, width: int) -> str:
-    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
-    if gpu is None or gpu.used_bytes is None or not gpu.total_bytes or rank.gone:
-        return units.NOT_MEASURED
-    return _barred(units.size(gpu.used_bytes), gpu.used_bytes / gpu.total_bytes, context, width)
-
-
-def _power(rank: RankFacts, context: CellContext, width: int) -> str:
-    gpu = rank.gpu.own.gpu if rank.gpu.own is not None else None
-    if gpu is None or gpu.power_watts is None or rank.gone:
-        return units.NOT_MEASURED
-    text = f"{gpu.power_watts:.0f}W"
-    if not gpu.power_cap_watts:
-        return text
-    return _barred(text, gpu.power_watts / gpu.power_cap_watts, context, width)
-
-
-def _barred(text: str, ratio: float, context: CellContext, width: int) -> str:
-    """The number at the right, and before it a bar if at least four columns are left."""
-    room = width - NUMBER - 1
-    return f"{bar(ratio, room, context.glyphs)} {text:>{NUMBER}}" if room >= 4 else text
-
-
-def _loader(rank: RankFacts, context: CellContext, width: int) -> str:
-    loader = rank.loader.report
-    if loader is None or loader.depth is None:
-        return units.NOT_MEASURED
-    if not loader.capacity:
-        return str(loader.depth)
-    text = f"{loader.depth}/{loader.capacity}"
-    # An empty bar looks like an empty cell.
-    if loader.depth == 0:
-        return text
-    room = width - len(text) - 1
-    ratio = loader.depth / loader.capacity
-    return (
-        f"{bar(ratio, room, context.glyphs)} {text}"
-        if room >= 5
-        else bar(ratio, width, context.glyphs)
-    )
-
-
-_DRAWN: dict[str, Callable[[RankFacts, CellContext, int], str]] = {
-    "loader": _loader,
-    "gpu": _gpu,
-    "vram": _vram,
-    "power": _power,
-}

@@ -9,7 +9,7 @@ from ddtop.present.filter import by_verdict
 from ddtop.present.findings import banner_lines, severity_mark
 from ddtop.present.numbers import (
     CellContext,
-    Column,
+    Number,
     absent,
     cell_text,
     host_width,
@@ -40,9 +40,9 @@ def status_text(snapshot: Snapshot, verdict: Verdict, width: int, glyphs: Glyphs
     return "\n".join(lines) + "\n"
 
 
-def _row(rank: RankFacts, shape: Table[Column], context: CellContext) -> str:
+def _row(rank: RankFacts, shape: Table[Number], context: CellContext) -> str:
     cells: dict[str, Span] = {
-        column.key: (cell_text(column.key, rank, context, width), "")
+        column.key: (cell_text(column, rank, context, width), "")
         for column, width in shape.columns()
     }
     return plain(shape.line(cells, context.glyphs.ellipsis))

@@ -91,7 +91,7 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
     ]
     found.append(Choice("all ranks", "take the filter away", "filter_to('')"))
     found += [
-        Choice(f"map by {one.label}", "colour the map by it", f"colour_map('{one.key}')")
+        Choice(f"map by {one.scale.label}", "colour the map by it", f"colour_map('{one.key}')")
         for one in (metrics_of(snapshot) if snapshot is not None else ())
     ]
     found.append(Choice("map by state", "colour the map by the state", "colour_map('state')"))

@@ -23,9 +23,10 @@ from ddtop.present.map import (
     counts,
     glyph_of,
     ranks_in,
+    scaled,
 )
 from ddtop.present.now import now_age_s, now_text
-from ddtop.present.numbers import NUMBER, WAITS, CellContext, Column, cell_text, state_text
+from ddtop.present.numbers import NUMBER, WAITS, CellContext, Number, cell_text, state_text
 from ddtop.present.text import (
     UNICODE,
     Glyphs,
@@ -46,15 +47,11 @@ from ddtop.words.sentences import rank_list
 from ddtop.words.units import NOT_MEASURED
 
 _TOLD_BY_STATE = frozenset({"state", "now", "for"})
-_QUIET = frozenset({"host", "place", "phases", "pid", "heard", "nccl"})
-_BARS = frozenset({"loader", "gpu", "vram", "power"})
-_ALARMS = {"gpu": ("lost",), "nccl": ("err",)}
-_NUMBERED = frozenset({"gpu", "vram", "power"})
 _NEVER_OLD = frozenset({"rank", "state"})
 
 
 def row_line(
-    rank: RankFacts, shape: Table[Column], context: CellContext, tagged: bool, old: bool
+    rank: RankFacts, shape: Table[Number], context: CellContext, tagged: bool, old: bool
 ) -> Line:
     """The cells of one rank; `old`: the whole picture is from the past, not only this rank's
     report."""
@@ -69,10 +66,10 @@ def row_line(
         if number:
             # The tag is in the space after the rank's number: it needs no column.
             spans.append(("*" if tagged and number == 1 else " ", "bold"))
-        text = cell_text(column.key, rank, context, width)
-        style = _style(column.key, text, state, old or late or rank.gone, late)
+        text = cell_text(column, rank, context, width)
+        style = _style(column, text, state, old or late or rank.gone, late)
         fitted = fit(text, width, column.right, context.glyphs.ellipsis)
-        if style == "bar" and column.key in _NUMBERED:
+        if style == "bar" and column.right:
             # The bar is faint, because the number beside it is what people read.
             spans += [(fitted[:-NUMBER], style), (fitted[-NUMBER:], "")]
         elif style == "bar" and "/" in fitted:
@@ -84,19 +81,20 @@ def row_line(
     return tuple(spans)
 
 
-def _style(key: str, text: str, state: str, old: bool, late: bool) -> str:
+def _style(column: Number, text: str, state: str, old: bool, late: bool) -> str:
     if text == NOT_MEASURED:
         return "dim"
-    if text in _ALARMS.get(key, ()):
+    key = column.key
+    if text == column.alarm:
         return "critical"
-    if key in _BARS:
+    if column.bar:
         return "old" if old else "dim" if text.endswith(WAITS) else "bar"
     if key in _TOLD_BY_STATE and (key == "state" or state != "dim"):
         return state
     if old and key not in _NEVER_OLD:
         return "warning" if key == "heard" and late else "old"
     # A rank that does something other than training must stand out.
-    quiet = key in _QUIET or (key == "progress" and text.endswith(TRAIN))
+    quiet = column.quiet or (key == "progress" and text.endswith(TRAIN))
     return "dim" if quiet else ""
 
 
@@ -110,7 +108,7 @@ def row_strip(line: Line, width: int, palette: Palette, *, at_fault: bool, selec
     return strip_of(line, width, palette, over)
 
 
-def title_line(shape: Table[Column], sort_key: str) -> Line:
+def title_line(shape: Table[Number], sort_key: str) -> Line:
     """The titles above their columns; the title of the sort column is underlined."""
     spans: list[Span] = []
     for number, (column, width) in enumerate(shape.columns()):
@@ -313,22 +311,22 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
 def levels_line(snapshot: Snapshot, levels: Levels, width: int, glyphs: Glyphs = UNICODE) -> Line:
     """The meaning of the levels from the lowest to the highest, and the rank to look at: `step time
     _ from 189.0 ms  ...  highest: rank 3, 241.0 ms`."""
-    metric = levels.metric
-    spans: list[Span] = [(f"{metric.label}  ", "title")]
+    scale = levels.metric.scale
+    spans: list[Span] = [(f"{scale.label}  ", "title")]
     for level in range(LEVELS):
         sign, style = level_look(level, glyphs)
-        spans += [(sign * 2, style), (f" {metric.text(levels.begin(level))}  ", "dim")]
-    spans.append((f"to {metric.text(levels.high)}", "dim"))
+        spans += [(sign * 2, style), (f" {scale.text(levels.begin(level))}  ", "dim")]
+    spans.append((f"to {scale.text(levels.high)}", "dim"))
     if levels.worst is not None:
         rank = snapshot.rank(levels.worst)
-        value = metric.value(rank)
-        which = "lowest" if metric.low_is_bad else "highest"
+        value = scaled(levels.metric, rank, snapshot.time_unix_ns)
+        which = "lowest" if scale.low_is_bad else "highest"
         host = f" on {clean(rank.host)}" if rank.host else ""
-        text = f"   {which}: rank {rank.rank:,}{host}, {metric.text(value or 0.0)}"
+        text = f"   {which}: rank {rank.rank:,}{host}, {scale.text(value or 0.0)}"
         if line_width(spans) + len(text) <= width:
             spans.append((text, ""))
     else:
-        spans = [(f"{metric.label}  ", "title"), ("not measured", "dim")]
+        spans = [(f"{scale.label}  ", "title"), ("not measured", "dim")]
     return clip_line(tuple(spans), width, glyphs.ellipsis)
 
 

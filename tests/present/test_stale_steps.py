@@ -9,8 +9,10 @@ from ddtop.diagnosis.evidence import place_line
 from ddtop.follow.history import SeriesHistory
 from ddtop.model.hosts import silent_drivers
 from ddtop.policy import POLICY
+from ddtop.present.filter import by_column, parse_filter
 from ddtop.present.findings import header_line
-from ddtop.present.numbers import CellContext, cell_text
+from ddtop.present.map import Levelled, codes_of
+from ddtop.present.numbers import BY_KEY, CellContext, cell_text
 from ddtop.present.text import plain
 from ddtop.wire.records import GpuWatch, HostState
 from tests.jobs import FakeJob, trained
@@ -29,9 +31,30 @@ def test_a_rank_that_makes_no_step_has_no_step_time():
     before, after = trained().snapshot(), resting(3)
     context = CellContext(after.time_unix_ns)
 
-    assert cell_text("step", before.ranks[0], context, 7) != "-"
-    assert cell_text("step", after.ranks[0], context, 7) == "-"
+    assert cell_text(BY_KEY["step"], before.ranks[0], context, 7) != "-"
+    assert cell_text(BY_KEY["step"], after.ranks[0], context, 7) == "-"
     assert after.ranks[0].progress.step_ms is not None
+
+
+def test_no_view_sorts_filters_or_colours_by_a_step_time_that_the_table_leaves_blank():
+    job = trained()
+    job.others_wait(2)
+    job.passes(3)
+    snapshot = job.snapshot()
+    context = CellContext(snapshot.time_unix_ns)
+    shown = {
+        rank.rank for rank in snapshot.ranks if cell_text(BY_KEY["step"], rank, context, 7) != "-"
+    }
+    stale = [rank.rank for rank in snapshot.ranks if rank.rank not in shown]
+    assert stale
+    assert all(rank.progress.step_ms is not None for rank in snapshot.ranks)
+
+    steps = parse_filter("step>0")
+    passing = {one.rank for one in snapshot.ranks if steps.passes(one, False, context.time_unix_ns)}
+    levels = Levelled().take(BY_KEY["step"], snapshot, codes_of(snapshot))
+    assert passing == shown
+    assert by_column(snapshot, "step", descending=True)[-len(stale) :] == stale
+    assert [number for number, code in enumerate(levels.codes) if code == 0] == stale
 
 
 def test_its_line_of_step_times_has_a_gap_there():

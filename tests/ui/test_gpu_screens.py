@@ -11,7 +11,7 @@ from ddtop.model.facts import Device, Snapshot
 from ddtop.model.gpus import without_numbers
 from ddtop.present.filter import by_column
 from ddtop.present.gpus import clip_words, gpu_line
-from ddtop.present.numbers import COLUMNS, CellContext, cell_text, rank_table
+from ddtop.present.numbers import BY_KEY, COLUMNS, CellContext, cell_text, rank_table
 from ddtop.present.plain import status_text
 from ddtop.present.rank import detail_lines
 from ddtop.present.text import ASCII, UNICODE, plain
@@ -28,7 +28,7 @@ WAITERS = frozenset({0, 1, 2, 3, 4, 6, 7})
 
 
 def gpu_cell(snapshot, rank, width=4, glyphs=UNICODE):
-    return cell_text("gpu", snapshot.rank(rank), CellContext(NOW, glyphs), width)
+    return cell_text(BY_KEY["gpu"], snapshot.rank(rank), CellContext(NOW, glyphs), width)
 
 
 def test_a_gpu_that_only_waits_says_so_where_its_share_would_stand():
@@ -55,12 +55,12 @@ def test_no_column_moves_with_what_the_gpus_do(width):
     shape = rank_table(width, 8, 7)
     seen = [on_gpus(), on_gpus(8, waits=WAITERS), on_gpus(8, TROUBLE)]
     texts = {
-        cell_text(column.key, rank, CellContext(NOW), cells)
+        cell_text(column, rank, CellContext(NOW), cells)
         for snapshot in seen
         for rank in snapshot.ranks
         for column, cells in zip(shape.fields, shape.widths, strict=True)
         if column.key in ("gpu", "vram", "nccl")
-        and len(cell_text(column.key, rank, CellContext(NOW), cells)) > cells
+        and len(cell_text(column, rank, CellContext(NOW), cells)) > cells
     }
 
     assert {"gpu", "vram"} <= {column.key for column in shape.fields}
@@ -78,7 +78,7 @@ def test_a_collective_that_is_open_for_a_moment_is_no_wait_of_nccl():
         rank = replace(
             snapshot.rank(0), comm={"groups": (group,), "collective_young": open_s < 1.0}
         )
-        return cell_text("nccl", rank, CellContext(NOW), 4)
+        return cell_text(BY_KEY["nccl"], rank, CellContext(NOW), 4)
 
     assert [word(0.4), word(1.5)] == ["ok", "wait"]
 

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from ddtop.metrics import METRICS
 from ddtop.present.help_text import RANKS, help_lines
-from ddtop.present.numbers import ALWAYS, COLUMNS, OF_GPUS, absent
+from ddtop.present.numbers import BY_KEY, COLUMNS, absent
 from ddtop.present.text import Line, clean, clip_line, fit, line_width, wrap
 from ddtop.ui.commands import Choice, commands, matching
 from ddtop.ui.screens.page import KEYS, FactsScreen, PageScreen
@@ -25,7 +25,7 @@ from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
 # -- The menu of the columns that the ranks table shows, room permitting
 
 
-CHOICES = tuple(column for column in COLUMNS if column.key not in ALWAYS)
+CHOICES = tuple(column for column in COLUMNS if column.room)
 NO_ROOM, NO_GPU, NOT_KNOWN = "no room", "no GPU", "unknown"
 _TEXT = (
     "RANK, STATE and NOW are always there. A narrow terminal first hides columns whose facts are"
@@ -37,7 +37,7 @@ def _why(key: str, missing: Collection[str]) -> str:
     """Why the table does not show a column that the user has chosen."""
     if key not in missing:
         return NO_ROOM
-    return NO_GPU if key in OF_GPUS else NOT_KNOWN
+    return NO_GPU if BY_KEY[key].needs == "devices" else NOT_KNOWN
 
 
 class ColumnsScreen(PageScreen):

@@ -12,7 +12,8 @@ from ddtop.follow.look import Look
 from ddtop.model.facts import Snapshot
 from ddtop.present import help_text
 from ddtop.present.filter import describe_filter, parse_filter
-from ddtop.present.map import Levelled, Levels, MapMetric, metrics_of
+from ddtop.present.map import Levelled, Levels, metrics_of, scaled
+from ddtop.present.numbers import Number
 from ddtop.present.text import Line
 from ddtop.ui.rows import STATE_LOOKS, LevelLooks, StateLooks, cursor_line, legend_line, levels_line
 from ddtop.ui.session import Session
@@ -33,7 +34,7 @@ class MapView(View):
     def __init__(self, session: Session, coded: Coded) -> None:
         super().__init__(session)
         self.coded = coded
-        self.metric: MapMetric | None = None
+        self.metric: Number | None = None
         self._levelled = Levelled()
         self._levels: Levels | None = None
         self._looks: StateLooks = STATE_LOOKS
@@ -67,7 +68,7 @@ class MapView(View):
             self.grid.show(self.coded.hosts, levels.codes, self._looks)
         self._show_cursor(snapshot)
 
-    def colour_by(self, metric: MapMetric | None) -> None:
+    def colour_by(self, metric: Number | None) -> None:
         """Colour the cells by that number; None: by the state."""
         self.metric = metric
         look = self.session.shown
@@ -118,9 +119,9 @@ class MapView(View):
         """The number of the rank under the cursor, where the map shows one."""
         if self.metric is None or self.grid.cursor_rank is None:
             return ()
-        value = self.metric.value(snapshot.rank(self.grid.cursor_rank))
-        text = units.NOT_MEASURED if value is None else self.metric.text(value)
-        return ((f"{self.metric.label} {text}", "bold"), ("  ", ""))
+        value = scaled(self.metric, snapshot.rank(self.grid.cursor_rank), snapshot.time_unix_ns)
+        text = units.NOT_MEASURED if value is None else self.metric.scale.text(value)
+        return ((f"{self.metric.scale.label} {text}", "bold"), ("  ", ""))
 
     def notes(self, snapshot: Snapshot) -> list[str]:
         """How many ranks a cell stands for, if more than one."""

@@ -17,7 +17,7 @@ from ddtop.present.filter import BY_VERDICT, Rows, describe_filter, parse_filter
 from ddtop.present.findings import EventRow, rows_of
 from ddtop.present.gpus import silent_note
 from ddtop.present.map import BLOCKED, HEALTHY, codes_of
-from ddtop.present.numbers import COLUMNS, Column
+from ddtop.present.numbers import COLUMNS, Number
 from ddtop.present.rank import detail_lines
 from ddtop.thresholds import chosen
 from ddtop.ui.job_strip import LINE_LEAST, JobFacts, strip_lines
@@ -227,7 +227,7 @@ class RanksView(View):
         at = keys.index(self.sort_key) if self.sort_key in keys else 0
         self.sort_by(shown[(at + steps) % len(shown)])
 
-    def sort_by(self, column: Column | None) -> None:
+    def sort_by(self, column: Number | None) -> None:
         """Sort by a column; None: by the verdict."""
         self.sort_key = column.key if column else BY_VERDICT
         self.descending = column.descending if column else False

@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddtop.model.facts import Snapshot
-from ddtop.present.numbers import CellContext, Column, absent, host_width, place_width, rank_table
+from ddtop.present.numbers import CellContext, Number, absent, host_width, place_width, rank_table
 from ddtop.present.text import Line, Table
 from ddtop.ui.rows import alarming, row_line, title_line
 from ddtop.ui.session import Paint
@@ -44,7 +44,7 @@ class RankTable(CursorList):
         return self.cursor_key if isinstance(self.cursor_key, int) else None
 
     @property
-    def shape(self) -> Table[Column]:
+    def shape(self) -> Table[Number]:
         """The columns that fit, with their widths."""
         snapshot = self._snapshot
         return rank_table(
@@ -119,7 +119,7 @@ class TitleRow(Widget):
     class Picked(Message):
         """Asks for the rows to be sorted by this column."""
 
-        def __init__(self, column: Column) -> None:
+        def __init__(self, column: Number) -> None:
             super().__init__()
             self.column = column
 
