@@ -156,7 +156,7 @@ def in_an_image(folder: Path, wheels: Path, full: Path) -> None:
         wanted = text.count("\n") == 1 and "the agent works" in text and "need click" in text
         claim(wanted, f"ddtop {command} says there: {text.strip()}")
     text = said(full / "ddtop", "doctor", "--python", binaries / "python")
-    claim("it has the agent alone" in text, "and ddtop doctor --python says it from elsewhere")
+    claim("it has only the agent" in text, "and ddtop doctor --python says it from elsewhere")
     with tempfile.TemporaryDirectory(prefix="ddtop-run-") as runtime:
         state = {"DDTOP_STATE": str(folder / "state"), "DDTOP_RUNTIME": runtime}
         rank = {"RANK": "0", "WORLD_SIZE": "1", "DDTOP_LINGER_S": "0", "DDTOP": "1", **state}

@@ -168,7 +168,9 @@ def name_run(
     if name != wanted:
         is_short = len(wanted) <= 40
         shown = wanted if is_short else f"{wanted[:40]}... ({len(wanted)} characters)"
-        complaint = f"the job name {shown!r} cannot be a file name, this job is called {name}"
+        complaint = (
+            f"the job name {shown!r} cannot be used as a file name; this job is called {name}"
+        )
     return name, run, complaint
 
 

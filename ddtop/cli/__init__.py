@@ -26,12 +26,12 @@ SUMMARIES: Mapping[str, str] = {
     "attach": "The dashboard on a live or ended job.",
     "check": "Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an"
     " all_reduce.",
-    "completion": "The lines that teach a shell to complete jobs, ranks and kinds.",
+    "completion": "Print a shell completion script.",
     "config": "Your preferences, in one file: colours, columns, routes to hosts, thresholds.",
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
-    "exporter": "The live jobs as series for Prometheus.",
+    "exporter": "Serve the live jobs as metrics for Prometheus.",
     "explain": "What a finding means, how it is found, what to do.",
     "gpus": "Free and busy GPUs of this host, and who holds them.",
     "help": "What a command does, and its options: ddtop help stacks",
@@ -43,7 +43,7 @@ SUMMARIES: Mapping[str, str] = {
     "report": "Verdict, stacks, environment and what happened, in one redacted file for a ticket.",
     "run": "Run CMD as a watched job: ddtop run -- torchrun --nproc-per-node 4 train.py",
     "schema": "The JSON schemas of what ddtop prints.",
-    "setup-env": "Put the agent into another Python, and say what was written.",
+    "setup-env": "Install the agent into another Python, and say what was written.",
     "signal": "Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM",
     "stacks": "The stacks of all ranks, equal ones merged.",
     "status": "One snapshot as a table.",
@@ -147,7 +147,7 @@ def cli(
     if ranks is not None:
         if context.invoked_subcommand is not None:
             raise CommandError(
-                "ddtop: --sim N stands alone: no command can look at a simulated job", USAGE
+                "ddtop: --sim N takes no command: no command can look at a simulated job", USAGE
             )
         from ddtop.cli.simulate import simulate
 
@@ -157,7 +157,7 @@ def cli(
         context.invoke(cli.load("attach"), job=None, wait_s=0.0, readonly=readonly)
     elif readonly:
         raise CommandError(
-            "ddtop: --readonly belongs behind the command: ddtop attach --readonly", USAGE
+            "ddtop: put --readonly after the command: ddtop attach --readonly", USAGE
         )
 
 

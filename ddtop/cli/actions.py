@@ -172,7 +172,7 @@ class Guard:
                 firing.report.wait()
             if code != 0:
                 how = f"exit code {code}" if code is not None else f"no end in {REPORT_S:.0f} s"
-                self._complain(f"--report: {how}, the event goes without it")
+                self._complain(f"--report: {how}; the event is sent without it")
                 firing.path = None
         path = str(firing.path) if firing.path is not None else None
         event = firing.event | ({"report": path} if path is not None else {})
@@ -323,7 +323,7 @@ def _parsed(command: str, option: str) -> list[str]:
     except ValueError as error:
         why = str(error).lower()
         raise CommandError(
-            f"ddtop: {option} {command!r} is no command line: {why}", USAGE
+            f"ddtop: {option} {command!r} is not a command line: {why}", USAGE
         ) from None
     if not words:
         raise CommandError(
@@ -413,7 +413,7 @@ def secret(name: str, variable: str, path: str | None) -> str | None:
         with open(path, encoding="utf-8") as file:
             text = file.read(SECRET_BYTES_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise CommandError(f"ddtop: {name} {path}: {why}", USAGE) from None
     if not text or "\n" in text:
         raise CommandError(f"ddtop: {name} {path}: it has to be one line", USAGE)
@@ -531,7 +531,9 @@ class Webhook:
             self._queue.put_nowait(event)
         except queue.Full:
             self.dropped += 1
-            self._complain(f"{self._name}: {self.dropped} events were dropped, too many wait")
+            self._complain(
+                f"{self._name}: {self.dropped} events were dropped: too many were waiting"
+            )
 
     def leave(self) -> None:
         """Wait until all is delivered or given up, at most `LEAVE_S`."""
@@ -540,7 +542,7 @@ class Webhook:
         self._leaving.set()
         self._thread.join(WEBHOOK_LEAVE_S)
         if self._thread.is_alive():
-            self._complain(f"{self._name}: what still waits is not delivered")
+            self._complain(f"{self._name}: the events that still wait are not delivered")
 
     def _run(self) -> None:
         while True:
@@ -595,7 +597,7 @@ class Webhook:
     def _refused(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
         if 300 <= error.code < 400:
             host = urllib.parse.urlsplit(error.headers.get("Location", "")).hostname or "another"
-            return f"it redirects to {host}, which is not followed: give that URL", None
+            return f"it redirects to {host}; ddtop does not follow redirects: give that URL", None
         if error.code < 500 and error.code not in _AGAIN:
             return f"HTTP {error.code}", None
         after = error.headers.get("Retry-After", "")
@@ -648,7 +650,7 @@ def guard_of(
 
 def _url(webhook: str | None, path: str | None) -> str | None:
     if webhook is not None and path is not None:
-        raise CommandError("ddtop: --webhook and --webhook-file exclude each other", USAGE)
+        raise CommandError("ddtop: --webhook and --webhook-file cannot be used together", USAGE)
     if webhook is not None:
         return checked(webhook, "--webhook")
     found = secret("--webhook-file", "DDTOP_WEBHOOK", path)

@@ -47,16 +47,23 @@ SETTINGS = (
     Setting("theme", str, "what suits the terminal", "The colours of the dashboard."),
     Setting("interval_s", float, 0.5, "Seconds between two frames of the dashboard."),
     Setting("hidden", list, [], "Columns of the rank table that are not shown, by their keys."),
-    Setting("hosts", list, [], "Hosts that the shell offers behind --ssh."),
+    Setting("hosts", list, [], "Hosts that the shell offers after --ssh."),
     Setting("ssh", str, "ssh", "The ssh command of --ssh, with its options.", "DDTOP_SSH"),
-    Setting("remote", str, "ddtop", "How --ssh calls ddtop there.", "DDTOP_REMOTE", "--remote"),
+    Setting(
+        "remote",
+        str,
+        "ddtop",
+        "The command that runs ddtop on the other host.",
+        "DDTOP_REMOTE",
+        "--remote",
+    ),
     Setting("webhook", str, "", "Where ddtop watch posts events.", "DDTOP_WEBHOOK", "--webhook"),
     Setting("source", bool, True, "Show lines of source.", "DDTOP_SOURCE", "--no-source"),
 )
 BY_NAME = {one.name: one for one in SETTINGS}
 TEMPLATE_HEAD = """\
 # Your preferences, for every ddtop that you start. Remove the # in front of a line to change it.
-# A flag is stronger than a variable, a variable than this file: `ddtop config show`.
+# A flag overrides a variable, and a variable overrides this file: `ddtop config show`.
 """
 
 
@@ -138,7 +145,7 @@ def parsed(path: Path, data: bytes) -> Config:
     try:
         table = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _wrong(path, f"it is no TOML: {error}") from None
+        raise _wrong(path, f"it is not TOML: {error}") from None
     thresholds = table.pop(THRESHOLDS, {})
     if not isinstance(thresholds, dict):
         raise _wrong(path, f"[{THRESHOLDS}] is a table")
@@ -178,8 +185,8 @@ def template() -> str:
     """The text of a new file: every setting with its meaning, commented out."""
     lines = [TEMPLATE_HEAD]
     for one in SETTINGS:
-        stronger = " and ".join(filter(None, (one.flag, one.variable)))
-        lines += [f"# {one.meaning}" + (f" Stronger: {stronger}." if stronger else "")]
+        overriding = " and ".join(filter(None, (one.flag, one.variable)))
+        lines += [f"# {one.meaning}" + (f" Overridden by {overriding}." if overriding else "")]
         lines += [f"# {one.name} = {_toml(one.default)}", ""]
     lines += ["# When a number is too large: `ddtop config show --all` lists all of them."]
     return "\n".join([*lines, f"# [{THRESHOLDS}]", "# still_limit_s = 5.0", ""])
@@ -200,11 +207,11 @@ def _value(path: Path, name: str, given: Any) -> Any:
     wrong = not isinstance(given, setting.form) or (
         isinstance(given, list) and not all(isinstance(one, str) for one in given)
     )
-    forms = {str: "a text", float: "a number", bool: "true or false", list: "a list of texts"}
+    forms = {str: "a string", float: "a number", bool: "true or false", list: "a list of strings"}
     if wrong:
-        raise _wrong(path, f"{name} is {forms[setting.form]}, not {given!r}"[:200])
+        raise _wrong(path, f"{name} must be {forms[setting.form]}, not {given!r}"[:200])
     if name == "interval_s" and not 0.1 <= given <= 60:
-        raise _wrong(path, f"interval_s is 0.1 to 60 s, not {given}")
+        raise _wrong(path, f"interval_s must be 0.1 to 60 s, not {given}")
     return given
 
 

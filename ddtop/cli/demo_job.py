@@ -233,7 +233,7 @@ def _wait_for(name: str, started: list[subprocess.Popen[bytes]], log: Path) -> r
 
 def _not_started(what: str, log: Path) -> CommandError:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-    return CommandError(f"ddtop: the demo's {what} did not come up:\n{tail}", UNREACHABLE)
+    return CommandError(f"ddtop: the demo's {what} did not start:\n{tail}", UNREACHABLE)
 
 
 def _end(started: list[subprocess.Popen[bytes]], name: str) -> None:

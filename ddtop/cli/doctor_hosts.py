@@ -40,7 +40,7 @@ def spans() -> Line:
     environ = os.environ
     rank, size, local = launch.numbers(environ, any_task=True)
     if rank is None or size is None:
-        text = "nothing here is of a job; inside one this says where its hub is: srun ddtop doctor"
+        text = "not inside a job; there, this line says where the hub is: srun ddtop doctor"
         return GOOD, "hosts", text
     identity = Identity(RANK, "doctor", rank, local, size, 0, is_elastic(environ))
     found = _topology(identity, environ)
@@ -110,9 +110,9 @@ def _named(text: str) -> Line:
     named = f"{HUB}={text}"
     if why is not None and is_here(host, names_of_this_host()):
         later = "a job with rank 0 here will"
-        return GOOD, "hub", f"{named}: on this host, nobody listens there yet; {later}"
+        return GOOD, "hub", f"{named}: on this host, where nothing listens yet; {later}"
     if why is not None:
-        advice = "right where no job runs now, else ask for that port to be opened"
+        advice = "this is right if no job runs now; otherwise ask for that port to be opened"
         return NOTE, "hub", f"{named} is {why}; {advice}"
     return _answers(named, registry.at_port("", host, port), None)
 
@@ -128,7 +128,11 @@ def _answers(hub_text: str, entry: registry.JobEntry, why: str | None) -> Line:
             visit.hear(CLOCK_S)
     except (UnreachableError, registry.RegistryError):
         text = "takes connections, but no relay with this key answers"
-        return BAD, "hub", f"{hub_text} {text}: the key is another, or so is the program there"
+        return (
+            BAD,
+            "hub",
+            f"{hub_text} {text}: it has another key, or another program listens there",
+        )
     follower = visit.follower
     ahead_ns = follower.now_unix_ns() - time.time_ns()
     if abs(ahead_ns) > follower.policy.clock_apart_s * 1e9:

@@ -18,7 +18,7 @@ NOT_HEARD = 4
 
 
 ELSEWHERE = (
-    "ddtop: jobs are watched on Linux. From here: ddtop attach --ssh HOST, where HOST runs the job"
+    "ddtop watches jobs on Linux only. From here: ddtop attach --ssh HOST, where HOST runs the job"
 )
 """For a computer without /proc. A viewer through ssh is all that works there."""
 

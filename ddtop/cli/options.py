@@ -27,7 +27,7 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg] # older ones are not 
         unit = value[-1:] if value[-1:] in self.UNITS else ""
         number = value.removesuffix(unit)
         if not number.isascii() or not number.replace(".", "", 1).isdigit():
-            self.fail(f"{value!r} is no time; 30s, 5m and 1h are", param, ctx)
+            self.fail(f"{value!r} is not a duration: use 30s, 5m or 1h", param, ctx)
         return float(number) * self.UNITS.get(unit, 1.0)
 
 

@@ -121,7 +121,8 @@ class OtherPython:
             )
         except (ValueError, LookupError, TypeError, AttributeError):
             raise CommandError(
-                f"ddtop: {self.python} is no Python that answers: {text[:200]!r}", UNREACHABLE
+                f"ddtop: {self.python} does not answer as a Python does: {text[:200]!r}",
+                UNREACHABLE,
             ) from None
 
     def install(self, here: Environment, what: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ def no_dashboard() -> str | None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "no terminal"
     if not sys.stderr.isatty():
-        return "standard error leads elsewhere, and there the dashboard would be drawn"
+        return "standard error is redirected, and the dashboard is drawn there"
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         return "TERM=dumb"
     return None

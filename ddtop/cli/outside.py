@@ -161,7 +161,7 @@ def afterwards(answers: Iterable[Stacks]) -> list[str]:
         elif not one.method and owner_of(one.pid) is not None:
             lines.append(f"  {targets.facts_line(one.pid)}")
     if lines:
-        lines = ["", "what /proc says of those without stacks:", *lines]
+        lines = ["", "what /proc says about those without stacks:", *lines]
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]
 
 

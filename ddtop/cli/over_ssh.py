@@ -42,7 +42,7 @@ def over_ssh(host: SshTarget, words: Sequence[str]) -> int:
         command = host.command(asks=sys.stdin.isatty(), words=" ".join(words), columns=width())
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
-    code = _ran(command, "; DDTOP_SSH names another ssh")
+    code = _ran(command, "; DDTOP_SSH can name another ssh")
     if code == SSH_FAILED:
         raise CommandError(f"ddtop: no contact with {host.name}", UNREACHABLE)
     if code == NOT_FOUND:

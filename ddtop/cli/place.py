@@ -59,10 +59,10 @@ PID = _lead(
     "Processes that were started without DDTOP, from outside: their launcher, or 4711,4712",
 )
 _SCHEDULERS = (
-    _lead("--slurm", "JOBID", "A job of Slurm, from any host that has srun."),
-    _lead("--k8s", "NAMESPACE/JOB", "A job of Kubernetes, through kubectl."),
-    _lead("--pbs", "JOBID", "A job of PBS, through ssh to its first node."),
-    _lead("--lsf", "JOBID", "A job of LSF, through ssh to its first node."),
+    _lead("--slurm", "JOBID", "A Slurm job, from any host that has srun."),
+    _lead("--k8s", "NAMESPACE/JOB", "A Kubernetes job, through kubectl."),
+    _lead("--pbs", "JOBID", "A PBS job, through ssh to its first node."),
+    _lead("--lsf", "JOBID", "An LSF job, through ssh to its first node."),
 )
 LOCALS = click.option(
     "--locals",
@@ -88,7 +88,7 @@ def led() -> tuple[str, str] | None:
     given = [one for one in _given().items() if one[0] != "--remote"]
     if len(given) > 1:
         names = " and ".join(sorted(name for name, _ in given)[:2])
-        raise CommandError(f"ddtop: {names} exclude each other: give one of them", USAGE)
+        raise CommandError(f"ddtop: {names} cannot be used together: give one of them", USAGE)
     return given[0] if given else None
 
 
@@ -156,7 +156,7 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
     """
     option, value = led() or ("", "")
     if arguments and option != "--pid":
-        raise CommandError("ddtop: --locals goes with --pid only", USAGE)
+        raise CommandError("ddtop: --locals needs --pid", USAGE)
     if not option:
         from ddtop.cli.find_job import find
 
@@ -168,7 +168,7 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
         return Local(_called(_asked_at(value), job))
     if job is not None and (option == "--pid" or several):
         names = "processes" if option == "--pid" else "hosts"
-        raise CommandError(f"ddtop: {option} stands alone: it names {names}, not a job", USAGE)
+        raise CommandError(f"ddtop: {option} takes no job name: it names {names}", USAGE)
     if option == "--pid":
         return Pids(value, arguments)
     if several:

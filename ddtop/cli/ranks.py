@@ -18,7 +18,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     ranges = rank_ranges(text)
     if ranges is None or not all(one and one[-1] < RANKS_MAX for one in ranges):
         write = "write --rank 3 or --rank 0,3-5"
-        raise CommandError(f"ddtop: {text[:60]!r} is no list of ranks; {write}", USAGE)
+        raise CommandError(f"ddtop: {text[:60]!r} is not a list of ranks; {write}", USAGE)
     return tuple(sorted({rank for one in ranges for rank in one}))
 
 

@@ -58,8 +58,8 @@ def happened(
     for at in _moments(first, last, back_s):
         if time.monotonic() - began > LOOKS_S:
             note = (
-                f"looked back to {(last - at) / SECOND_NS:.0f} s before the end only: "
-                "a look at so many ranks takes long"
+                f"looked back only to {(last - at) / SECOND_NS:.0f} s before the end: "
+                "with so many ranks, a look takes long"
             )
             break
         past.append(recording.tape.at(at))

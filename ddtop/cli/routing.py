@@ -132,7 +132,7 @@ def asked_at(text: str, named_by: str = "--hub") -> registry.JobEntry:
     if why is not None:
         raise CommandError(
             f"ddtop: {named_by} {host}:{port} is {why}; "
-            f"where a firewall is between: ddtop attach --ssh {host}",
+            f"if a firewall is between: ddtop attach --ssh {host}",
             UNREACHABLE,
         )
     try:

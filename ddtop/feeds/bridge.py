@@ -186,7 +186,7 @@ class SshTarget:
             return Pipe(command, asks=asks, on_words=on_words)
         except OSError as error:
             raise NoContactError(
-                f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH names another ssh"
+                f"cannot start {command[0]}: {error.strerror}; DDTOP_SSH can name another ssh"
             ) from None
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
@@ -202,10 +202,7 @@ class SshTarget:
                 "say where it is: --remote /path/to/venv/bin/ddtop"
             )
         if code is not None and "No such command" in text:
-            return (
-                f"the ddtop on {self.name} is too old to be looked through: install the same"
-                " version on both"
-            )
+            return f"the ddtop on {self.name} is too old for this: install the same version on both"
         why = f"{self.name} does not answer as this ddtop does: {error}"
         return f"{why} ({text})" if text and code is not None else why
 
@@ -229,7 +226,7 @@ async def jobs_there(pipe: Pipe) -> list[RemoteJob]:
     if isinstance(answer, Refused):
         raise PipeError(answer.text)
     if not isinstance(answer, Jobs):
-        raise PipeError("another answer than was asked for")
+        raise PipeError("not the answer that was asked for")
     found, now = [], time.time_ns()
     for one in answer.jobs:
         with contextlib.suppress(ValueError, RecursionError):
@@ -275,7 +272,7 @@ async def fetch(
     while not isinstance(answer := await pipe.answer(PART_S), Done):
         if not isinstance(answer, Part):
             raise PipeError(
-                answer.text if isinstance(answer, Refused) else "another answer than was asked for"
+                answer.text if isinstance(answer, Refused) else "not the answer that was asked for"
             )
         if answer.kind not in bridge.FILE_KINDS:
             continue
@@ -391,7 +388,7 @@ class SshRoute:
             raise GoneError
         if not isinstance(answer, Opened):
             raise NoContactError(
-                answer.text if isinstance(answer, Refused) else "the bridge is confused"
+                answer.text if isinstance(answer, Refused) else "the bridge gave another answer"
             )
         self._given = False
         self._pipe.forget_frames()
@@ -408,7 +405,7 @@ class SshRoute:
         self._usable = False
         if "Permission denied" in why or "Host key verification failed" in why:
             self._final = (
-                f"{why}; it asks for something that cannot be typed here: quit, attach again"
+                f"{why}; ssh asks for something that cannot be typed here: quit and attach again"
             )
             return NoContactError(self._final)
         again_s = AGAIN_S[min(self._tries, len(AGAIN_S) - 1)]

@@ -18,7 +18,7 @@ from ddtop.wire.records import AnyRecord, Command, OutsideLook, Reply
 from ddtop.words.sentences import rank_ranges
 
 NO_DUMP_SIGNAL = "its ranks were started without DDTOP=1: they have no dump signal"
-NO_MUTES = "a relay keeps mutes, and this job was started without DDTOP=1"
+NO_MUTES = "mutes are kept by a relay, and this job has none: it was started without DDTOP=1"
 TURN_S = 0.05
 _Key = tuple[str, str, "int | None", "int | None"]
 

@@ -134,7 +134,7 @@ class SchedulerTarget:
                 "--remote /path/to/venv/bin/ddtop"
             )
         if any(one in text for one in _OVER):
-            return f"{self.name} is over; ddtop jobs lists what it has left, where it was watched"
+            return f"{self.name} has ended; ddtop jobs lists what it left, if it was watched"
         return f"no way into {self.name}: {text or error}"
 
 
@@ -183,7 +183,7 @@ def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None)
     """
     odd = next((one for one in hosts if not _is_host(one)), None)
     if odd is not None:
-        raise NoSuchJobError(f"{name} runs on {odd!r}, which is no name of a host")
+        raise NoSuchJobError(f"{name} runs on {odd!r}, which is not a host name")
     each = tuple(
         SshJobTarget(
             host,
@@ -249,9 +249,7 @@ class Kubernetes:
         try:
             pod = _pod_of(out, job, namespace, name)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise NoContactError(
-                "kubectl answers with something else than a list of pods"
-            ) from None
+            raise NoContactError("kubectl did not answer with a list of pods") from None
         return SchedulerTarget(
             f"pod {pod}",
             f"--k8s {job}",
@@ -369,7 +367,7 @@ def _lsf_facts(text: str) -> dict[str, Any]:
         [facts] = json.loads(text)["RECORDS"]
         return dict(facts)
     except (ValueError, KeyError, TypeError):
-        raise NoContactError("bjobs answers with something else than one job in JSON") from None
+        raise NoContactError("bjobs did not answer with one job in JSON") from None
 
 
 # -- PBS Professional and OpenPBS: `qstat` says where a job runs, ssh goes there
@@ -405,7 +403,7 @@ class Pbs:
         if "Unknown Job" in err:
             raise NoSuchJobError(f"there is no PBS job {job}")
         if "has finished" in err:
-            raise NoSuchJobError(f"PBS job {job} is over; ddtop jobs lists what it has left")
+            raise NoSuchJobError(f"PBS job {job} has ended; ddtop jobs lists what it left")
         if code:
             raise NoContactError(f"qstat does not answer: {last_line(err)}")
         facts = _facts(out)
@@ -429,7 +427,7 @@ def _facts(text: str) -> dict[str, Any]:
         [facts] = json.loads(text)["Jobs"].values()
         return dict(facts)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise NoContactError("qstat answers with something else than one job in JSON") from None
+        raise NoContactError("qstat did not answer with one job in JSON") from None
 
 
 # -- Slurm: `squeue` says where a job runs, a step of it that overlaps runs the bridge
@@ -504,13 +502,13 @@ class Slurm:
         rows = [row.split("|") for row in out.splitlines() if row.count("|") == 5]
         if not rows:
             raise NoSuchJobError(
-                f"there is no Slurm job {job}, or it has been over for a while: ddtop jobs lists"
+                f"there is no Slurm job {job}, or it ended a while ago: ddtop jobs lists"
                 " what was watched"
             )
         running = [row for row in rows if row[2] in _RUNNING and row[5].strip()]
         if len(running) > 1:
             tasks = ", ".join(row[1] for row in running[:4])
-            raise WrongNameError(f"Slurm job {job} has several tasks that run: name one of {tasks}")
+            raise WrongNameError(f"Slurm job {job} has several running tasks: name one of {tasks}")
         if not running:
             raise _not_running(job, rows[0])
         raw, _, _, _, user, nodes = running[0]
@@ -536,7 +534,7 @@ def _not_running(job: str, row: list[str]) -> NoSuchJobError:
     if state in ("SUSPENDED", "STOPPED"):
         return NoSuchJobError(f"Slurm job {job} is {state}: scontrol resume {job} continues it")
     return NoSuchJobError(
-        f"Slurm job {job} is over: {state}; ddtop jobs lists what it has left, where it was watched"
+        f"Slurm job {job} has ended: {state}; ddtop jobs lists what it left, if it was watched"
     )
 
 

@@ -107,7 +107,7 @@ class SeveralFeed(Feed):
         """
         await asyncio.gather(*(self._follow(part) for part in self._parts))
         whys = [f"{part.host.name}: {part.why}" for part in self._parts if part.why is not None]
-        raise NoContactError("; ".join(whys) or "no host says anything more")
+        raise NoContactError("; ".join(whys) or "no host answers any more")
 
     def stacks(self, request: str, ranks: frozenset[int], how: str) -> Reply:
         """The stacks of the last looks; no rank is paused for them."""

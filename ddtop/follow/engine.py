@@ -421,17 +421,17 @@ def why_silent(entry: registry.JobEntry) -> str:
         )
     if (entry.relay_state() or "") in STOPPED_STATES:
         return (
-            f"{who} is stopped, so how the job goes is not known{ranks}; it goes on after: kill"
+            f"{who} is stopped, so the state of the job is not known{ranks}; to continue it: kill"
             f" -CONT {entry.relay_pid}"
         )
     if entry.is_here and entry.relay_state() == "D":
         return (
-            f"{who} waits in the kernel, for a disk or a file server, so how the job goes is not"
-            f" known{ranks}"
+            f"{who} waits in the kernel, for a disk or a file server, so the state of the job is"
+            f" not known{ranks}"
         )
     where = "" if entry.is_here else f" on {entry.host}"
     return (
-        f"{who}{where} does not answer on port {entry.port}, so how the job goes is not"
+        f"{who}{where} does not answer on port {entry.port}, so the state of the job is not"
         f" known{ranks}"
     )
 
@@ -950,7 +950,7 @@ class Engine:
     def _notes(self) -> Iterator[str]:
         if self.dropped:
             yield (
-                f"{self.dropped:,} records came faster than they could be taken in and were dropped"
+                f"{self.dropped:,} records were dropped: they came faster than they could be read"
             )
         if self._current is not None and self._late_s > self._current.policy.viewer_late_s:
             yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"

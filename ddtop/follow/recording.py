@@ -27,7 +27,8 @@ NOTICES = 400
 """The number of looks for findings while a journal is read: more than a scrubber has columns, at
 most half a second in all."""
 NO_END = (
-    "the journal ends without an end of the job: its relay was killed, as schedulers do with a step"
+    "the journal stops before the end of the job: its relay was killed, as schedulers do at the end"
+    " of a step"
 )
 RECORDING = "this is a recording"
 
@@ -91,7 +92,7 @@ def read_recording(
     if garbled:
         damage.append(f"{units.plural(garbled, 'record')} cannot be read")
     if tape.forgotten:
-        damage.append("it is too large to be shown whole, this is its end")
+        damage.append("it is too large to be shown as a whole; this is its end")
     if tape.span is None:
         raise JournalError(
             f"there is nothing to show in {path}" + "".join(f"; {text}" for text in damage)
@@ -148,7 +149,7 @@ class ReplaySource:
     def _progress(self, ratio: float) -> None:
         self._ratio = ratio
         if self._left:
-            raise JournalError("nobody waits for it any more")
+            raise JournalError("it is no longer wanted")
 
     def look(self) -> Look:
         """The moment that was travelled to, or the last one."""
@@ -190,7 +191,7 @@ class ReplaySource:
         """A recording cannot answer."""
         del ranks, by_signal
         return (
-            f"{RECORDING}: it shows the stacks that were taken then; nobody can be asked for others"
+            f"{RECORDING}: it shows the stacks that were taken then; no rank can be asked for more"
         )
 
     async def send_signal(self, rank: int, number: int) -> str:

@@ -133,7 +133,7 @@ def budget(environment: Mapping[str, str] = os.environ) -> tuple[int, str | None
         return int(text) << 20, None
     return (
         DEFAULT_MIB << 20,
-        f"DDTOP_JOURNAL_MIB={text[:40]!r} is no number of MiB, {DEFAULT_MIB} is used",
+        f"DDTOP_JOURNAL_MIB={text[:40]!r} is not a number of MiB; {DEFAULT_MIB} is used",
     )
 
 

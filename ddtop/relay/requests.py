@@ -63,7 +63,7 @@ def ranks_of(text: str) -> frozenset[int] | None:
         return None
     ranges = rank_ranges(text)
     if ranges is None:
-        raise OrderError(f"{text[:40]!r} is no list of ranks like 0,3-5")
+        raise OrderError(f"{text[:40]!r} is not a list of ranks like 0,3-5")
     last = max(one.stop for one in ranges) - 1
     if last >= RANKS_MAX:
         raise OrderError(f"rank {last} is out of range")
@@ -78,7 +78,7 @@ def pids_of(text: str) -> frozenset[int]:
     """
     found = [number(part) for part in text.split(",")] if text else []
     if len(found) > RANKS_MAX or any(one is None for one in found):
-        raise OrderError(f"{text[:40]!r} is no list of pids")
+        raise OrderError(f"{text[:40]!r} is not a list of pids")
     return frozenset(one for one in found if one is not None)
 
 
@@ -124,7 +124,7 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
         raise OrderError(f"pid {pid} has not itself reported to this relay as rank {rank}")
     try:
         if owner_of(pid) != os.getuid() or registry.start_ticks(pid) != watched.hello.start_ticks:
-            raise OrderError(f"pid {pid} is not the process it was")
+            raise OrderError(f"pid {pid} is another process now")
         if watched.pidfd is None:
             why = "no pidfd here, so a signal could reach another process"
             raise OrderError(f"{why}; by hand: kill -{which} {pid}")
@@ -451,7 +451,9 @@ class RelayRequests:
         ]
         if for_s:
             if len(kept) >= MUTES_MAX:
-                raise OrderError(f"{MUTES_MAX} mutes are enough: end one with --for 0s")
+                raise OrderError(
+                    f"{MUTES_MAX} mutes are the most that a job can have: end one with --for 0s"
+                )
             until = now + for_s * 1_000_000_000
             kept.append(Mute(kind[:64], ranks[:RANKS_TEXT], until, because[:TEXT], who))
         self._mutes = tuple(kept)

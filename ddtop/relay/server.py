@@ -93,7 +93,7 @@ class Viewers:
         """
         record = frames.open_record(envelope)
         if not isinstance(record, Command):
-            raise frames.WireError("a viewer says commands only")
+            raise frames.WireError("a viewer may send only commands")
         if record.name == "join":
             if self._link.queues.owes(peer):
                 # It has joined, and reads its history. To ask for it again would add to it.

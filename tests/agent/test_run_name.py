@@ -159,7 +159,10 @@ def test_a_name_that_cannot_be_a_file_name_is_cleaned_and_said(home):
     job, _, complaint = run_name.name_run(who(elastic=True), {"DDTOP_JOB": "my job/1"}, os.getpid())
 
     assert job == "my-job-1"
-    assert complaint == "the job name 'my job/1' cannot be a file name, this job is called my-job-1"
+    assert (
+        complaint
+        == "the job name 'my job/1' cannot be used as a file name; this job is called my-job-1"
+    )
 
 
 # -- ranks without a launcher

@@ -196,7 +196,7 @@ def test_a_job_whose_relay_does_not_answer_is_unknown(silent_job):
     done = ddtop("diagnose", "train")
 
     assert (done.returncode, done.stderr) == (4, "")
-    assert "does not answer on port 1, so how the job goes is not known" in done.stdout
+    assert "does not answer on port 1, so the state of the job is not known" in done.stdout
     assert "ok" not in done.stdout.split()
 
 

@@ -36,7 +36,7 @@ def test_a_variable_is_stronger_than_the_file_and_the_file_than_the_default(file
     assert default["ssh"] == "ssh default"
     assert of_file["ssh"] == "ssh -J jump file"
     assert of_variable["ssh"] == "mine DDTOP_SSH"
-    assert of_variable["remote"] == "/opt/ddtop file (stronger: --remote)"
+    assert of_variable["remote"] == "/opt/ddtop file (overridden by --remote)"
 
 
 def test_a_flag_is_stronger_than_the_file(file, tmp_path):
@@ -57,13 +57,13 @@ def test_a_flag_is_stronger_than_the_file(file, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ssh =", "it is no TOML"),
-        ("\x00", "it is no TOML"),
+        ("ssh =", "it is not TOML"),
+        ("\x00", "it is not TOML"),
         ("colour = 'red'", "there is no setting 'colour'"),
         ("them = 'dark'", "did you mean theme?"),
-        ("theme = 3", "theme is a text, not 3"),
-        ("interval_s = 0", "interval_s is 0.1 to 60 s"),
-        ("hidden = [1]", "hidden is a list of texts"),
+        ("theme = 3", "theme must be a string, not 3"),
+        ("interval_s = 0", "interval_s must be 0.1 to 60 s"),
+        ("hidden = [1]", "hidden must be a list of strings"),
         ("thresholds = 3", "[thresholds] is a table"),
         ("[thresholds]\nstill_limit = 3", "did you mean still_limit_s?"),
         ("[thresholds]\nstill_limit_s = 'x'", "still_limit_s is a number"),
@@ -130,7 +130,7 @@ def test_edit_opens_a_new_file_and_checks_what_was_written(home, tmp_path):
     bad = ddtop("config", "edit", TEXT="theme = 3", **variables)
 
     file = tmp_path / "new" / "ddtop" / "config.toml"
-    assert (good.returncode, good.stdout) == (0, f"{file} is understood\n"), good.stderr
+    assert (good.returncode, good.stdout) == (0, f"{file} is valid\n"), good.stderr
     assert bad.returncode == 2
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert ddtop("config", "edit", **{**variables, "EDITOR": "/no/editor"}).returncode == 2

@@ -29,7 +29,7 @@ def test_the_dump_signal_is_sent_and_not_only_registered(home, monkeypatch):
 
 @pytest.mark.parametrize(
     ("wanted", "text"),
-    [("off", "switched off"), ("0", "py-spy"), ("KILL", "is no signal that can be used")],
+    [("off", "switched off"), ("0", "py-spy"), ("KILL", "is not a signal that ddtop can use")],
 )
 def test_an_impossible_dump_signal_is_a_note(home, monkeypatch, wanted, text):
     monkeypatch.setenv("DDTOP_SIGNAL", wanted)
@@ -109,7 +109,7 @@ def test_the_journal_check_names_its_folder_and_the_free_space(home):
     assert "MiB free in" in text
 
 
-@pytest.mark.parametrize(("value", "text"), [("0", "switched off"), ("lots", "no number of MiB")])
+@pytest.mark.parametrize(("value", "text"), [("0", "switched off"), ("lots", "not a number of")])
 def test_a_journal_that_is_off_or_misspelt_is_a_note(home, monkeypatch, value, text):
     monkeypatch.setenv("DDTOP_JOURNAL_MIB", value)
 
@@ -235,14 +235,14 @@ def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "mark", "text"),
     [
-        (["ok|hf-trainer|5.23.0", "end"], "ok", "step and phase are read of hf-trainer 5.23.0"),
-        (["end"], "ok", "step and phase are read of tqdm, torch and ddtop.step()"),
+        (["ok|hf-trainer|5.23.0", "end"], "ok", "step and phase are read from hf-trainer 5.23.0"),
+        (["end"], "ok", "step and phase are read from tqdm, torch and ddtop.step()"),
         (
             ["off|fabric|AttributeError: no log_dict", "end"],
             "note",
-            "step and phase are not read of fabric (AttributeError: no log_dict)",
+            "step and phase are not read from fabric (AttributeError: no log_dict)",
         ),
-        ("timed out", "note", "their step and phase could not be tried: timed out"),
+        ("timed out", "note", "their step and phase could not be tested: timed out"),
     ],
 )
 def test_a_framework_that_has_changed_is_named(monkeypatch, answer, mark, text):

@@ -182,7 +182,7 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
         assert time.monotonic() < end
         guard.look()
         time.sleep(0.05)
-    assert said == ["--report: exit code 3, the event goes without it"]
+    assert said == ["--report: exit code 3; the event is sent without it"]
     assert "report" not in hook.events[0]
 
 
@@ -190,7 +190,7 @@ def test_a_report_that_cannot_be_made_holds_the_event_up_no_further(home, tmp_pa
     ("words", "text"),
     [
         (("--webhook", "example.org"), "takes an http or https URL, not 'example.org'"),
-        (("--webhook", "http://a", "--webhook-file", "b"), "exclude each other"),
+        (("--webhook", "http://a", "--webhook-file", "b"), "cannot be used together"),
         (("--webhook-file", "/none"), "--webhook-file /none: No such file"),
         (("--report", "/none"), "there is no such folder"),
         (("--report", "/proc"), "--report /proc"),
@@ -218,5 +218,5 @@ def test_times_are_understood(text, seconds):
 def test_a_time_that_is_none_is_refused(text):
     import click
 
-    with pytest.raises(click.UsageError, match="is no time"):
+    with pytest.raises(click.UsageError, match="is not a duration"):
         SECONDS.convert(text, None, None)

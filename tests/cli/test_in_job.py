@@ -82,8 +82,8 @@ def test_a_running_job_of_slurm_is_entered_beside_its_steps(double):
     [
         ("7|7|PENDING|Resources|me|", NotYetError, "has no nodes yet: PENDING (Resources)"),
         ("7|7|CONFIGURING|None|me|n0", NotYetError, "has no nodes yet: CONFIGURING"),
-        ("7|7|TIMEOUT|TimeLimit|me|n0", NoSuchJobError, "is over: TIMEOUT"),
-        ("7|7|NODE_FAIL|None|me|n0", NoSuchJobError, "is over: NODE_FAIL"),
+        ("7|7|TIMEOUT|TimeLimit|me|n0", NoSuchJobError, "has ended: TIMEOUT"),
+        ("7|7|NODE_FAIL|None|me|n0", NoSuchJobError, "has ended: NODE_FAIL"),
         ("7|7|SUSPENDED|None|me|n0", NoSuchJobError, "scontrol resume 7"),
         ("8|7_1|RUNNING|None|me|n0\n9|7_2|RUNNING|None|me|n1", WrongNameError, "one of 7_1, 7_2"),
     ],
@@ -120,7 +120,7 @@ def test_the_job_of_another_user_is_not_entered(double, monkeypatch, option, pro
         ("--slurm", "squeue", "", "slurm_load_jobs error: Invalid job id specified", "no Slurm"),
         ("--pbs", "qstat", "", "qstat: Unknown Job Id 7.pbs\n", "there is no PBS job 7"),
         ("--pbs", "qstat", "", "qstat: 7.pbs Job has finished, use -x or -H to obtain historical "
-         "job information\n", "job 7 is over"),
+         "job information\n", "job 7 has ended"),
         ("--lsf", "bjobs", "", "Job <7> is not found\n", "there is no LSF job 7"),
     ],
 )  # fmt: skip
@@ -309,8 +309,8 @@ def test_other_jobs_in_a_shared_state_folder_are_not_meant():
         (("status", "--k8s", "train"), 2, "'train' is not NAMESPACE/JOB"),
         (("attach", "--pbs", "-1"), 2, "'-1' is not a PBS job id"),
         (("stacks", "--lsf", "a"), 2, "'a' is not an LSF job id"),
-        (("diagnose", "--slurm", "7", "--pbs", "7"), 2, "--pbs and --slurm exclude each other"),
-        (("attach", "--slurm", "7", "--ssh", "h"), 2, "--slurm and --ssh exclude each other"),
+        (("diagnose", "--slurm", "7", "--pbs", "7"), 2, "cannot be used together"),
+        (("attach", "--slurm", "7", "--ssh", "h"), 2, "--slurm and --ssh cannot be used together"),
         (("attach", "--k8s", "a/b"), 3, "kubectl is not on this host"),
     ],
 )

@@ -91,6 +91,4 @@ def test_without_the_sdk_it_says_what_to_install(home, tmp_path):
     done = ddtop_process("mcp", PYTHONPATH=str(tmp_path))
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "ddtop: ddtop mcp needs the SDK of the protocol: pip install 'ddtop[mcp]'\n"
-    )
+    assert done.stderr == ("ddtop: ddtop mcp needs the MCP SDK: pip install 'ddtop[mcp]'\n")

@@ -126,7 +126,7 @@ def test_commands_that_do_not_end_do_not_pile_up(tmp_path):
     ("command", "reason"),
     [
         ("", "needs a command"),
-        ("mail 'me", "is no command line: no closing quotation"),
+        ("mail 'me", "is not a command line: no closing quotation"),
         ("no-such-program x", "there is no program 'no-such-program'"),
         ("~/no-such-program", "there is no program"),
     ],

@@ -65,7 +65,7 @@ def test_what_needs_linux_says_so_and_what_works_instead(home, words):
     done = on_a_mac(*words)
 
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("ddtop: jobs are watched on Linux. From here: ddtop attach --ssh")
+    assert done.stderr.startswith("ddtop watches jobs on Linux only. From here: ddtop attach --ssh")
 
 
 @pytest.mark.parametrize("words", [("--help",), ("explain", "cancelled"), ("config", "show")])

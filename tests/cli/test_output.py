@@ -39,9 +39,7 @@ def test_redirected_errors_mean_no_dashboard(monkeypatch, on_a_terminal):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
 
-    assert (
-        no_dashboard() == "standard error leads elsewhere, and there the dashboard would be drawn"
-    )
+    assert no_dashboard() == "standard error is redirected, and the dashboard is drawn there"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_job_and_pids_do_not_go_together(home, command):
     done = ddtop(command, "llama", "--pid", "12")
 
     assert done.returncode == 2
-    assert "--pid stands alone" in done.stderr
+    assert "--pid takes no job name" in done.stderr
 
 
 def test_without_the_right_to_trace_the_command_that_works_is_named(
@@ -189,7 +189,7 @@ def test_without_the_right_to_trace_the_command_that_works_is_named(
     assert code == 1
     # Lines are wrapped where the terminal ends.
     assert f"no right to look into pid {process.pid}" in " ".join(shown.split())
-    assert "what /proc says of those without stacks" in shown
+    assert "what /proc says about those without stacks" in shown
 
 
 @contextmanager

@@ -154,7 +154,7 @@ def test_a_job_whose_relay_was_killed_is_read_from_its_journal(home):
     assert (done.returncode, found["live"], found["ended"]) == (1, False, None)
     assert found["findings"][0]["ranks"] == [1]
     assert found["time_unix_ns"] == unix_ns(30)
-    assert "ends without an end of the job: its relay was killed" in " ".join(
+    assert "stops before the end of the job: its relay was killed" in " ".join(
         ddtop("diagnose", "train").stdout.split()
     )
     assert "ENDED" in ddtop("status", "train").stdout

@@ -161,7 +161,7 @@ def test_a_folder_with_other_files_is_left_alone(other, tmp_path):
     [
         ("/nowhere/python", 3, "No such file or directory"),
         ("/bin/ls", 3, "exit code 2"),
-        ("/bin/true", 3, "is no Python that answers"),
+        ("/bin/true", 3, "does not answer as a Python does"),
     ],
 )
 @pytest.mark.parametrize("words", [("setup-env",), ("doctor", "--python")])
@@ -187,7 +187,7 @@ def test_doctor_looks_at_another_python(other, wheel):
     assert (before.returncode, after.returncode) == (1, 0)
     assert f"not there: ddtop setup-env {other}" in before.stdout
     assert "ddtop 9.9 is there: jobs with DDTOP=1 are seen" in after.stdout
-    assert "lacks click, textual: it has the agent alone" in after.stdout
+    assert "lacks click, textual: it has only the agent" in after.stdout
     assert "torch" in after.stdout
 
 

@@ -66,7 +66,7 @@ def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
             ("--sim", "8", "--scenario", "nonsense"),
             "there is no scenario 'nonsense'",
         ),
-        (("--sim", "8", "status"), "--sim N stands alone"),
+        (("--sim", "8", "status"), "--sim N takes no command"),
         (("--seed", "3"), "give --sim N too"),
         (("--scenario", "healthy", "jobs"), "give --sim N too"),
     ],

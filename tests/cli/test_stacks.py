@@ -101,7 +101,7 @@ def test_the_last_stacks_are_shown_without_asking(stage, capsys):
 def test_without_any_stacks_there_is_nothing_to_show(stage, home):
     assert refused(stacks, "train", Wanted(last=True)) == (
         3,
-        "ddtop: train still runs, but nobody has taken stacks of it yet: "
+        "ddtop: train still runs, but no stacks of it have been taken yet: "
         "leave out --last to take them now",
     )
     write_ended(finished(), "ended-1")
@@ -143,7 +143,7 @@ def test_without_a_terminal_it_needs_yes(stage):
     done = ddtop("signal", "train", "--rank", "0", "KILL")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ddtop: no terminal to ask at: add --yes if you are sure\n"
+    assert done.stderr == "ddtop: there is no terminal to ask at: add --yes if you are sure\n"
     assert stage.children[0].poll() is None
 
 
@@ -205,7 +205,7 @@ def test_pid_and_a_job_exclude_each_other(home, words):
     done = ddtop(*words)
 
     assert done.returncode == 2
-    assert "--pid stands alone" in done.stderr
+    assert "--pid takes no job name" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["stacks", "signal"])

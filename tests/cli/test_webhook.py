@@ -125,7 +125,7 @@ def test_a_redirect_is_not_followed(serving):
     server = serving((307, {"Location": other.url}))
 
     (said,) = sent(server.url, token="s3cret")
-    assert "redirects to 127.0.0.1, which is not followed" in said
+    assert "redirects to 127.0.0.1; ddtop does not follow redirects" in said
     assert other.got == []
 
 
@@ -179,7 +179,7 @@ def test_a_slow_server_does_not_hold_up_who_puts_and_the_queue_is_bounded(servin
 
     assert took_s < 1
     assert 4 <= one.dropped <= 5
-    assert any("dropped, too many wait" in text for text in said)
+    assert any("dropped: too many were waiting" in text for text in said)
 
 
 def test_shapes_fit_their_urls():

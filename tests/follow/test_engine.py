@@ -195,7 +195,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_counted_and_said(monkeypatc
         found.engine.close()
 
     assert found.engine.dropped == 2
-    assert found.engine.seen.look.snapshot.notes[0].startswith("2 records came faster")
+    assert found.engine.seen.look.snapshot.notes[0].startswith("2 records were dropped")
 
 
 def test_a_failure_is_loud(waiting, monkeypatch):

@@ -234,7 +234,7 @@ async def test_a_journal_without_an_end_says_that_its_relay_was_killed(tmp_path)
     async with replaying(written(hangs(), tmp_path / "x.journal")) as (app, _):
         text = " ".join(screen_text(app)[3:5])
 
-    assert "the journal ends without an end of the job: its relay was killed" in text
+    assert "the journal stops before the end of the job: its relay was killed" in text
 
 
 async def test_the_journal_of_a_living_job_says_that_it_is(tmp_path):
@@ -280,7 +280,7 @@ def test_of_a_journal_that_is_too_large_the_end_is_shown(tmp_path, monkeypatch):
 
     recording = read_recording(written(hangs(), tmp_path / "x.journal"), "x")
 
-    assert "too large to be shown whole" in recording.damage
+    assert "too large to be shown as a whole" in recording.damage
     assert recording.tape.span[1] == unix_ns(100)
 
 

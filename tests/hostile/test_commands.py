@@ -105,7 +105,7 @@ MALFORMED = [
 def test_a_malformed_list_of_pods_is_reported(monkeypatch, text):
     answers(monkeypatch, text)
 
-    with pytest.raises(NoContactError, match="something else than a list of pods"):
+    with pytest.raises(NoContactError, match="did not answer with a list of pods"):
         Kubernetes().find("default/train", None)
 
 
@@ -180,7 +180,7 @@ def test_a_program_that_does_not_answer_as_python_is_refused(home, tmp_path, tex
     program.write_bytes(b"#!/bin/sh\ncat <<'E'\n" + os.fsencode(text) + b"\nE\n")
     program.chmod(0o700)
 
-    assert "is no Python that answers" in said("doctor", "--python", program, code=3)
+    assert "does not answer as a Python does" in said("doctor", "--python", program, code=3)
 
 
 @pytest.mark.parametrize("python", ["", "a" * 5000, "/dev/null", "/", "x/y", "\udcff"])
@@ -235,7 +235,7 @@ def test_a_time_that_is_not_a_number_is_refused(home):
         lambda: mcp_server.diagnose("x", float("nan")),
         lambda: mcp_server.history("x", float("nan")),
     ):
-        with pytest.raises(ToolError, match="NaN is no time"):
+        with pytest.raises(ToolError, match="NaN is not a time"):
             tool()
 
 

@@ -79,7 +79,7 @@ def test_a_stopped_relay_makes_health_unknown_in_every_command(relay, heard, mon
         4,
     ]
     for text in (status[1], diagnose[1], stacks[2], watch[2]):
-        assert "is stopped, so how the job goes is not known; 1 of its ranks live" in " ".join(
+        assert "is stopped, so the state of the job is not known; 1 of its ranks live" in " ".join(
             text.split()
         )
         assert f"kill -CONT {entry.relay_pid}" in " ".join(text.split())

@@ -102,11 +102,11 @@ def test_stacks_are_merged_and_say_how_they_are_less():
 def test_without_stacks_or_journal_the_report_says_why():
     text = report_text(
         material(
-            hang(), stacks_note="nobody has taken stacks", timeline_note="no journal: none there"
+            hang(), stacks_note="no stacks have been taken", timeline_note="no journal: none there"
         )
     )
 
-    assert section(text, "Stacks") == "nobody has taken stacks"
+    assert section(text, "Stacks") == "no stacks have been taken"
     assert section(text, "What happened") == "note: no journal: none there"
 
 

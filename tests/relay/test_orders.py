@@ -85,7 +85,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(watched):
     one, child = watched
     older = Hello("j", "r", 0, 3, 3, 4, "h", child.pid, one.hello.start_ticks - 1)
 
-    with pytest.raises(OrderError, match="not the process it was"):
+    with pytest.raises(OrderError, match="is another process now"):
         send_signal(Watched(older, one.pidfd, spoke=True), ("3", str(child.pid), "15"))
 
     assert child.poll() is None

@@ -139,7 +139,7 @@ def _number(wanted: str) -> tuple[int | None, str | None]:
         signal.SIGCHLD,
     }
     if number not in usable:
-        return None, f"DDTOP_SIGNAL={wanted[:40]} is no signal that can be used"
+        return None, f"DDTOP_SIGNAL={wanted[:40]} is not a signal that ddtop can use"
     return number, None
 
 

@@ -101,7 +101,7 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> TorchrunLine:
     start = _behind_torchrun(words)
     given, kept, rest = _options(words[start:])
     if not rest:
-        raise NotUnderstoodError("torchrun is given no program")
+        raise NotUnderstoodError("torchrun has no program to run")
 
     def value(name: str, default: str = "") -> str:
         variable = "PET_" + name.removeprefix("--").replace("-", "_").upper()
@@ -306,7 +306,7 @@ def _meeting(trial: Trial, nodes: int, waited_s: float) -> Line:
         count = f"{plural(trial.size, 'rank')} on {plural(len(trial.nodes), 'node')}"
         return Line(GOOD, "meeting", f"{count} have met")
     if trial.exit_code is not None:
-        fix = "correct what it says; run the command itself to see all of its output"
+        fix = "fix what it reports; run the command itself to see all of its output"
         errors = [one for one in trial.last_words if "rror" in one] or trial.last_words
         words = f": {errors[-1]}" if errors else ""
         text = f"the command ends with exit code {trial.exit_code} before the ranks meet{words}"
@@ -314,7 +314,7 @@ def _meeting(trial: Trial, nodes: int, waited_s: float) -> Line:
     if trial.started:
         missing = sorted(set(range(trial.size)) - set(trial.started))
         text = f"{len(trial.started)} of {trial.size} ranks were seen within {waited_s:g} s"
-        fix = f"see why they do not start: {_ranks(missing)}" if missing else "open the ports"
+        fix = f"find out why they do not start: {_ranks(missing)}" if missing else "open the ports"
         return Line(BAD, "meeting", text, fix)
     text = f"no rank has started within {waited_s:g} s"
     fix = (
@@ -333,7 +333,7 @@ def _versions(nodes: Mapping[int, Facts]) -> Iterator[Line]:
         if len(hosts) > 1:
             each = "; ".join(f"{version} on {_named(where)}" for version, where in hosts.items())
             fix = f"install the same {name} on all nodes"
-            yield Line(BAD, "versions", f"{name} is not the same: {each}", fix)
+            yield Line(BAD, "versions", f"{name} differs: {each}", fix)
         elif "none" not in hosts:
             alike = " on all nodes" if len(nodes) > 1 else ""
             yield Line(GOOD, "versions", f"{name} {next(iter(hosts))}{alike}")
@@ -362,7 +362,9 @@ def _judged_nodes(trial: Trial, policy: Policy) -> list[Line]:
     if count <= SHOWN:
         return [one for lines in each for one in lines]
     bad = [[one for one in lines if one.mark == BAD] for lines in each]
-    text = f"{bad.count([])} of {count} have enough of /dev/shm, limits and GPUs"
+    text = (
+        f"{bad.count([])} of {count} have enough room in /dev/shm, high enough limits and free GPUs"
+    )
     return [Line(GOOD, "nodes", text), *(one for lines in bad for one in lines)]
 
 
@@ -405,7 +407,9 @@ def _limits(facts: Facts, host: str, local: int, size: int, policy: Policy) -> I
         yield Line(BAD, "limits", text, "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd)")
     if not wrong:
         count = "unlimited" if facts["nofile"] is None else f"{facts['nofile']:,}"
-        yield Line(GOOD, "limits", f"{count} open files on {host}; threads and locked memory do")
+        yield Line(
+            GOOD, "limits", f"{count} open files on {host}; enough threads and locked memory"
+        )
 
 
 def _gpus(facts: Facts, host: str, local: int, policy: Policy) -> Iterator[Line]:
@@ -445,7 +449,7 @@ def _reductions(trial: Trial, waited_s: float) -> Iterator[Line]:
             slowest = max(trial.good[what].values())
             ranks = plural(trial.size, "rank")
             seen = f"; {len(hosts)} of them here" if len(hosts) < trial.size else ""
-            text = f"{ranks}, {slowest:.2g} s with connecting{seen}"
+            text = f"{ranks}, {slowest:.2g} s including the connection{seen}"
             yield Line(GOOD, name, text)
 
 
@@ -650,14 +654,14 @@ def _port_here(line: TorchrunLine, place: str, port: int) -> Line:
             one.listen(1)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return Line(BAD, "port", f"{place}: {error.strerror}", "take a port above 1023")
+                return Line(BAD, "port", f"{place}: {error.strerror}", "use a port above 1023")
         else:
             return Line(GOOD, "port", f"{place} is on this host, and free")
     holder = _holder(port)
     text = f"{place} is taken on this host by {holder or 'another user'}"
     if line.nodes > 1 and (line.node_rank > 0 or line.backend != "static"):
-        return Line(NOTE, "port", f"{text}; right if that is another node of this job")
-    return Line(BAD, "port", text, "end what holds it, or take another port")
+        return Line(NOTE, "port", f"{text}; this is right if that is another node of this job")
+    return Line(BAD, "port", text, "end the process that holds it, or use another port")
 
 
 def _holder(port: int) -> str | None:

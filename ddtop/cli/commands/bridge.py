@@ -50,7 +50,7 @@ READ_BYTES = 1 << 16
 
 
 @click.command("bridge", hidden=True)
-@click.option("--readonly", is_flag=True, help="Whatever the other side asks for.")
+@click.option("--readonly", is_flag=True, help="Read-only, whatever the other side asks for.")
 def command(readonly: bool) -> None:
     """The other end of attach --ssh: ssh starts it."""
     sys.exit(serve(readonly))
@@ -138,7 +138,7 @@ class _Bridge:
 
             await serve(message, self._say)
         else:
-            await self._say(Refused("that is not for a bridge to say"))
+            await self._say(Refused("a bridge does not take this message"))
 
     async def _open(self, message: Open) -> None:
         self.close()

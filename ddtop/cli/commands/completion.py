@@ -13,7 +13,7 @@ VARIABLE = "_DDTOP_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """The lines that teach a shell to complete jobs, ranks and kinds.
+    """Print a shell completion script.
 
     \b
     bash: ddtop completion bash > ~/.local/share/bash-completion/completions/ddtop

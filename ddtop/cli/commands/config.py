@@ -20,15 +20,15 @@ def command() -> None:
 
 
 @command.command("show")
-@click.option("--all", "every", is_flag=True, help="Also the thresholds that are as they come.")
+@click.option("--all", "every", is_flag=True, help="Also the thresholds that you have not changed.")
 def show(every: bool) -> None:
     """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
     found = settings.read(os.environ)
     _print(f"file: {found.path}" + ("" if found.path.exists() else " (there is none)"))
     for one in settings.SETTINGS:
         value, origin = found.origin(one, os.environ)
-        stronger = f"   (stronger: {one.flag})" if one.flag else ""
-        _print(f"{one.name:<12}{value!s:<26}{origin}{stronger}")
+        override = f"   (overridden by {one.flag})" if one.flag else ""
+        _print(f"{one.name:<12}{value!s:<26}{origin}{override}")
     names = settings.names_of_thresholds() if every else list(found.thresholds)
     for name in names:
         default, (low, high) = getattr(POLICY, name), settings.range_of(name)
@@ -61,7 +61,7 @@ def edit() -> None:
     if done.returncode:
         raise CommandError(f"ddtop: {editor}: exit code {done.returncode}", USAGE)
     settings.read(os.environ)
-    _print(f"{file} is understood")
+    _print(f"{file} is valid")
 
 
 def _print(text: str) -> None:

@@ -93,7 +93,7 @@ def doctor_of(python: str) -> int:
     elif here.hook_runs:
         lines.append((GOOD, "hook", f"{version} is there: jobs with DDTOP=1 are seen"))
         if lacking := ", ".join(here.lacks(OF_THE_COMMANDS)):
-            text = f"not in that Python, which lacks {lacking}: it has the agent alone"
+            text = f"not in that Python, which lacks {lacking}: it has only the agent"
             lines.append((NOTE, "commands", text))
     else:
         lines.append((BAD, "hook", f"not there: ddtop setup-env {python}"))
@@ -198,15 +198,15 @@ def _frameworks(python: str = sys.executable) -> Line:
     """Whether the installed frameworks have the attributes that ddtop reads."""
     answer = _tried(_TRIES_FRAMEWORKS, FRAMEWORKS_TRIAL_S, python)
     if isinstance(answer, str):
-        return NOTE, "frameworks", f"their step and phase could not be tried: {answer}"
+        return NOTE, "frameworks", f"their step and phase could not be tested: {answer}"
     found = [line.split("|", 2) for line in answer if line.count("|") >= 2]
     off = [f"{name} ({text})" for mark, name, text in found if mark == "off"]
     if off:
-        text = f"step and phase are not read of {'; '.join(off)}"
+        text = f"step and phase are not read from {'; '.join(off)}"
         return NOTE, "frameworks", f"{text}: ddtop.step() and ddtop.phase() report them"
     read = ", ".join(f"{name} {version}".strip() for _, name, version in found)
     what = read or "tqdm, torch and ddtop.step()"
-    return GOOD, "frameworks", f"step and phase are read of {what}"
+    return GOOD, "frameworks", f"step and phase are read from {what}"
 
 
 def _tried(program: str, within_s: float, python: str = sys.executable) -> list[str] | str:
@@ -310,7 +310,7 @@ def _loopback() -> Line:
 
 
 def _processes() -> Line:
-    instead = "ends are looked for in /proc, how a rank ended may stay unknown"
+    instead = "ddtop looks in /proc for ranks that end; how a rank ended may stay unknown"
     if not hasattr(os, "pidfd_open"):
         return NOTE, "exits", f"no pidfd on this kernel: {instead}"
     try:
@@ -374,7 +374,7 @@ def _py_spy() -> Line:
     version = done.stdout.split()[-1] if done.stdout.split() else "?"
     numbers = [int(part) for part in version.split(".") if part.isdigit()]
     if numbers and numbers < [0, 4]:
-        text = f"{version}: one that is killed can leave its target stopped; pip install -U py-spy"
+        text = f"{version}: if it is killed, it can leave its target stopped; pip install -U py-spy"
         return NOTE, "py-spy", text
     return GOOD, "py-spy", f"{version} ({program})"
 
@@ -434,7 +434,7 @@ def _other_gpus() -> Line:
     if not found and _has_intel_gpu():
         found = ["Intel GPUs"]
     if not found:
-        return GOOD, "other GPUs", "none here that NVML and amdsmi do not know"
+        return GOOD, "other GPUs", "no accelerator here that NVML and amdsmi do not know"
     text = f"{' and '.join(found)}: not read; memory, power and who holds them are unknown"
     return NOTE, "other GPUs", f"{text}, collectives and stacks are shown all the same"
 
@@ -469,8 +469,8 @@ def _exceptions() -> Line:
 
     name, reason = exceptions.VARIABLE, exceptions.why_not()
     if reason is not None:
-        return NOTE, "exceptions", f"{name} {reason}: what is caught is not seen"
-    return GOOD, "exceptions", f"{name}: what ranks catch again and again is looked at"
+        return NOTE, "exceptions", f"{name} {reason}: caught exceptions are not seen"
+    return GOOD, "exceptions", f"{name}: exceptions that ranks catch again and again are seen"
 
 
 def _relays() -> Line:

@@ -28,7 +28,7 @@ LISTEN = "127.0.0.1:9477"
 )
 @HUB
 def command(listen: str | None, folder: str | None, config: str | None) -> None:
-    """The live jobs as series for Prometheus.
+    """Serve the live jobs as metrics for Prometheus.
 
     Serves all jobs of this user until it is stopped. For root these are the jobs of all users of
     this host, and those of others are named USER/JOB. With --hub only the job whose relay listens

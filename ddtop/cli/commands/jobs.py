@@ -18,20 +18,20 @@ NAMED = 3
 @click.command("jobs")
 @AS_JSON
 @click.option(
-    "--all", "parts", is_flag=True, help="A line for each host of a job that has several."
+    "--all", "parts", is_flag=True, help="One line for each host of a job on several hosts."
 )
 @click.option(
     "--hub",
     "hubs",
     multiple=True,
     metavar="HOST:PORT",
-    help="The job whose relay listens there, in place of those of the state folder; may be given"
+    help="The job whose relay listens there, instead of those in the state folder; may be given"
     " several times.",
 )
 @click.option(
     "--slurm",
     is_flag=True,
-    help="All running Slurm jobs of yours, each asked on its own node.",
+    help="All your running Slurm jobs, each asked on its own node.",
 )
 @SSH
 @REMOTE
@@ -45,7 +45,9 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
     """
     there = led()
     if (hubs or slurm) and there:
-        raise CommandError("ddtop: --ssh excludes --hub and --slurm: give one of them", USAGE)
+        raise CommandError(
+            "ddtop: --ssh, --hub and --slurm cannot be used together: give one of them", USAGE
+        )
     if hubs or slurm:
         elsewhere(hubs, slurm, parts, as_json)
         return
@@ -89,11 +91,11 @@ def elsewhere(hubs: tuple[str, ...], slurm: bool, parts: bool, as_json: bool) ->
     from ddtop.cli.output import glyphs, width
 
     if (bool(hubs), slurm, parts).count(True) > 1:
-        raise CommandError("ddtop: --hub, --slurm and --all exclude each other", USAGE)
+        raise CommandError("ddtop: --hub, --slurm and --all cannot be used together", USAGE)
     if slurm:
         from ddtop.cli.job_list import slurm_jobs
 
-        rows, none = slurm_jobs(remote()), "no Slurm job of yours runs"
+        rows, none = slurm_jobs(remote()), "you have no running Slurm job"
     else:
         from ddtop.cli.find_job import hub_jobs
 

@@ -65,7 +65,7 @@ def rotate() -> int:
             click.echo(
                 printable(
                     f"{entry.job} on {entry.host}: its relay keeps the old key; "
-                    f"there: kill -9 {entry.relay_pid}"
+                    f"on that host: kill -9 {entry.relay_pid}"
                 )
             )
     return 0
@@ -87,4 +87,4 @@ def _restart(entry: registry.JobEntry) -> None:
             return
         finally:
             os.close(descriptor)
-    click.echo(printable(f"{entry.job}: its relay begins again with the new key"))
+    click.echo(printable(f"{entry.job}: its relay restarts with the new key"))

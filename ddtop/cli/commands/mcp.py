@@ -20,6 +20,6 @@ def command() -> None:
         if error.name is None or error.name.partition(".")[0] != "mcp":
             raise
         raise CommandError(
-            "ddtop: ddtop mcp needs the SDK of the protocol: pip install 'ddtop[mcp]'", USAGE
+            "ddtop: ddtop mcp needs the MCP SDK: pip install 'ddtop[mcp]'", USAGE
         ) from None
     server().run("stdio")

@@ -18,7 +18,7 @@ from ddtop.cli.place import PLACE
 @click.argument("kind", required=False)
 @click.option("--rank", "ranks", help="Findings that blame only these ranks: 0,3-5.")
 @click.option("--for", "for_s", type=SECONDS, required=True, help="How long: 10m; 0s ends it.")
-@click.option("--because", help="Why; all who look at the job read it.")
+@click.option("--because", help="Why. Everyone who looks at the job sees it.")
 @PLACE
 def command(
     job: str, kind: str | None, ranks: str | None, for_s: float, because: str | None
@@ -51,7 +51,9 @@ def mute(name: str, kind: str | None, ranks: str | None, for_s: float, because: 
         hint = f"; did you mean {meant}?" if meant else ""
         raise CommandError(f"ddtop: there is no finding named {kind[:40]!r}{hint}", USAGE)
     if for_s and not because:
-        raise CommandError("ddtop: mute needs --because: others read why it is quiet", USAGE)
+        raise CommandError(
+            "ddtop: mute needs --because, so that others know why it is quiet", USAGE
+        )
     if 0 < for_s < 1:
         raise CommandError("ddtop: --for takes whole seconds, at least one", USAGE)
     numbers = rank_list(parse_ranks(ranks)) if ranks is not None else ""

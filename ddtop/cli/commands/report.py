@@ -218,7 +218,7 @@ def _material(
         home=str(Path.home()),
     )
     if known.request is None:
-        state = _no_stacks(known.snapshot) if known.snapshot.ended else "nobody has taken stacks"
+        state = _no_stacks(known.snapshot) if known.snapshot.ended else "no stacks have been taken"
         return replace(material, stacks_note=known.stacks_note or state)
     found = answers(known.snapshot, known.request, known.asked_unix_ns)
     merged = merged_of(found, known.verdict, known.snapshot)
@@ -232,8 +232,10 @@ def _material(
 
 def _no_stacks(snapshot: Snapshot) -> str:
     if any(rank.reported.exception and rank.reported.exception.frames for rank in snapshot.ranks):
-        return "it has ended, and nobody had taken stacks; the tracebacks above say where it raised"
-    return "it has ended, and nobody had taken stacks"
+        return (
+            "it has ended, and no stacks had been taken; the tracebacks above say where it raised"
+        )
+    return "it has ended, and no stacks had been taken"
 
 
 def _write(target: Path, text: str, named: bool) -> int:

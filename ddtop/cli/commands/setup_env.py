@@ -27,7 +27,7 @@ from ddtop.cli.output import printable
 @click.option(
     "--from", "source", metavar="SPEC", help="What its pip installs: a wheel, a folder, ddtop==1.0."
 )
-@click.option("--undo", is_flag=True, help="Take out what it has put there.")
+@click.option("--undo", is_flag=True, help="Remove what this command has put there.")
 def command(
     python: str,
     container: str | None,
@@ -36,15 +36,18 @@ def command(
     source: str | None,
     undo: bool,
 ) -> None:
-    """Put the agent into another Python, and say what was written.
+    """Install the agent into another Python, and say what was written.
 
     PYTHON is an interpreter, or the folder of a virtual or conda environment. In a container it is
     the name there: ddtop setup-env python3 --container train
     """
     if container is not None and through is not None:
-        raise CommandError("ddtop: --container and --through exclude each other", USAGE)
+        raise CommandError("ddtop: --container and --through cannot be used together", USAGE)
     if target is not None and (container or through):
-        raise CommandError("ddtop: --target is a folder of this host: it stands alone", USAGE)
+        raise CommandError(
+            "ddtop: --target is a folder on this host: it takes neither --container nor --through",
+            USAGE,
+        )
     words = shlex.split(through) if through is not None else _into(container)
     sys.exit(setup_env(python, words, target, source, undo))
 
@@ -93,7 +96,7 @@ def setup_env(
         )
     _print(f"{here.python}: added {_listed(added)} in {here.folder}")
     _print("its jobs are seen from now on: DDTOP=1 torchrun ... train.py")
-    _print(f"take it out again: {again} --undo")
+    _print(f"to remove it again: {again} --undo")
     return 0
 
 
@@ -124,12 +127,13 @@ def _into(container: str | None) -> list[str]:
     if container is None:
         return []
     if container.startswith("-"):
-        raise CommandError(f"ddtop: --container {container}: that is an option, no name", USAGE)
+        raise CommandError(f"ddtop: --container {container}: that is an option, not a name", USAGE)
     for program in ("docker", "podman"):
         if shutil.which(program):
             return [program, "exec", container]
     raise CommandError(
-        "ddtop: neither docker nor podman is here; another way in: --through 'CMD'", UNREACHABLE
+        "ddtop: neither docker nor podman is on this host; another way in: --through 'CMD'",
+        UNREACHABLE,
     )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="To these ranks: 0,3-5.",
 )
 @click.argument("signal", metavar="SIG")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @PLACE
 def command(job: str, ranks: str, signal: str, yes: bool) -> None:
     """Send a signal to ranks of a job, after asking: ddtop signal JOB --rank 3 TERM"""
@@ -111,7 +111,9 @@ def _confirmed(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals)
         CommandError: 2, there is no terminal to ask at.
     """
     if not sys.stdin.isatty():
-        raise CommandError("ddtop: no terminal to ask at: add --yes if you are sure", USAGE)
+        raise CommandError(
+            "ddtop: there is no terminal to ask at: add --yes if you are sure", USAGE
+        )
     click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")
     for rank in ranks:
         script = rank.hello.script if rank.hello else ""

@@ -67,7 +67,7 @@ class Wanted:
 @click.option("--tree", is_flag=True, help="Every frame once, with the ranks whose stacks have it.")
 @click.option("--threads", is_flag=True, help="All frames of the other threads too.")
 @click.option("--frames", is_flag=True, help="All frames of libraries and frameworks too.")
-@click.option("--last", is_flag=True, help="The stacks that were taken last; nobody is asked.")
+@click.option("--last", is_flag=True, help="The last stacks that were taken; no rank is asked.")
 @NO_SOURCE
 @PLACE
 def command(
@@ -92,9 +92,9 @@ def command(
 
     pids = (led() or ("",))[0] == "--pid"
     if by_signal and (native or last or pids):
-        raise CommandError("ddtop: --signal goes with none of --native, --last and --pid", USAGE)
+        raise CommandError("ddtop: --signal cannot be used with --native, --last or --pid", USAGE)
     if pids and ranks is not None:
-        raise CommandError("ddtop: --pid stands alone: it names processes, not a job", USAGE)
+        raise CommandError("ddtop: --pid takes no job name: it names processes", USAGE)
     numbers = parse_ranks(ranks) if ranks is not None else ()
     how = NATIVE if native else BY_SIGNAL if by_signal else ""
     wanted = Wanted(numbers, how, as_json, tree, threads, frames, last, source=not no_source)
@@ -211,7 +211,7 @@ def _left_behind(left: tuple[Snapshot, Verdict], wanted: Wanted) -> _Found:
     snapshot, verdict = left
     if verdict.health == UNKNOWN and last_request(snapshot) is None:
         why = verdict.unheard or verdict.calm
-        raise CommandError(f"ddtop: {why}; no stacks of it are there", NOT_HEARD)
+        raise CommandError(f"ddtop: {why}; it left no stacks", NOT_HEARD)
     check_ranks(wanted.ranks, snapshot)
     found = _last(snapshot, verdict, wanted)
     if verdict.health == UNKNOWN:
@@ -226,7 +226,7 @@ def _last(snapshot: Snapshot, verdict: Verdict, wanted: Wanted) -> _Found:
     request = last_request(snapshot)
     if request is None:
         state = (
-            "still runs, but nobody has taken stacks of it yet: leave out --last to take them now"
+            "still runs, but no stacks of it have been taken yet: leave out --last to take them now"
         )
         if snapshot.ended is not None or not snapshot.live:
             state = "has ended and left no stacks"

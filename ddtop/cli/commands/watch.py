@@ -48,7 +48,9 @@ LAST_WORD_S = 30.0
 )
 @click.option("--webhook", metavar="URL", help="Post the event there, and again when it is over.")
 @click.option(
-    "--webhook-file", metavar="FILE", help="The same with the URL in a file, or in $DDTOP_WEBHOOK."
+    "--webhook-file",
+    metavar="FILE",
+    help="The same, with the URL in this file or in $DDTOP_WEBHOOK.",
 )
 @click.option(
     "--webhook-format",
@@ -73,14 +75,14 @@ LAST_WORD_S = 30.0
     "for_s",
     type=SECONDS,
     default="0s",
-    help="Act when the finding has stood so long: 30s, 5m.",
+    help="Act when the finding has lasted this long: 30s, 5m.",
 )
 @click.option(
     "--cooldown",
     "cooldown_s",
     type=SECONDS,
     default="0s",
-    help="Pause between two acts for one kind of finding.",
+    help="Pause between two actions for one kind of finding.",
 )
 @click.option("--once", is_flag=True, help="Act only once.")
 @LOCALS

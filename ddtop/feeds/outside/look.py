@@ -384,7 +384,7 @@ class OutsideFeed(Feed):
             return Reply("signal", ok=False, text=f"rank {rank} is gone")
         pid = watched.target.pid
         if watched.process.pidfd is None:
-            why = f"no pidfd here, it could reach another process; by hand: kill -{number} {pid}"
+            why = f"no pidfd here, so it could reach another process; by hand: kill -{number} {pid}"
             return Reply("signal", ok=False, text=why)
         try:
             signal.pidfd_send_signal(watched.process.pidfd, number)

@@ -187,7 +187,7 @@ def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
         )
         return (
             numbers,
-            "two of these processes have the same rank in their environment, so none is believed",
+            "two of these processes have the same rank in their environment, so neither is trusted",
         )
     free = (number for number in range(len(targets)) if number not in known)
     given = [

@@ -105,7 +105,7 @@ def _closed(pid: int, descriptor: int, path: Path) -> str | None:
 def send(hello: Hello, pidfd: int | None) -> str | None:
     """Empty the file and send the signal; why not, if that failed. Call `why_not` right before."""
     if pidfd is None:
-        return f"signal {hello.dump_signal}: no pidfd here, it could reach another process"
+        return f"signal {hello.dump_signal}: no pidfd here, so it could reach another process"
     path = dump_path(hello)
     assert path is not None
     assert hello.dump_signal is not None

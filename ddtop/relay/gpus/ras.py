@@ -342,7 +342,7 @@ class _Lines:
     def _left(self) -> float:
         left = self.until - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"no whole answer within {DEADLINE_S:g} s")
+            raise TimeoutError(f"no complete answer within {DEADLINE_S:g} s")
         return left
 
 
@@ -353,7 +353,7 @@ def parse_json(text: str) -> RasAnswer:
     except (ValueError, RecursionError) as error:
         return RasAnswer(why=f"its JSON cannot be read: {error}"[:TEXT_MAX])
     if not isinstance(reported, dict):
-        return RasAnswer(why="its JSON is no object")
+        return RasAnswer(why="its JSON is not an object")
     found = [
         _communicator(one)
         for one in _list(reported, "communicators")[:COMMUNICATORS_MAX]

@@ -330,7 +330,7 @@ class Hub:
     def _why_not(self, arguments: tuple[str, ...]) -> str | None:
         """Why this relay is not accepted; None if it is."""
         if len(arguments) < 7 or arguments[0] != VERSION:
-            return "the hub is another version of ddtop: install the same on all hosts"
+            return "the hub runs another version of ddtop: install the same one on all hosts"
         _, part_of, job, run, world, master, _ = arguments[:7]
         if job != self._job:
             return f"another job ({self._job}) is there"

@@ -44,7 +44,7 @@ def test_a_port_that_is_taken_is_wrong_and_its_holder_is_named(program):
 
     assert done.returncode == 1
     assert f"127.0.0.1:{port} is taken on this host by process {os.getpid()}" in done.stdout
-    assert "-> end what holds it, or take another port" in done.stdout
+    assert "-> end the process that holds it, or use another port" in done.stdout
 
 
 def test_nodes_that_would_look_for_each_other_on_themselves_are_wrong(program):

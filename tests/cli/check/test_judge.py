@@ -24,9 +24,9 @@ def test_two_nodes_alike_are_good():
 @pytest.mark.parametrize(
     ("changes", "what", "text"),
     [
-        ({"torch": "2.8.0"}, "versions", "torch is not the same: 2.9.0 on node0; 2.8.0 on node1"),
-        ({"nccl": None}, "versions", "NCCL is not the same: 2.27.5 on node0; none on node1"),
-        ({"driver": "nvidia 5"}, "versions", "GPU driver is not the same"),
+        ({"torch": "2.8.0"}, "versions", "torch differs: 2.9.0 on node0; 2.8.0 on node1"),
+        ({"nccl": None}, "versions", "NCCL differs: 2.27.5 on node0; none on node1"),
+        ({"driver": "nvidia 5"}, "versions", "GPU driver differs"),
         ({"offset": [4.0, 0.1]}, "clock", "the clock of node1 is 4 s behind that of node0"),
         ({"offset": [-4.0, 0.1]}, "clock", "the clock of node1 is 4 s ahead of that of node0"),
         ({"shm_bytes": 64 * MIB}, "/dev/shm", "has 64 MiB free on node1; 2 ranks may need 256"),
@@ -78,7 +78,7 @@ def test_of_many_nodes_only_the_bad_ones_are_listed():
 
     lines = lines_of(*many, size=4, nodes=32)
     assert [one.text for one in lines if one.what == "nodes"] == [
-        "31 of 32 have enough of /dev/shm, limits and GPUs"
+        "31 of 32 have enough room in /dev/shm, high enough limits and free GPUs"
     ]
     assert "on node31" in bad(lines, "limits")
 

@@ -53,7 +53,7 @@ def test_what_is_not_given_comes_from_the_variables_of_torchrun():
     ("words", "why"),
     [
         ("python train.py", "there is no torchrun in 'python train.py'"),
-        ("torchrun", "is given no program"),
+        ("torchrun", "has no program to run"),
         ("torchrun --nnodes", "--nnodes of torchrun needs a value"),
         ("torchrun --nodes 2 t.py", "--nodes is not an option of torchrun"),
         ("torchrun --nnodes two t.py", "--nnodes 'two' is not a number from 1 on"),
