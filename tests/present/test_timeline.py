@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from ddtop.diagnosis.finding import WARNING, Finding, Verdict
 from ddtop.diagnosis.judge import Judge
 from ddtop.diagnosis.kinds import Kind
+from ddtop.follow.changes import APPEARED, CLEARED, Changes
+from ddtop.follow.look import Look
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
-from ddtop.present.events import Timeline, events, timeline_lines
+from ddtop.present.events import FINDING, Timeline, events, timeline_lines
+from ddtop.sim.incidents import SCENARIOS
+from ddtop.sim.job import SimulatedJob
 from tests.jobs import TICK_S, FakeJob, unix_ns
+from tests.sim.watching import BEGAN, Watcher
 from tests.ui import builders
 
 
@@ -46,6 +53,27 @@ def test_a_stop_begins_when_it_began_and_is_over_when_it_is():
     assert unix_ns(5) <= found[1].unix_ns <= unix_ns(6)
     assert found[2].text == "over: rank-stopped of rank 1"
     assert found[2].unix_ns > unix_ns(10)
+
+
+@pytest.mark.parametrize("name", ["tour", "gpu-tour", "rank-killed", "rank-missing"])
+def test_the_screen_and_watch_name_the_same_findings_and_the_same_ends(name):
+    watcher = Watcher(SimulatedJob(8, 3, SCENARIOS[name], began_unix_ns=BEGAN))
+    watch, screen, told = Changes(POLICY), Timeline(fold=False), []
+    for half_s in range(1, 400):
+        snapshot, verdict = watcher.until(half_s / 2)
+        told += watch.take(Look(snapshot, verdict))
+        screen.take(snapshot, verdict)
+        if snapshot.ended is not None:
+            break
+
+    def named(event):
+        return sorted((one.finding.kind, one.finding.ranks) for one in told if one.event == event)
+
+    entries = [one for one in screen.entries if one.what == FINDING]
+    over = [one for one in entries if one.over_unix_ns is not None and not one.closed]
+    assert entries
+    assert named(APPEARED) == sorted((one.finding.kind, one.finding.ranks) for one in entries)
+    assert named(CLEARED) == sorted((one.finding.kind, one.finding.ranks) for one in over)
 
 
 def test_an_end_tells_who_went_first_and_does_not_call_it_over():
