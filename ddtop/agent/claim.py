@@ -175,7 +175,15 @@ def entering_init(
         script = environ.get(identity.TREE, "").partition("|")[0].rpartition("-")[0] or script
     local, attempt = number(environ, "LOCAL_RANK"), launch.restarts(environ)
     elastic = is_elastic(environ)
-    who = identity.Identity(identity.RANK, script, own, local, size, attempt, elastic)
+    who = identity.Identity(
+        identity.RANK,
+        script,
+        rank=own,
+        local_rank=local,
+        world_size=size,
+        attempt=attempt,
+        elastic=elastic,
+    )
     become_rank(who, "init", backend, _endpoint(method), above)
     if (running := current.get()) is not None:
         running.met = met
@@ -201,7 +209,9 @@ def _become_mpi_rank(rank: int, size: int, local_rank: int | None, backend: str 
     if above is not None and above.makes_helper(rank, size, 0):
         return
     seen = identity.identify({}, sys.orig_argv, os.getpid())
-    who = identity.Identity(identity.RANK, seen.script, rank, local_rank, size)
+    who = identity.Identity(
+        identity.RANK, seen.script, rank=rank, local_rank=local_rank, world_size=size
+    )
     become_rank(who, "init", backend, above=above)
 
 

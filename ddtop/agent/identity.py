@@ -90,7 +90,15 @@ def identify(environ: Mapping[str, str], argv: Sequence[str], pid: int) -> Ident
     from ddtop.launch.launchers import is_elastic
 
     attempt, elastic = launch.restarts(environ), is_elastic(environ)
-    return Identity(RANK, name, rank, local_rank, world_size, attempt, elastic)
+    return Identity(
+        RANK,
+        name,
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        attempt=attempt,
+        elastic=elastic,
+    )
 
 
 def _is_helper(argv: Sequence[str], module: str, script: str) -> bool:

@@ -155,8 +155,15 @@ def name_run(
         if met and (met, who.world_size) == (first.place, first.world_size):
             # They use one rendezvous, so they are one job with one name.
             wanted = first.wanted
-        numbers = (who.rank, who.local_rank, who.world_size, who.attempt, who.elastic)
-        who = Identity(who.role, first.script, *numbers)
+        who = Identity(
+            role=who.role,
+            script=first.script,
+            rank=who.rank,
+            local_rank=who.local_rank,
+            world_size=who.world_size,
+            attempt=who.attempt,
+            elastic=who.elastic,
+        )
         # The first one's: a rank with a wrong MASTER_PORT belongs to the job of the ranks that it
         # cannot find.
         endpoint = first.master

@@ -42,7 +42,14 @@ def spans() -> Line:
     if rank is None or size is None:
         text = "not inside a job; there, this line says where the hub is: srun ddtop doctor"
         return GOOD, "hosts", text
-    identity = Identity(RANK, "doctor", rank, local, size, 0, is_elastic(environ))
+    identity = Identity(
+        RANK,
+        "doctor",
+        rank=rank,
+        local_rank=local,
+        world_size=size,
+        elastic=is_elastic(environ),
+    )
     found = _topology(identity, environ)
     if not found.spans:
         return GOOD, "hosts", f"rank {rank} of {size}: a job on this host alone"

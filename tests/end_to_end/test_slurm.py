@@ -64,7 +64,7 @@ def test_a_job_of_slurm_is_found_by_its_id_and_its_sleeping_rank_is_named(cluste
     assert "DDTOP=1" in by_name[bare]["summary"]
     assert (waits.returncode, over.returncode, never.returncode) == (3, 3, 3)
     assert f"Slurm job {pending} has no nodes yet: PENDING (JobHeldUser)" in waits.stderr
-    assert f"Slurm job {job} is over: CANCELLED" in over.stderr
+    assert f"Slurm job {job} has ended: CANCELLED" in over.stderr
     assert "there is no Slurm job 987654" in never.stderr
 
 
