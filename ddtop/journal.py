@@ -4,7 +4,8 @@ relay writes atomically.
 A file begins with a line that names format and version; then come frames, each after its length and
 checksum. A file only grows, or is written elsewhere and renamed, so that it can be read at any
 moment. A reader takes every complete frame before the first damage and reports where that is. A
-black box has two halves: the file itself, and the older one (`.1`) beside it.
+black box has two halves: the file itself, and the older one (`.1`) beside it. A crash at the seam
+of a ring in one file would lose both of its ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Writes the state page (layout: `wire.page`).
 
-The file is allocated whole with posix_fallocate and never truncated: a sparse page on a full tmpfs
-would be a SIGBUS in the watched job. If no file can be made, the page is heap memory: the probes
-work as usual, but the relay cannot read it.
+The page is a file, so that the relay can read the last state of a rank that has died. A memfd would
+leave a descriptor in the job. The file is allocated whole with posix_fallocate and never truncated:
+a sparse page on a full tmpfs would be a SIGBUS in the watched job. If no file can be made, the page
+is heap memory: the probes work as usual, but the relay cannot read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A click group that imports a command when it is named."""
+"""A click group that imports a command when it is named.
+
+Shells call `ddtop` for each completion: all commands together take 130 ms of CPU to import.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Read-only tools for language models: ddtop's facts with evidence, bounded in size.
 
-Nothing here asks a relay to act on a rank: stacks are those that were taken before.
+Nothing here asks a relay to act on a rank: stacks are those that were taken before. Nothing listens
+on a port, which would have the rights of this user.
 """
 
 from __future__ import annotations

@@ -382,7 +382,8 @@ def failed_helper(
 
     Each rank was ended by a signal, or failed because another one had ended. None if a rank failed
     for its own reason, and after Ctrl-C. A child counts before the program that started it. If all
-    ranks have finished, that program may still have failed.
+    ranks have finished, that program may still have failed. The exit codes of launchers are not
+    used: torchrun and those of MPI turn SIGTERM into one, so each `scancel` would be a crash.
     """
     bad = [rank for rank in ranks if failed(rank)]
     if not bad and all(rank.gone for rank in ranks):

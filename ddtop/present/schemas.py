@@ -2,7 +2,8 @@
 
 `KEYS` has every key by its path, with type and meaning. A test fails if the code prints a key that
 is not described, or no longer prints a described key. The reference page and `ddtop schema` are
-made from this table.
+made from this table. The documents are dictionaries and not Structs, so that a change of the model
+changes no promise.
 """
 
 from __future__ import annotations

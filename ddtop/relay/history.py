@@ -90,7 +90,8 @@ class FrameHistory:
 
     def since(self, unix_ns: int, own: bool = False) -> list[bytes]:
         """The history from that time on, after the older ones of the latest frames, all in order of
-        arrival. `own`: only those of this host.
+        arrival. `own`: only those of this host. With the latest frames first, the model would have
+        to tell old from new in every field.
         """
         recent = [
             (order, frame)

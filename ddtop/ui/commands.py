@@ -1,4 +1,7 @@
-"""What the command palette offers: every action with a key, and the commands without one."""
+"""What the command palette offers: every action with a key, and the commands without one.
+
+It is not Textual's palette, because it has to be readable in 16 colours and in none.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The job strip below the ranks, as far as there is room: the numbers of the whole job over the
 last minutes, its progress, and the last events.
+
+The charts are our own text. textual-plotext needs half of six rows for its frame and axes and draws
+in braille, which consoles and some fonts lack. Textual's `Sparkline` has one row and no gaps.
 """
 
 from __future__ import annotations

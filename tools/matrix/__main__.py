@@ -3,7 +3,8 @@
 Makes one virtual environment after the other, runs the tests and eight end-to-end verdicts there,
 prints a table, and removes each environment when it is done. It is run by hand: it downloads
 gigabytes and takes most of an hour. An interrupted run continues after the last row that has a
-result in the folder.
+result in the folder. It takes torch with CUDA: wheels for the CPU have no NCCL, so the recorder's
+functions are not those of most users.
 """
 
 from __future__ import annotations

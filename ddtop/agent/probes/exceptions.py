@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 #    3.12
 #
 # Source: `sys.monitoring`, for one tick in five seconds. It reports each exception that finds a
-# handler. These events cannot be switched off for single places, so the window is short, and closed
-# after EVENTS_MAX events. `finally`, `with` and an `except` that does not match are handlers too:
-# each raises again, which undoes the count. Only the rank's thread and the program's own code
-# count. Between windows another tool may use the tool number. No exception, no frame and no code is
-# kept. Caveat: an exception that is caught and raised again as another counts as caught. Check: put
-# a counter into the handler.
+# handler (RAISE reports where it is raised, also in libraries). These events cannot be switched off
+# for single places, so the window is short, and closed after EVENTS_MAX events. `finally`, `with`
+# and an `except` that does not match are handlers too: each raises again, which undoes the count.
+# Only the rank's thread and the program's own code count. Between windows another tool may use the
+# tool number. No exception, no frame and no code is kept. Caveat: an exception that is caught and
+# raised again as another counts as caught. Check: put a counter into the handler.
 
 
 VARIABLE, PROBE = "DDTOP_EXCEPTIONS", "exceptions caught"

@@ -38,6 +38,8 @@ def _rotate() -> None:
 def rotate() -> int:
     """Make a new key, restart the relays that hold the old one, print which could not be reached.
 
+    Not two keys for a while: a key that has leaked would go on being good.
+
     Returns:
         0.
 

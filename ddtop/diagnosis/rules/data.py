@@ -259,7 +259,8 @@ def not_distributed(context: Context) -> list[Finding]:
 
     torchrun also starts programs that do not train together. Those that only read or predict make
     no optimizer steps. Those that train different things differ in the model, its settings, its
-    seed or its data; torchft's replicas meet in another way.
+    seed or its data; torchft's replicas meet in another way. Horovod under mpirun averages
+    gradients without a process group of torch.
     """
     snapshot, policy = context.snapshot, context.policy
     ranks = snapshot.ranks

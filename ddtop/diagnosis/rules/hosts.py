@@ -255,7 +255,12 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
 
 
 def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
-    """All ranks are inside and make no progress, so no rank is late and the call itself fails."""
+    """All ranks are inside and make no progress, so no rank is late and the call itself fails.
+
+    A name server that does not answer takes ten seconds, and no socket shows that, so the limits
+    are long. With torch 2.13 two of ten restarts of `torchrun --standalone` after a SIGKILL hung
+    like this for good, with an address of the attempt before in the store.
+    """
     inside, size = joining.inside, snapshot.world_size
     if (
         joining.init != INIT

@@ -334,8 +334,9 @@ def _is_pid(text: str) -> bool:
 
 # -- Launchers that have not started a rank yet: torchrun waits for its nodes, or for the store
 #
-# Nothing of such a job has an agent, and there is no relay. What is known is its command line, its
-# sockets and, where it has no connection, its stack.
+# Nothing of such a job has an agent, and there is no relay: either would run beside every torchrun,
+# for the few that wait. What is known is its command line, its sockets and, where it has no
+# connection, its stack. Its age alone says nothing, because the import of torch may take a minute.
 
 
 STORE_PORT = "29400"

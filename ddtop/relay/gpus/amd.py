@@ -5,7 +5,9 @@ amdsmi-py-api.md` of github.com/ROCm/amdsmi). Caveat: this was written from the 
 with a double, never with an AMD GPU. Each call may fail separately, and a value that a GPU does not
 report is the text "N/A": both become None. Check: `amd-smi monitor`, `amd-smi process`.
 
-amdsmi is not a dependency of ddtop: it comes with ROCm, and must match the driver. Units differ
+amdsmi is not a dependency of ddtop: it comes with ROCm, and must match the driver. sysfs has no one
+form for processes, throttling and retired pages, and `amd-smi` is a process a second whose JSON
+changes between releases. Units differ
 between its releases. Power caps are in W or uW and temperatures in C or mC: numbers that are too
 large for the larger unit are in the smaller one.
 """

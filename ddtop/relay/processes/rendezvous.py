@@ -1,7 +1,9 @@
 """The connections of ranks inside init_process_group to their store, and the ranks still missing.
 
 The relay looks only for ranks that have been inside for a while, as their state pages tell. A
-healthy start is over before that and costs nothing here.
+healthy start is over before that and costs nothing here. It looks from outside, because such a rank
+may hold the GIL (torch opens a missing `file://` store again and again), and because a child of
+mp.spawn has no number and no agent yet.
 """
 
 from __future__ import annotations

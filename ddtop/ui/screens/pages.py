@@ -73,7 +73,7 @@ class GroupScreen(PageScreen):
 
 
 # -- The texts that can be copied, with one key each. They go to the clipboard of the terminal that
-#    shows ddtop
+#    shows ddtop (OSC 52): xclip or pbcopy would copy on the host that ddtop runs on
 
 
 SHOWN_LINES = 6

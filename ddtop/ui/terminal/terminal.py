@@ -142,7 +142,7 @@ pictures."""
 
 MOST_WAITING = 3
 """Writes that may wait for the terminal; Textual stops the event loop at 30. One frame is up to
-three of them."""
+three of them. Asking the terminal for its cursor instead fails where terminals never answer."""
 
 CATCH_UP_S = 0.1
 GONE_S = 1.0
