@@ -7,8 +7,10 @@ imports no torch, and runs nothing but a simulated job.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
+from ddtop.diagnosis.kinds import Kind
 from docs.generate import (
     commands,
     decisions,
@@ -24,7 +26,8 @@ DOCS = Path(__file__).resolve().parents[1]
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands.page,
     "man/ddtop.1": man.page,
-    "reference/findings.md": findings.page,
+    "reference/findings/index.md": findings.index,
+    **{f"reference/findings/{kind}.md": partial(findings.page, kind) for kind in Kind},
     "reference/metrics.md": metrics.page,
     "reference/environment.md": environment.page,
     "reference/keys.md": keys.page,

@@ -1,6 +1,4 @@
-"""The page of all kinds of finding: what `ddtop explain KIND` prints, with the values of the
-policy.
-"""
+"""The page of each kind of finding, with the values of the policy, and the table of all kinds."""
 
 from __future__ import annotations
 
@@ -9,34 +7,34 @@ from ddtop.diagnosis.explain.page import filled
 from ddtop.policy import POLICY
 from docs.generate.markdown import cell, code, fenced, head, listed, table
 
+SOURCE = "ddtop/diagnosis/explain"
 
-def page() -> str:
-    """`reference/findings.md`."""
+
+def index() -> str:
+    """`reference/findings/index.md`."""
     lines = head(
         "Findings",
-        "ddtop/diagnosis/explain",
-        "Every kind of finding, how ddtop finds it and what to do. `ddtop explain KIND` prints the"
-        " same text.",
+        SOURCE,
+        "Every kind of finding. Its page says how ddtop finds it and what to do; `ddtop explain"
+        " KIND` prints the same text.",
         "The severity is `critical`, `warning` or `info`. A kind never changes its name: scripts"
         " may compare it.",
     )
-    pages = {kind: filled(page, POLICY) for kind, page in PAGES.items()}
+    pages = [filled(page, POLICY) for page in PAGES.values()]
     lines += table(
         ("kind", "severity", "meaning"),
-        ((f"[{code(kind)}](#{kind})", one.severity, one.brief) for kind, one in pages.items()),
+        ((f"[{code(one.kind)}]({one.kind}.md)", one.severity, one.brief) for one in pages),
     )
-    for kind, one in pages.items():
-        lines += [
-            f"## {kind}",
-            "",
-            f"*{cell(one.severity)}.* {one.meaning}",
-            "",
-            "How it is found:",
-            "",
-        ]
-        lines += [*listed(one.found), "What to do:", "", *listed(one.steps)]
-        if one.before:
-            lines += ["Before:", "", *fenced(one.before, "python")]
-        if one.after:
-            lines += ["After:", "", *fenced(one.after, "python")]
     return "\n".join(lines)
+
+
+def page(kind: str) -> str:
+    """`reference/findings/KIND.md`."""
+    one = filled(PAGES[kind], POLICY)
+    lines = head(kind, SOURCE, f"*{cell(one.severity)}.* {one.meaning}")
+    lines += ["## How it is found", "", *listed(one.found), "## What to do", "", *listed(one.steps)]
+    if one.before:
+        lines += ["## Code that does it", "", *fenced(one.before, "python")]
+    if one.after:
+        lines += ["## Code that does not", "", *fenced(one.after, "python")]
+    return "\n".join([*lines, "[All findings](index.md)", ""])
