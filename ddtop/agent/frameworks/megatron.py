@@ -3,8 +3,8 @@
 Source: `megatron.training.global_vars._GLOBAL_ARGS` (core 0.12, training/global_vars.py:19):
 `curr_iteration` (set by `train` in training/training.py), train_iters, consumed_train_samples,
 seq_length. Phases: `evaluate_and_print_results` and `save_checkpoint_and_time` of
-`megatron.training.training`. Caveat: losses are tensors on the device, so they are not read; the
-learning rate is the argument of `training_log`, every `log_interval` iterations. Check: its log.
+`megatron.training.training`. Caveat: losses are tensors on the device, so they are not read. Check:
+its log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """torchtitan.
 
-Source: its `Trainer` (0.2, torchtitan/train.py, later torchtitan/trainer.py): `step`,
-`ntokens_seen` of this rank, and `training.steps` of its configuration. `torchrun -m
-torchtitan.train` has the trainer as a global of `__main__`. In later releases, `Trainer.train` is
-noted. The loss is an argument of `MetricsProcessor.log`, a float, every `log_freq` steps. Phases:
-`Validator.validate`, and torch's own checkpoint functions. Check: its log."""
+Source: its `Trainer` (0.2, torchtitan/train.py, later torchtitan/trainer.py): `step`, and
+`training.steps` of its configuration. `torchrun -m torchtitan.train` has the trainer as a global of
+`__main__`. In later releases, `Trainer.train` is noted. The loss is an argument of
+`MetricsProcessor.log`, a float, every `log_freq` steps. Phases: `Validator.validate`, and torch's
+own checkpoint functions. Check: its log.
+"""
 
 from __future__ import annotations
 
