@@ -87,8 +87,8 @@ VARIABLES = (
         "DDTOP_FRAMES",
         JOB,
         "on",
-        "`off`: the agent does not read the frames of the program's threads. There is then no place"
-        " of a rank, and stacks come from py-spy.",
+        "`off`: the agent does not read the frames of the program's threads. Then no"
+        " rank has a place, and stacks come from py-spy.",
     ),
     Variable(
         "DDTOP_SIGNAL",
@@ -107,7 +107,7 @@ VARIABLES = (
         "DDTOP_LINGER_S",
         JOB,
         "300; 10 under a scheduler",
-        "For so many seconds the relay stays after the job has ended, so that its end can be read.",
+        "The relay stays this many seconds after the job has ended, so that its end can be read.",
     ),
     Variable(
         "DDTOP_HUB",
@@ -139,7 +139,7 @@ VARIABLES = (
         "DDTOP_CONFIG",
         VIEWER,
         "ddtop/config.toml below XDG_CONFIG_HOME, else below ~/.config",
-        "The file of what you like: `ddtop config show`.",
+        "Your config file: `ddtop config show`.",
     ),
     Variable(
         "DDTOP_SOURCE",
@@ -209,7 +209,7 @@ def page() -> str:
         *table(("variable", "meaning"), ((code(name), text) for name, text in STANDARD)),
     ]
     text = (
-        "The variables that each launcher sets, and that ddtop reads, are in `ddtop/launch`, one"
-        " file a launcher."
+        "The variables that each launcher sets, and that ddtop reads, are in"
+        " `ddtop/launch/launchers.py`, one class per launcher."
     )
     return "\n".join([*lines, text, ""])

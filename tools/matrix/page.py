@@ -17,10 +17,10 @@ docs/reference/works-with.md` it writes this page.
 {table}
 
 - A row of torch runs the tests of the agent and of `ddtop doctor`, then real jobs on gloo: seven
-  faults of seven kinds and a healthy one. A verdict counts when it is right and nothing wrong was
-  said on the way. Wheels of torch with CUDA ran on a machine without a GPU.
+  faults of seven kinds and a healthy one. A verdict counts if it is right and nothing wrong was
+  reported before it. Wheels of torch with CUDA ran on a machine without a GPU.
 - Before torch 2.11 the flight recorder is off unless `TORCH_NCCL_TRACE_BUFFER_SIZE` is set; the
-  jobs of these rows had it at 2000. Torch 2.4 and 2.6 record nothing of gloo. Where operations are
+  jobs of these rows set it to 2000. Torch 2.4 and 2.6 record nothing of gloo. Where operations are
   not known, a mismatch is reported as `collective-stuck`, which says so.
 - A row of Textual runs the tests of the dashboard and of the commands. Pictures of the screen are
   left out: they are compared on the version in `constraints.txt` only.
@@ -29,10 +29,11 @@ docs/reference/works-with.md` it writes this page.
 - Everything else has the version in `constraints.txt`.
 
 It takes 5 to 7 minutes and up to 8 GB of disk for each release of torch, two minutes for each other
-row. A run that is interrupted goes on where it was. `--only torch-2.6` runs one row, `--keep`
-leaves its environment, `--again` repeats what has a result.
+row. An interrupted run continues where it was. `--only torch-2.6` runs one row, `--keep`
+leaves its environment, `--again` repeats rows that have a result.
 
-pip takes what its own configuration allows: where that caps torch, so is `torch-newest`.
+pip follows its own configuration: if that limits the version of torch, `torch-newest` is limited
+too.
 """
 
 
