@@ -108,13 +108,13 @@ def main(arguments: list[str]) -> int:
 _HEAD = """# What was tried against ddtop
 
 This page is made by `python -m tests.hostile --write docs/hostile.md` (here with Python {python}). Each row is a test in
-`tests/hostile`: an attack, a fault of a file system, or a far side that lies. After each attack on a relay, an honest rank and an honest viewer are
+`tests/hostile`: an attack, a fault of a file system, or another host that lies. After each attack on a relay, an honest rank and an honest viewer are
 served as before, and at the end the relay ends by itself.
 
 - `python -m tests.hostile` runs all of them and prints this table. `-k folders` and other options of pytest may follow.
-- `python -m tests.hostile.fuzz --minutes 10` gives random and bent input to whatever reads records, state pages, orders, the
+- `python -m tests.hostile.fuzz --minutes 10` feeds random and malformed input to all code that reads records, state pages, orders, the
   bridge and journals, and reports exceptions and growth of memory.
-- Some need root, FUSE or torch. Without it their rows say "not tried" and why.
+- Some tests need root, FUSE or torch. Where that is missing, the row says "not tried" and why.
 
 """  # noqa: E501
 

@@ -35,7 +35,7 @@ BOUNDED = settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck], 
 
 @BOUNDED
 @given(st.data())
-def test_any_records_between_those_of_a_job_are_borne(data):
+def test_any_records_among_those_of_a_job_are_accepted(data):
     found = list(VALID)
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(found) - 1))
@@ -50,7 +50,7 @@ def test_any_records_between_those_of_a_job_are_borne(data):
 
 @BOUNDED
 @given(st.data())
-def test_records_of_a_job_with_other_values_in_their_fields_are_borne(data):
+def test_records_of_a_job_with_other_values_in_their_fields_are_accepted(data):
     """A record that is half right is worse than one without sense, because it gets further."""
     found = list(VALID)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -69,7 +69,7 @@ def test_records_of_a_job_with_other_values_in_their_fields_are_borne(data):
 
 @BOUNDED
 @given(st.data())
-def test_hostile_names_in_a_job_are_never_drawn_as_they_came(data):
+def test_hostile_names_in_a_job_are_never_drawn_unescaped(data):
     found = []
     for envelope, record in VALID:
         made = sealed(

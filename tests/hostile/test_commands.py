@@ -37,7 +37,7 @@ def said(*words, code):
 # -- the config file
 
 
-def test_a_pipe_in_place_of_the_config_file_is_not_waited_for(home, tmp_path, monkeypatch):
+def test_a_pipe_in_place_of_the_config_file_does_not_block(home, tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "config.toml")
     monkeypatch.setenv("DDTOP_CONFIG", str(tmp_path / "config.toml"))
 
@@ -46,7 +46,7 @@ def test_a_pipe_in_place_of_the_config_file_is_not_waited_for(home, tmp_path, mo
 
 @NEEDS_FUSE
 @pytest.mark.job
-def test_a_home_that_hangs_is_named(home, tmp_path, monkeypatch):
+def test_a_home_folder_that_hangs_is_named(home, tmp_path, monkeypatch):
     (tmp_path / "hung").mkdir()
     monkeypatch.setenv("DDTOP_CONFIG", str(tmp_path / "hung" / "config.toml"))
     with hangs(tmp_path / "hung"):

@@ -39,7 +39,7 @@ def connecting(port):
     return found
 
 
-def test_a_crowd_that_says_nothing_keeps_nobody_out(scene):
+def test_a_silent_crowd_does_not_keep_others_out(scene):
     """A scanner leaves its connections open. Each is closed after five seconds and counted."""
     before, size = scene.refused, scene.process.memory_info().rss
     held = [connecting(scene.port) for _ in range(CROWD)]
@@ -62,7 +62,7 @@ def test_a_crowd_that_comes_and_goes_is_counted(scene):
     scene.serves()
 
 
-def test_a_crowd_that_sends_all_that_a_handshake_could_hold_does_not_fill_the_memory(scene):
+def test_a_crowd_that_sends_full_handshakes_does_not_fill_the_memory(scene):
     """A connection that has not shown a key gets a buffer of the largest order's size, not of the
     largest frame's. Before, it was 1 MiB per connection.
     """
@@ -76,7 +76,7 @@ def test_a_crowd_that_sends_all_that_a_handshake_could_hold_does_not_fill_the_me
     scene.serves()
 
 
-def test_where_descriptors_run_out_the_relay_lives_on(scene):
+def test_the_relay_survives_without_free_descriptors(scene):
     """Without a free descriptor it cannot even open /proc/stat, and libzmq would spin on the
     connection that it cannot accept.
     """

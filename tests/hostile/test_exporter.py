@@ -50,7 +50,7 @@ def scraped(server) -> int:
         return connection.getresponse().status
 
 
-def test_clients_that_say_nothing_do_not_keep_a_scrape_out(server):
+def test_silent_clients_do_not_keep_a_scrape_out(server):
     """32 of them shut the exporter for ever, with a byte every nine seconds."""
     with contextlib.ExitStack() as held:
         for _ in range(exporter.CONNECTIONS_MAX):

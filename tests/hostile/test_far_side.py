@@ -69,7 +69,7 @@ def test_escape_sequences_in_the_output_of_a_command_on_another_host_are_text_he
     assert err == "err?]52;c;aGk=?\n"
 
 
-def test_characters_that_come_in_two_reads_are_whole_and_lines_stay_lines():
+def test_characters_split_between_two_reads_stay_whole_and_lines_stay_lines():
     text = ForeignText()
     data = "ノード │ ✖ critical\n  next\n".encode()
 
@@ -77,7 +77,7 @@ def test_characters_that_come_in_two_reads_are_whole_and_lines_stay_lines():
     assert text.feed(b"\xe3\x83", final=True) == "\ufffd"
 
 
-def test_json_comes_through_as_it_is(far):
+def test_json_is_passed_on_unchanged(far):
     """The counterpart: output for programs must not change."""
     line = '{"schema":"ddtop.diagnose/1","health":"ok","text":"\\\\u001b[2J"}'
     far(f"printf '%s\\n' '{line}'")
@@ -124,7 +124,7 @@ def test_a_bridge_that_floods_makes_a_view_hold_less_than_128_mib(far, kind):
     assert b"owned\x07" not in shown
 
 
-async def test_what_nobody_takes_from_a_bridge_is_bounded_in_bytes_and_the_newest_is_there():
+async def test_unread_data_of_a_bridge_is_bounded_in_bytes_and_keeps_the_newest():
     pipe = Pipe([sys.executable, "-m", "tests.hostile.flood", "reports"], asks=False)
     try:
         for number in range(3 * FRAMES_BYTES_MAX // 100_000):
@@ -159,7 +159,7 @@ def taken_in(bounds, records):
 HONEST = [Hello("train", "r1", 0, 0, 0, 4, "h", 1000, 1), Reply("live")]
 
 
-def test_a_world_that_would_not_fit_is_not_looked_at():
+def test_a_world_that_does_not_fit_into_memory_is_not_looked_at():
     """One record may claim 131,072 ranks. A look at them would take half a gigabyte."""
     resident = psutil.Process().memory_info().rss
     claim = Hello("train", "r1", 0, 0, 0, 1 << 17, "h", 1000, 1)
@@ -168,7 +168,7 @@ def test_a_world_that_would_not_fit_is_not_looked_at():
     assert taken_in(Bounds(memory_bytes=resident + (64 << 20)), [claim, HONEST[1]]).seen is None
 
 
-def test_an_honest_job_is_looked_at_and_nothing_is_said_to_be_full():
+def test_an_honest_job_is_looked_at_and_never_called_too_large():
     resident = psutil.Process().memory_info().rss
     engine = taken_in(Bounds(memory_bytes=resident + (64 << 20)), HONEST)
 
@@ -176,7 +176,7 @@ def test_an_honest_job_is_looked_at_and_nothing_is_said_to_be_full():
     assert engine.seen.look.snapshot.world_size == 4
 
 
-def test_every_kind_of_flood_is_one_that_a_viewer_can_read():
+def test_a_viewer_can_read_every_kind_of_flood():
     """If the flood were refused unread, the test would show nothing."""
     follower = Engine("train").follower()
     read = [name for name, make in KINDS.items() if follower.take(make(1)) is not None]

@@ -67,7 +67,7 @@ def test_a_folder_that_another_user_made_first_is_refused(place):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o703, 0o1700])
-def test_a_folder_that_is_everybodys_is_refused_and_left_as_it_is(place, mode):
+def test_a_folder_that_everybody_can_write_to_is_refused_and_left_unchanged(place, mode):
     """DDTOP_STATE=/tmp as root: if root restricted that folder, every program on the host would
     fail.
     """
@@ -96,7 +96,7 @@ def test_a_folder_that_others_can_enter_keeps_its_mode_and_gets_a_private_one_in
 
 
 @ROOT
-def test_a_folder_of_a_colleague_inside_a_teams_folder_is_refused(place):
+def test_a_colleagues_folder_inside_a_team_folder_is_refused(place):
     """Another user may create a folder with our name there, and would own its content."""
     path, made = place
     path.mkdir()
@@ -154,7 +154,7 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_where_a_stranger_made_the_usual_runtime_folder_that_of_the_session_is_used_and_told(
+def test_if_a_stranger_made_the_usual_runtime_folder_the_one_of_the_session_is_used_and_reported(
     usual, monkeypatch, tmp_path, kind
 ):
     strangers(usual, kind)
@@ -169,9 +169,7 @@ def test_where_a_stranger_made_the_usual_runtime_folder_that_of_the_session_is_u
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
-def test_where_a_stranger_made_it_and_there_is_no_session_all_ranks_meet_in_a_folder_that_he_cannot_guess(  # noqa: E501
-    usual, kind
-):
+def test_without_a_session_all_ranks_meet_in_a_folder_that_a_stranger_cannot_guess(usual, kind):
     strangers(usual, kind)
     barrier, found = threading.Barrier(6), []
 
@@ -194,7 +192,7 @@ def test_where_a_stranger_made_it_and_there_is_no_session_all_ranks_meet_in_a_fo
     assert "is used instead" in again[1]
 
 
-def test_a_runtime_folder_that_was_swept_from_tmp_is_made_anew(usual):
+def test_a_runtime_folder_that_was_removed_from_tmp_is_made_again(usual):
     strangers(usual, "a file")
     first = folders.runtime_dir()
     MADE.add(first)
@@ -206,7 +204,7 @@ def test_a_runtime_folder_that_was_swept_from_tmp_is_made_anew(usual):
     assert folders.runtime_dir() == second
 
 
-def test_a_runtime_folder_that_nobody_was_before_us_at_is_the_usual_one(usual):
+def test_the_usual_runtime_folder_is_used_if_nobody_else_made_it_first(usual):
     """The counterpart: there is no message."""
     assert folders.runtime_place() == (usual, None)
     assert stat.S_IMODE(usual.stat().st_mode) == 0o700
@@ -232,7 +230,7 @@ def test_the_folders_above_are_made_private_too(place, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["/tmp", "nothing"])
-def test_a_symlink_in_its_place_is_refused(place, target):
+def test_a_symlink_in_place_of_a_folder_is_refused(place, target):
     path, made = place
     path.symlink_to(target)
 
@@ -241,7 +239,7 @@ def test_a_symlink_in_its_place_is_refused(place, target):
 
 
 @pytest.mark.parametrize("value", ["state", "./state", "../x", "~nosuchuser/state"])
-def test_a_folder_that_is_another_one_elsewhere_is_refused(monkeypatch, value):
+def test_a_folder_without_an_absolute_path_is_refused(monkeypatch, value):
     """The relay's working folder differs from the job's, so the path would be another folder
     there.
     """
@@ -251,7 +249,7 @@ def test_a_folder_that_is_another_one_elsewhere_is_refused(monkeypatch, value):
         registry.state_dir()
 
 
-def test_whoever_has_no_home_is_told_what_to_set(monkeypatch):
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
     """In many containers the user has no entry in /etc/passwd."""
     for name in ("DDTOP_STATE", "XDG_STATE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -269,7 +267,7 @@ def test_whoever_has_no_home_is_told_what_to_set(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_ROOT)
-def test_a_key_that_is_no_file_of_ours_is_refused_and_nothing_waits(home, kind):
+def test_a_key_that_is_not_our_file_is_refused_without_waiting(home, kind):
     planted(registry.state_dir() / "key", kind)
 
     with pytest.raises(RegistryError, match="the key"):
@@ -295,7 +293,7 @@ def test_a_short_key_is_refused_with_the_next_step(home, monkeypatch, given):
     assert given not in str(refused.value).split("make one")[0].replace("DDTOP_KEY", "")
 
 
-def test_a_key_of_any_bytes_is_taken(home, monkeypatch):
+def test_a_key_may_consist_of_any_bytes(home, monkeypatch):
     """The environment is bytes. A value that is not UTF-8 ended the agent."""
     monkeypatch.setitem(os.environ, "DDTOP_KEY", os.fsdecode(b"\xff\xfe" * 10))
 
@@ -306,7 +304,7 @@ def test_a_key_of_any_bytes_is_taken(home, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_ROOT)
-def test_a_job_file_that_is_no_file_of_ours_is_passed_over(home, kind):
+def test_a_job_file_that_is_not_our_file_is_ignored(home, kind):
     registry.write_entry(entry())
     planted(home.state / "x.json", kind)
 
@@ -315,7 +313,7 @@ def test_a_job_file_that_is_no_file_of_ours_is_passed_over(home, kind):
 
 
 @ROOT
-def test_a_job_file_that_somebody_else_left_is_passed_over(home):
+def test_a_job_file_that_somebody_else_left_is_ignored(home):
     """The file would lead a viewer to another user's relay."""
     registry.write_entry(entry())
     path = registry.entry_path(entry())
@@ -324,7 +322,7 @@ def test_a_job_file_that_somebody_else_left_is_passed_over(home):
     assert registry.read_entries() == []
 
 
-def test_a_job_file_of_a_gigabyte_or_of_a_million_brackets_is_passed_over(home):
+def test_a_job_file_of_a_gigabyte_or_of_a_million_brackets_is_ignored(home):
     registry.write_entry(entry())
     with (home.state / "sparse.json").open("wb") as file:
         file.truncate(1 << 30)
@@ -352,7 +350,7 @@ def test_a_job_file_of_a_gigabyte_or_of_a_million_brackets_is_passed_over(home):
     ],
     ids=str,
 )
-def test_a_job_file_with_what_no_relay_writes_is_passed_over(home, more):
+def test_a_job_file_with_contents_that_no_relay_writes_is_ignored(home, more):
     registry.state_dir()
     words = msgspec.json.decode(msgspec.json.encode(entry())) | more
     (home.state / "x.json").write_bytes(__import__("json").dumps(words).encode())
@@ -364,7 +362,7 @@ def test_a_job_file_with_what_no_relay_writes_is_passed_over(home, more):
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_ROOT)
-def test_a_journal_is_never_written_into_what_is_no_file_of_ours(home, kind):
+def test_a_journal_is_never_written_into_a_file_that_is_not_ours(home, kind):
     path = registry.journal_path("train", "r1")
     planted(path, kind)
     before = os.lstat(path)
@@ -376,7 +374,7 @@ def test_a_journal_is_never_written_into_what_is_no_file_of_ours(home, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_ROOT)
-def test_a_roster_that_is_no_file_of_ours_is_not_read(home, kind):
+def test_a_roster_that_is_not_our_file_is_not_read(home, kind):
     """Otherwise another user would decide which processes a relay watches."""
     path = registry.roster_path("train", "r1")
     planted(path, kind)
@@ -386,7 +384,7 @@ def test_a_roster_that_is_no_file_of_ours_is_not_read(home, kind):
 
 
 @ROOT
-def test_a_journal_of_a_colleague_can_be_replayed_all_the_same(tmp_path):
+def test_a_colleagues_journal_can_be_replayed(tmp_path):
     path = tmp_path / "sent.journal"
     journal.write(path, [b"frame"])
     os.chown(path, OTHER, OTHER)
@@ -397,7 +395,7 @@ def test_a_journal_of_a_colleague_can_be_replayed_all_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ROOT if kind != "folder"])
-def test_files_are_replaced_not_followed(home, kind):
+def test_files_are_replaced_and_links_are_not_followed(home, kind):
     """Files that are written as a whole are renamed into place, so a link at that path is never
     written through.
     """
@@ -424,7 +422,7 @@ def page_place(monkeypatch, tmp_path):
     return tmp_path / "dev-shm" / f"ddtop-pages-{os.getuid()}"
 
 
-def test_a_page_that_is_there_already_is_not_used(page_place):
+def test_an_existing_page_is_not_used(page_place):
     """A process that has the page open could truncate it, and the rank would end by SIGBUS."""
     page_place.mkdir(mode=0o700)
     planted_page = page_place / "1-2.page"
@@ -439,7 +437,7 @@ def test_a_page_that_is_there_already_is_not_used(page_place):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "symlink to a secret", "dangling symlink"])
-def test_what_stands_in_a_pages_place_is_removed_not_followed(page_place, kind):
+def test_a_pipe_or_link_in_place_of_a_page_is_removed_and_not_followed(page_place, kind):
     page_place.mkdir(mode=0o700)
     planted(page_place / "1-2.page", kind)
 
@@ -447,7 +445,7 @@ def test_what_stands_in_a_pages_place_is_removed_not_followed(page_place, kind):
 
 
 @ROOT
-def test_where_another_user_was_first_in_shared_memory_the_page_goes_elsewhere(page_place):
+def test_if_another_user_was_first_in_shared_memory_the_page_goes_elsewhere(page_place):
     page_place.mkdir()
     os.chown(page_place, OTHER, OTHER)
     page = StatePage(1, 2)
@@ -456,7 +454,7 @@ def test_where_another_user_was_first_in_shared_memory_the_page_goes_elsewhere(p
 
 
 @pytest.mark.parametrize("kind", [*KINDS_OF_ROOT, "short"])
-def test_a_page_that_is_no_file_of_ours_says_nothing_and_nothing_waits(monkeypatch, tmp_path, kind):
+def test_a_page_that_is_not_our_file_is_not_read_and_does_not_block(monkeypatch, tmp_path, kind):
     path = tmp_path / "x.page"
     path.write_bytes(b"short") if kind == "short" else planted(path, kind)
     monkeypatch.setattr(sample, "page_path", lambda _: path)
@@ -464,7 +462,7 @@ def test_a_page_that_is_no_file_of_ours_says_nothing_and_nothing_waits(monkeypat
     assert sample.page(Hello("train", "r1", 0, 0, 0, 1, "h", 1, 1)) is None
 
 
-def test_what_is_read_may_be_made_shorter_meanwhile(tmp_path):
+def test_a_file_may_be_truncated_while_it_is_read(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"x" * 10_000)
     descriptor = private.opened(path)

@@ -27,7 +27,7 @@ def relay(home):
     scene.close()
 
 
-def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(
+def test_the_relay_serves_on_while_the_folder_of_a_rank_and_the_state_folder_hang(
     relay, home, tmp_path
 ):
     """Both once stopped the relay's loop, and every verdict with it."""
@@ -57,7 +57,7 @@ def test_the_folder_of_a_rank_and_the_state_folder_hang_and_the_relay_serves_on(
     relay.close = relay._end
 
 
-def test_commands_on_a_state_folder_that_hangs_end_with_its_name(home):
+def test_commands_on_a_state_folder_that_hangs_end_and_name_it(home):
     """Otherwise only SIGKILL would end them."""
     registry.state_dir()
     words = [("status",), ("jobs",), ("diagnose", "train", "--json"), ("replay", "train")]

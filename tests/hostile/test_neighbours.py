@@ -43,7 +43,7 @@ def envelope(record: bytes, kind="RankState"):
     return msgspec.msgpack.encode([1, 0, kind, "h", 0, 0, pid, 1, 1, None, msgspec.Raw(record)])
 
 
-def test_what_is_no_frame_is_counted_and_dropped(scene):
+def test_data_that_is_not_a_frame_is_counted_and_dropped(scene):
     before = scene.host(lambda _: True).garbled
     neighbour = scene.on_the_unix_socket()
     for data in BOMBS.values():
@@ -60,7 +60,7 @@ def test_what_is_no_frame_is_counted_and_dropped(scene):
     [HostState("h", 1), Exit(0, 1, 0, None, False, 0, "pidfd"), Command("join"), Reply("live")],
     ids=lambda record: type(record).__name__,
 )
-def test_what_only_a_relay_may_say_is_not_taken_from_a_rank(scene, record):
+def test_records_that_only_a_relay_may_send_are_not_taken_from_a_rank(scene, record):
     """Otherwise a rank could report the ends of other ranks."""
     before = scene.host(lambda _: True).garbled
     neighbour = scene.on_the_unix_socket()
@@ -71,7 +71,7 @@ def test_what_only_a_relay_may_say_is_not_taken_from_a_rank(scene, record):
 
 
 @pytest.mark.job
-def test_a_flood_of_tiny_frames_is_counted_and_keeps_nobody_waiting(scene):
+def test_a_flood_of_tiny_frames_is_counted_and_makes_nobody_wait(scene):
     """Twenty thousand here; two million by hand."""
     before = scene.host(lambda _: True).garbled
     size = scene.process.memory_info().rss
@@ -89,7 +89,7 @@ def test_a_flood_of_tiny_frames_is_counted_and_keeps_nobody_waiting(scene):
     assert scene.process.memory_info().rss - size < 16 << 20
 
 
-def test_a_packet_that_is_too_large_ends_its_senders_connection_only(scene):
+def test_a_packet_that_is_too_large_ends_only_the_connection_of_its_sender(scene):
     neighbour = scene.on_the_unix_socket()
     neighbour.packet(b"F" + b"x" * (PIECE_BYTES + 100))
 
@@ -102,7 +102,7 @@ def test_a_packet_that_is_too_large_ends_its_senders_connection_only(scene):
     [[(1, 0, 0)], [(1, 0, 60_000)], [(1, 1, 3)], [(1, 0, 3), (1, 2, 3)], [(1, 0, 3), (2, 1, 3)]],
     ids=["of none", "of too many", "begins in the middle", "one is left out", "of another frame"],
 )
-def test_pieces_that_make_no_frame_are_counted(scene, pieces):
+def test_pieces_that_do_not_make_a_frame_are_counted(scene, pieces):
     before = scene.host(lambda _: True).garbled
     neighbour = scene.on_the_unix_socket()
     for number, index, count in pieces:
@@ -112,7 +112,7 @@ def test_pieces_that_make_no_frame_are_counted(scene, pieces):
     scene.serves()
 
 
-def test_half_frames_of_all_connections_together_are_bounded(scene):
+def test_incomplete_frames_of_all_connections_together_are_bounded(scene):
     """Each of ten processes begins a frame of a mebibyte again and again, and never completes
     one.
     """
@@ -142,7 +142,7 @@ for number in range(101):
 """
 
 
-def test_one_process_gets_a_few_connections_and_no_more(scene):
+def test_one_process_gets_only_a_few_connections(scene):
     """It may have had one connection closed. A thousand would leave no descriptor for the ranks."""
     refused = scene.refused
     held = [scene.on_the_unix_socket(greets=False) for _ in range(50)]
@@ -157,7 +157,7 @@ def test_one_process_gets_a_few_connections_and_no_more(scene):
     scene.serves()
 
 
-def test_who_greets_in_another_version_is_told_ours_and_refused(scene):
+def test_a_greeting_in_another_version_is_refused_and_told_ours(scene):
     refused = scene.refused
     neighbour = scene.on_the_unix_socket(greets=False)
     neighbour.packet(b"ddtop-link" + struct.pack("<BH", 0, 999) + b"9.9\x1b[2J")
@@ -192,7 +192,7 @@ def test_a_frame_about_another_process_is_refused_and_counted(scene):
 
 
 @pytest.mark.parametrize("number", [-1, 0, 9, 19, 65, 1 << 40])
-def test_a_hello_with_a_signal_that_there_is_not_is_refused_and_counted(scene, number):
+def test_a_hello_with_a_nonexistent_signal_is_refused_and_counted(scene, number):
     """A shift by such a number ended the relay."""
     refused = scene.refused
     hello = msgspec.structs.replace(scene.hello(os.getpid()), dump_signal=number)
@@ -202,7 +202,7 @@ def test_a_hello_with_a_signal_that_there_is_not_is_refused_and_counted(scene, n
     scene.serves()
 
 
-def test_a_forked_child_that_speaks_over_its_parents_connection_speaks_for_its_parent(scene):
+def test_a_forked_child_on_its_parents_connection_speaks_for_its_parent(scene):
     """The credentials are always those of the process that connected. A child has to make a
     connection of its own.
     """
@@ -223,7 +223,7 @@ def test_a_forked_child_that_speaks_over_its_parents_connection_speaks_for_its_p
     scene.serves()
 
 
-def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scene):
+def test_thousands_of_invented_ranks_hosts_and_groups_do_not_make_the_relay_grow(scene):
     """A process may report only for itself. Its reports about thousands of others are counted."""
     size = scene.process.memory_info().rss
     before = scene.refused
@@ -246,7 +246,7 @@ def test_thousands_of_invented_ranks_hosts_and_groups_do_not_grow_the_relay(scen
     scene.serves()
 
 
-def test_a_hello_for_a_process_that_is_none_of_its_own_makes_the_relay_watch_nobody(scene):
+def test_a_hello_for_another_process_makes_the_relay_watch_nobody(scene):
     """The start time must be that of the process, so that a recycled pid is not taken for the rank
     that had it before.
 
@@ -265,7 +265,7 @@ def test_a_hello_for_a_process_that_is_none_of_its_own_makes_the_relay_watch_nob
     "path",
     ["/etc/shadow", "/dev/shm/../../etc/passwd", "/proc/self/mem", "/dev/zero", "\0", "x" * 5000],
 )
-def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, path):
+def test_a_page_or_dump_file_of_another_name_is_neither_opened_nor_removed(scene, path):
     child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
     try:
         hello = msgspec.structs.replace(
@@ -284,7 +284,7 @@ def test_a_page_or_dump_file_of_another_name_is_never_opened_nor_removed(scene, 
     scene.serves()
 
 
-def test_connections_that_say_nothing_do_not_stop_new_ranks(scene):
+def test_silent_connections_do_not_keep_new_ranks_out(scene):
     """Two hundred of one process, and some that are not greetings."""
     held = [scene.on_the_unix_socket(greets=False) for _ in range(200)]
     for one, data in zip(

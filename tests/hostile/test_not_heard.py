@@ -121,7 +121,7 @@ def test_a_relay_that_was_told_to_end_does_not_end_a_job_whose_rank_lives(relay)
     assert (snapshot.live, snapshot.ended, verdict.health) == (True, None, "unknown")
 
 
-def test_when_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(relay):
+def test_if_rank_and_relay_were_killed_at_once_the_job_is_over_and_was_not_ok(relay):
     """A scheduler ends a step like this. The journal's last moment was healthy, and how the job
     ended is not known.
     """

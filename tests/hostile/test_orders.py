@@ -44,7 +44,7 @@ FOREIGN = [
 ]
 
 
-def test_a_signal_to_what_is_no_rank_of_this_job_is_refused_with_the_reason(scene):
+def test_a_signal_to_a_process_that_is_not_a_rank_of_this_job_is_refused_with_the_reason(scene):
     controller = scene.joined(controller=True)
     replies = [send(scene, controller, *arguments) for arguments in FOREIGN]
 
@@ -52,14 +52,14 @@ def test_a_signal_to_what_is_no_rank_of_this_job_is_refused_with_the_reason(scen
     scene.serves()
 
 
-def test_a_signal_that_there_is_not_is_refused(scene):
+def test_a_nonexistent_signal_is_refused(scene):
     controller = scene.joined(controller=True)
     for number in (-1, 65, 1 << 31, "KILL", "9.0", "\x1b[2J", ""):
         assert not send(scene, controller, 0, scene.pid, number).ok
     scene.serves()
 
 
-def test_a_viewer_that_may_only_look_cannot_send_one_whatever_it_says(scene):
+def test_a_read_only_viewer_cannot_send_a_signal_whatever_it_claims(scene):
     """Its role follows from its key."""
     viewer = scene.joined()
     for claim in ((), ("controller",)):
@@ -73,7 +73,7 @@ def test_a_viewer_that_may_only_look_cannot_send_one_whatever_it_says(scene):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
-def test_a_process_of_another_user_that_is_said_to_be_a_rank_gets_no_signal(scene):
+def test_a_process_of_another_user_that_is_called_a_rank_gets_no_signal(scene):
     """A relay of root may signal every process, so it believes a process only about itself."""
     child = subprocess.Popen(["/bin/sleep", "600"], user=65534, group=65534, extra_groups=[])
     try:
@@ -90,7 +90,7 @@ def test_a_process_of_another_user_that_is_said_to_be_a_rank_gets_no_signal(scen
     scene.serves()
 
 
-def test_a_pid_that_has_been_given_to_another_process_gets_no_signal(scene):
+def test_a_reused_pid_gets_no_signal(scene):
     """The Hello is of the process that had the pid before."""
     child, link = process_with_link(registry.socket_path("train", "r1"), "sys.stdin.read()")
     try:
@@ -108,7 +108,7 @@ def test_a_pid_that_has_been_given_to_another_process_gets_no_signal(scene):
     assert (reply.ok, lived) == (False, True)
 
 
-def test_an_order_that_there_is_not_changes_nothing(scene):
+def test_an_unknown_order_changes_nothing(scene):
     """The request is answered or counted, never followed."""
     before = scene.host(lambda _: True).garbled
     viewer = scene.joined()
@@ -159,7 +159,7 @@ def test_a_flood_of_requests_asks_the_rank_once_in_two_seconds(scene):
 
 
 @pytest.mark.parametrize("how", ["native", "signal"])
-def test_stacks_that_may_disturb_are_not_for_a_viewer_that_may_only_look(scene, how):
+def test_stacks_that_may_disturb_a_rank_are_refused_to_a_read_only_viewer(scene, how):
     """py-spy stops the process while it reads, and a signal may end a call in C."""
     reply = scene.reply(scene.joined(), Command("stacks", arguments=("n1", "0", how)))
 
@@ -177,7 +177,7 @@ def test_native_stacks_are_taken_once_in_half_a_minute(scene):
     assert "again in" in second.text
 
 
-def test_stacks_by_signal_are_told_to_all_with_who_asked(scene):
+def test_stacks_by_signal_are_reported_to_all_with_the_person_who_asked(scene):
     controller = scene.joined(controller=True)
     reply = scene.reply(controller, Command("stacks", arguments=("s1", "0", "signal")))
     told = scene.hears(
@@ -187,7 +187,7 @@ def test_stacks_by_signal_are_told_to_all_with_who_asked(scene):
     assert (reply.ok, told.ranks, "controller" in told.by[0]) == (True, "0", True)
 
 
-def test_each_order_is_told_to_all_with_who_gave_it(scene):
+def test_each_order_is_reported_to_all_with_the_person_who_gave_it(scene):
     """The next morning it can be read who signalled a rank at night."""
     controller = scene.joined(controller=True)
     scene.order(
@@ -229,7 +229,7 @@ def test_a_history_of_any_length_can_be_asked_for(scene):
     scene.serves()
 
 
-def test_what_only_ranks_or_relays_say_is_not_taken_from_a_viewer(scene):
+def test_records_of_ranks_and_relays_are_not_taken_from_a_viewer(scene):
     """Otherwise every viewer could change the history of the job."""
     before = scene.host(lambda _: True).garbled
     viewer = scene.joined()

@@ -102,7 +102,7 @@ def test_a_relay_killed_by_minus_9_leaves_nothing_after_its_job_has_ended(home, 
     assert registry.read_entries()[0].ended_reason == "finished"
 
 
-def test_watching_is_said_only_when_a_relay_answers(home, rank):
+def test_watching_is_reported_only_when_a_relay_answers(home, rank):
     """It was said at once, also where no relay could start: a pipe in the place of its lock, a full
     disk, a sandbox without unix sockets.
     """

@@ -31,7 +31,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_half_a_mebibyte_of_any_text_is_looked_at_in_a_moment(name):
+def test_half_a_mebibyte_of_any_text_is_redacted_in_a_moment(name):
     piece = TEXTS[name]
     text = (piece * (BYTES // len(piece) + 1))[:BYTES]
     began = time.process_time()
@@ -57,7 +57,7 @@ def test_the_description_of_a_group_has_no_secret():
         assert found.description.startswith("ring ")
 
 
-def test_the_description_of_a_group_stays_where_it_has_none():
+def test_the_description_of_a_group_without_a_secret_is_unchanged():
     world = SimpleNamespace(pg_group_ranks={}, pg_map={}, default_pg=None)
     for text in ("mesh_tp", "WeightSync", "trainer and rollout, round 3"):
         assert groups.describe(world, "3", _Group(text)).description == text

@@ -38,7 +38,7 @@ SAID = {  # the bytes that strangers send
 }
 
 
-def test_whoever_does_not_speak_curve_is_refused_and_counted(scene):
+def test_a_client_that_does_not_speak_curve_is_refused_and_counted(scene):
     """The attacks one after the other, and all at once."""
     before = scene.refused
     for said in SAID.values():
@@ -82,7 +82,7 @@ def stranger_with(scene, **keys):
     return scene.dealer(curve_serverkey=server, **keys)
 
 
-def test_who_knows_the_relays_public_key_and_has_a_key_of_his_own_is_refused(scene):
+def test_a_client_with_the_relays_public_key_and_its_own_key_is_refused(scene):
     before = scene.refused
     public, private = zmq.curve_keypair()
     stranger = stranger_with(scene, curve_publickey=public, curve_secretkey=private)
@@ -93,7 +93,7 @@ def test_who_knows_the_relays_public_key_and_has_a_key_of_his_own_is_refused(sce
 
 
 @pytest.mark.parametrize("role", [VIEWER, CONTROLLER, SERVER])
-def test_who_claims_a_public_key_of_ours_without_its_secret_is_refused(scene, role):
+def test_a_client_that_claims_our_public_key_without_its_secret_is_refused(scene, role):
     """Public keys are sent when a viewer connects. The handshake proves that the client has the
     private half.
     """
@@ -146,7 +146,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize("cut", [None, 64 + 202, 400])
-def test_a_handshake_that_was_overheard_opens_nothing_when_it_is_played_again(scene, cut):
+def test_a_replayed_handshake_opens_nothing(scene, cut):
     """Each session has new keys, so a message that was sealed for an old session cannot be opened
     in a new one.
     """

@@ -28,7 +28,7 @@ def listed(home):
     [("jobs",), ("status", "nosuch"), ("status",), ("diagnose", "train"), ("stacks", "train")],
     ids=" ".join,
 )
-def test_what_a_job_file_says_moves_no_cursor(listed, arguments):
+def test_the_text_of_a_job_file_moves_no_cursor(listed, arguments):
     done = subprocess.run(
         [sys.executable, "-m", "ddtop", *arguments],
         capture_output=True,
@@ -43,13 +43,13 @@ def test_what_a_job_file_says_moves_no_cursor(listed, arguments):
     assert calm(done.stderr), done.stderr
 
 
-def test_a_job_file_whose_name_could_lead_out_of_the_folder_is_none_of_ours(home):
+def test_a_job_file_whose_name_could_lead_out_of_the_folder_is_not_ours(home):
     for job in ("../../etc/x", "a/b", ".hidden", "", "a" * 65, BAD):
         (registry.state_dir() / "x.json").write_bytes(msgspec.json.encode(entry(job)))
         assert registry.read_entries() == []
 
 
-def test_columns_stay_straight_beside_wide_names(home):
+def test_columns_stay_aligned_beside_wide_names(home):
     lines = table([entry(host="ノード漢", script=BAD), entry("other", host="h", script="x")])
 
     assert calm("\n".join(lines))

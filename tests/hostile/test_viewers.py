@@ -87,7 +87,7 @@ def _noted(record, names):
     return names[-1] if names else None
 
 
-def test_viewers_that_join_again_and_again_keep_nobody_from_being_heard(history):
+def test_viewers_that_join_again_and_again_do_not_silence_others(history):
     """20 of them took all turns of the relay's loop, and the other viewers said "not heard"."""
     join = frames.seal(Command("join", history_s=1e9), sender="v", unix_ns=0, mono_ns=0)
     joiners = [unread(history, rcvhwm=1000) for _ in range(20)]
