@@ -62,9 +62,9 @@ def page() -> str:
     lines = head(
         "JSON",
         "docs/generate/json_schema.py",
-        "Every command that a script may read has `--json`. A document names its format in"
-        " `schema`. Within one version a key may be added. No key is removed and none changes its"
-        " meaning. Every key is always there.",
+        "Every command whose output a script may read has `--json`. A document names its format"
+        " in `schema`. Within one version a key may be added. No key is removed and none changes"
+        " its meaning. Every key is always there.",
         "`null` means *not measured*, `0` means *measured zero*. Times are Unix time in ns, on the"
         " clock of rank 0's host.",
     )
