@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
-import hashlib
-import hmac
 import ipaddress
 import os
 import platform
-import secrets
 import signal
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -38,173 +32,6 @@ from ddtop.present.text import clean
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
-
-
-# -- The web config of the exporter: TLS and basic auth, in the format of Prometheus' own exporters
-#
-# Source: https://prometheus.io/docs/prometheus/latest/configuration/https/, of which it knows
-# `tls_server_config` (cert_file, key_file, client_ca_file, client_auth_type, min_version) and
-# `basic_auth_users` (bcrypt hashes).
-
-
-_TLS_KEYS = {"cert_file", "key_file", "client_ca_file", "client_auth_type", "min_version"}
-_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
-_CLIENTS = {
-    "NoClientCert": ssl.CERT_NONE,
-    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
-    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
-}
-BYTES_MAX = 1 << 20
-_PROVEN_MAX = 64
-
-
-@dataclass
-class WebConfig:
-    """Who may read the series, and how. `tls`: None for plain HTTP. `users`: name to bcrypt hash;
-    none: everybody may.
-    """
-
-    tls: ssl.SSLContext | None = None
-    users: Mapping[str, bytes] = field(default_factory=dict)
-    _salt: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    _proven: set[bytes] = field(default_factory=set)
-
-    def admits(self, authorization: str) -> bool:
-        """Whether the header `Authorization` names one of the users with the right password.
-
-        bcrypt takes a tenth of a second on purpose. So correct passwords are remembered, hashed
-        with a salt of this process, as Prometheus' exporters do.
-        """
-        if not self.users:
-            return True
-        kind, _, encoded = authorization.partition(" ")
-        if kind.lower() != "basic":
-            return False
-        try:
-            name, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
-        except (binascii.Error, ValueError):
-            return False
-        kept = hashlib.sha256(self._salt + name + b":" + password).digest()
-        if any(hmac.compare_digest(kept, one) for one in tuple(self._proven)):
-            return True
-        known = self.users.get(name.decode("utf-8", "replace"))
-        # An unknown name takes as long as a known one.
-        proven = _matches(password, known or next(iter(self.users.values()))) and known is not None
-        if proven and colon:
-            if len(self._proven) >= _PROVEN_MAX:
-                self._proven.clear()
-            self._proven.add(kept)
-        return proven and bool(colon)
-
-
-def _matches(password: bytes, hashed: bytes) -> bool:
-    import bcrypt
-
-    # bcrypt reads at most 72 bytes, and refuses longer passwords.
-    return len(password) <= 72 and bcrypt.checkpw(password, hashed)
-
-
-def web_config(path: str | None) -> WebConfig:
-    """Read the file; None: plain HTTP for everybody.
-
-    Raises:
-        CommandError: 2, it cannot be read, or it is no web config.
-    """
-    if path is None:
-        return WebConfig()
-    found = _parsed(path)
-    unknown = sorted(set(found) - {"tls_server_config", "basic_auth_users"})
-    if unknown:
-        raise _broken(path, f"{unknown[0]} is not known here")
-    tls = found.get("tls_server_config")
-    config = WebConfig(
-        _tls(path, tls) if tls is not None else None,
-        _users(path, found.get("basic_auth_users") or {}),
-    )
-    if config.tls is None and not config.users:
-        raise _broken(path, "it has neither tls_server_config nor basic_auth_users")
-    return config
-
-
-def _broken(path: str, why: str) -> CommandError:
-    return CommandError(f"ddtop: --web-config {path}: {why}", USAGE)
-
-
-def _parsed(path: str) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise CommandError(
-            "ddtop: --web-config needs PyYAML and bcrypt: pip install 'ddtop[exporter]'", USAGE
-        ) from None
-    try:
-        with open(path, "rb") as file:
-            data = file.read(BYTES_MAX + 1)
-        found = yaml.safe_load(data[:BYTES_MAX])
-    except OSError as error:
-        raise _broken(path, error.strerror or str(error)) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _broken(path, f"it is no YAML: {first}") from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise _broken(path, "it is no mapping of names to values")
-    return found
-
-
-def _tls(path: str, found: Any) -> ssl.SSLContext:
-    if not isinstance(found, dict):
-        raise _broken(path, "tls_server_config is no mapping")
-    unknown = sorted(str(key) for key in set(found) - _TLS_KEYS)
-    if unknown:
-        raise _broken(path, f"tls_server_config.{unknown[0]} is not known here")
-    if not found.get("cert_file") or not found.get("key_file"):
-        raise _broken(path, "tls_server_config needs cert_file and key_file")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    version = str(found.get("min_version", "TLS12"))
-    kind = str(found.get("client_auth_type", "NoClientCert"))
-    if version not in _VERSIONS:
-        raise _broken(path, f"tls_server_config.min_version is one of {', '.join(_VERSIONS)}")
-    if kind not in _CLIENTS:
-        raise _broken(path, f"tls_server_config.client_auth_type is one of {', '.join(_CLIENTS)}")
-    if _CLIENTS[kind] != ssl.CERT_NONE and not found.get("client_ca_file"):
-        raise _broken(path, f"client_auth_type {kind} needs client_ca_file")
-    context.minimum_version = _VERSIONS[version]
-    beside = Path(path).parent
-    names = {key: str(beside / os.path.expanduser(str(found[key]))) for key in found}
-    try:
-        context.load_cert_chain(names["cert_file"], names["key_file"])
-        if found.get("client_ca_file"):
-            context.load_verify_locations(names["client_ca_file"])
-    except (OSError, ssl.SSLError) as error:
-        why = error.strerror or getattr(error, "reason", None) or str(error)
-        raise _broken(path, f"its certificate or key cannot be used: {why}") from None
-    context.verify_mode = _CLIENTS[kind]
-    return context
-
-
-def _users(path: str, found: Any) -> dict[str, bytes]:
-    if not isinstance(found, dict):
-        raise _broken(path, "basic_auth_users is no mapping of names to bcrypt hashes")
-    if not found:
-        return {}
-    try:
-        import bcrypt
-    except ImportError:
-        raise CommandError(
-            "ddtop: basic_auth_users needs bcrypt: pip install 'ddtop[exporter]'", USAGE
-        ) from None
-    users = {str(name): str(hashed).encode() for name, hashed in found.items()}
-    for name, hashed in users.items():
-        try:
-            bcrypt.checkpw(b"", hashed)
-        except ValueError:
-            raise _broken(
-                path, f"the password of {name} is no bcrypt hash (htpasswd -nBC 10 '' makes one)"
-            ) from None
-    return users
-
-
-# -- The collector, the web server and the text file
 
 
 TEXTFILE = "ddtop.prom"
@@ -319,7 +146,7 @@ class Server(ThreadingWSGIServer):
 
     daemon_threads = True
     allow_reuse_address = True
-    tls: Any = None
+    tls: ssl.SSLContext | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._free = threading.BoundedSemaphore(THREADS_MAX)
@@ -372,14 +199,11 @@ class Server(ThreadingWSGIServer):
         """Do nothing: the client is gone."""
 
 
-def application(found: CollectorRegistry, config: WebConfig) -> Any:
+def application(found: CollectorRegistry) -> Any:
     """The WSGI application: /metrics, and a page that leads there."""
     metrics = make_wsgi_app(found)
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        if not config.admits(environ.get("HTTP_AUTHORIZATION", "")):
-            start("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="ddtop"')])
-            return [b"Unauthorized\n"]
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             start("405 Method Not Allowed", [("Allow", "GET, HEAD")])
             return [b""]
@@ -394,7 +218,34 @@ def application(found: CollectorRegistry, config: WebConfig) -> Any:
     return answer
 
 
-def listening(address: str, port: int, found: CollectorRegistry, config: WebConfig) -> Server:
+def mutual_tls(
+    tls_cert: str | None, tls_key: str | None, client_ca: str | None
+) -> ssl.SSLContext | None:
+    """TLS for clients that show a certificate of `client_ca`; None without any of these files.
+
+    Raises:
+        CommandError: 2, one of them is missing, or cannot be used.
+    """
+    if not (tls_cert or tls_key or client_ca):
+        return None
+    if not (tls_cert and tls_key and client_ca):
+        raise CommandError("ddtop: --tls-cert, --tls-key and --client-ca go together", USAGE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    named = f"--tls-cert {tls_cert} with --tls-key {tls_key}"
+    try:
+        context.load_cert_chain(tls_cert, tls_key)
+        named = f"--client-ca {client_ca}"
+        context.load_verify_locations(client_ca)
+    except OSError as error:
+        why = getattr(error, "reason", None) or error.strerror
+        raise CommandError(f"ddtop: {named} cannot be used: {why}", USAGE) from None
+    return context
+
+
+def listening(
+    address: str, port: int, found: CollectorRegistry, tls: ssl.SSLContext | None
+) -> Server:
     """A server that listens and does not serve yet.
 
     Raises: CommandError: 2, it cannot listen there, or must not, because anybody could connect
@@ -406,15 +257,15 @@ def listening(address: str, port: int, found: CollectorRegistry, config: WebConf
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         loopback = ipaddress.ip_address(str(target[0]).partition("%")[0]).is_loopback
-        if not loopback and not config.users and config.tls is None:
+        if not loopback and tls is None:
             raise CommandError(
-                f"ddtop: {where} would show the jobs to everybody on the network: give"
-                " --web-config FILE with TLS or basic_auth_users, or listen on 127.0.0.1",
+                f"ddtop: {where} would show the jobs to everybody on the network: give --tls-cert,"
+                " --tls-key and --client-ca, or listen on 127.0.0.1",
                 USAGE,
             )
-        kind = type("Server", (Server,), {"address_family": family, "tls": config.tls})
+        kind = type("Server", (Server,), {"address_family": family, "tls": tls})
         served: Server = make_server(
-            str(target[0]), port, application(found, config), kind, handler_class=_Handler
+            str(target[0]), port, application(found), kind, handler_class=_Handler
         )
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
@@ -469,7 +320,6 @@ def serve(
     fleet: Fleet[JobSeries] | HostFleet[JobSeries],
     server: Server | None,
     file: TextFile | None,
-    scheme: str,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     stop = threading.Event()
@@ -481,8 +331,8 @@ def serve(
         if server is not None:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             address, port = server.socket.getsockname()[:2]
-            text = f"ddtop: serving {scheme}://{place(address, port)}/metrics"
-            click.echo(text, err=True)
+            scheme = "https" if server.tls is not None else "http"
+            click.echo(f"ddtop: serving {scheme}://{place(address, port)}/metrics", err=True)
         while not stop.is_set():
             if file is not None:
                 file.write()

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from ddtop.cli import completion
+from ddtop.cli.errors import USAGE, CommandError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -71,3 +72,13 @@ READONLY = click.option("--readonly", is_flag=True, help="Disable the keys that 
 NO_SOURCE = click.option(
     "--no-source", is_flag=True, help="Leave out the lines of source around each frame."
 )
+
+
+def removed(name: str, instead: str, **more: Any) -> Callable[[_Command], _Command]:
+    """An option of earlier versions. For one release it says what to do instead."""
+
+    def refuse(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
+        if given:
+            raise CommandError(f"ddtop: {name} is gone: {instead}", USAGE)
+
+    return click.option(name, hidden=True, expose_value=False, callback=refuse, **more)

@@ -139,7 +139,7 @@ def _section(name: str, command: click.Command) -> list[str]:
     for text in inspect.cleandoc(command.help or "").split("\n\n"):
         # Behind \b click keeps the lines as they are.
         lines += [text.replace("\b\n", "") if "\b" in text else text.replace("\n", " "), ""]
-    options = [one for one in command.params if isinstance(one, click.Option)]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     if options:
         lines += table(
             ("option", "meaning", "default"),

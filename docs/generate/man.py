@@ -49,7 +49,7 @@ def _command(name: str, command: click.Command) -> list[str]:
 def _options(command: click.Command) -> list[str]:
     lines = []
     for one in command.params:
-        if isinstance(one, click.Option):
+        if isinstance(one, click.Option) and not one.hidden:
             value = "" if one.is_flag else f" \\fI{_escaped(one.metavar or 'VALUE')}\\fR"
             names = ", ".join(f"\\fB{_escaped(name)}\\fR" for name in one.opts)
             lines += [".TP", f"{names}{value}", _escaped(one.help or "")]

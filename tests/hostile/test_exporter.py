@@ -15,7 +15,6 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.exposition import generate_latest
 
 from ddtop.cli import exporter
-from ddtop.cli.exporter import WebConfig
 from ddtop.cli.job_list import JobSeries
 from ddtop.follow.fleet import FleetJob
 from ddtop.present.series import Sample
@@ -29,7 +28,7 @@ def server(monkeypatch):
     """A server of no jobs, with short deadlines."""
     monkeypatch.setattr(exporter, "REQUEST_S", 1.5)
     monkeypatch.setattr(exporter, "CONNECTIONS_MAX", 4)
-    found = exporter.listening("127.0.0.1", 0, exporter.registry_of(lambda: ()), WebConfig())
+    found = exporter.listening("127.0.0.1", 0, exporter.registry_of(lambda: ()), None)
     serving = threading.Thread(target=found.serve_forever)
     serving.start()
     yield found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ddtop.cli.errors import USAGE, CommandError
+from ddtop.cli.options import removed
 from ddtop.cli.place import HUB, led
 
 LISTEN = "127.0.0.1:9477"
@@ -20,14 +21,18 @@ LISTEN = "127.0.0.1:9477"
     metavar="DIR",
     help="Write DIR/ddtop.prom for node_exporter instead of serving.",
 )
+@click.option("--tls-cert", metavar="FILE", help="The certificate to serve with.")
+@click.option("--tls-key", metavar="FILE", help="Its key.")
 @click.option(
+    "--client-ca", metavar="FILE", help="Serve only clients with a certificate of this CA."
+)
+@removed(
     "--web-config",
-    "config",
-    metavar="FILE",
-    help="TLS and basic auth, in the format of Prometheus' own exporters.",
+    "name the files with --tls-cert, --tls-key and --client-ca; a client's certificate takes the"
+    " place of a password",
 )
 @HUB
-def command(listen: str | None, folder: str | None, config: str | None) -> None:
+def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
     """Serve the live jobs as metrics for Prometheus.
 
     Serves all jobs of this user until it is stopped. For root these are the jobs of all users of
@@ -35,42 +40,30 @@ def command(listen: str | None, folder: str | None, config: str | None) -> None:
     there. Exit code 2: it cannot listen or write, 3: no contact with the hub.
     """
     _, hub = led() or ("", None)
-    exporter(listen, folder, config, hub)
-
-
-def exporter(listen: str | None, folder: str | None, config: str | None, hub: str | None) -> None:
-    """Serve, or write the text file; both if both are asked for.
-
-    Raises:
-        CommandError: 2, the client library is missing, or a wrong address, folder or web config;
-            3, no relay at the hub.
-    """
     try:
-        from ddtop.cli import exporter as serving
+        from ddtop.cli import exporter
     except ImportError as error:
         raise CommandError(
             f"ddtop: the exporter needs {error.name}: pip install 'ddtop[exporter]'", USAGE
         ) from None
     from ddtop.cli import job_list
-    from ddtop.cli.exporter import web_config
-    from ddtop.cli.job_list import targets
     from ddtop.follow.fleet import Fleet
 
-    if config is not None and listen is None and folder is not None:
-        raise CommandError("ddtop: --web-config is for --listen, not for --textfile", USAGE)
-    rules = web_config(config)
+    context = exporter.mutual_tls(**tls)
+    if context is not None and listen is None and folder is not None:
+        raise CommandError("ddtop: --tls-cert is for --listen, not for --textfile", USAGE)
     host, port = address_of(LISTEN if listen is None else listen)
-    own = Fleet(targets(hub), job_list.series_digest)
+    own = Fleet(job_list.targets(hub), job_list.series_digest)
     fleet: Fleet[job_list.JobSeries] | job_list.HostFleet[job_list.JobSeries] = own
     if hub is None and job_list.is_root():
         others = job_list.OtherUsers(job_list.SERIES, job_list.series_in)
         fleet = job_list.HostFleet(own, others)
-    found = serving.registry_of(fleet.jobs)
-    file = serving.TextFile(folder, found) if folder is not None else None
+    found = exporter.registry_of(fleet.jobs)
+    file = exporter.TextFile(folder, found) if folder is not None else None
     server = None
     if listen is not None or folder is None:
-        server = serving.listening(host, port, found, rules)
-    serving.serve(fleet, server, file, "https" if rules.tls is not None else "http")
+        server = exporter.listening(host, port, found, context)
+    exporter.serve(fleet, server, file)
 
 
 def address_of(text: str) -> tuple[str, int]:
