@@ -82,14 +82,19 @@ def test_the_task_prolog_leaves_what_a_job_has_chosen(given, said):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_the_unit_of_the_watcher_is_one_of_systemds(tmp_path):
-    """The script also checks that the command exists, below the home of the user."""
-    command = tmp_path / ".local/bin/ddtop"
-    command.parent.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("name", "of"), [("ddtop-exporter@", "--system"), ("ddtop-watch@", "--user")]
+)
+def test_a_unit_is_one_of_systemds(name, of, tmp_path):
+    """The script also checks that the command exists, so this one names another."""
+    command = tmp_path / "ddtop"
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
+    text = (CONTRIB / f"systemd/{name}.service").read_text()
+    unit = tmp_path / f"{name}.service"
+    unit.write_text(re.sub(r"(?<=^ExecStart=)\S+/ddtop", str(command), text, flags=re.MULTILINE))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--user", CONTRIB / "systemd/ddtop-watch@.service"],
+        ["systemd-analyze", "verify", of, unit],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 import ddtop
 from ddtop.cli.errors import USAGE, CommandError
-from ddtop.cli.job_list import HostFleet, JobSeries
+from ddtop.cli.job_list import JobSeries
 from ddtop.cli.output import printable
 from ddtop.follow.fleet import Fleet, FleetJob
 from ddtop.metrics import FAMILIES, Family
@@ -317,7 +317,7 @@ class TextFile:
 
 
 def serve(
-    fleet: Fleet[JobSeries] | HostFleet[JobSeries],
+    fleet: Fleet[JobSeries],
     server: Server | None,
     file: TextFile | None,
 ) -> None:

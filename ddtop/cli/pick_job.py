@@ -61,7 +61,7 @@ def picker(
         app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))
         if of_this_host:
             with followed() as known:
-                found.followed, found.more = known, known.entries
+                found.followed = known
                 app.run()
         else:
             app.run()

@@ -113,11 +113,10 @@ class Fleet(Generic[T]):
         digest: Callable[[registry.JobEntry, Snapshot, Verdict, T | None], T],
     ) -> None:
         """`read`: returns the jobs to follow; it is called every two seconds on a separate thread.
-        If it raises `RegistryError`, `problem` has the text. `digest` also gets its previous
+        If it raises `RegistryError`, the jobs stay as they are. `digest` also gets its previous
         result.
         """
         self._read, self._digest = read, digest
-        self.problem: str | None = None
         self.dropped = 0
         """Frames that arrived faster than they could be applied."""
         self._targets: list[Target] | None = None
@@ -162,10 +161,9 @@ class Fleet(Generic[T]):
         until = time.monotonic() + seconds
 
         def known() -> bool:
-            read = self._targets is not None or self.problem is not None
             return self.failure is not None or (
-                read
-                and len(self._shown) == len(self._targets or ())
+                self._targets is not None
+                and len(self._shown) == len(self._targets)
                 and all(one.settled or one.contact is not None for one in self._shown)
             )
 
@@ -183,11 +181,8 @@ class Fleet(Generic[T]):
         while not self._stop.is_set():
             try:
                 self._targets = list(self._read())
-                self.problem = None
-            except registry.RegistryError as error:
-                self.problem = str(error)
-                with self._changed:
-                    self._changed.notify_all()
+            except registry.RegistryError:
+                self._targets = self._targets or []
             self._stop.wait(READ_S)
 
     # -- the thread that follows

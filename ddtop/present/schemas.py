@@ -347,7 +347,7 @@ KEYS: Mapping[str, Keys] = {
         "jobs[].health_age_s": ("number or null", "how old all this is"),
         "jobs[].started_unix_ns": ("int", "when it started; 0: not known"),
         "jobs[].role": ("string", "the role of the relay that answers: alone, hub or leaf"),
-        "jobs[].user": ("string", "whose job it is: for root those of all users are listed"),
+        "jobs[].user": ("string", "whose job it is"),
     },
     GPUS_SCHEMA: {
         "schema": _HEAD["schema"],

@@ -62,8 +62,6 @@ class JobSearch:
         followed: Followed | None = None,
     ) -> None:
         self.followed = followed
-        self.more: Callable[[], Sequence[registry.JobEntry]] | None = None
-        """Further jobs: root sees the jobs of all users of the host."""
         self.jobs: list[Listed] = []
         self.problem: str | None = None
         self.health: dict[JobKey, Health] = {}
@@ -77,8 +75,7 @@ class JobSearch:
         """Read the list of jobs; if that fails, the last list stays. Not on the event loop: the
         home folder may be slow."""
         try:
-            more = self.more
-            entries = await in_thread(lambda: [*self._read(), *(more() if more else ())])
+            entries = await in_thread(self._read)
         except registry.RegistryError as error:
             self.problem = str(error)
             return

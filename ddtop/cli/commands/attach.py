@@ -10,7 +10,7 @@ from collections.abc import Callable
 import click
 
 from ddtop import registry
-from ddtop.cli.errors import NOT_HEARD, USAGE, CommandError
+from ddtop.cli.errors import NOT_HEARD
 from ddtop.cli.options import JOB, READONLY, WAIT
 from ddtop.cli.output import explain_no_dashboard, no_dashboard, printable
 from ddtop.cli.place import (
@@ -118,19 +118,12 @@ def attach(name: str | None, wait_s: float, readonly: bool) -> int:
 def _pick(pick: Callable[[], registry.JobEntry | None], readonly: bool) -> int:
     """The list of jobs, and the dashboard on each that is picked, until the user quits."""
     from ddtop.cli import outside_jobs
-    from ddtop.cli.job_list import user_of
 
     while (picked := pick()) is not None:
         pids = outside_jobs.pids_in(picked)
         if pids is not None:
             attach_to(Pids(pids), readonly)
             return 0
-        user, name = user_of(picked.job)
-        if user is not None:
-            # The data of another user's relay is read only with that user's rights.
-            raise CommandError(
-                f"ddtop: {name} is a job of {user}: sudo -u {user} ddtop attach {name}", USAGE
-            )
         if not show_job(picked, readonly, from_list=True):
             return 0
     return 0

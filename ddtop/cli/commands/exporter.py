@@ -35,9 +35,9 @@ LISTEN = "127.0.0.1:9477"
 def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
     """Serve the live jobs as metrics for Prometheus.
 
-    Serves all jobs of this user until it is stopped. For root these are the jobs of all users of
-    this host, and those of others are named USER/JOB. With --hub only the job whose relay listens
-    there. Exit code 2: it cannot listen or write, 3: no contact with the hub.
+    Serves all jobs of this user until it is stopped. For those of another user: sudo -u USER ddtop
+    exporter. With --hub only the job whose relay listens there. Exit code 2: it cannot listen or
+    write, 3: no contact with the hub.
     """
     _, hub = led() or ("", None)
     try:
@@ -53,11 +53,7 @@ def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
     if context is not None and listen is None and folder is not None:
         raise CommandError("ddtop: --tls-cert is for --listen, not for --textfile", USAGE)
     host, port = address_of(LISTEN if listen is None else listen)
-    own = Fleet(job_list.targets(hub), job_list.series_digest)
-    fleet: Fleet[job_list.JobSeries] | job_list.HostFleet[job_list.JobSeries] = own
-    if hub is None and job_list.is_root():
-        others = job_list.OtherUsers(job_list.SERIES, job_list.series_in)
-        fleet = job_list.HostFleet(own, others)
+    fleet = Fleet(job_list.targets(hub), job_list.series_digest)
     found = exporter.registry_of(fleet.jobs)
     file = exporter.TextFile(folder, found) if folder is not None else None
     server = None

@@ -40,8 +40,8 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
 
     Each has its health now: ok, warning, critical or unknown; how many ranks report, iterations a
     second, for how long no rank has made progress, and the sentence of its worst finding. Jobs that
-    run on this host and were not started with ddtop, or have no rank yet, come last. For root these
-    are the live jobs of all users of this host, too; those of others are named USER/JOB.
+    run on this host and were not started with ddtop, or have no rank yet, come last. The jobs of
+    another user: sudo -u USER ddtop jobs.
     """
     there = led()
     if (hubs or slurm) and there:
