@@ -26,7 +26,7 @@ EXITS = {
         "0 nothing critical; 1 a critical finding; 3 no contact; 4 unknown: the relay is not heard"
     ),
     "doctor": "0; 1 something does not work; 3 with `--python`: no Python that answers",
-    "exporter": "0; 2 an address, folder or file that cannot be used; 3 no contact with the hub",
+    "exporter": "0; 2 an address or file that cannot be used; 3 no contact, or no state folder",
     "explain": "0; 2 no such kind",
     "gpus": "0; 1 no GPU is free; 3 no driver, or it does not answer within ten seconds",
     "help": "0; 2 no such command",

@@ -277,6 +277,14 @@ def test_a_name_that_nobody_has_is_refused(home):
     assert "cannot be used" in refused("--listen", "no-such-host.invalid:9477")
 
 
+def test_a_state_folder_that_cannot_be_used_is_refused(home):
+    """Its jobs would be missing without a word."""
+    done = ddtop_process("exporter", DDTOP_STATE="/dev/null/x")
+
+    assert done.returncode == 3
+    assert "cannot make the folder /dev/null/x" in done.stderr
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]"])
 def test_the_network_may_not_read_without_a_certificate(home, address):
     """A server on 0.0.0.0 can be reached on this host too, and from every other host."""

@@ -37,7 +37,7 @@ def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
 
     Serves all jobs of this user until it is stopped. For those of another user: sudo -u USER ddtop
     exporter. With --hub only the job whose relay listens there. Exit code 2: it cannot listen or
-    write, 3: no contact with the hub.
+    write, 3: no contact with the hub, or a folder of jobs that cannot be used.
     """
     _, hub = led() or ("", None)
     try:
@@ -53,7 +53,10 @@ def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
     if context is not None and listen is None and folder is not None:
         raise CommandError("ddtop: --tls-cert is for --listen, not for --textfile", USAGE)
     host, port = address_of(LISTEN if listen is None else listen)
-    fleet = Fleet(job_list.targets(hub), job_list.series_digest)
+    targets = job_list.targets(hub)
+    # A folder that cannot be used ends it here, and looks like no job later.
+    targets()
+    fleet = Fleet(targets, job_list.series_digest)
     found = exporter.registry_of(fleet.jobs)
     file = exporter.TextFile(folder, found) if folder is not None else None
     server = None
