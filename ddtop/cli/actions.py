@@ -23,7 +23,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -370,13 +369,14 @@ def _how(code: int) -> str:
         return f"signal {-code}"
 
 
-# -- Events to a URL: generic JSON, Slack's or Alertmanager's shape, from a thread of its own
+# -- Events to a URL: generic JSON or Slack's shape, from a thread of its own
 #
 # A server that is slow, refuses or dies delays nobody: the queue is bounded, each try has a
 # deadline, and events that cannot be delivered are reported and dropped.
 
 
-GENERIC, SLACK, ALERTMANAGER = SHAPES = ("generic", "slack", "alertmanager")
+GENERIC, SLACK, ALERTMANAGER = "generic", "slack", "alertmanager"
+SLACK_HOST = "hooks.slack.com"
 QUEUE_MAX = 32
 """The length of the queue. A job that fills it sends the same events again and again."""
 TRIES = 5
@@ -395,29 +395,10 @@ _ANSWERED_BYTES = 1024
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is not followed: the event and its token would go to another host."""
+    """A redirect is not followed: the event would go to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         """None: the redirect itself is the answer."""
-
-
-def secret(name: str, variable: str, path: str | None) -> str | None:
-    """A secret from a file, or else from a variable; None if there is neither.
-
-    Raises:
-        CommandError: 2, the file cannot be read, or is empty.
-    """
-    if path is None:
-        return os.environ.get(variable) or None
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(SECRET_BYTES_MAX).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise CommandError(f"ddtop: {name} {path}: {why}", USAGE) from None
-    if not text or "\n" in text:
-        raise CommandError(f"ddtop: {name} {path}: it has to be one line", USAGE)
-    return text
 
 
 def checked(url: str, named_by: str) -> str:
@@ -447,56 +428,20 @@ def checked(url: str, named_by: str) -> str:
 
 def _has_secret(url: str, parts: urllib.parse.SplitResult) -> bool:
     """Whether it has a token, of whatever service. A path of words has none."""
-    known = parts.username or parts.password or parts.hostname == "hooks.slack.com"
+    known = parts.username or parts.password or parts.hostname == SLACK_HOST
     return bool(known or redacted(url) != url or _TOKEN.search(f"{parts.path}?{parts.query}"))
-
-
-def shape_of(url: str) -> str:
-    """The shape that fits the URL."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.hostname == "hooks.slack.com":
-        return SLACK
-    return ALERTMANAGER if parts.path.rstrip("/").endswith("/api/v2/alerts") else GENERIC
 
 
 def body_of(shape: str, event: Mapping[str, Any]) -> Any:
     """An event, `ddtop.event/1`, as JSON of that shape."""
     if shape == SLACK:
         return {"text": f"*{_slack(event['job'])}* {event['event']}: {_slack(event['text'])}"}
-    if shape == ALERTMANAGER:
-        return [_alert(event)]
     return dict(event)
 
 
 def _slack(text: str) -> str:
     """Text in which nothing is a mention or a link. Source: "Escaping text" of Slack's API."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _alert(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Source: `POST /api/v2/alerts` of Alertmanager. The labels are the alert's identity, so what
-    changes from look to look is an annotation.
-    """
-    finding = event["finding"] or {}
-    since = finding.get("since_unix_ns") or event["time_unix_ns"]
-    alert = {
-        "labels": {
-            "alertname": "Ddtop",
-            "job": event["job"],
-            "kind": finding.get("kind", event["event"]),
-            "severity": finding.get("severity", "info"),
-            "ranks": ",".join(map(str, finding.get("ranks", [])[:16])),
-        },
-        "annotations": {"summary": event["text"], "advice": finding.get("advice", "")},
-        "startsAt": _rfc3339(since),
-    }
-    if event["event"] in ("cleared", "ended"):
-        alert["endsAt"] = _rfc3339(event["time_unix_ns"])
-    return alert
-
-
-def _rfc3339(unix_ns: int) -> str:
-    return datetime.fromtimestamp(unix_ns / 1e9, timezone.utc).isoformat()
 
 
 class Webhook:
@@ -508,15 +453,14 @@ class Webhook:
         self,
         url: str,
         shape: str | None,
-        token: str | None,
         complain: Callable[[str], object],
         backoff_s: float = BACKOFF_S,
         try_s: float = TRY_S,
     ) -> None:
-        self._url, self._shape = url, shape or shape_of(url)
-        self._token, self._complain = token, complain
-        self._backoff_s, self._try_s = backoff_s, try_s
         parts = urllib.parse.urlsplit(url)
+        fits = SLACK if parts.hostname == SLACK_HOST else GENERIC
+        self._url, self._shape, self._complain = url, shape or fits, complain
+        self._backoff_s, self._try_s = backoff_s, try_s
         # Without its path, which may be the secret.
         self._name = f"--webhook {parts.scheme}://{parts.hostname}"
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(QUEUE_MAX)
@@ -579,8 +523,6 @@ class Webhook:
 
     def _try(self, body: bytes) -> tuple[str, float | None]:
         headers = {"Content-Type": "application/json", "User-Agent": "ddtop"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(self._url, body, headers, method="POST")
         try:
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=self._try_s) as it:
@@ -614,7 +556,6 @@ def guard_of(
     webhook: str | None = None,
     webhook_file: str | None = None,
     shape: str | None = None,
-    token_file: str | None = None,
     folder: str | None = None,
     then: str | None = None,
     for_s: float = 0.0,
@@ -627,11 +568,16 @@ def guard_of(
     """
     command = OnCritical(on_critical, complain) if on_critical is not None else None
     last = OnCritical(then, complain, "--then", SCHEDULER_VARIABLES) if then is not None else None
-    url = _url(webhook, webhook_file)
-    token = secret("--webhook-token-file", "DDTOP_WEBHOOK_TOKEN", token_file)
+    url = url_of(webhook, webhook_file)
+    if shape == ALERTMANAGER or (url or "").rstrip("/").endswith("/api/v2/alerts"):
+        raise CommandError(
+            "ddtop: watch no longer posts in Alertmanager's format: let Prometheus scrape ddtop"
+            " exporter, with the rules of contrib/prometheus/alerts.yml",
+            USAGE,
+        )
     reports = _writable(folder) if folder is not None else None
     if not (command or last or url or reports):
-        if for_s or cooldown_s or once or shape or token_file:
+        if for_s or cooldown_s or once or shape:
             raise CommandError(
                 "ddtop: there is nothing to do: --for, --cooldown and --once need --on-critical,"
                 " --webhook, --report or --then",
@@ -640,7 +586,7 @@ def guard_of(
         return None
 
     def made(job: str) -> Guard:
-        sender = Webhook(url, shape, token, complain) if url is not None else None
+        sender = Webhook(url, shape, complain) if url is not None else None
         return Guard(
             job, Rules(for_s, cooldown_s, once), Actions(command, sender, last, reports), complain
         )
@@ -648,14 +594,26 @@ def guard_of(
     return made
 
 
-def _url(webhook: str | None, path: str | None) -> str | None:
+def url_of(webhook: str | None, path: str | None) -> str | None:
+    """Where the events go: `webhook`, or what the file at `path` or $DDTOP_WEBHOOK has.
+
+    Raises:
+        CommandError: 2, both are given, the file cannot be read, or it is no URL for events.
+    """
     if webhook is not None and path is not None:
         raise CommandError("ddtop: --webhook and --webhook-file cannot be used together", USAGE)
     if webhook is not None:
         return checked(webhook, "--webhook")
-    found = secret("--webhook-file", "DDTOP_WEBHOOK", path)
-    named_by = "--webhook-file" if path is not None else "$DDTOP_WEBHOOK"
-    return checked(found, named_by) if found is not None else None
+    if path is None:
+        found = os.environ.get("DDTOP_WEBHOOK")
+        return checked(found, "$DDTOP_WEBHOOK") if found else None
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(SECRET_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise CommandError(f"ddtop: --webhook-file {path}: {why}", USAGE) from None
+    return checked(text, "--webhook-file")
 
 
 def _writable(folder: str) -> Path:

@@ -74,11 +74,13 @@ NO_SOURCE = click.option(
 )
 
 
-def removed(name: str, instead: str, **more: Any) -> Callable[[_Command], _Command]:
-    """An option of earlier versions. For one release it says what to do instead."""
+def removed(name: str, instead: str, variable: str | None = None) -> Callable[[_Command], _Command]:
+    """An option of earlier versions, and its variable. For one release it says what to do
+    instead."""
+    named = f"{name} is gone, and ${variable} too" if variable else f"{name} is gone"
 
     def refuse(_context: click.Context, _option: click.Parameter, given: str | None) -> None:
         if given:
-            raise CommandError(f"ddtop: {name} is gone: {instead}", USAGE)
+            raise CommandError(f"ddtop: {named}: {instead}", USAGE)
 
-    return click.option(name, hidden=True, expose_value=False, callback=refuse, **more)
+    return click.option(name, envvar=variable, hidden=True, expose_value=False, callback=refuse)

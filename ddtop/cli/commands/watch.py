@@ -15,7 +15,7 @@ import click
 
 from ddtop import registry
 from ddtop.cli.errors import NOT_HEARD, UNREACHABLE, CommandError
-from ddtop.cli.options import JOB, SECONDS, WAIT
+from ddtop.cli.options import JOB, SECONDS, WAIT, removed
 from ddtop.cli.output import printable
 from ddtop.cli.place import LOCALS, PLACE, Local, Place, There, place_of, unwatched
 
@@ -56,13 +56,13 @@ LAST_WORD_S = 30.0
     "--webhook-format",
     "shape",
     type=click.Choice(["generic", "slack", "alertmanager"]),
+    metavar="[generic|slack]",
     help="The shape of what is posted.  [default: what fits the URL]",
 )
-@click.option(
+@removed(
     "--webhook-token-file",
-    "token_file",
-    metavar="FILE",
-    help="A bearer token for it, else $DDTOP_WEBHOOK_TOKEN.",
+    "give a URL that holds the secret in --webhook-file, or post with a script in --on-critical",
+    "DDTOP_WEBHOOK_TOKEN",
 )
 @click.option("--report", "folder", metavar="DIR", help="Write a report there first.")
 @click.option(
