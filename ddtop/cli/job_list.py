@@ -327,11 +327,6 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
     ]
 
 
-def table_with_health(entries: list[registry.JobEntry], width: int, glyphs: Glyphs) -> list[str]:
-    """The same with the health of each job: one row per job, at most so many columns wide."""
-    return rows_as_table(_rows(entries), width, glyphs)
-
-
 def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
     """One line a job below the titles, at most so many columns wide."""
     now, shown = time.time_ns(), columns([one for one, _ in rows], width)
@@ -339,14 +334,15 @@ def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
     return [plain(line).rstrip() for line in lines]
 
 
-def _rows(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:
+def rows_of(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:
+    """The jobs with their health. `parts`: one row for each host of a job."""
     jobs = _listed(entries, parts, time.time_ns())
     return list(zip(jobs, healths(one.entry for one in jobs), strict=True))
 
 
 def jobs_json(parts: bool = False) -> dict[str, object]:
     """The schema `ddtop.jobs/1`: one object a job. `parts`: one object a host of a job."""
-    return json_of(_rows(registry.read_entries(), parts))
+    return json_of(rows_of(registry.read_entries(), parts))
 
 
 def json_of(rows: Rows) -> dict[str, object]:

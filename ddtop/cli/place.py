@@ -165,7 +165,9 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
     if option == "--pid" or several:
         _looks_from_outside(asked_by)
     if option == "--hub":
-        return Local(_called(_asked_at(value), job))
+        from ddtop.cli.routing import asked_at
+
+        return Local(_called(asked_at(value), job))
     if job is not None and (option == "--pid" or several):
         names = "processes" if option == "--pid" else "hosts"
         raise CommandError(f"ddtop: {option} takes no job name: it names {names}", USAGE)
@@ -189,12 +191,6 @@ def here(job: str | None, wait_s: float, asked_by: str, arguments: bool = False)
         return place
     ran = run_there(place, typed(click.get_current_context()))
     return sys.exit(ran) if isinstance(ran, int) else ran
-
-
-def _asked_at(hub: str) -> registry.JobEntry:
-    from ddtop.cli.routing import asked_at
-
-    return asked_at(hub)
 
 
 def _called(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:

@@ -53,7 +53,16 @@ def route(entry: registry.JobEntry) -> RelayRoute:
     at = hub_wanted(entry.hub or "")[0] if entry.role == LEAF else None
     closed = no_contact(*at) if at is not None else None
     if at is not None and closed is None:
-        return RelayRoute(_moved(entry, *at), at)
+        moved = msgspec.structs.replace(
+            entry,
+            host=at[0],
+            sender=registry.ELSEWHERE,
+            address=at[0],
+            port=at[1],
+            public_address=None,
+            public_port=None,
+        )
+        return RelayRoute(moved, at)
     if entry.sender == registry.host_identity():
         why = f"this host only: its hub is {closed}" if closed is not None else None
         return RelayRoute(entry, why=why)
@@ -181,16 +190,3 @@ def _refusal(host: str, addresses: tuple[str, ...], port: int, seconds: float) -
             if error.errno == errno.ECONNREFUSED:
                 why = f"not reachable: nobody listens on port {port} of {host}"
     return why
-
-
-def _moved(entry: registry.JobEntry, host: str, port: int) -> registry.JobEntry:
-    """The entry with the address of its hub."""
-    return msgspec.structs.replace(
-        entry,
-        host=host,
-        sender=registry.ELSEWHERE,
-        address=host,
-        port=port,
-        public_address=None,
-        public_port=None,
-    )

@@ -13,7 +13,7 @@ from ddtop.diagnosis.finding import UNKNOWN, Finding, Muted, Verdict
 from ddtop.diagnosis.rank_state import culprits
 from ddtop.model.facts import Ended, RankFacts, Snapshot
 from ddtop.model.progress import as_it_stands, probes_off
-from ddtop.model.stacks import Frame, Member, Merged, StackClass
+from ddtop.model.stacks import Frame, Merged, StackClass
 from ddtop.wire.records import (
     Expectation,
     Group,
@@ -375,13 +375,9 @@ def _stack_group(one: StackClass, method: str) -> Json:
         "pids": list(dict.fromkeys(member.pid for member in members)),
         "worker": one.worker,
         "threads": len(members),
-        "taken_unix_ns": _taken(members),
+        "taken_unix_ns": max(member.taken_unix_ns for member in members),
         "omitted": one.omitted,
     }
-
-
-def _taken(members: list[Member]) -> int:
-    return max(member.taken_unix_ns for member in members)
 
 
 def _frame(frame: Frame) -> Json:

@@ -566,7 +566,8 @@ def _with_words(
         return words
     if any(NOT_MEASURED in text and NOT_MEASURED not in earlier for _, earlier in words):
         return words
-    return _bounded((*words, (now, text)))
+    words = (*words, (now, text))
+    return words if len(words) <= WORDS_MOST else (words[0], *words[-WORDS_MOST + 1 :])
 
 
 def _fuller(known: Finding | None, finding: Finding) -> Finding:
@@ -585,10 +586,6 @@ def without_age(summary: str) -> str:
     """A finding's sentence without its duration. Next to the time of its beginning, a duration from
     another moment would be contradictory."""
     return _LASTED.sub("", summary)
-
-
-def _bounded(words: tuple[tuple[int, str], ...]) -> tuple[tuple[int, str], ...]:
-    return words if len(words) <= WORDS_MOST else (words[0], *words[-WORDS_MOST + 1 :])
 
 
 @dataclass(frozen=True, slots=True, order=True)

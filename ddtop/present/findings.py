@@ -98,7 +98,8 @@ def banner_lines(
     if others:
         body.append(_more_line(others, width - len(hint) - 2 if hint else width, glyphs))
     if hint and verdict.findings:
-        text = hint if others else _hint(verdict, hint)
+        more = len(verdict.findings) - 1
+        text = hint if others or not more else f"{hint}, {more} more"
         body = _with_hint(body, text, width, room, fixed=bool(others))
     notes = _note_lines(snapshot, width, glyphs) if len(body) < room else []
     return [clip_line(line, width, glyphs.ellipsis) for line in [*head, *body, *notes]]
@@ -288,11 +289,6 @@ def _cut(lines: list[Line], most: int, glyphs: Glyphs) -> list[Line]:
     return [*lines[: most - 1], (*spans, (text[: -len(glyphs.ellipsis)] + glyphs.ellipsis, style))]
 
 
-def _hint(verdict: Verdict, hint: str) -> str:
-    more = len(verdict.findings) - 1
-    return f"{hint}, {more} more" if more else hint
-
-
 def _more_line(others: Sequence[Finding], width: int, glyphs: Glyphs) -> Line:
     """`+1 more: ✖ rank 0 has been stopped (SIGSTOP or Ctrl-Z) for 12 s`, in one line."""
     mark, style = severity_mark(others[0].severity, glyphs)
@@ -413,7 +409,8 @@ def add_finding(
     page.item("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed")
     page.item("waiting", ranks_text(finding.victims, len(finding.victims)))
     if finding.group is not None:
-        page.item("in", _where(snapshot, finding))
+        group = group_label(snapshot, finding.group)
+        page.item("in", clean(collective_text(finding.op, finding.seq, group)))
     if finding.evidence:
         page.heading("evidence")
         for line in finding.evidence:
@@ -452,12 +449,6 @@ def add_meaning(page: Page, kind: str) -> None:
         for command in commands:
             page.text(command, "bold", "     ")
     page.text(f"ddtop explain {kind}", "dim", f"  {page.glyphs.arrow} ")
-
-
-def _where(snapshot: Snapshot, finding: Finding) -> str:
-    return clean(
-        collective_text(finding.op, finding.seq, group_label(snapshot, finding.group or ""))
-    )
 
 
 # -- The events as rows, and the story of one event as a page

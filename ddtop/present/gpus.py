@@ -310,9 +310,10 @@ def gpu_line(
     gpu = device.gpu
     name = f"  GPU {gpu.index}" if part is None else f"    MIG {gpu.index}.{part}"
     bars = width >= BARS_FROM
+    lost = (f"{'lost: it no longer answers':<{BARRED if bars else PLAIN}}", "critical")
     spans: list[Span] = [
         (f"{name:<10}", "dim"),
-        *(_lost(bars) if gpu.lost else _numbers(gpu, glyphs, waits, bars)),
+        *([lost] if gpu.lost else _numbers(gpu, glyphs, waits, bars)),
     ]
     spans += [(f"  {ranks_words(device):<{RANKS}}", "" if device.ranks else "dim")]
     room = width - sum(len(text) for text, _ in spans)
@@ -330,10 +331,6 @@ def gpu_line(
             spans += [("  ", ""), (shown, style)]
             room -= cell_width(shown) + 2
     return clip_line(tuple(spans), width, glyphs.ellipsis)
-
-
-def _lost(bars: bool) -> list[Span]:
-    return [(f"{'lost: it no longer answers':<{BARRED if bars else PLAIN}}", "critical")]
 
 
 def _numbers(gpu: Gpu, glyphs: Glyphs, waits: bool, bars: bool) -> list[Span]:
@@ -442,7 +439,7 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item(
             "GPU",
             name_text(gpu) + (", lost: it no longer answers" if gpu.lost else ""),
-            *_alarm(gpu.lost),
+            "critical" if gpu.lost else "",
         )
         page.item("known", KNOWN_BY[own.by])
         page.item("driver", _driver(watch), "critical")
@@ -495,10 +492,6 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     elif gpu.used_bytes is None:
         text, style = "nothing is reported of it", "dim"
     page.text(f"GPU {gpu.index}: {text}", style)
-
-
-def _alarm(wrong: bool) -> tuple[str, ...]:
-    return ("critical",) if wrong else ()
 
 
 def _device(snapshot: Snapshot, rank: RankFacts) -> Device | None:

@@ -7,11 +7,11 @@ the open waits, and the members are read only for the groups on the screen.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
-from ddtop.model.facts import RankFacts, Snapshot, State
+from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import comparable_seq
 from ddtop.policy import Policy
 from ddtop.present.numbers import state_text
@@ -28,7 +28,7 @@ from ddtop.present.text import (
     table_for,
 )
 from ddtop.thresholds import chosen
-from ddtop.wire.records import Collective, Group, GroupProgress
+from ddtop.wire.records import Collective, Group
 from ddtop.words import units
 from ddtop.words.sentences import group_name, names_of_groups, op_name, rank_list, ranks_text
 
@@ -232,17 +232,13 @@ def group_facts(snapshot: Snapshot, group: Group, wait: GroupWait | None) -> Gro
     return GroupFacts(group, front, lag, wait, found, clean(op_name(last_op)))
 
 
-def _progress(rank: RankFacts, name: str) -> GroupProgress | None:
-    return next((one for one in rank.comm.groups if one.group == name), None)
-
-
 def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
     """The members grouped by their state, those that are furthest behind first."""
     found: dict[tuple[State, int | None, int | None, str, bool], list[int]] = {}
     since: dict[tuple[State, int | None, int | None, str, bool], int] = {}
     for number in group.ranks:
         rank = snapshot.rank(number)
-        progress = _progress(rank, group.name)
+        progress = next((one for one in rank.comm.groups if one.group == group.name), None)
         held = next((one for one in rank.comm.open_collectives if one.group == group.name), None)
         enqueued = comparable_seq(progress) if progress is not None else None
         behind = (progress.p2p_offset or 0) if progress is not None else 0
@@ -422,11 +418,8 @@ def backend_of(snapshot: Snapshot) -> str | None:
     """The backend of the widest group, else what the first rank announced."""
     if snapshot.groups:
         return clean(max(snapshot.groups, key=lambda group: len(group.ranks)).backend) or None
-    return next((clean(name) for name in _announced(snapshot)), None)
-
-
-def _announced(snapshot: Snapshot) -> Iterator[str]:
-    return (rank.hello.backend for rank in snapshot.ranks if rank.hello and rank.hello.backend)
+    names = (rank.hello.backend for rank in snapshot.ranks if rank.hello and rank.hello.backend)
+    return next(map(clean, names), None)
 
 
 def starting(snapshot: Snapshot) -> bool:

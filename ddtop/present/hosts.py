@@ -232,11 +232,6 @@ def _cores(snapshot: Snapshot, ranks: Sequence[int]) -> float | None:
     return sum(known) if known else None
 
 
-def worst_ranks(host: HostFacts, codes: bytes) -> tuple[int, ...]:
-    """Its ranks with the worst state; none while all are healthy."""
-    return () if host.calm else tuple(rank for rank in host.ranks if codes[rank] == host.worst)
-
-
 def names_of(ranks: Sequence[RankFacts]) -> list[str | None]:
     """The host of each rank; None if the rank has not been seen."""
     labels = _labels(ranks)
@@ -394,7 +389,7 @@ def _worst(host: HostFacts, codes: bytes, glyphs: Glyphs) -> Span:
     if not host.ranks:
         return "no rank", "dim"
     found = class_of(host.worst)
-    bad = worst_ranks(host, codes)
+    bad = () if host.calm else tuple(rank for rank in host.ranks if codes[rank] == host.worst)
     which = f" {rank_list(bad, 2)}" if bad and len(bad) < len(host.ranks) else ""
     return (
         f"{glyph_of(host.worst, glyphs)} {found.word}{which}",

@@ -175,7 +175,8 @@ def row(
             "job": clean(job.entry.job),
             "ranks": _ranks(job, known),
             "steps": _steps(known),
-            "still": _still(known),
+            # Nothing while some rank makes progress.
+            "still": units.age(known.still_s) if known is not None and known.still_s else "",
             "host": hosts_text(job),
             "script": _script(job),
             "started": _started(job, now_unix_ns),
@@ -198,11 +199,6 @@ def _steps(health: Health | None) -> str:
     if health is None or health.steps_per_s is None:
         return "-" if health is not None else ""
     return f"{health.steps_per_s:.{2 if health.steps_per_s < 10 else 0}f}"
-
-
-def _still(health: Health | None) -> str:
-    """For how long no rank has made progress; nothing while some rank does."""
-    return units.age(health.still_s) if health is not None and health.still_s else ""
 
 
 def hosts_text(job: Listed) -> str:

@@ -34,11 +34,6 @@ def waits_text(place: Place) -> str | None:
     return known.cell if known else clean(word)
 
 
-def place_now(place: Place) -> str:
-    """A place in one table cell: what it waits on and where, else the function and where."""
-    return clean(f"{waits_text(place) or place.function} {file_line(place)}")
-
-
 def open_call_text(call: OpenCall) -> str:
     """`recv from rank 0`, `init_process_group`."""
     return clean(call_text(call.name, call.peer, call.within))
@@ -50,11 +45,6 @@ def end_text(gone: Exit) -> str:
     text = exit_text(gone.code, gone.signal, gone.oom)
     raised = gone.exception if gone.signal is None and gone.code is not None else None
     return f"{text}: {clean(raised.type)}" if raised else text
-
-
-def oldest_call(rank: RankFacts) -> OpenCall | None:
-    """The call that has been open longest."""
-    return min(rank.comm.open_calls, key=lambda call: call.since_unix_ns, default=None)
 
 
 class NowCell(NamedTuple):
@@ -98,9 +88,9 @@ def doing(rank: RankFacts) -> NowCell:
 
 def _calling(rank: RankFacts) -> NowCell:
     """From its own last report."""
-    call = oldest_call(rank)
-    if call is not None:
-        return NowCell(open_call_text(call), call.since_unix_ns)
+    oldest = min(rank.comm.open_calls, key=lambda call: call.since_unix_ns, default=None)
+    if oldest is not None:
+        return NowCell(open_call_text(oldest), oldest.since_unix_ns)
     return _waiting(rank) or _working(rank)
 
 
@@ -119,14 +109,12 @@ def _waiting(rank: RankFacts) -> NowCell | None:
 def _working(rank: RankFacts) -> NowCell:
     if rank.reported.activity in sentences.COMPUTES and not _place_says_more(rank):
         return NowCell(rank.reported.activity or "", rank.progress.last_unix_ns)
-    if rank.reported.place is not None:
+    place = rank.reported.place
+    if place is not None:
         # A loop at the top of a script never leaves its function, so the last progress counts too.
-        known = [
-            at
-            for at in (rank.reported.place.since_unix_ns, rank.progress.last_unix_ns)
-            if at is not None
-        ]
-        return NowCell(place_now(rank.reported.place), max(known, default=None))
+        known = [at for at in (place.since_unix_ns, rank.progress.last_unix_ns) if at is not None]
+        text = clean(f"{waits_text(place) or place.function} {file_line(place)}")
+        return NowCell(text, max(known, default=None))
     if rank.reported.activity is not None and rank.reported.activity != "other":
         known_wait = sentences.OF_THREAD.get(rank.reported.activity)
         cell = known_wait.cell if known_wait else clean(rank.reported.activity)
@@ -220,7 +208,8 @@ def grid_lines(
         line += _cells(snapshot, row, cell, glyphs) if narrow else _ranges(snapshot, row, glyphs)
         lines.append(tuple(line))
     if hidden:
-        lines.append(((f"{hidden:,} more rows: filter the ranks by {_example(snapshot)}", "dim"),))
+        example = " ".join(f"{axis.name}:0" for axis in snapshot.axes[:2])
+        lines.append(((f"{hidden:,} more rows: filter the ranks by {example}", "dim"),))
     return [clip_line(line, width, glyphs.ellipsis) for line in lines]
 
 
@@ -278,10 +267,6 @@ def _ranges(snapshot: Snapshot, row: GridRow, glyphs: Glyphs) -> list[Span]:
         text = f"{rank_list(by_state[state], 4)} {state.value}"
         spans.append((("" if not spans else f" {glyphs.bullet} ") + text, STATE_STYLES[state]))
     return spans
-
-
-def _example(snapshot: Snapshot) -> str:
-    return " ".join(f"{axis.name}:0" for axis in snapshot.axes[:2])
 
 
 def place_text(snapshot: Snapshot, rank: RankFacts) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddtop import redaction
@@ -20,7 +20,7 @@ from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.stacks import Around, Shape, stacks_text, tracebacks_text
 from ddtop.present.text import clean
 from ddtop.redaction import HIDDEN
-from ddtop.wire.records import Hello, TrainingProgress
+from ddtop.wire.records import Hello
 from ddtop.words import units
 from ddtop.words.sentences import group_name, progress_text, ranks_text
 
@@ -112,7 +112,7 @@ def _head(material: Material) -> list[str]:
     started = min(
         (one.started_unix_ns for one in hellos.values() if one.started_unix_ns), default=None
     )
-    ended = snapshot.ended
+    ended, progress = snapshot.ended, snapshot.progress
     lines = [
         f"written: {_date(material.written_unix_ns)} by ddtop {material.version}",
         f"facts: {clean(material.seen)}",
@@ -123,8 +123,10 @@ def _head(material: Material) -> list[str]:
             f" {snapshot.attempt}"
         ),
         f"started: {_date(started)}" if started else "started: not known",
-        *([f"progress: {_progress(snapshot.progress)}"] if snapshot.progress else []),
     ]
+    if progress is not None:
+        source = clean(progress.source)
+        lines.append(f"progress: {clean(progress_text(progress))} (source: {source})")
     for what, values in (
         ("hosts", {rank: one.host for rank, one in hellos.items()}),
         ("command", {rank: " ".join(one.argv) or one.script for rank, one in hellos.items()}),
@@ -138,11 +140,6 @@ def _head(material: Material) -> list[str]:
     ):
         lines.append(f"{what}: {'; '.join(_by_value(values))}")
     return [f"- {line}" for line in lines]
-
-
-def _progress(progress: TrainingProgress) -> str:
-    text = progress_text(progress)
-    return f"{clean(text)} (source: {clean(progress.source)})"
 
 
 def _without_secrets(verdict: Verdict) -> Verdict:
@@ -213,15 +210,13 @@ def _environment(ranks: Sequence[RankFacts]) -> list[str]:
     if own:
         lines.append(f"  (each rank has its own {', '.join(own)})")
     several = [
-        f"  rank {rank}: pid {', '.join(map(str, pids))} too" for rank, pids in _doubles(ranks)
+        f"  rank {rank.rank}: pid {', '.join(map(str, rank.claimants.pids))} too"
+        for rank in ranks
+        if rank.claimants.pids
     ]
     if several:
         lines += ["claimed by more than one process:", *several]
     return [*lines, "", "common to all ranks:", *(common or ["  nothing"])]
-
-
-def _doubles(ranks: Iterable[RankFacts]) -> list[tuple[int, tuple[int, ...]]]:
-    return [(rank.rank, rank.claimants.pids) for rank in ranks if rank.claimants.pids]
 
 
 def _groups(snapshot: Snapshot) -> list[str]:

@@ -92,7 +92,7 @@ def wrap(text: str, width: int) -> list[str]:
     width = max(width, 1)
     lines: list[str] = []
     line = ""
-    for word in _words(text):
+    for word in _WORD.findall(" ".join(text.split())):
         joined = f"{line} {word}" if line else word
         if cell_width(joined) <= width:
             line = joined
@@ -104,11 +104,6 @@ def wrap(text: str, width: int) -> list[str]:
     if line or not lines:
         lines.append(line)
     return lines
-
-
-def _words(text: str) -> list[str]:
-    """The words of a text; a number and its unit are one word."""
-    return [match[0] for match in _WORD.finditer(" ".join(text.split()))]
 
 
 def _chop(word: str, width: int) -> list[str]:

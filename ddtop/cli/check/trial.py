@@ -80,10 +80,8 @@ class TorchrunLine:
     @property
     def launched(self) -> bool:
         """Whether torchrun is started by another launcher and so also runs on other hosts."""
-        return self.before[0] not in self._torchrun()
-
-    def _torchrun(self) -> tuple[str, ...]:
-        return self.before[-3:] if self.before[-2:-1] == ("-m",) else self.before[-1:]
+        torchrun = self.before[-3:] if self.before[-2:-1] == ("-m",) else self.before[-1:]
+        return self.before[0] not in torchrun
 
     def trial(self, *program: str) -> list[str]:
         """The same command with `program` and its words instead of the user's."""

@@ -57,7 +57,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
         sys.exit(over_ssh(host(there[1]), typed(click.get_current_context())))
     from ddtop import registry
     from ddtop.cli import outside_jobs
-    from ddtop.cli.job_list import jobs_json, table, table_with_health
+    from ddtop.cli.job_list import jobs_json, rows_as_table, rows_of, table
     from ddtop.cli.output import glyphs, printable, width
     from ddtop.present.text import clean
 
@@ -68,7 +68,7 @@ def command(as_json: bool, parts: bool, hubs: tuple[str, ...], slurm: bool) -> N
         return
     entries = registry.read_entries()
     none = "no jobs; start one with: DDTOP=1 torchrun ..."
-    lines = table(entries, parts) if parts else table_with_health(entries, width(), glyphs())
+    lines = table(entries, parts) if parts else rows_as_table(rows_of(entries), width(), glyphs())
     click.echo("\n".join(lines) if entries else none)
     if outside:
         click.echo(printable("\n".join(outside_jobs.table(outside))))

@@ -97,7 +97,7 @@ def command(job: str | None, wait_s: float, as_json: bool, arguments: bool, **ac
     """
     from ddtop.cli.actions import guard_of
 
-    made = guard_of(_complain, **act)
+    made = guard_of(lambda text: click.echo(printable(f"ddtop: {text}"), err=True), **act)
     sys.exit(watch(place_of(job, wait_s, "watch", arguments), as_json, made))
 
 
@@ -288,7 +288,3 @@ def _reader_gone() -> bool:
         return any(events & select.POLLERR for _, events in poll.poll(0))
     except (OSError, ValueError):
         return False
-
-
-def _complain(text: str) -> None:
-    click.echo(printable(f"ddtop: {text}"), err=True)
