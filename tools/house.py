@@ -1,8 +1,9 @@
 """How large ddtop is: `python -m tools.house`.
 
 Prints the statements of each room of `ddtop/`, its files, and the lines of the tests. A string that
-stands alone, a docstring for example, is no statement here: words cost nothing. Only files that git
-tracks count. A room is a folder of `ddtop/`; the files beside the rooms count as one.
+stands alone, a docstring for example, is not a statement here: words cost nothing. Only files that
+git tracks count. A room is a folder of `ddtop/`; the files beside the rooms are one room, `files`.
+`tests/house.toml` has the most that each may have, and `tests/test_house.py` holds it.
 """
 
 from __future__ import annotations
@@ -46,13 +47,31 @@ def lines(paths: list[Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
-def main() -> None:
-    files, counts = Counter[str](), Counter[str]()
+def room_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return parts[1] if len(parts) > 2 else "files"
+
+
+def rooms() -> Counter[str]:
+    """The statements of each room."""
+    counts = Counter[str]()
     for path in tracked("ddtop"):
-        parts = path.relative_to(ROOT).parts
-        room = parts[1] if len(parts) > 2 else "(files)"
-        files[room] += 1
-        counts[room] += statements(path)
+        counts[room_of(path)] += statements(path)
+    return counts
+
+
+def limits() -> dict[str, int]:
+    """What each room may have at most."""
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib
+    table = tomllib.loads((ROOT / "tests" / "house.toml").read_text())
+    return {room: int(most) for room, most in table["statements"].items()}
+
+
+def main() -> None:
+    files, counts = Counter(map(room_of, tracked("ddtop"))), rooms()
     print(f"{'room':<12}{'statements':>12}{'files':>8}")
     for room, count in counts.most_common():
         print(f"{room:<12}{count:>12,}{files[room]:>8,}")

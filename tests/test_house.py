@@ -1,4 +1,4 @@
-"""Rules about the code itself: which room may import which, and what every module has."""
+"""Rules about the code itself: which room may import which, its size, and what a module has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tools import house
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ddtop"
@@ -58,6 +60,67 @@ def _imported(node, known):
         return set()
     named = (f"{node.module}.{alias.name}" for alias in node.names)
     return {one if one in known else node.module for one in named if node.module in known}
+
+
+def test_no_room_is_larger_than_house_toml_says():
+    """Who needs more edits that file, and says why in the commit."""
+    rooms = house.rooms()
+    limits = house.limits()
+
+    assert set(rooms) == set(limits)
+    assert {name: count for name, count in rooms.items() if count > limits[name]} == {}
+
+
+def test_only_follow_makes_a_model_or_a_judge():
+    """Two ways to make one would be two verdicts on the same job."""
+    makers = {
+        str(path.relative_to(PACKAGE))
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Job", "Judge")
+    }
+
+    assert makers == {
+        "cli/outside_jobs.py",  # launchers before their first rank: there is no frame to follow
+        "follow/engine.py",
+        "follow/recording.py",
+        "follow/tape.py",
+    }
+
+
+def test_threads_are_started_in_few_places():
+    """A thread needs an owner that ends it, and a reason why `ddtop.patience` is not enough."""
+    starters = {
+        str(path.relative_to(PACKAGE))
+        for path, tree in trees()
+        if "demo" not in path.parts
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func) == "threading.Thread"
+    }
+
+    assert starters == STARTERS
+
+
+STARTERS = {
+    "api.py",
+    "cli/actions.py",
+    "cli/exporter.py",
+    "folders.py",
+    "follow/engine.py",
+    "follow/fleet.py",
+    "follow/source_lines.py",
+    "patience.py",
+    "relay/gpus/ras.py",
+    "relay/gpus/reader.py",
+    "relay/history.py",
+    "relay/hub/topology.py",
+    "relay/processes/pyspy.py",
+    "relay/processes/sockets.py",
+}
 
 
 def test_no_module_has_a_name_that_says_nothing():
