@@ -173,7 +173,7 @@ def _without_named(text: str) -> str:
     another name may have a secret's name in it. The value is judged by its beginning, so that a
     line of many names does not take long.
     """
-    head, opening, plain = _named()
+    head, opening, plain = _name_patterns()
     parts, at = [], 0
     while (found := head.search(text, at)) is not None:
         name, end = found[1] or found[2] or found[3], found.end()
@@ -219,7 +219,7 @@ def _quotes() -> re.Pattern[str]:
 
 
 @functools.cache
-def _named() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+def _name_patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     """The name of a value with what stands between them, the quote that opens the value, and a
     value without quotes around it.
 

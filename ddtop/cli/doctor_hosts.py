@@ -90,7 +90,7 @@ def hub() -> Line:
     """Does the hub that is named here, or one of a live job of this user, answer to this host?"""
     named = os.environ.get(HUB, "")
     if named:
-        return _named(named)
+        return _check_named_hub(named)
     now = time.time_ns()
     try:
         entries = [
@@ -107,7 +107,7 @@ def hub() -> Line:
     return GOOD, "hub", f"{HUB} is not set: {elsewhere}"
 
 
-def _named(text: str) -> Line:
+def _check_named_hub(text: str) -> Line:
     """The check of the hub in $DDTOP_HUB."""
     place, _ = hub_wanted(text)
     if place is None:

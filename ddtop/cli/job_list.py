@@ -92,19 +92,19 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [row for rows in pool.map(lambda one: _asked(one, ddtop), mine) for row in rows]
+        return [row for rows in pool.map(lambda one: _look_into(one, ddtop), mine) for row in rows]
 
 
-def _asked(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
+def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
     try:
         target = Slurm().find(job.number, ddtop)
-        found = [_row(one) for one in _there(target)]
+        found = [_row(one) for one in _jobs_inside(target)]
     except (NoSuchJobError, WrongNameError, NoContactError) as error:
         return [_without(job, str(error))]
     return found or [_without(job, "not watched: start its ranks with DDTOP=1")]
 
 
-def _there(target: SchedulerTarget) -> list[_Job]:
+def _jobs_inside(target: SchedulerTarget) -> list[_Job]:
     """The live jobs of ddtop that belong to this job of Slurm.
 
     Raises:

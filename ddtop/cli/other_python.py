@@ -107,7 +107,7 @@ class OtherPython:
         Check: `DDTOP=1 PYTHON -c "import sys; print('ddtop.agent.hook' in sys.modules)"`.
         """
         prefix = ["env", "DDTOP=1", "DDTOP_QUIET=1"] if watched else []
-        text = self._said([*prefix, self.python, "-c", _ASK], ANSWER_S)
+        text = self._run([*prefix, self.python, "-c", _ASK], ANSWER_S)
         try:
             found = json.loads(text.splitlines()[-1])
             return Environment(
@@ -127,7 +127,7 @@ class OtherPython:
 
     def install(self, here: Environment, what: str) -> dict[str, str]:
         """Install ddtop there. Returns what was added, name to version."""
-        self._said([*self._installer(here, "install"), what, *OF_THE_AGENT], INSTALL_S)
+        self._run([*self._installer(here, "install"), what, *OF_THE_AGENT], INSTALL_S)
         now = self.ask()
         added = {
             name: version
@@ -136,7 +136,7 @@ class OtherPython:
         }
         noted = json.loads(self._note(here) or "{}")
         text = json.dumps({**noted, **{name: added[name] for name in sorted(added)}})
-        self._said([self.python, "-c", _WRITE, f"{here.folder}/{NOTE}", text], ANSWER_S)
+        self._run([self.python, "-c", _WRITE, f"{here.folder}/{NOTE}", text], ANSWER_S)
         return added
 
     def uninstall(self, here: Environment) -> dict[str, str]:
@@ -145,8 +145,8 @@ class OtherPython:
         noted: dict[str, str] = json.loads(self._note(here) or "{}")
         if noted:
             words = [*self._installer(here, "uninstall"), *noted]
-            self._said([*words, "-y"] if here.has_pip else words, INSTALL_S)
-            self._said([self.python, "-c", _WRITE, f"{here.folder}/{NOTE}", ""], ANSWER_S)
+            self._run([*words, "-y"] if here.has_pip else words, INSTALL_S)
+            self._run([self.python, "-c", _WRITE, f"{here.folder}/{NOTE}", ""], ANSWER_S)
         return noted
 
     def install_into(self, folder: Path, here: Environment, what: str) -> None:
@@ -155,13 +155,13 @@ class OtherPython:
         if any(folder.iterdir()) and not (folder / NOTE).exists():
             raise CommandError(f"ddtop: {folder} holds other files: name a new folder", USAGE)
         words = [*self._installer(here, "install"), "--target", str(folder)]
-        self._said([*words, what, *OF_THE_AGENT], INSTALL_S)
+        self._run([*words, what, *OF_THE_AGENT], INSTALL_S)
         (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
         (folder / NOTE).write_text("{}")
 
     def _note(self, here: Environment) -> str | None:
         try:
-            return self._said([self.python, "-c", _READ, f"{here.folder}/{NOTE}"], ANSWER_S)
+            return self._run([self.python, "-c", _READ, f"{here.folder}/{NOTE}"], ANSWER_S)
         except CommandError:
             return None
 
@@ -178,7 +178,7 @@ class OtherPython:
             f"ddtop: {self.python} has no pip: {self.python} -m ensurepip, then again", UNREACHABLE
         )
 
-    def _said(self, command: list[str], within_s: float) -> str:
+    def _run(self, command: list[str], within_s: float) -> str:
         words = [*self._through, *command]
         environ = {name: value for name, value in os.environ.items() if name != "DDTOP"}
         try:

@@ -85,7 +85,7 @@ def led() -> tuple[str, str] | None:
     Raises:
         CommandError: 2, two of them are given.
     """
-    given = [one for one in _given().items() if one[0] != "--remote"]
+    given = [one for one in _given_options().items() if one[0] != "--remote"]
     if len(given) > 1:
         names = " and ".join(sorted(name for name, _ in given)[:2])
         raise CommandError(f"ddtop: {names} cannot be used together: give one of them", USAGE)
@@ -94,10 +94,10 @@ def led() -> tuple[str, str] | None:
 
 def remote() -> str | None:
     """How ddtop is called on the other host; None: it is looked for."""
-    return _given().get("--remote")
+    return _given_options().get("--remote")
 
 
-def _given() -> dict[str, str]:
+def _given_options() -> dict[str, str]:
     context = click.get_current_context(silent=True)
     return context.meta.get(_LEADS, {}) if context is not None else {}
 
@@ -167,7 +167,7 @@ def place_of(job: str | None, wait_s: float, asked_by: str, arguments: bool = Fa
     if option == "--hub":
         from ddtop.cli.routing import asked_at
 
-        return Local(_called(asked_at(value), job))
+        return Local(_check_name(asked_at(value), job))
     if job is not None and (option == "--pid" or several):
         names = "processes" if option == "--pid" else "hosts"
         raise CommandError(f"ddtop: {option} takes no job name: it names {names}", USAGE)
@@ -193,7 +193,7 @@ def here(job: str | None, wait_s: float, asked_by: str, arguments: bool = False)
     return sys.exit(ran) if isinstance(ran, int) else ran
 
 
-def _called(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:
+def _check_name(entry: registry.JobEntry, job: str | None) -> registry.JobEntry:
     """The entry, if the job has that name.
 
     Raises:

@@ -204,7 +204,7 @@ class Tape:
         `span` must not be None. A few milliseconds for 8 ranks, a few hundred for 256; twice that
         for a job that is over.
         """
-        snapshot, verdict = self._seen(unix_ns)
+        snapshot, verdict = self._look_at(unix_ns)
         return snapshot, self.with_what_stood(snapshot, verdict)
 
     def with_what_stood(self, snapshot: Snapshot, verdict: Verdict) -> Verdict:
@@ -215,14 +215,14 @@ class Tape:
         if self.span is None or self.span[0] >= end_unix_ns:
             return verdict
         if self._before_end is None or self._before_end[0] != end_unix_ns:
-            _, before = self._seen(end_unix_ns - STEP_NS)
+            _, before = self._look_at(end_unix_ns - STEP_NS)
             self._before_end = (end_unix_ns, before.findings)
         findings = with_what_stood(verdict.findings, self._before_end[1], snapshot, self.policy)
         if findings == verdict.findings:
             return verdict
         return replace(conclude(findings, snapshot, self.policy), muted=verdict.muted)
 
-    def _seen(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
+    def _look_at(self, unix_ns: int) -> tuple[Snapshot, Verdict]:
         looks = LOOKS if len(self._segments[-1].job.ranks) < MANY else LOOKS_OF_MANY
         moments = [unix_ns - STEP_NS * back for back in range(looks - 1, -1, -1)]
         begins = [segment.begin_unix_ns for segment in self._segments]

@@ -119,10 +119,10 @@ class HostProbe:
 
         Check: `top`, `free -b`, `df /dev/shm`.
         """
-        memory = _asked(psutil.virtual_memory)
-        cpu_percent = _asked(psutil.cpu_percent)
-        shm = _asked(lambda: os.statvfs("/dev/shm"))
-        times, own = _asked(self._me.cpu_times), _asked(self._me.memory_info)
+        memory = _ask_kernel(psutil.virtual_memory)
+        cpu_percent = _ask_kernel(psutil.cpu_percent)
+        shm = _ask_kernel(lambda: os.statvfs("/dev/shm"))
+        times, own = _ask_kernel(self._me.cpu_times), _ask_kernel(self._me.memory_info)
         first, self._looked = not self._looked, True
         return HostState(
             host=self.host,
@@ -140,7 +140,7 @@ class HostProbe:
         )
 
 
-def _asked(what: Callable[[], _T]) -> _T | None:
+def _ask_kernel(what: Callable[[], _T]) -> _T | None:
     """The answer, or None if the kernel cannot be asked.
 
     Other peers may have used up all descriptors of this process.

@@ -405,7 +405,7 @@ class RelayRequests:
 
         None if another host sends the answer later.
         """
-        who = self._who(order, role, viewer)
+        who = self._name_requester(order, role, viewer)
         try:
             if order.name == "stacks":
                 return self._follow_stacks(order.arguments, role, viewer, who)
@@ -487,7 +487,7 @@ class RelayRequests:
         self._publish_order(Order("native", _text_of(ranks), (who,)))
         return Reply("stacks", count=count, text=name)
 
-    def _who(self, order: Command, role: str, viewer: bytes) -> str:
+    def _name_requester(self, order: Command, role: str, viewer: bytes) -> str:
         """Who gives an order. The key proves the role and the kernel gives the address; the rest is
         only what the viewer says of itself.
         """
@@ -495,17 +495,17 @@ class RelayRequests:
         address = self._outlet.address_of(viewer)
         return f"{program} ({role}{f', from {address}' if address else ''})"
 
-    def _asked(self, ranks: frozenset[int] | None) -> list[Watched]:
+    def _watched_of(self, ranks: frozenset[int] | None) -> list[Watched]:
         return [
             one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks
         ]
 
     def _count(self, ranks: frozenset[int] | None) -> int:
         """How many processes will answer."""
-        return len(self._asked(ranks)) + (self.hub.count(ranks) if self.hub is not None else 0)
+        return len(self._watched_of(ranks)) + (self.hub.count(ranks) if self.hub is not None else 0)
 
     def _ask_stacks(self, request: str, ranks: frozenset[int] | None, how: str) -> int:
-        count = self.dumps.ask(request, self._asked(ranks), how=how)
+        count = self.dumps.ask(request, self._watched_of(ranks), how=how)
         return count + (self.hub.ask_stacks(request, ranks, how) if self.hub is not None else 0)
 
     def _is_ours(self, arguments: tuple[str, ...]) -> bool:

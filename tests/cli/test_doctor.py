@@ -223,12 +223,12 @@ def test_doctor_says_which_of_the_two_drivers_is_there(monkeypatch):
     amd = AmdDriver(lambda: True, lambda: FakeAmdSmi(FakeAmdGpu(), FakeAmdGpu()))
     monkeypatch.setattr(doctor, "driver_here", lambda: nvidia)
 
-    assert doctor._asked(nvidia, "NVML")[2].startswith("1 GPU, driver 580.65.06")
-    mark, what, text = doctor._asked(amd, "amdsmi")
+    assert doctor._ask_driver(nvidia, "NVML")[2].startswith("1 GPU, driver 580.65.06")
+    mark, what, text = doctor._ask_driver(amd, "amdsmi")
     assert (mark, what) == ("ok", "amdsmi")
     assert text.startswith("2 GPUs, driver 6.12.12")
     assert text.endswith("ddtop watches those of NVIDIA here")
-    absent = doctor._asked(AmdDriver(lambda: False), "amdsmi")
+    absent = doctor._ask_driver(AmdDriver(lambda: False), "amdsmi")
     assert absent == ("note", "amdsmi", "no AMD driver on this host")
 
 

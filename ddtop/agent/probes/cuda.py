@@ -79,7 +79,7 @@ class Cuda(Probe):
         stats = {
             index: _stats(torch, index) for index in range(int(torch._C._cuda_getDeviceCount()))
         }
-        index = _own(stats, local_rank)
+        index = _own_device(stats, local_rank)
         if index is None:
             return
         if self.state is None or self.state.index != index:
@@ -103,7 +103,7 @@ def _stats(torch: Any, index: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _own(stats: dict[int, dict[str, Any]], local_rank: int | None) -> int | None:
+def _own_device(stats: dict[int, dict[str, Any]], local_rank: int | None) -> int | None:
     """The device on which this process has most memory; without any memory, the device of its local
     rank."""
     held = {

@@ -51,7 +51,7 @@ def holds(dataset: Any, length: int | None) -> bool:
 
     A dataset that holds only sizes and shapes invents its samples.
     """
-    return any(_holds(value, length or 0, 3) for value in _held(dataset).values())
+    return any(_holds(value, length or 0, 3) for value in _attributes_of(dataset).values())
 
 
 def asks_rank(*programs: Any) -> bool:
@@ -67,7 +67,7 @@ def fingerprint(dataset: Any) -> str:
     It is equal for the same data, and differs if each rank holds a part.
     """
     found = hashlib.blake2b(digest_size=8)
-    held = _held(dataset)
+    held = _attributes_of(dataset)
     for name in sorted(held)[:_ATTRIBUTES]:
         found.update(f"{name}={_value(held[name])};".encode("utf-8", "replace"))
     for name, value in sorted(_constants(dataset)):
@@ -103,7 +103,7 @@ def is_array(value: Any) -> bool:
     return type(value).__module__ in ("torch", "numpy") and type(value).__name__ in _ARRAYS
 
 
-def _held(one: Any) -> dict[str, Any]:
+def _attributes_of(one: Any) -> dict[str, Any]:
     held = getattr(one, "__dict__", None)
     return held if type(held) is dict else {}
 
@@ -131,10 +131,10 @@ def _holds(value: Any, length: int, deep: int) -> bool:
             return True
     else:
         # Datasets of Hugging Face have their own digest.
-        if type(_held(value).get("_fingerprint")) is str:
+        if type(_attributes_of(value).get("_fingerprint")) is str:
             return True
         # A callable transforms samples and holds none.
-        held = value if type(value) is dict else {} if callable(value) else _held(value)
+        held = value if type(value) is dict else {} if callable(value) else _attributes_of(value)
         some = [held[key] for key in list(held)[:_ATTRIBUTES]]
     return deep > 0 and any(_holds(one, length, deep - 1) for one in some)
 
@@ -162,7 +162,7 @@ def _functions(one: Any) -> list[FunctionType]:
                 and str(function.__module__).partition(".")[0] not in _LIBRARIES
             ):
                 found.append(function)
-                named = (value for _, value in _named(function, owner))
+                named = (value for _, value in _named_values(function, owner))
                 waiting += [(value, owner) for value in named if isinstance(value, FunctionType)]
             continue
         methods = (
@@ -176,13 +176,13 @@ def _makers(one: Any, deep: int) -> Iterator[Any]:
     """The object and the parts of it that have code: a dataset in a Subset, a transform."""
     yield one
     if deep and not isinstance(one, (FunctionType, MethodType)):
-        for value in list(_held(one).values())[:_ATTRIBUTES]:
+        for value in list(_attributes_of(one).values())[:_ATTRIBUTES]:
             for part in value[:_VALUES] if type(value) in (list, tuple) else (value,):
                 if callable(part) or hasattr(type(part), "__getitem__"):
                     yield from _makers(part, deep - 1)
 
 
-def _named(function: FunctionType, owner: type) -> Iterator[tuple[str, Any]]:
+def _named_values(function: FunctionType, owner: type) -> Iterator[tuple[str, Any]]:
     """The values of the names in its code, as far as no code has to run to find them."""
     for code in _with_inner(function.__code__):
         for name in code.co_names:
@@ -199,7 +199,7 @@ def _constants(dataset: Any) -> set[tuple[str, str]]:
     return {
         (name, repr(value)[:_CHARACTERS])
         for function in _functions(dataset)
-        for name, value in _named(function, type(dataset))
+        for name, value in _named_values(function, type(dataset))
         if type(value) in (bool, int, float, str)
     }
 

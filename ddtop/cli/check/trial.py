@@ -151,7 +151,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]
             break
         if name[:2] in SHORT and not name.startswith("--") and len(name) > 2:
             name, equals, text = name[:2], "=", name[2:] + equals + text
-        option = _known(name)
+        option = _full_option(name)
         taken = 1
         if option in WITH_VALUE and not equals:
             if at + 1 >= len(words):
@@ -164,7 +164,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]
     return given, kept, list(words[at:])
 
 
-def _known(name: str) -> str:
+def _full_option(name: str) -> str:
     """The full name of the option; argparse also accepts its beginning."""
     name = SHORT.get(name, name.replace("_", "-"))
     every = (*WITH_VALUE, *FLAGS)
@@ -329,7 +329,9 @@ def _versions(nodes: Mapping[int, Facts]) -> Iterator[Line]:
         for facts in nodes.values():
             hosts.setdefault(str(facts.get(key) or "none"), []).append(str(facts["host"]))
         if len(hosts) > 1:
-            each = "; ".join(f"{version} on {_named(where)}" for version, where in hosts.items())
+            each = "; ".join(
+                f"{version} on {_hosts_text(where)}" for version, where in hosts.items()
+            )
             fix = f"install the same {name} on all nodes"
             yield Line(BAD, "versions", f"{name} differs: {each}", fix)
         elif "none" not in hosts:
@@ -463,7 +465,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
-def _named(hosts: Sequence[str]) -> str:
+def _hosts_text(hosts: Sequence[str]) -> str:
     more = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
     return f"{', '.join(hosts[:SHOWN])}{more}"
 

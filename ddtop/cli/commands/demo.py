@@ -75,7 +75,7 @@ def demo(fault: str, ranks: int, mpi: bool = False, readonly: bool = False) -> i
 
     began = time.monotonic()
     with demo_job(fault, ranks, mpi) as entry:
-        code = _shown(entry, fault, readonly, began + PLAIN_S - 2 * END_S - MORE_S)
+        code = _show(entry, fault, readonly, began + PLAIN_S - 2 * END_S - MORE_S)
     click.echo(
         f"the demo has ended; its recording is kept: ddtop replay {entry.job}, or ddtop report "
         f"{entry.job}",
@@ -84,7 +84,7 @@ def demo(fault: str, ranks: int, mpi: bool = False, readonly: bool = False) -> i
     return code
 
 
-def _shown(entry: registry.JobEntry, fault: str, readonly: bool, until: float) -> int:
+def _show(entry: registry.JobEntry, fault: str, readonly: bool, until: float) -> int:
     """The exit code, after the dashboard was closed, or after the findings were printed."""
     if no_dashboard() is None:
         from ddtop.cli import dashboard

@@ -404,14 +404,14 @@ def _journal() -> Line:
 
 
 def _gpu() -> Line:
-    return _asked(NvidiaDriver(), "NVML")
+    return _ask_driver(NvidiaDriver(), "NVML")
 
 
 def _amd_gpu() -> Line:
-    return _asked(AmdDriver(), "amdsmi")
+    return _ask_driver(AmdDriver(), "amdsmi")
 
 
-def _asked(driver: Driver, what: str) -> Line:
+def _ask_driver(driver: Driver, what: str) -> Line:
     from ddtop.cli.gpu_query import read
     from ddtop.words.units import plural
 

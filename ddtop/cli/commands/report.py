@@ -48,7 +48,7 @@ def command(
     """Verdict, stacks, environment and what happened, in one redacted file for a ticket."""
     place = place_of(job, wait_s, "report", arguments)
     if isinstance(place, There):
-        written = _there(place, output)
+        written = _report_there(place, output)
         if isinstance(written, int):
             sys.exit(written)
         place = written
@@ -70,10 +70,10 @@ def report(entry: registry.JobEntry, output: str | None, source: bool = True) ->
     now = time.time_ns()
     target = _target(entry.job, now, output)
     recording, why = recording_of(entry)
-    return _print(_material(_known(entry), recording, why, now, source), target, output)
+    return _print(_material(_read_known(entry), recording, why, now, source), target, output)
 
 
-def _there(place: There, output: str | None) -> int | Hosts:
+def _report_there(place: There, output: str | None) -> int | Hosts:
     """Make the report on the other host and write it here. Returns the exit code; or where to look
     from outside.
 
@@ -155,7 +155,7 @@ class _Known:
     garbled: int = 0
 
 
-def _known(entry: registry.JobEntry) -> _Known:
+def _read_known(entry: registry.JobEntry) -> _Known:
     from ddtop.follow.engine import UnreachableError, left_behind, not_heard
     from ddtop.present.stacks import last_request
 

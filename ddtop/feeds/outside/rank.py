@@ -234,7 +234,7 @@ class Track:
             since = min(self.since_unix_ns, since)
         elif not first and reading.kind is not None:
             self.communicated_unix_ns = since if slept else now.unix_ns
-        elif worked or self._called:
+        elif worked or self._was_communicating:
             # It left that call at an unknown time after the last sample.
             self.communicated_unix_ns = self.looked_unix_ns
         if worked:
@@ -255,7 +255,7 @@ class Track:
         self.apart_looks = self.apart_looks + 1 if reading.kind is None and not worked else 0
 
     @property
-    def _called(self) -> bool:
+    def _was_communicating(self) -> bool:
         """Whether the last sample found it in a communication call."""
         return self.reading is not None and self.reading.kind is not None
 

@@ -98,7 +98,7 @@ def _of_frame(
 ) -> tuple[str, str] | None:
     word = word_of(file, name)
     if word in ("collective", "p2p"):
-        called = _called(names, name)
+        called = _public_call(names, name)
         return (P2P if word == "p2p" or called in P2P_CALLS else COLLECTIVE), called
     if file.endswith(_DDP) and name in _DDP_SYNC:
         return COLLECTIVE, "DistributedDataParallel"
@@ -109,7 +109,7 @@ def _of_frame(
     return (UNCLEAR, name) if word == "cuda-sync" else None
 
 
-def _called(names: Sequence[tuple[str, str]], first: str) -> str:
+def _public_call(names: Sequence[tuple[str, str]], first: str) -> str:
     """The public call: decorators of torch.distributed lie around it."""
     own = [name for file, name in names if file.endswith(_C10D) or "functional_coll" in file]
     return next((name for name in own if not name.startswith("_")), first)

@@ -258,7 +258,7 @@ def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> Ras
     """
     began = time.monotonic()
     try:
-        text, as_json = _asked(address, began + deadline_s, whole)
+        text, as_json = _ask(address, began + deadline_s, whole)
         found = parse_json(text) if as_json else parse_text(text)
     except _NotAskedError:
         return RasAnswer(why=NOT_ASKED, took_ms=_ms(began))
@@ -267,7 +267,7 @@ def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> Ras
     return RasAnswer(found.communicators, found.nccl, found.why, _ms(began), found.text)
 
 
-def _asked(address: str, until: float, whole: bool) -> tuple[str, bool]:
+def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
     host, _, port = address.rpartition(":")
     for _ in range(TRIES):
         with socket.create_connection(
@@ -316,7 +316,7 @@ class _Lines:
         self._link, self.until, self._rest = link, until, b""
 
     def say(self, line: str) -> None:
-        self._link.settimeout(self._left())
+        self._link.settimeout(self._remaining_s())
         self._link.sendall(line.encode() + b"\n")
 
     def read_line(self) -> bytes:
@@ -332,14 +332,14 @@ class _Lines:
         return self._rest
 
     def _more(self) -> bool:
-        self._link.settimeout(self._left())
+        self._link.settimeout(self._remaining_s())
         part = self._link.recv(1 << 16)
         self._rest += part
         if len(self._rest) > ANSWER_BYTES_MAX:
             raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX >> 20} MiB")
         return bool(part)
 
-    def _left(self) -> float:
+    def _remaining_s(self) -> float:
         left = self.until - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"no complete answer within {DEADLINE_S:g} s")
