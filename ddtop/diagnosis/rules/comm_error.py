@@ -20,7 +20,6 @@ from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq, first_open_seq
-from ddtop.policy import Policy
 from ddtop.wire.records import GroupProgress
 from ddtop.words.sentences import (
     clipped,
@@ -88,13 +87,11 @@ def rule(context: Context) -> list[Finding]:
             group.pending_since_unix_ns or snapshot.time_unix_ns,
             f"its backend reports {group.error}",
         )
-    peers = _peers(snapshot, first, failed, since, policy, text)
+    peers = _peers(context, first, failed, since, text)
     hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
     young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
     return (
-        []
-        if young and not peers.sure
-        else [_finding(snapshot, first, peers, failed, since, text, policy)]
+        [] if young and not peers.sure else [_finding(context, first, peers, failed, since, text)]
     )
 
 
@@ -117,26 +114,25 @@ def address_in(text: str) -> str | None:
 
 
 def _peers(
-    snapshot: Snapshot,
+    context: Context,
     first: RankFacts,
     failed: Collection[int],
     since: int,
-    policy: Policy,
     text: str,
 ) -> _Peers:
     texts = [
         rank.reported.exception.text
-        for rank in snapshot.ranks
+        for rank in context.snapshot.ranks
         if rank.rank in failed and rank.reported.exception is not None
     ]
     named = {
-        rank for one in texts for rank in named_in(one) if 0 <= rank < snapshot.world_size
+        rank for one in texts for rank in named_in(one) if 0 <= rank < context.snapshot.world_size
     } - set(failed)
-    others = [rank for rank in snapshot.ranks if rank.rank not in failed]
+    others = [rank for rank in context.snapshot.ranks if rank.rank not in failed]
     if named:
-        return _Peers(tuple(sorted(named)), "did not join" + _at(snapshot, named, policy))
+        return _Peers(tuple(sorted(named)), "did not join" + _at(context, named))
     wait = _open(first)
-    group = snapshot.group(wait.group) if wait is not None else None
+    group = context.snapshot.group(wait.group) if wait is not None else None
     if wait is not None and group is not None:
         seq = first_open_seq(wait, first.comm.open_collectives)
         members = set(group.ranks)
@@ -146,11 +142,9 @@ def _peers(
             if rank.rank in members and _is_behind(rank, wait.group, seq)
         ]
         if not _TIMEOUT.search(text):
-            behind = _long_awaited(snapshot, behind, wait, since, policy)
+            behind = _long_awaited(context, behind, wait, since)
         if behind:
-            return _Peers(
-                tuple(behind), "had not joined it" + _at(snapshot, behind, policy), sure=True
-            )
+            return _Peers(tuple(behind), "had not joined it" + _at(context, behind), sure=True)
     # The record of its end may arrive after the error. Only a group that it left before the error
     # closed the connections.
     left = [
@@ -158,13 +152,13 @@ def _peers(
         for rank in others
         if rank.reported.phase == "leaving"
         and (rank.reported.phase_since_unix_ns or since)
-        <= since + int(policy.comm_error_with_it_s * 1e9)
+        <= since + int(context.policy.comm_error_with_it_s * 1e9)
     ]
     if left:
-        going = any(not snapshot.rank(rank).gone for rank in left)
+        going = any(not context.snapshot.rank(rank).gone for rank in left)
         why = f"{verb(left, 'has', 'have')} left {verb(left, 'its', 'their')} process group"
         return _Peers(tuple(left), why, going=going)
-    dead = [rank for rank in gone_ranks(snapshot, policy) if rank not in failed]
+    dead = [rank for rank in gone_ranks(context.snapshot, context.policy) if rank not in failed]
     if dead:
         return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} dead or unresponsive, NCCL says")
     silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
@@ -190,7 +184,7 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
 
 
 def _long_awaited(
-    snapshot: Snapshot, behind: Collection[int], wait: GroupProgress, since: int, policy: Policy
+    context: Context, behind: Collection[int], wait: GroupProgress, since: int
 ) -> list[int]:
     """The ranks that are behind, for which the first rank waited long, and which did not wait in a
     collective of this group themselves.
@@ -199,39 +193,38 @@ def _long_awaited(
     A broken link is different: then ranks fail that are inside the collective.
     """
     waited_s = (since - (wait.pending_since_unix_ns or since)) / 1e9
-    if waited_s < policy.still_limit_s:
+    if waited_s < context.policy.still_limit_s:
         return []
     waiting = {
         rank.rank
-        for rank in snapshot.ranks
+        for rank in context.snapshot.ranks
         for one in rank.comm.groups
         if one.group == wait.group and one.pending_since_unix_ns is not None
     }
     return [rank for rank in behind if rank not in waiting]
 
 
-def _at(snapshot: Snapshot, ranks: Collection[int], policy: Policy) -> str:
+def _at(context: Context, ranks: Collection[int]) -> str:
     """In brackets: where the first of them is, or was."""
-    rank = snapshot.rank(min(ranks))
+    rank = context.snapshot.rank(min(ranks))
     if rank.reported.place is None:
         return ""
     who = f"rank {rank.rank} " if len(ranks) > 1 else ""
     spot = (
         f"last seen in {rank.reported.place.function}, {file_line(rank.reported.place)}"
         if rank.gone
-        else where(rank, policy)
+        else where(rank, context.policy)
     )
     return f" ({who}{spot})"
 
 
 def _finding(
-    snapshot: Snapshot,
+    context: Context,
     first: RankFacts,
     peers: _Peers,
     failed: Collection[int],
     since: int,
     text: str,
-    policy: Policy,
 ) -> Finding:
     reporting = sorted(failed)
     wait = _open(first)
@@ -248,7 +241,7 @@ def _finding(
     what = "monitored_barrier" if "monitoredbarrier" in text.lower() else "the process group"
     if wait is not None:
         what = collective_text(
-            op, seq, names_of_groups(snapshot.groups).get(wait.group, wait.group)
+            op, seq, names_of_groups(context.snapshot.groups).get(wait.group, wait.group)
         )
     how = "timed out" if _TIMEOUT.search(text) else "failed"
     summary = f"{what} {how} on {ranks_text(reporting)}"
@@ -259,8 +252,8 @@ def _finding(
             " that reports it"
         )
     lines = [
-        end_line(rank, snapshot)
-        for rank in snapshot.ranks
+        end_line(rank, context.snapshot)
+        for rank in context.snapshot.ranks
         if rank.rank in failed and rank.reported.exception is not None
     ]
     address = address_in(text)
@@ -276,9 +269,9 @@ def _finding(
         evidence=(
             *([f"rank {first.rank}: {_short(text)}"] if first.reported.exception is None else []),
             *lines[:8],
-            *ras_lines(snapshot, policy)[:3],
+            *ras_lines(context.snapshot, context.policy)[:3],
         ),
-        advice=_advice(snapshot, peers, how, address),
+        advice=_advice(context.snapshot, peers, how, address),
         group=wait.group if wait is not None else None,
         op=op,
         seq=seq,

@@ -243,9 +243,8 @@ _ADVICE = (
 
 def gpu_unavailable(context: Context) -> list[Finding]:
     """The crashes whose cause is a GPU, with that cause."""
-    snapshot, policy = context.snapshot, context.policy
     crashes = [one for one in context.found if one.kind == Kind.RANK_CRASHED and one.ranks]
-    explained = [(one, _with_cause(one, snapshot, policy)) for one in crashes]
+    explained = [(one, _with_cause(one, context)) for one in crashes]
     return [new for crash, new in explained if new is not crash]
 
 
@@ -258,14 +257,14 @@ def fold_unavailable(context: Context, own: list[Finding]) -> list[Finding]:
     ]
 
 
-def _with_cause(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
-    rank = snapshot.rank(crash.ranks[0])
+def _with_cause(crash: Finding, context: Context) -> Finding:
+    rank = context.snapshot.rank(crash.ranks[0])
     text = rank.reported.exception.text if rank.reported.exception is not None else ""
     if not text:
         return crash
-    device = device_of(rank, snapshot)
+    device = device_of(rank, context.snapshot)
     if _MEMORY.search(text):
-        return _of_memory(crash, rank, device, snapshot, policy)
+        return _of_memory(crash, rank, device, context)
     if _ORDINAL.search(text):
         why = f"rank {rank.rank} asked for a GPU that it does not have"
         seen = _visible(rank)
@@ -275,12 +274,12 @@ def _with_cause(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
             "give each host as many ranks as it has visible GPUs, and use LOCAL_RANK, not RANK,"
             " in set_device"
         )
-        return _finding(crash, rank, device, snapshot, policy, why, advice)
+        return _finding(crash, rank, device, context, why, advice)
     if _BUSY.search(text):
         why = f"rank {rank.rank} could not use its GPU: it is in use"
         if device is not None and device.gpu.exclusive:
             why += " (exclusive mode: one process only)"
-        return _finding(crash, rank, device, snapshot, policy, why, "")
+        return _finding(crash, rank, device, context, why, "")
     if _NONE.search(text):
         why = f"rank {rank.rank} finds no GPU: {text[:80]}"
         advice = (
@@ -292,20 +291,18 @@ def _with_cause(crash: Finding, snapshot: Snapshot, policy: Policy) -> Finding:
                 "amd-smi on its host; HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, --device=/dev/kfd"
                 " and /dev/dri of the container, --gres of the job; a torch built with ROCm"
             )
-        return _finding(crash, rank, device, snapshot, policy, why, advice)
+        return _finding(crash, rank, device, context, why, advice)
     return crash
 
 
-def _of_memory(
-    crash: Finding, rank: RankFacts, device: Device | None, snapshot: Snapshot, policy: Policy
-) -> Finding:
-    others = strangers(device, policy) if device is not None else ()
+def _of_memory(crash: Finding, rank: RankFacts, device: Device | None, context: Context) -> Finding:
+    others = strangers(device, context.policy) if device is not None else ()
     sharing = (
         [number for number in device.ranks if number != rank.rank] if device is not None else []
     )
     if others or (sharing and not rank.progress.iteration):
         why = f"rank {rank.rank} found too little free memory on its GPU"
-        return _finding(crash, rank, device, snapshot, policy, why, "")
+        return _finding(crash, rank, device, context, why, "")
     # No other process uses the GPU, so the program itself needs too much memory: add the numbers.
     line = memory_line(rank, device)
     advice = (
@@ -320,18 +317,17 @@ def _finding(
     crash: Finding,
     rank: RankFacts,
     device: Device | None,
-    snapshot: Snapshot,
-    policy: Policy,
+    context: Context,
     why: str,
     advice: str,
 ) -> Finding:
     evidence = list(crash.evidence)
-    free = free_gpus(rank.host, snapshot, policy)
+    free = free_gpus(rank.host, context.snapshot, context.policy)
     if device is not None:
         # The context of a display server or a notebook keeps no rank out, except in exclusive mode.
         others = device.foreign
         if not device.gpu.exclusive:
-            others = strangers(device, policy) or tuple(
+            others = strangers(device, context.policy) or tuple(
                 one for one in others if one.used_bytes is None
             )
         ours = [number for number in device.ranks if number != rank.rank]
@@ -346,7 +342,9 @@ def _finding(
         numbers = ",".join(str(gpu.index) for gpu in free)
         name = visible_name(free)
         cuda = name == "CUDA_VISIBLE_DEVICES"
-        order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if cuda and mixed(rank.host, snapshot) else ""
+        order = (
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID " if cuda and mixed(rank.host, context.snapshot) else ""
+        )
         steps = [f"start it on a free one: {order}{name}={numbers}"] if free else []
         steps += [f"or end what holds it, if it is yours: kill {pids}"] if pids else []
         steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []

@@ -6,7 +6,6 @@ from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
 from ddtop.model.facts import RankFacts, Snapshot, State, Wait
-from ddtop.policy import Policy
 from ddtop.words.sentences import collective_text, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
 
@@ -18,7 +17,7 @@ def rule(context: Context) -> list[Finding]:
     """One finding for each group whose members all wait in the first collective that has not
     completed.
     """
-    snapshot, policy = context.snapshot, context.policy
+    snapshot = context.snapshot
     found = []
     by_group: dict[str, list[Wait]] = {}
     for wait in snapshot.waits:
@@ -28,9 +27,9 @@ def rule(context: Context) -> list[Finding]:
         if not waits or len(waits) != len(group.ranks) or not _one_collective(waits):
             continue
         if all(not wait.behind for wait in _inside(waits)) and _stands(
-            snapshot, waits, "nccl" in group.backend, policy
+            context, waits, "nccl" in group.backend
         ):
-            found.append(_finding(snapshot, group.name, waits, policy))
+            found.append(_finding(context, group.name, waits))
     return found
 
 
@@ -48,16 +47,16 @@ def _one_collective(waits: list[Wait]) -> bool:
     return len(inside) == len(waits) or all(wait.op in _WITH_ROOT for wait in inside)
 
 
-def _stands(snapshot: Snapshot, waits: list[Wait], nccl: bool, policy: Policy) -> bool:
-    members = [snapshot.rank(wait.rank) for wait in waits]
+def _stands(context: Context, waits: list[Wait], nccl: bool) -> bool:
+    members = [context.snapshot.rank(wait.rank) for wait in waits]
     if any(
         rank.gone or rank.state in (State.STOPPED, State.SILENT) or not _idles(rank, nccl)
         for rank in members
     ):
         return False
     healthy_s = max(rank.comm.healthy_wait_max_ms or 0.0 for rank in members) / 1000
-    limit_s = max(policy.still_limit_s, policy.healthy_wait_factor * healthy_s)
-    return snapshot.time_unix_ns - max(wait.since_unix_ns for wait in waits) > limit_s * 1e9
+    limit_s = max(context.policy.still_limit_s, context.policy.healthy_wait_factor * healthy_s)
+    return context.snapshot.time_unix_ns - max(wait.since_unix_ns for wait in waits) > limit_s * 1e9
 
 
 def _idles(rank: RankFacts, nccl: bool) -> bool:
@@ -66,19 +65,21 @@ def _idles(rank: RankFacts, nccl: bool) -> bool:
     return rank.process.working is False or (nccl and rank.gpu.waits is True)
 
 
-def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) -> Finding:
+def _finding(context: Context, group: str, waits: list[Wait]) -> Finding:
     since = max(wait.since_unix_ns for wait in waits)
     victims = tuple(wait.rank for wait in waits)
-    name = names_of_groups(snapshot.groups).get(group, group)
+    name = names_of_groups(context.snapshot.groups).get(group, group)
     inside = _inside(waits)
     first = inside[0]
     what = collective_text(first.op, first.seq, name)
-    members = [snapshot.rank(rank) for rank in victims]
+    members = [context.snapshot.rank(rank) for rank in victims]
     evidence = [
         f"all {len(victims)} members have enqueued #{first.seq}; none is elsewhere, stopped or gone"
     ]
-    more = (building_line(members), watchdog_line(members, since, snapshot.time_unix_ns))
-    evidence += [line for line in more if line is not None] + ras_lines(snapshot, policy)
+    more = (building_line(members), watchdog_line(members, since, context.snapshot.time_unix_ns))
+    evidence += [line for line in more if line is not None] + ras_lines(
+        context.snapshot, context.policy
+    )
     where = "look at the network, not at the code"
     advice = "check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)"
     if any(wait.op is None for wait in waits):
@@ -96,7 +97,7 @@ def _finding(snapshot: Snapshot, group: str, waits: list[Wait], policy: Policy) 
         ranks=(),
         victims=victims,
         since_unix_ns=since,
-        summary=f"{_state(snapshot, waits, what, since)}; no rank is missing: {where}",
+        summary=f"{_state(context.snapshot, waits, what, since)}; no rank is missing: {where}",
         evidence=tuple(evidence),
         advice=advice,
         group=group,
