@@ -10,7 +10,7 @@ A case fails if the code ignores the field, or compares in the wrong direction.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddtop.diagnosis.diagnoses import diagnose
 from ddtop.policy import POLICY, Policy
@@ -36,7 +36,7 @@ class Case:
 
     def said_by_both(self) -> tuple[object, object]:
         """The results under our policy, and under the second."""
-        return self.says(POLICY), self.says(replace(POLICY, **{self.field: self.other}))
+        return self.says(POLICY), self.says(POLICY.with_limits({self.field: self.other}))
 
 
 def stands(scenario: Callable[..., FakeJob], *given: object, **more: object) -> Says:

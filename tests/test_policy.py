@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from dataclasses import fields, replace
+import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,13 +19,15 @@ import pytest
 import ddtop
 from ddtop import thresholds
 from ddtop.diagnosis.finding import Verdict
+from ddtop.diagnosis.limits import OLD_NAMES
 from ddtop.follow.changes import Changes
 from ddtop.follow.engine import Engine, Follower
 from ddtop.follow.fleet import tally_of
 from ddtop.follow.history import JobHistory
 from ddtop.follow.look import Look
+from ddtop.model.arrivals import Straggler
 from ddtop.model.facts import HostSeen, Late, ProgressFacts, RankFacts, Snapshot, State
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import BLOCKS, POLICY, Limits, Policy
 from ddtop.present.gpus import driver_text, is_free
 from ddtop.present.groups import group_waits, order_of
 from ddtop.present.hosts import clock_text
@@ -51,6 +54,7 @@ STARTS = (
     *(f"present/{page}.py" for page in ("findings", "gpus", "groups", "hosts", "rank")),
 )
 """Where a viewer begins to follow a job, or draws it: these ask for that choice and pass it on."""
+SHARED = [name for name in POLICY.values() if "." not in name]
 LONG_S = 3600.0
 SECOND = 1_000_000_000
 HANG, VERDICT = builders.hang()
@@ -58,7 +62,7 @@ HANG, VERDICT = builders.hang()
 
 def with_(**changes):
     """A policy that differs from that of the commands."""
-    return replace(POLICY, **changes)
+    return POLICY.with_limits(changes)
 
 
 @functools.cache
@@ -131,30 +135,87 @@ def test_model_and_diagnosis_compare_with_no_bare_fraction():
 
 
 @functools.cache
-def rooms_that_read():
-    """For each threshold, the rooms that read it."""
+def texts():
+    """The code of each file."""
+    return {path.relative_to(ROOM).as_posix(): path.read_text() for path in ROOM.rglob("*.py")}
+
+
+@functools.cache
+def files_that_read():
+    """For each shared limit, the files that read it."""
     found = {}
-    for path in ROOM.rglob("*.py"):
-        for name in re.findall(r"(?:policy|chosen\(\))\.(\w+)", path.read_text()):
-            found.setdefault(name, set()).add(path.relative_to(ROOM).parts[0])
+    for path, text in texts().items():
+        for name in re.findall(r"(?:policy|chosen\(\))\.(\w+)", text):
+            found.setdefault(name, set()).add(path)
     return found
 
 
-def test_each_threshold_is_read_somewhere():
-    assert [one.name for one in fields(Policy) if one.name not in rooms_that_read()] == []
+def test_each_shared_limit_is_read_somewhere():
+    assert [name for name in SHARED if name not in files_that_read()] == []
 
 
-def test_some_test_changes_each_threshold():
+def test_a_limit_that_only_one_file_of_the_model_or_the_rules_reads_is_in_that_file():
+    found = {name: sorted(files_that_read()[name]) for name in SHARED}
+    rooms = ("model/", "diagnosis/")
+
+    assert [
+        name for name, (path, *more) in found.items() if not more and path.startswith(rooms)
+    ] == []
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_is_read_in_its_own_file_only_and_each_of_its_limits_is(name):
+    block = BLOCKS[name]
+    own = Path(sys.modules[block.__module__].__file__).relative_to(ROOM).as_posix()
+    asks = re.compile(rf"\bof\({block.__name__}\)")
+    read = {one.attr for one in ast.walk(ast.parse(texts()[own])) if isinstance(one, ast.Attribute)}
+
+    assert [path for path, text in texts().items() if asks.search(text)] == [own]
+    assert {one.name for one in fields(block)} - read == set()
+
+
+def test_no_two_blocks_have_one_name():
+    with pytest.raises(TypeError, match="two blocks of limits are called straggler"):
+
+        class Another(Limits, of="straggler"):
+            """The name is taken."""
+
+
+def test_every_old_name_is_the_name_of_the_same_limit_now():
+    """`tests/old_thresholds.txt`: each name of `[thresholds]`, and its default."""
+    lines = (ROOM.parent / "tests" / "old_thresholds.txt").read_text().splitlines()
+    old = {name: float(value) for name, value in map(str.split, lines)}
+    ours = POLICY.values()
+
+    assert {name: ours[now] for name, now in OLD_NAMES.items()} == old
+    assert set(ours) == set(OLD_NAMES.values())
+
+
+def test_two_policies_are_in_one_process_and_a_block_is_that_of_its_policy():
+    theirs = POLICY.with_limits({"straggler.ratio": 0.2, "still_limit_s": 7.0})
+    again = theirs.with_limits({"straggler.steps": 20})
+
+    assert POLICY.of(Straggler) is Policy().of(Straggler)
+    assert [one.of(Straggler).ratio for one in (POLICY, theirs, again)] == [0.1, 0.2, 0.2]
+    assert (theirs.of(Straggler).steps, again.of(Straggler).steps) == (16, 20)
+    assert again.changes() == (
+        ("still_limit_s", 7.0, 5.0),
+        ("straggler.ratio", 0.2, 0.1),
+        ("straggler.steps", 20, 16),
+    )
+
+
+def test_some_test_changes_each_limit():
     """tests/second_policy.py has the form of such a test."""
     tests = ROOM.parent / "tests"
     changed_somewhere = {
         name
         for path in tests.rglob("*.py")
-        for found in re.findall(r'"(\w+)"|\b(\w+)=', path.read_text())
+        for found in re.findall(r'"([\w.-]+)"|\b(\w+)=', path.read_text())
         for name in found
     }
 
-    assert {one.name for one in fields(Policy)} - changed_somewhere == set()
+    assert set(POLICY.values()) - changed_somewhere == set()
 
 
 def test_the_policy_says_from_when_a_wait_in_a_group_is_shown():

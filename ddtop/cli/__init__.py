@@ -27,7 +27,7 @@ SUMMARIES: Mapping[str, str] = {
     "check": "Before the job: rendezvous, host names, versions, limits, GPUs, clocks and an"
     " all_reduce.",
     "completion": "Print a shell completion script.",
-    "config": "Your preferences, in one file: colours, columns, routes to hosts, thresholds.",
+    "config": "Your preferences, in one file: colours, columns, routes to hosts, limits.",
     "demo": "A real training (gloo, CPU) with a fault, and the dashboard on it.",
     "diagnose": "The findings.",
     "doctor": "What works here: hook, torch, folders, keys, signals, GPU.",
@@ -168,6 +168,9 @@ def _use_config(name: str | None) -> None:
 
     found = config.read(os.environ)
     thresholds.choose(found.policy)
+    if found.renamed:
+        why = f"{found.path}: the next release does not read [thresholds]; write"
+        click.echo(printable(f"ddtop: {why} {', '.join(found.renamed)}"), err=True)
     if name not in STARTS_JOBS:
         config.apply(found, os.environ)
 

@@ -13,21 +13,24 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ddtop.cli.errors import USAGE, CommandError
 from ddtop.folders import patiently
-from ddtop.policy import POLICY, Policy
+from ddtop.policy import BLOCKS, POLICY, Policy
 
 BYTES_MAX = 1 << 16
-THRESHOLDS = "thresholds"
+LIMITS, OLD = "limits", "thresholds"
+"""The table of the limits, and what it was called; that goes with the next release."""
 SPREAD = 100.0
-"""A threshold may be this many times smaller or larger than the default. Beyond that it is a typing
+"""A limit may be this many times smaller or larger than the default. Beyond that it is a typing
 error."""
+NAMED_MAX = 60
+"""So many names are listed in a message."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,18 @@ TEMPLATE_HEAD = """\
 
 @dataclass(frozen=True)
 class Config:
-    """The contents of the file. `thresholds`: name to value, for those that differ from the
-    defaults."""
+    """The contents of the file. `limits`: name to value, for those that it sets. `renamed`: the
+    lines that should replace those of the old table."""
 
     path: Path
     values: Mapping[str, Any] = field(default_factory=dict)
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()
 
     @property
     def policy(self) -> Policy:
-        """That policy with these thresholds."""
-        return dataclasses.replace(POLICY, **cast("dict[str, Any]", self.thresholds))
+        """Our policy with these limits."""
+        return POLICY.with_limits(self.limits)
 
     @property
     def dashboard(self) -> dict[str, Any]:
@@ -146,13 +150,31 @@ def parsed(path: Path, data: bytes) -> Config:
         table = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _wrong(path, f"it is not TOML: {error}") from None
-    thresholds = table.pop(THRESHOLDS, {})
-    if not isinstance(thresholds, dict):
-        raise _wrong(path, f"[{THRESHOLDS}] is a table")
+    ours = {title: table.pop(title) for title in (OLD, LIMITS) if title in table}
     values = {name: _value(path, name, given) for name, given in table.items()}
-    return Config(
-        path, values, {name: _threshold(path, name, thresholds[name]) for name in thresholds}
-    )
+    return _with_limits(Config(path, values), ours) if ours else Config(path, values)
+
+
+def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
+    """The config with the limits of these tables."""
+    from ddtop.diagnosis.limits import OLD_NAMES
+
+    path = config.path
+    for title, table in tables.items():
+        if not isinstance(table, dict):
+            raise _wrong(path, f"[{title}] is a table")
+    old = tables.get(OLD, {})
+    for name in old:
+        if name not in OLD_NAMES:
+            raise _wrong(path, f"there is no threshold {name!r}{_nearest(name, OLD_NAMES)}")
+    given = {OLD_NAMES[name]: value for name, value in old.items()}
+    renamed = tuple(f"{_place(name)} = {value}" for name, value in given.items())
+    for name, value in tables.get(LIMITS, {}).items():
+        inner = value if isinstance(value, dict) else {}
+        given |= {f"{name}.{one}": it for one, it in inner.items()} or {name: value}
+    defaults = POLICY.values()
+    limits = {name: _limit(path, name, value, defaults) for name, value in given.items()}
+    return dataclasses.replace(config, limits=limits, renamed=renamed)
 
 
 def apply(config: Config, environ: Any) -> None:
@@ -163,22 +185,11 @@ def apply(config: Config, environ: Any) -> None:
             environ[variable] = str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def range_of(name: str) -> tuple[float, float]:
-    """(smallest, largest) value of a threshold, in the unit that its name ends with."""
-    default = float(getattr(POLICY, name))
-    if name.endswith("_ratio"):
+def range_of(name: str, default: float) -> tuple[float, float]:
+    """(smallest, largest) value of a limit, in the unit that its name ends with."""
+    if f"_{name.rpartition('.')[2]}".endswith("_ratio"):
         return max(default / SPREAD, 0.0), min(default * SPREAD, 1.0)
     return default / SPREAD, default * SPREAD
-
-
-def names_of_thresholds() -> list[str]:
-    """The thresholds that the file may set."""
-    return [
-        one.name
-        for one in dataclasses.fields(Policy)
-        if isinstance(getattr(POLICY, one.name), (int, float))
-        and not isinstance(getattr(POLICY, one.name), bool)
-    ]
 
 
 def template() -> str:
@@ -189,7 +200,7 @@ def template() -> str:
         lines += [f"# {one.meaning}" + (f" Overridden by {overriding}." if overriding else "")]
         lines += [f"# {one.name} = {_toml(one.default)}", ""]
     lines += ["# When a number is too large: `ddtop config show --all` lists all of them."]
-    return "\n".join([*lines, f"# [{THRESHOLDS}]", "# still_limit_s = 5.0", ""])
+    return "\n".join([*lines, f"# [{LIMITS}]", "# still_limit_s = 5.0", ""])
 
 
 def _toml(value: Any) -> str:
@@ -215,24 +226,34 @@ def _value(path: Path, name: str, given: Any) -> Any:
     return given
 
 
-def _threshold(path: Path, name: str, given: Any) -> float:
-    names = names_of_thresholds()
-    if name not in names:
-        raise _wrong(path, f"there is no threshold {name!r}{_nearest(name, names)}")
+def _limit(path: Path, name: str, given: Any, defaults: Mapping[str, float]) -> float:
+    if name not in defaults:
+        of, _, one = name.rpartition(".")
+        names = [other.rpartition(".")[2] for other in defaults if other.rpartition(".")[0] == of]
+        meant = _nearest(one, names) if names else _nearest(of, sorted(BLOCKS))
+        raise _wrong(path, f"there is no limit {_place(name)}{meant}")
+    default = defaults[name]
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise _wrong(path, f"{name} is a number, not {given!r}"[:200])
-    low, high = range_of(name)
+        raise _wrong(path, f"{_place(name)} is a number, not {given!r}"[:200])
+    low, high = range_of(name, default)
     if not low <= given <= high:
-        raise _wrong(path, f"{name} is {low:g} to {high:g}, not {given}")
-    default = getattr(POLICY, name)
+        raise _wrong(path, f"{_place(name)} is {low:g} to {high:g}, not {given}")
     if isinstance(default, int) and given != int(given):
-        raise _wrong(path, f"{name} is a whole number, not {given}")
+        raise _wrong(path, f"{_place(name)} is a whole number, not {given}")
     return int(given) if isinstance(default, int) else float(given)
 
 
-def _nearest(name: str, names: Any) -> str:
-    found = get_close_matches(name, list(names), 1)
-    return f"; did you mean {found[0]}?" if found else ""
+def _place(name: str) -> str:
+    """`[limits.straggler] ratio`."""
+    of, dot, one = name.rpartition(".")
+    return f"[{LIMITS}{dot}{of}] {one}"
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    found = get_close_matches(name, names, 1)
+    if found:
+        return f"; did you mean {found[0]}?"
+    return f"; there are {', '.join(names)}" if len(names) <= NAMED_MAX else ""
 
 
 def _wrong(path: Path, why: str) -> CommandError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ddtop.diagnosis.kernel_wait import READS, WRITES, child_text, path_of, short, sleeps, wait_of
 from ddtop.model.facts import RankFacts, State
 from ddtop.model.stacks import Owner, is_birth, owner_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.names import P2P_CALLS, word_of
 from ddtop.wire.records import (
     CHECKPOINT,
@@ -37,6 +37,22 @@ from ddtop.words.sentences import (
     phase_text,
 )
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class PhaseLimits(Limits, of="phase", was="phase_"):
+    """How long a checkpoint, a validation or a compilation may last."""
+
+    overdue_factor: float = 3.0
+    """A rank that saves a checkpoint, validates or compiles and works is a warning up to this many
+    times the longest such phase so far. A checkpoint of twice the usual length is a busy server."""
+    still_limit_s: float = 20.0
+    """A rank in such a phase that uses no CPU and does no I/O is a warning until then. An upload
+    to an object store waits for its answer this long."""
+    usual_factor: float = 1.2
+    """... or this many times the longest such phase so far, whichever is later: it may have been
+    waiting for the store each time."""
+
 
 WORDS = (
     "loader", "lock", "queue", "file", "socket", "pipe", "child", "stdin", "sleep", "python", "c",
@@ -416,7 +432,7 @@ def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) 
     """How long (s) the others may wait for it before the wait is critical.
 
     `limit_s`: the limit without a phase. `works`: it uses CPU or does I/O. If it works, the phase
-    may last `phase_overdue_factor` times its usual length. Otherwise it has less time, but at least
+    may last `overdue_factor` times its usual length. Otherwise it has less time, but at least
     the length of earlier phases.
     """
     training = phase_of(rank)
@@ -424,8 +440,12 @@ def phase_limit_s(rank: RankFacts, works: bool, limit_s: float, policy: Policy) 
         return limit_s
     longest_s = training.longest_s or 0.0
     if works:
-        return max(limit_s, policy.phase_overdue_factor * longest_s)
-    return max(limit_s, policy.phase_still_limit_s, policy.phase_usual_factor * longest_s)
+        return max(limit_s, policy.of(PhaseLimits).overdue_factor * longest_s)
+    return max(
+        limit_s,
+        policy.of(PhaseLimits).still_limit_s,
+        policy.of(PhaseLimits).usual_factor * longest_s,
+    )
 
 
 def phase_clause(rank: RankFacts, now_unix_ns: int) -> str | None:

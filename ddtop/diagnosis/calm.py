@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.diagnosis.activity import doing, phase_clause, phase_of, where
 from ddtop.diagnosis.waiters import foreign_text, foreign_waits, waited_text
 from ddtop.model.ending import failed
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.wait_graph import tells_nothing
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.words.sentences import by_value, rank_list, ranks_text, verb
 from ddtop.words.units import duration, plural
+
+
+@dataclass(frozen=True)
+class CalmLimits(Limits, of="calm"):
+    """What is said of a job without findings."""
+
+    stand_most_ranks: int = 512
+    """With more ranks it is not asked at each snapshot whether all are at one place."""
+
 
 JUDGED_BY = "started without DDTOP=1: judged by stacks"
 
@@ -185,7 +196,9 @@ def _rpc(snapshot: Snapshot) -> str | None:
 def _stand(snapshot: Snapshot, policy: Policy) -> str:
     """Where the living ranks are, if they are all at one place."""
     alive = [rank for rank in snapshot.ranks if not rank.gone]
-    if len(alive) > policy.stand_most_ranks or any(rank.reported.place is None for rank in alive):
+    if len(alive) > policy.of(CalmLimits).stand_most_ranks or any(
+        rank.reported.place is None for rank in alive
+    ):
         return ""
     places = by_value({rank.rank: where(rank, policy) for rank in alive})
     if len(places) != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ddtop.diagnosis.calm import calm, from_outside
@@ -81,7 +82,8 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         reported[row.name] = tuple(own)
         found = row.fold(context, own) if row.fold is not None else found + own
     placed = [for_outside(_with_places(finding, snapshot), snapshot) for finding in found]
-    placed = [_with_changes(one, policy) for one in placed]
+    if placed and (changes := policy.changes()):
+        placed = [_with_changes(one, changes) for one in placed]
     return tuple(
         sorted(placed, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns))
     )
@@ -97,14 +99,12 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
     return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
 
 
-def _with_changes(finding: Finding, policy: Policy) -> Finding:
-    """The finding, with the thresholds that the user has changed, because they may have caused
-    it."""
-    lines = tuple(
-        f"changed by you: {name} is {value:g}, by default {ours:g}"
-        for name, value, ours in policy.changes()
-    )
-    return replace(finding, evidence=(*finding.evidence, *lines)) if lines else finding
+def _with_changes(finding: Finding, changes: Iterable[tuple[str, float, float]]) -> Finding:
+    """The finding, with the limits that the user has changed, because they may have caused it."""
+    lines = [
+        f"changed by you: {name} is {given:g}, by default {ours:g}" for name, given, ours in changes
+    ]
+    return replace(finding, evidence=(*finding.evidence, *lines))
 
 
 def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:

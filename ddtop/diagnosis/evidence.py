@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.activity import CPU, classify, fresh_stacks, other_threads, stack_line
 from ddtop.diagnosis.finding import Finding
 from ddtop.diagnosis.kernel_wait import sleeps
 from ddtop.model.ending import comm_failure, went_unix_ns
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.names import RECEIVES
 from ddtop.wire.records import Limit
 from ddtop.words.sentences import (
@@ -28,12 +28,27 @@ from ddtop.words.sentences import (
 )
 from ddtop.words.units import duration
 
+
+@dataclass(frozen=True)
+class Space(Limits, of="space"):
+    """From when there is little room for addresses or files."""
+
+    address_low_ratio: float = 0.06
+    """Share of RLIMIT_AS or RLIMIT_DATA that is left, and no more than `memory_low_bytes`. torch
+    maps hundreds of megabytes at once, and beyond the limit the next allocation raises."""
+    disk_full_bytes: float = 2 * 2.0**30
+    """A disk has no more than this left, beside `disk_full_ratio`: the next checkpoint may not
+    fit."""
+
+
 # -- Whether a disk or a memory is full, and sizes as text
 
 
 def is_full(free_bytes: int | None, total_bytes: int | None, policy: Policy) -> bool:
     """Whether the rest of a disk is small."""
-    return at_most(free_bytes, total_bytes, policy.disk_full_ratio, policy.disk_full_bytes)
+    return at_most(
+        free_bytes, total_bytes, policy.disk_full_ratio, policy.of(Space).disk_full_bytes
+    )
 
 
 def at_most(left: int | None, total: int | None, ratio: float, most_bytes: float) -> bool:
@@ -344,7 +359,7 @@ def limits_of(rank: RankFacts) -> tuple[Limit, ...]:
 def is_short_of(limit: Limit, policy: Policy) -> bool:
     """Whether it is a limit of memory that is nearly used up: the next allocation may fail."""
     left = max(0, limit.limit - limit.used)
-    small = at_most(left, limit.limit, policy.address_low_ratio, policy.memory_low_bytes)
+    small = at_most(left, limit.limit, policy.of(Space).address_low_ratio, policy.memory_low_bytes)
     return small and limit.name in ADDRESSES
 
 

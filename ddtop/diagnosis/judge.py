@@ -13,9 +13,29 @@ from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rank_state import with_states
 from ddtop.model.ending import failed, fatal_exception, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Expectation, Mute
 from ddtop.words.sentences import expected_text, rank_list, rank_ranges, ranks_text
+
+
+@dataclass(frozen=True)
+class Judging(Limits, of="judge"):
+    """When a finding goes, comes again, or is told after the end."""
+
+    clear_rates_s: float = 30.0
+    """A finding about a share of the time, or about one phase of an epoch, disappears only after
+    this time without it. A validation, a checkpoint or a new epoch hides it and does not fix it."""
+    input_bound_again_factor: float = 1.5
+    """`input-bound` is an info for this many times its longest time so far, once a job has
+    recovered from it,"""
+    input_bound_again_most_s: float = 120.0
+    """... but no longer than this: the start of an epoch is shorter."""
+    cancelled_because_s: float = 10.0
+    """A finding that was critical this shortly before a job was cancelled is reported as present
+    until then. Ranks that clean up on SIGTERM end a few seconds after it."""
+    cancelled_before_s: float = 1.0
+    """An event that began less than this time before the end of a job belongs to the end."""
+
 
 # -- Findings that come again after the job has recovered by itself
 #
@@ -58,8 +78,9 @@ class Recurrence:
         ]
 
     def _is_usual(self, now_unix_ns: int) -> bool:
-        factor, most_s = self.policy.input_bound_again_factor, self.policy.input_bound_again_most_s
-        limit_ns = min(factor * self._longest_ns, most_s * 1e9)
+        limits = self.policy.of(Judging)
+        longest_ns = limits.input_bound_again_factor * self._longest_ns
+        limit_ns = min(longest_ns, limits.input_bound_again_most_s * 1e9)
         return now_unix_ns - (self._began_unix_ns or 0) < limit_ns
 
     def _end(self) -> None:
@@ -223,7 +244,7 @@ def with_what_stood(
     end_unix_ns = began_to_end_unix_ns(findings, snapshot)
     if end_unix_ns is None:
         return tuple(findings)
-    before_unix_ns = end_unix_ns - policy.cancelled_before_s * 1e9
+    before_unix_ns = end_unix_ns - policy.of(Judging).cancelled_before_s * 1e9
     reasons = [
         one for one in stood if one.severity == CRITICAL and one.since_unix_ns < before_unix_ns
     ]
@@ -340,7 +361,10 @@ class Judge:
             return False
         if any(one.severity == CRITICAL or one.kind == kind for one in found.values()):
             return False
-        return snapshot.time_unix_ns - known.seen_unix_ns < self._policy.clear_rates_s * 1e9
+        return (
+            snapshot.time_unix_ns - known.seen_unix_ns
+            < self._policy.of(Judging).clear_rates_s * 1e9
+        )
 
     def _follow_groups(self, found: Mapping[Identity, Finding]) -> None:
         """A finding about the end of a rank stays the same finding, even if the group in which
@@ -435,7 +459,7 @@ class Judge:
             if any(one.severity == CRITICAL for one in shown):
                 self._stood, self._stood_unix_ns = tuple(shown), snapshot.time_unix_ns
             return shown
-        just_before = end_unix_ns - self._policy.cancelled_because_s * 1e9
+        just_before = end_unix_ns - self._policy.of(Judging).cancelled_because_s * 1e9
         if not is_over(snapshot) or self._stood_unix_ns <= just_before:
             return shown
         cancelled = any(one.kind == Kind.CANCELLED for one in shown)

@@ -10,9 +10,40 @@ from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING
 from ddtop.model.facts import Blame, PeerWait, RankFacts, Snapshot, State, Wait
 from ddtop.model.stacks import Owner, owner_of
 from ddtop.model.wait_graph import tells_nothing, waiters_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.names import RECEIVES, WAITING_CALLS, is_from_root
 from ddtop.wire.records import StackFrame
+
+
+@dataclass(frozen=True)
+class StandstillLimits(Limits, of="standstill"):
+    """From when a job without progress has a problem, and which ranks are only idle."""
+
+    no_progress_step_factor: float = 10.0
+    """A job without progress has a problem after this many of the longest usual steps, at least
+    after `no_progress_s`."""
+    no_progress_habit_factor: float = 1.5
+    """... or this many times the second longest pause that has ended. What has happened twice is
+    usual, such as a validation. Critical at the earliest at this many times the warning's limit."""
+    no_progress_critical_s: float = 60.0
+    """... and critical from here on where no rank makes progress."""
+    poll_sleep_s: float = 60.0
+    """A thread polls whose sleep ends within this time, or that wakes so often
+    (`poll_wakes_per_s`). A master looks for work at least
+    once a minute; a thread that looks for nothing sleeps for an hour, or for ever."""
+    idle_habit_s: float = 2.0
+    """Workers that have twice waited this long for orders are a task farm. The broadcast of a
+    simulation, or of a training that gets its samples from a server, takes milliseconds."""
+    idle_stay_factor: float = 5.0
+    """... or workers of a rank that asks for work, up to this many times its longest stay at the
+    same line so far, if that was as long. Work comes when it comes."""
+    idle_first_collectives: int = 16
+    """... or workers that have made no more collectives: the first order may take long to come. A
+    training has made more after a few steps."""
+    same_line_quiet_ratio: float = 0.8
+    """A main thread spins that is at one line for this share of the time without progress, at least
+    for `same_line_s`."""
+
 
 # -- Which ranks wait for work from outside: a prompt, a request loop, a master without orders, and
 #    the ranks that wait for it
@@ -49,7 +80,7 @@ def polls(rank: RankFacts, policy: Policy) -> bool:
     """Whether it sleeps and wakes up again and again, or soon, like a loop that polls for work."""
     wakes = rank.process.wakes_per_s or 0.0
     until, heard = rank.progress.sleeps_until_unix_ns, rank.agent.heard_unix_ns or 0
-    soon = until is not None and until - heard <= policy.poll_sleep_s * 1e9
+    soon = until is not None and until - heard <= policy.of(StandstillLimits).poll_sleep_s * 1e9
     return (
         rank.process.working is False
         and (wakes >= policy.poll_wakes_per_s or soon)
@@ -114,11 +145,12 @@ class Idle:
         made = max((one.enqueued for comm in waiters for one in comm.groups), default=0)
         stayed_s = self._snapshot.rank(blame.root).progress.stayed_s or 0.0
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
-        again = stayed_s >= self._policy.idle_habit_s
+        limits = self._policy.of(StandstillLimits)
+        again = stayed_s >= limits.idle_habit_s
         return (
-            usual_ms >= 1000 * self._policy.idle_habit_s
-            or (again and waited_s < self._policy.idle_stay_factor * stayed_s)
-            or made <= self._policy.idle_first_collectives
+            usual_ms >= 1000 * limits.idle_habit_s
+            or (again and waited_s < limits.idle_stay_factor * stayed_s)
+            or made <= limits.idle_first_collectives
         )
 
     def ranks(self, alive: Iterable[RankFacts]) -> set[int]:
@@ -258,16 +290,16 @@ def _progress_kind(rank: RankFacts, quiet_s: float, policy: Policy) -> str:
     # It has been at one line all the time: a long call into C, or a library that spins while it
     # waits.
     same_line = (rank.reported.line_age_s or 0.0) >= max(
-        policy.same_line_s, policy.same_line_quiet_ratio * quiet_s
+        policy.same_line_s, policy.of(StandstillLimits).same_line_quiet_ratio * quiet_s
     )
     return SPINS if same_line or rank.process.working is None else WORKS
 
 
 def severity_of(snapshot: Snapshot, still: Standstill, policy: Policy) -> str | None:
     """None: too early for a finding."""
-    usual_s = _usual_s(snapshot, still, policy)
+    usual_s, limits = _usual_s(snapshot, still, policy), policy.of(StandstillLimits)
     warning_s = max(policy.no_progress_s, usual_s)
-    critical_s = max(policy.no_progress_critical_s, policy.no_progress_habit_factor * usual_s)
+    critical_s = max(limits.no_progress_critical_s, limits.no_progress_habit_factor * usual_s)
     patient_s = max(policy.no_progress_patient_s, critical_s)
     if not still.any_is(STILL):
         # The ranks work, or their wait looks like work.
@@ -300,8 +332,8 @@ def _usual_s(snapshot: Snapshot, still: Standstill, policy: Policy) -> float:
         / 1000
     )
     return max(
-        policy.no_progress_step_factor * steps_s,
-        policy.no_progress_habit_factor * habit_s,
+        policy.of(StandstillLimits).no_progress_step_factor * steps_s,
+        policy.of(StandstillLimits).no_progress_habit_factor * habit_s,
         policy.healthy_wait_factor * waits_s,
     )
 

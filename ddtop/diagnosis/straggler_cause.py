@@ -16,9 +16,37 @@ from ddtop.diagnosis.gpus import (
     why_held,
 )
 from ddtop.model.facts import Device, Late, RankFacts, Snapshot
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import ACTIVITIES, HostState, Spot, by_function
 from ddtop.words.sentences import about
+
+
+@dataclass(frozen=True)
+class CauseLimits(Limits, of="straggler-cause", was="cause_"):
+    """What explains that a rank is late."""
+
+    part: float = 0.5
+    """A cause explains at least this part of the others' wait."""
+    held_part: float = 0.35
+    """... a held GIL less: a sample near its end is not late enough to show it."""
+    cpu_part: float = 0.75
+    """Missing CPU time is no cause below this part of the rank's extra time in one function."""
+    code_part: float = 0.25
+    """... for a function even less: its samples cover half a minute, and it may be slow lately."""
+    faults_per_s: float = 50.0
+    """Pages read from a disk. A process in memory has next to none, one that swaps hundreds."""
+    faults_factor: float = 4.0
+    """... and this many times those of the ranks that wait: a host that reads its files anew does
+    so for all."""
+
+
+@dataclass(frozen=True)
+class SpotLimits(Limits, of="spot", was="spot_"):
+    """Which places in a program are shown."""
+
+    least_ratio: float = 0.05
+    """Share of a rank's samples at one place. Below this it is only one sample or two."""
+
 
 LOADER, GIL, GC, GPU, CPU, THROTTLED, MEMORY, LIMIT, PYTHON, ANSWER, UNKNOWN = (
     "loader", "gil_held", "gc", "gpu", "cpu", "throttled", "memory", "limit", "python", "answer",
@@ -46,20 +74,20 @@ class Cause:
 def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) -> Cause:
     """The first known cause that explains half of the time that the others wait."""
     others = [snapshot.rank(number) for number in late.waiters]
-    share = late.share_ratio
-    host = host_of(rank, snapshot)
+    limits, share = policy.of(CauseLimits), late.share_ratio
+    least, host = limits.part * share, host_of(rank, snapshot)
     for found in (
-        _of_loader(rank, others, share, policy),
-        _of_answer(rank, others, share, policy),
-        _of_gc(rank, share, policy),
-        _of_gil(rank, others, share, policy),
-        _of_throttling(rank, share, policy),
-        _of_gpu(rank, others, share, snapshot, policy),
-        _of_cpu(rank, others, share, snapshot, policy),
-        _of_memory(rank, others, host, policy),
-        _of_other_programs(rank, others, share, snapshot, policy),
+        _of_loader(rank, others, least),
+        _of_answer(rank, others, least),
+        _of_gc(rank, least),
+        _of_gil(rank, others, limits.held_part * share),
+        _of_throttling(rank, least),
+        _of_gpu(rank, others, least, snapshot, policy),
+        _of_cpu(rank, others, least, snapshot, policy),
+        _of_memory(rank, others, host, limits),
+        _of_other_programs(rank, others, least, snapshot, policy),
         _of_limit(rank, others, policy),
-        _of_python(rank, others, share, policy),
+        _of_python(rank, others, limits.code_part * share, policy),
     ):
         if found is not None:
             return found
@@ -82,7 +110,7 @@ def flame(rank: RankFacts, policy: Policy, most: int = 3) -> list[str]:
     return [
         f"{_share(spot, rank):.0%} in {_spot(spot)}"
         for spot in by_function(rank.reported.spots)[:most]
-        if _share(spot, rank) >= policy.spot_least_ratio
+        if _share(spot, rank) >= policy.of(SpotLimits).least_ratio
     ]
 
 
@@ -97,11 +125,9 @@ def _spot(spot: Spot) -> str:
     )
 
 
-def _of_loader(
-    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
-) -> Cause | None:
+def _of_loader(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
     own = _loading(rank)
-    if own - median(_loading(other) for other in others) < policy.cause_part * share:
+    if own - median(_loading(other) for other in others) < least:
         return None
     loader = rank.loader.report
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
@@ -123,12 +149,10 @@ def _loading(rank: RankFacts) -> float:
     )
 
 
-def _of_answer(
-    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
-) -> Cause | None:
+def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
     """Another program, which has to answer it in every step."""
     own, theirs = _asking(rank), median(_asking(other) for other in others)
-    if own - theirs < policy.cause_part * share:
+    if own - theirs < least:
         return None
     asking = [spot for spot in rank.reported.spots if spot.waits_on in _ANSWERED]
     spot = max(asking, key=lambda one: one.samples)
@@ -144,9 +168,9 @@ def _asking(rank: RankFacts) -> float:
     return sum(_share(spot, rank) for spot in rank.reported.spots if spot.waits_on in _ANSWERED)
 
 
-def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
+def _of_gc(rank: RankFacts, least: float) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
-    if ratio < policy.cause_part * share:
+    if ratio < least:
         return None
     text = f"spends {about(ratio)} of the time in garbage collections"
     return Cause(
@@ -157,16 +181,11 @@ def _of_gc(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
     )
 
 
-def _of_gil(
-    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
-) -> Cause | None:
+def _of_gil(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Cause | None:
     own = _held(rank)
     # A busy machine delays the samples on all ranks of a host, and so does a lack of CPU on one
     # rank.
-    if (
-        own - max(median(_held(other) for other in others), delay_of(rank))
-        < policy.cause_held_part * share
-    ):
+    if own - max(median(_held(other) for other in others), delay_of(rank)) < least:
         return None
     spot = rank.hold.spot if rank.hold is not None else None
     where = f", seen at {_spot(spot)}" if spot is not None else ""
@@ -182,9 +201,9 @@ def _held(rank: RankFacts) -> float:
     return rank.hold.held_ratio if rank.hold is not None else 0.0
 
 
-def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | None:
+def _of_throttling(rank: RankFacts, least: float) -> Cause | None:
     ratio = rank.process.pressure.throttled_ratio if rank.process.pressure is not None else None
-    if ratio is None or ratio < policy.cause_part * share:
+    if ratio is None or ratio < least:
         return None
     load = rank.process.report.load if rank.process.report is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
@@ -197,7 +216,7 @@ def _of_throttling(rank: RankFacts, share: float, policy: Policy) -> Cause | Non
 
 
 def _of_gpu(
-    rank: RankFacts, others: Sequence[RankFacts], share: float, snapshot: Snapshot, policy: Policy
+    rank: RankFacts, others: Sequence[RankFacts], least: float, snapshot: Snapshot, policy: Policy
 ) -> Cause | None:
     """Its GPU: other processes compute there, its clocks are low, or it computes while those of the
     others wait in NCCL.
@@ -231,7 +250,7 @@ def _of_gpu(
     lasts = since is not None and snapshot.time_unix_ns - since >= policy.gpu_throttled_s * 1e9
     if lasts and mhz and clocks and held_by_more_than_load(device.gpu):
         usual = median(clocks)
-        if mhz < policy.gpu_slow_ratio * usual and 1 - mhz / usual >= policy.cause_part * share:
+        if mhz < policy.gpu_slow_ratio * usual and 1 - mhz / usual >= least:
             text = (
                 f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others"
                 f" run at {usual:.0f}"
@@ -287,7 +306,7 @@ def more_work(rank: int, device: Device) -> str:
 def _of_cpu(
     rank: RankFacts,
     others: Sequence[RankFacts],
-    share: float,
+    least: float,
     snapshot: Snapshot,
     policy: Policy,
 ) -> Cause | None:
@@ -295,7 +314,7 @@ def _of_cpu(
     more = delay - median(delay_of(other) for other in others)
     # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
     # code is the better explanation.
-    if more < max(policy.cause_part * share, policy.cause_cpu_part * _most(rank, others)[0]):
+    if more < max(least, policy.of(CauseLimits).cpu_part * _most(rank, others)[0]):
         return None
     load = rank.process.report.load if rank.process.report is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
@@ -336,7 +355,7 @@ def _foreign_cores(
 def _of_other_programs(
     rank: RankFacts,
     others: Sequence[RankFacts],
-    share: float,
+    least: float,
     snapshot: Snapshot,
     policy: Policy,
 ) -> Cause | None:
@@ -347,9 +366,9 @@ def _of_other_programs(
     """
     delay, host = delay_of(rank), host_of(rank, snapshot)
     foreign = _foreign_cores(rank, host, snapshot, policy)
-    if delay < policy.cause_part * share or host is None or not foreign:
+    if delay < least or host is None or not foreign:
         return None
-    if _most(rank, others)[0] >= policy.cause_part * share:
+    if _most(rank, others)[0] >= least:
         return None
     text = (
         f"waits {about(delay)} of the time for a CPU; other programs take"
@@ -367,11 +386,11 @@ def _of_other_programs(
 
 
 def _of_memory(
-    rank: RankFacts, others: Sequence[RankFacts], host: HostState | None, policy: Policy
+    rank: RankFacts, others: Sequence[RankFacts], host: HostState | None, limits: CauseLimits
 ) -> Cause | None:
     faults = _faults(rank)
-    if faults < policy.cause_faults_per_s or faults < policy.cause_faults_factor * median(
-        _faults(other) for other in others
+    if faults < max(
+        limits.faults_per_s, limits.faults_factor * median(_faults(other) for other in others)
     ):
         return None
     text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is short"
@@ -403,11 +422,11 @@ def _is_short(rank: RankFacts, policy: Policy) -> bool:
 
 
 def _of_python(
-    rank: RankFacts, others: Sequence[RankFacts], share: float, policy: Policy
+    rank: RankFacts, others: Sequence[RankFacts], least: float, policy: Policy
 ) -> Cause | None:
     """The function or line where it spends more time than the others."""
     more, own, theirs, spot = _most(rank, others)
-    if spot is None or more < max(policy.spot_least_ratio, policy.cause_code_part * share):
+    if spot is None or more < max(policy.of(SpotLimits).least_ratio, least):
         return None
     beside = (
         f", the others {about(theirs)}"

@@ -23,9 +23,50 @@ from statistics import fmean, median
 
 from ddtop.model.facts import Balance, Late
 from ddtop.model.memory import Answer, Round, Rounds
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.records import REDUCING, ROOTED, Arrivals, Group
+
+
+@dataclass(frozen=True)
+class Straggler(Limits, of="straggler", was="straggler_"):
+    """From when the arrivals of a group show a straggler."""
+
+    ratio: float = 0.1
+    """Share of each step in which others wait. Below it ranks differ by data and cores."""
+    least_ms: float = 1.0
+    """... and at least this long. A thread that wakes up late is late by tenths of it."""
+    steps: int = 16
+    """By chance a rank is last in most of this many steps once in 40 reads, with two ranks and
+    before `errors` is asked."""
+    few_steps: int = 8
+    """... in jobs with hundreds of collectives a step, because the recorder holds no more. Then a
+    second read has to agree."""
+    weak_steps: int = 64
+    """... where the others wait for less than `straggler_strong_ratio` of the step."""
+    late_ratio: float = 0.6
+    """The same ranks are late in this share of the steps. What happens every few steps (validation,
+    saving, logging) is a cost by choice, and with varying lengths another rank is last each
+    time."""
+    gap_part: float = 0.25
+    """... late by this part of the usual wait. Ranks are never there at the same microsecond."""
+    stall_ratio: float = 0.05
+    """Share of the steps, the longest, that count no more than the next: a stall is no habit."""
+    errors: float = 6.0
+    """The mean wait is this many standard errors above zero. With 16 steps chance does that once in
+    10^5 reads, with 64 once in 10^7."""
+
+
+@dataclass(frozen=True)
+class Clocks(Limits, of="clock", was="clock_"):
+    """How exact the clocks of two hosts have to be for a comparison of arrivals."""
+
+    error_ratio: float = 0.25
+    """Both clocks together may be wrong by this share of the reported wait of the others. A wrong
+    clock makes a whole host look late."""
+    even_ratio: float = 0.02
+    """... by this share of a step, for the question how even the ranks are."""
+
 
 WIDTHS = (1, 2, 4)
 """Steps that are compared together: a rank that collects its garbage at every third step is late
@@ -75,7 +116,7 @@ def _round_of(
         even = False
         for members in _comparable(list(by_host.values())):
             steps = _steps_of(group.name, members)
-            few = steps is None or len(steps.ends) < policy.straggler_few_steps
+            few = steps is None or len(steps.ends) < policy.of(Straggler).few_steps
             # The recorder holds 2,000 collectives. With 300 a step those are too few steps to see
             # who is late, but enough collectives to see how even the ranks are.
             pieces = _steps_of(group.name, members, pieces=True) if few else steps
@@ -83,9 +124,9 @@ def _round_of(
             if (
                 pieces is not None
                 and not even
-                and error_ms <= policy.clock_even_ratio * _step_ms(pieces.ends)
+                and error_ms <= policy.of(Clocks).even_ratio * _step_ms(pieces.ends)
             ):
-                balances.append(_balance(group.name, pieces, policy))
+                balances.append(_balance(group.name, pieces, policy.of(Straggler)))
                 even = hosts > 1
             if steps is None or few:
                 continue
@@ -93,7 +134,7 @@ def _round_of(
             if (
                 late is None
                 or late.ranks in seen
-                or policy.clock_error_ratio * late.cost_ms < error_ms
+                or policy.of(Clocks).error_ratio * late.cost_ms < error_ms
             ):
                 continue
             seen.add(late.ranks)
@@ -133,7 +174,7 @@ def _count_apart(
     return sum(
         theirs[0].error_ns is None
         or members[0].error_ns is None
-        or _error_ms([*members, *theirs]) > policy.clock_error_ratio * late.cost_ms
+        or _error_ms([*members, *theirs]) > policy.of(Clocks).error_ratio * late.cost_ms
         for theirs in others
     )
 
@@ -218,9 +259,9 @@ def _step_ms(ends: Sequence[int]) -> float:
     return median([after - before for before, after in pairwise(ends)]) / 1000
 
 
-def _balance(group: str, steps: _Steps, policy: Policy) -> Balance:
+def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
     between = _step_ms(steps.ends)
-    waited = fmean([fmean(_clipped(own, policy)) for own in steps.waits]) / 1000
+    waited = fmean([fmean(_clipped(own, limits)) for own in steps.waits]) / 1000
     ranks = tuple(sorted(answer.rank for answer in steps.members))
     ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
@@ -229,14 +270,11 @@ def _balance(group: str, steps: _Steps, policy: Policy) -> Balance:
 
 
 def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
+    limits = policy.of(Straggler)
     for width in WIDTHS:
         waits, ends = [_summed(own, width) for own in steps.waits], steps.ends[::-1][::width][::-1]
         # A few steps are enough only if there are no more of them.
-        least = (
-            policy.straggler_steps
-            if len(ends) >= policy.straggler_steps
-            else policy.straggler_few_steps
-        )
+        least = limits.steps if len(ends) >= limits.steps else limits.few_steps
         for length in (len(ends), *LENGTHS):
             if least <= length <= len(ends):
                 late = _late_ranks(
@@ -317,6 +355,7 @@ def _late_ranks(
     policy: Policy,
 ) -> Late | None:
     """The ranks that are late in most of these steps; None where there are none."""
+    limits = policy.of(Straggler)
     means = sorted((median(one), place) for place, one in enumerate(waits))
     split = max(range(1, len(means)), key=lambda at: means[at][0] - means[at - 1][0])
     if split > len(means) / 2:
@@ -327,16 +366,16 @@ def _late_ranks(
         for at in range(len(ends))
     ]
     # What happens only at some steps has no median.
-    cost = (median(gaps) if width == 1 else fmean(_clipped(gaps, policy))) / 1000
+    cost = (median(gaps) if width == 1 else fmean(_clipped(gaps, limits))) / 1000
     step = _step_ms(ends)
-    if step <= 0 or cost < max(policy.straggler_ratio * step, policy.straggler_least_ms * width):
+    if step <= 0 or cost < max(limits.ratio * step, limits.least_ms * width):
         return None
-    late_ratio = _late_ratio(gaps, cost, policy)
-    lately = _late_ratio(gaps[-policy.straggler_steps :], cost, policy)
+    late_ratio = _late_ratio(gaps, cost, limits)
+    lately = _late_ratio(gaps[-limits.steps :], cost, limits)
     # A rank that was late in most of these steps may be on time again.
-    if min(late_ratio, lately) < policy.straggler_late_ratio or not _beyond_chance(gaps, policy):
+    if min(late_ratio, lately) < limits.late_ratio or not _beyond_chance(gaps, limits):
         return None
-    if len(ends) < policy.straggler_weak_steps and cost < policy.straggler_strong_ratio * step:
+    if len(ends) < limits.weak_steps and cost < policy.straggler_strong_ratio * step:
         return None
     return Late(
         group=group,
@@ -348,28 +387,28 @@ def _late_ranks(
         late_ratio=late_ratio,
         unix_ns=max(answer.unix_ns for answer in members),
         counted=all(answer.arrivals.iteration for answer in members),
-        few=len(ends) < policy.straggler_steps,
+        few=len(ends) < limits.steps,
     )
 
 
-def _late_ratio(gaps: Sequence[float], cost_ms: float, policy: Policy) -> float:
+def _late_ratio(gaps: Sequence[float], cost_ms: float, limits: Straggler) -> float:
     """In which share of these steps others waited a good part of the usual cost; `gaps` in
     microseconds."""
-    least = 1000 * policy.straggler_gap_part * cost_ms
+    least = 1000 * limits.gap_part * cost_ms
     return sum(gap > least for gap in gaps) / len(gaps)
 
 
-def _beyond_chance(gaps: list[float], policy: Policy) -> bool:
-    """Whether the mean gap is `straggler_errors` standard errors above zero.
+def _beyond_chance(gaps: list[float], limits: Straggler) -> bool:
+    """Whether the mean gap is `Straggler.errors` standard errors above zero.
 
     A stall or two count no more than the largest of the other gaps.
     """
-    kept = _clipped(gaps, policy)
+    kept = _clipped(gaps, limits)
     mean = fmean(kept)
     error = sqrt(sum((gap - mean) ** 2 for gap in kept) / max(len(kept) - 1, 1) / len(kept))
-    return mean > 0 and mean >= policy.straggler_errors * error
+    return mean > 0 and mean >= limits.errors * error
 
 
-def _clipped(values: Sequence[float], policy: Policy) -> list[float]:
-    top = sorted(values)[int((1 - policy.straggler_stall_ratio) * (len(values) - 1))]
+def _clipped(values: Sequence[float], limits: Straggler) -> list[float]:
+    top = sorted(values)[int((1 - limits.stall_ratio) * (len(values) - 1))]
     return [min(value, top) for value in values]

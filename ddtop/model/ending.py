@@ -11,14 +11,29 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ddtop.launch import every_launcher
 from ddtop.model.facts import CommFacts, Ended, RankFields
 from ddtop.model.memory import RankMemory
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import GroupProgress, HelperEnd
 from ddtop.words.sentences import exit_text, ranks_text
+
+
+@dataclass(frozen=True)
+class Ending(Limits, of="ending"):
+    """Who ended first, and why."""
+
+    watchdog_ratio: float = 0.9
+    """Share of its timeout that a collective has waited at SIGABRT: torch's watchdog did it."""
+    noticed_late_s: float = 2.0
+    """A relay may notice the end of a process this late, on a host with ten times its load."""
+    cancel_gap_s: float = 0.06
+    """A launcher that passes on a signal ends all ranks within milliseconds. One that cleans up
+    after a death polls every 100 ms first."""
+
 
 Rank = TypeVar("Rank", bound=RankFields)
 
@@ -123,7 +138,7 @@ def _timed_out(exit_unix_ns: int, comm: CommFacts, group: GroupProgress, policy:
     if group.pending_since_unix_ns is None or not timeouts:
         return False
     waited_ms = (exit_unix_ns - group.pending_since_unix_ns) / 1e6 if exit_unix_ns else 0.0
-    return waited_ms >= policy.watchdog_ratio * min(timeouts)
+    return waited_ms >= policy.of(Ending).watchdog_ratio * min(timeouts)
 
 
 def is_consequence(rank: RankFields) -> bool:
@@ -274,7 +289,7 @@ def _stopped_before(first: Rank, bad: Collection[Rank], policy: Policy) -> Rank 
         (rank.process.exit_unix_ns for rank in reporters if rank.process.exit_unix_ns is not None),
         default=None,
     )
-    latest = went_unix_ns(first) + int(policy.noticed_late_s * 1e9)
+    latest = went_unix_ns(first) + int(policy.of(Ending).noticed_late_s * 1e9)
     stopped = [
         rank
         for rank in bad
@@ -368,7 +383,7 @@ def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
         # rank, which fails first because of its connections.
         return True
     times = sorted(_signalled_unix_ns(rank) for rank in there)
-    return len(times) > 1 and times[1] - times[0] <= policy.cancel_gap_s * 1e9
+    return len(times) > 1 and times[1] - times[0] <= policy.of(Ending).cancel_gap_s * 1e9
 
 
 def _signalled_unix_ns(rank: RankFields) -> int:
@@ -408,7 +423,7 @@ def _went_wrong(one: HelperEnd) -> bool:
 def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
     # A process that raises after the ranks have ended fails because of them.
     if one.exception is not None:
-        early = one.unix_ns <= first_unix_ns + policy.cancel_gap_s * 1e9
+        early = one.unix_ns <= first_unix_ns + policy.of(Ending).cancel_gap_s * 1e9
         return early and _went_wrong(one)
     if one.signal is not None:
         return not one.launcher and one.signal not in CANCEL_SIGNALS

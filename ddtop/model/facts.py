@@ -444,7 +444,7 @@ class CommFacts(msgspec.Struct, frozen=True, gc=False):
     collective: Collective | None = None
     #: Seconds for which it has been open.
     collective_age_s: float | None = None
-    #: `collective_age_s` is below `Policy.nccl_wait_s`: on NCCL that is no wait yet.
+    #: `collective_age_s` is below `RankLimits.nccl_wait_s`: on NCCL that is no wait yet.
     collective_young: bool = False
     #: Share of the samples of the last `ReportedFacts.window_s` in which it waited in a collective.
     wait_ratio: float | None = None

@@ -13,8 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from ddtop.model.facts import Device, GpuProgress, Span
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Gpu, GpuProcess, RankState
+
+
+@dataclass(frozen=True)
+class GpuMean(Limits, of="gpu-mean", was="gpu_"):
+    """What a mean over the reports of a GPU needs."""
+
+    told_ratio: float = 0.7
+    """This share of the reports of `gpu_mean_s` has to have fresh numbers."""
+
 
 SPANS = 4
 """Spans kept of a GPU. What is true in all of them is lasting."""
@@ -116,7 +125,7 @@ class Load:
 
     def _close(self, number: int, now: GpuProgress, policy: Policy) -> None:
         """Keep the span that is over, if enough of it was measured and the one before is known."""
-        least, measured = policy.gpu_told_ratio * policy.gpu_mean_s, self._measured
+        least, measured = policy.of(GpuMean).told_ratio * policy.gpu_mean_s, self._measured
         if number != self._number + 1 or self._count < least:
             self.spans = ()
         elif measured < least:

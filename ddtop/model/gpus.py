@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from msgspec import structs
@@ -10,9 +11,24 @@ from msgspec import structs
 from ddtop.model.facts import ENVIRONMENT, PROCESS, TORCH, Device, Own
 from ddtop.model.gpu_memory import GPUS_MAX, GpuMemory, GpuReport, JobGpus, Load
 from ddtop.model.memory import JobMemory, RankMemory
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.records import AMD, CudaState, Gpu, GpuProcess, Hello, HostState, RankState
+
+
+@dataclass(frozen=True)
+class GpuNumbers(Limits, of="gpu", was="gpu_"):
+    """Which numbers and processes of a GPU count."""
+
+    fresh_s: float = 3.0
+    """Numbers that repeat because the driver has not answered for this time are in no mean."""
+    foreign_s: float = 10.0
+    """A process on a GPU that is not known as the job's. The list of processes is read every five
+    seconds and the children of a rank every few, so a process that came or went a moment ago may be
+    one of them."""
+    wait_pending_ratio: float = 0.5
+    """Share of samples with an open collective. Below it, the program's own kernel draws little."""
+
 
 # -- Which rank uses which GPU, from the ranks of a host and the GPUs that its relay reads
 
@@ -193,7 +209,7 @@ def take(
         if own.certain:
             on.setdefault(own.gpu.uuid, []).append(rank)
     age_ms = host.gpu_watch.age_ms if host.gpu_watch is not None else None
-    fresh = (age_ms or 0) <= policy.gpu_fresh_s * 1000
+    fresh = (age_ms or 0) <= policy.of(GpuNumbers).fresh_s * 1000
     for gpu in host.gpus:
         one = kept.get(gpu.uuid)
         if one is None:
@@ -248,7 +264,7 @@ def _device(
         complete = complete and process.local
     new: tuple[int, ...] = ()
     if foreign:
-        soon = report.at_unix_ns - int(policy.gpu_foreign_s * 1e9)
+        soon = report.at_unix_ns - int(policy.of(GpuNumbers).foreign_s * 1e9)
         new = tuple([pid for pid, came in one.foreign.items() if came > soon])
     theirs_bytes = _sum(process.used_bytes for process in foreign) if foreign else 0
     load = one.load if mine else None
@@ -397,7 +413,7 @@ def waits_in_nccl(pending: bool, wait_ratio: float | None, policy: Policy) -> bo
     It waits if the rank's enqueued collectives have not completed, now or in most samples.
     Otherwise the low power comes from a kernel of the program.
     """
-    return pending or (wait_ratio or 0.0) >= policy.gpu_wait_pending_ratio
+    return pending or (wait_ratio or 0.0) >= policy.of(GpuNumbers).wait_pending_ratio
 
 
 def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:

@@ -15,10 +15,23 @@ from msgspec import structs
 
 from ddtop.model.facts import HostSeen
 from ddtop.model.memory import Clock, JobMemory, RankMemory
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope, host_of
 from ddtop.wire.records import ALONE, HUB, LEAF, AnyRecord, Hello, HostClock, HostState, RankState
 from ddtop.wire.times import moved, rank_period_s
+
+
+@dataclass(frozen=True)
+class HostLimits(Limits, of="hosts"):
+    """Whether a host is heard, and whose process it is."""
+
+    host_quiet_s: float = 3.0
+    """A relay reports once a second, and hubs forward reports a few times a second. After three
+    missed reports the ranks of the host are not judged by their last reports."""
+    restart_apart_s: float = 10.0
+    """Processes of one life of a job start together, because the launchers have met before. A
+    process that started this much earlier belongs to the life before."""
+
 
 UNANSWERED_MAX = 4
 """Notes on paths that do not answer. All ranks on one file server name the same path."""
@@ -44,7 +57,7 @@ def note_heard(job: JobMemory, sender: str, at: int) -> int:
     """
     now = arrival_unix_ns(job, sender, at)
     before = job.stated.get(sender)
-    if before is not None and now - before > job.policy.host_quiet_s * 1e9:
+    if before is not None and now - before > job.policy.of(HostLimits).host_quiet_s * 1e9:
         job.returned[sender] = now
     job.stated[sender] = max(now, before or now)
     return now
@@ -74,7 +87,11 @@ def arrival_unix_ns(job: JobMemory, sender: str, at: int) -> int:
 def is_quiet(job: JobMemory, sender: str) -> bool:
     """Whether its relay has missed reports while the hub's came."""
     now, own = job.stated.get(job.leader or ""), job.stated.get(sender)
-    return now is not None and own is not None and now - own > job.policy.host_quiet_s * 1e9
+    return (
+        now is not None
+        and own is not None
+        and now - own > job.policy.of(HostLimits).host_quiet_s * 1e9
+    )
 
 
 def note_progress(job: JobMemory, before: RankState | None, state: RankState, at: int) -> None:
@@ -168,11 +185,11 @@ def _seen(job: JobMemory, sender: str, host: HostState, now: int, policy: Policy
     stated = job.stated.get(sender, now)
     heard = max(stated, job.heard.get(sender, stated))
     leader = job.stated.get(job.leader or "", now)
-    quiet = now - stated > policy.host_quiet_s * 1e9
+    quiet = now - stated > policy.of(HostLimits).host_quiet_s * 1e9
     # While the hub is silent too, nothing is known about any host.
     silent = (
         quiet
-        and now - leader <= policy.host_quiet_s * 1e9
+        and now - leader <= policy.of(HostLimits).host_quiet_s * 1e9
         and leader - heard > policy.host_lost_s * 1e9
     )
     offset = clock.offset_ns if clock is not None else None if role == LEAF else 0
@@ -193,7 +210,7 @@ def _completing(job: JobMemory, sender: str, heard: int, policy: Policy) -> int 
     """When a collective of its ranks with ranks of other hosts last completed after its silence
     began."""
     mine = job.ranks_of.get(sender, set())
-    margin = heard + policy.host_quiet_s * 1e9
+    margin = heard + policy.of(HostLimits).host_quiet_s * 1e9
     found = [
         at
         for name, at in job.completed.items()
@@ -438,7 +455,7 @@ def _is_known(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
 def _is_before(job: JobMemory, hello: Hello) -> bool:
     """Whether its process started long before those of this life of the job."""
     begun = job.generation_unix_ns
-    return 0 < hello.started_unix_ns < begun - job.policy.restart_apart_s * 1e9
+    return 0 < hello.started_unix_ns < begun - job.policy.of(HostLimits).restart_apart_s * 1e9
 
 
 def _has_left(job: JobMemory, sender: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.model import gpus, hosts, progress, ratios
 from ddtop.model import snapshot as build
 from ddtop.model.facts import Snapshot
 from ddtop.model.memory import Answer, JobMemory, RankMemory, Series, copy_parts, share_text
 from ddtop.model.parallel import coordinates_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import (
     ACTIVITIES,
@@ -25,6 +27,15 @@ from ddtop.wire.records import (
     Stacks,
     unpacked,
 )
+
+
+@dataclass(frozen=True)
+class Reports(Limits, of="reports", was="reports_"):
+    """Which reports follow each other."""
+
+    apart_s: float = 1.5
+    """Agents report once or twice a second. In a longer gap some reports were left out."""
+
 
 WORLD_MAX = 1 << 17
 """Ranks beyond this are refused: a single damaged Hello must not cost gigabytes."""
@@ -244,7 +255,7 @@ class Job(JobMemory):
                 memory.phase_since_unix_ns = at
             before = memory.state.loader if memory.state is not None else None
             seconds = (at - memory.state_unix_ns) / 1e9
-            _note_pause(memory, state, seconds > self.policy.reports_apart_s)
+            _note_pause(memory, state, seconds > self.policy.of(Reports).apart_s)
             memory.owing = progress.follow(
                 memory.owing, before, state.loader, at, seconds, self.policy
             )

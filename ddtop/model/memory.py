@@ -21,7 +21,7 @@ from msgspec.structs import force_setattr
 from ddtop.model import progress
 from ddtop.model.facts import Axis, Balance, Candidate, Coordinates, Late, Own
 from ddtop.model.gpu_memory import JobGpus
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import Envelope
 from ddtop.wire.records import (
     Arrivals,
@@ -40,6 +40,16 @@ from ddtop.wire.records import (
     Stacks,
 )
 from ddtop.wire.times import moved
+
+
+@dataclass(frozen=True)
+class CandidateLimits(Limits, of="candidate", was="candidate_"):
+    """Whether a process that has not joined makes progress."""
+
+    asleep_s: float = 5.0
+    """A process that has not joined and has not woken for this time makes no progress. A slow
+    import wakes about once a second."""
+
 
 # -- The ranks' answers about their arrivals in collectives, by round
 
@@ -304,7 +314,7 @@ class Candidates:
 
     def apply(self, sender: str, unix_ns: int, host: HostState, policy: Policy) -> None:
         """Take in the report of a relay."""
-        keep_s = max(policy.cpu_window_s, policy.candidate_asleep_s)
+        keep_s = max(policy.cpu_window_s, policy.of(CandidateLimits).asleep_s)
         here = {process.pid for process in host.candidates}
         for key in [key for key in self._found if key[0] == sender and key[1] not in here]:
             del self._found[key]
@@ -350,7 +360,7 @@ class Candidates:
                     or io_bytes / seconds >= policy.io_working_bytes_per_s
                 )
                 # A slow import reads a little between its pauses. A stuck process does not wake up.
-                longer = memory.cpu.grown(policy.candidate_asleep_s, now_unix_ns)
+                longer = memory.cpu.grown(policy.of(CandidateLimits).asleep_s, now_unix_ns)
                 woke = bool(switches) or (longer is not None and bool(longer[1][2]))
             found.append(
                 Candidate(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.model import ending, gpus, peer_waits, progress, ratios, stragglers, wait_graph
 from ddtop.model.facts import (
     AgentFacts,
@@ -22,11 +24,34 @@ from ddtop.model.facts import (
 )
 from ddtop.model.hosts import Outside
 from ddtop.model.memory import RankMemory
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.frames import host_of
 from ddtop.wire.mpi import MpiState
 from ddtop.wire.names import INIT_CALLS
 from ddtop.wire.records import Collective, GroupProgress, RankState, Stacks
+
+
+@dataclass(frozen=True)
+class RankLimits(Limits, of="rank"):
+    """The state of a rank."""
+
+    handler_writes_s: float = 30.0
+    """A rank that handles one exception while a file of its own grows counts as working for this
+    time: it writes down what is wrong. After that it holds up the ranks that wait for it."""
+    first_look_s: float = 3.0
+    """A relay that was just heard for the first time needs two looks, a second apart, to know which
+    ranks work."""
+    waiting_s: float = 1.0
+    """A rank is `waiting` once a collective is open for this time. Younger ones are usual."""
+    nccl_wait_s: float = 1.0
+    """On NCCL the host runs ahead, so something is always open for a moment. Only a collective that
+    stays open is shown as a wait."""
+    spinning_ratio: float = 0.5
+    """Cores used by a rank in a call of MPI that spins. A library that sleeps there uses none."""
+    went_on_s: float = 1.0
+    """Progress this much later than an exception means that a thread still trains. An agent notes a
+    step up to a quarter of a second after it was made."""
+
 
 _NO_REPORT = RankState(phase="starting")
 _NO_GPU = GpuFacts()
@@ -93,7 +118,7 @@ def _reported(
     went_on = False
     if exception is not None:
         later_ns = (state.progress_unix_ns or 0) - exception.unix_ns
-        went_on = later_ns > policy.went_on_s * 1e9
+        went_on = later_ns > policy.of(RankLimits).went_on_s * 1e9
     return ReportedFacts(
         phase=state.phase,
         phase_since_unix_ns=memory.phase_since_unix_ns or None,
@@ -122,7 +147,7 @@ def _agent(
 ) -> AgentFacts:
     heard = max(memory.state_unix_ns, memory.hello_unix_ns)
     unheard = outside.hides(memory, now, policy)
-    young = outside.looks_s < policy.first_look_s
+    young = outside.looks_s < policy.of(RankLimits).first_look_s
     return AgentFacts(
         heard_unix_ns=heard or None,
         report_age_s=max(0.0, (outside.known_until(heard, now) - heard) / 1e9),
@@ -198,7 +223,7 @@ def _comm(
         open_calls=state.open_calls,
         collective=longest_open(state.open_collectives) or _guess_collective(first),
         collective_age_s=age_s,
-        collective_young=age_s is not None and pending_s < policy.nccl_wait_s,
+        collective_young=age_s is not None and pending_s < policy.of(RankLimits).nccl_wait_s,
         wait_ratio=ratios.of_samples(waits, policy),
         healthy_wait_max_ms=state.healthy_wait_max_ms,
         usual_wait_ms=state.usual_wait_ms,
@@ -237,7 +262,11 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         # NCCL spins while it waits, too.
         working = False if working is not None else None
     writes = memory.state.writes_since_unix_ns if memory.state is not None else None
-    if writes is not None and working is False and now - writes < policy.handler_writes_s * 1e9:
+    if (
+        writes is not None
+        and working is False
+        and now - writes < policy.of(RankLimits).handler_writes_s * 1e9
+    ):
         working = True
     if alive and memory.owing is not None and progress.moves(memory.owing, now, policy):
         working = True
@@ -253,7 +282,7 @@ def _process(memory: RankMemory, comm: CommFacts, now: int, policy: Policy) -> P
         working=working,
         transfers=transfers,
         lacks_cpu=lacks_cpu and working is True,
-        spinning=alive and calling and (cpu_ratio or 0.0) > policy.spinning_ratio,
+        spinning=alive and calling and (cpu_ratio or 0.0) > policy.of(RankLimits).spinning_ratio,
         wakes_per_s=wakes_per_s,
         stalled_since_unix_ns=memory.stalled_since_unix_ns if alive else None,
         pressure=stragglers.pressure(memory, now, policy) if measured else None,
@@ -321,7 +350,7 @@ def _state(
         return State.JOINING
     if state.phase == "starting" and not _trains_alone(memory, state):
         return State.STARTING
-    return State.WAITING if waited_s > policy.waiting_s else State.RUNNING
+    return State.WAITING if waited_s > policy.of(RankLimits).waiting_s else State.RUNNING
 
 
 def _trains_alone(memory: RankMemory, state: RankState) -> bool:

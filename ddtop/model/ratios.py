@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.model.memory import RankMemory, Series
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import RankState
+
+
+@dataclass(frozen=True)
+class Working(Limits, of="working"):
+    """Whether a rank works."""
+
+    cpu_waning_ratio: float = 0.025
+    """Between this and `cpu_working_ratio` the mean over `window_s` decides, so that a rank near
+    the limit does not change at every snapshot."""
+    child_working_wakes_per_s: float = 5.0
+    """A rank that waits for a child process counts as working if the child's main thread wakes this
+    often. A child that hangs does not wake; one that polls wakes once or twice a second."""
+
 
 SERVED = ("socket", "asyncio", "checkpoint-save", "checkpoint-load")
 """Waits in which a thread that wakes often is served by a server. Checkpoints also go to object
@@ -89,7 +104,7 @@ def cpu(
     ratio = max(0.0, cpu_ns / (seconds * 1e9) - own_ratio)
     if ratio >= policy.cpu_working_ratio or io_bytes / seconds >= policy.io_working_bytes_per_s:
         return ratio, True, wakes_per_s
-    if ratio >= policy.cpu_waning_ratio:
+    if ratio >= policy.of(Working).cpu_waning_ratio:
         whole = memory.cpu.grown(policy.window_s, now)
         if _cpu_mean(memory, whole, now, policy) >= policy.cpu_working_ratio:
             return ratio, True, wakes_per_s
@@ -145,7 +160,10 @@ def _child_runs(memory: RankMemory, policy: Policy) -> bool:
     one uses: a scorer between two requests, a sync of files.
     """
     process, place = memory.process, memory.state.place if memory.state else None
-    if process is None or (process.child_wakes_per_s or 0.0) < policy.child_working_wakes_per_s:
+    if (
+        process is None
+        or (process.child_wakes_per_s or 0.0) < policy.of(Working).child_working_wakes_per_s
+    ):
         return False
     is_child = place is not None and place.waits_on == "child"
     return is_child or process.syscall in ("wait4", "waitid")

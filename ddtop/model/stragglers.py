@@ -13,8 +13,75 @@ from ddtop.model.facts import Balance, Device, GpuLate, Hold, Late, Pressure, Ra
 from ddtop.model.gpu_memory import SPANS
 from ddtop.model.gpus import large
 from ddtop.model.memory import JobMemory, RankMemory, Round
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Group, OutsideLook
+
+
+@dataclass(frozen=True)
+class Reads(Limits, of="arrivals", was="straggler_"):
+    """For how long the arrivals that were read show a straggler."""
+
+    span_s: float = 5.0
+    """Steps over this time show that the wait persists. With less, a second read has to agree."""
+    rounds_apart_s: float = 1.8
+    """Two reads of the arrivals are independent if this time lies between them."""
+    crowded_apart_s: float = 8.0
+    """... of a rank that lacks CPU time for longer than others wait: neighbours come and go."""
+    stale_s: float = 150.0
+    """The relay asks at least once a minute while ranks wait unevenly. After this time without an
+    answer the arrivals are out of date."""
+    gone_ratio: float = 0.25
+    """The straggler is gone if the waits differ by less than this share of what arrivals said."""
+
+
+@dataclass(frozen=True)
+class Stages(Limits, of="stages", was="stages_"):
+    """Which group is a pipeline."""
+
+    ratio: float = 0.1
+    """Share of a group's calls that are send and recv. From here on its members are stages of a
+    pipeline, which wait for each other by design."""
+
+
+@dataclass(frozen=True)
+class ByStack(Limits, of="stack", was="stack_"):
+    """From when stacks, read from outside, show a straggler."""
+
+    late_looks: int = 12
+    """A straggler is named from outside after so many looks; a third as many at each waiter, ..."""
+    late_s: float = 4.0
+    """... over so long."""
+    late_ratio: float = 0.1
+    """It is in a call for others in this share of its looks at most."""
+    one_wait_ratio: float = 0.25
+    """Of a waiter's looks, one wait has this share at most: a validation is one long wait."""
+    late_wait_ratio: float = 0.5
+    """The others together are in collectives in this share of their looks, each in two thirds. If
+    rank 0 validates every few seconds, the others reach 0.4."""
+    late_chance: float = 1e-4
+    """Chance finds a rank that waits like the others so seldom in a call less often than this."""
+
+
+@dataclass(frozen=True)
+class GpuWait(Limits, of="gpu-wait", was="gpu_wait_"):
+    """From when the power of GPUs shows that the others wait for one."""
+
+    job_s: float = 60.0
+    """A job this young compiles, warms up and loads, which it does not do at every step."""
+    steps: int = 2
+    """Iterations over the time compared. A rank that makes none may evaluate or save."""
+    steps_ratio: float = 0.1
+    """... and their numbers differ by this share, or by one. Other members do other work."""
+    calls: int = 8
+    """... and collectives enqueued in each span. None are while one rank evaluates alone."""
+    members: int = 3
+    """GPUs compared. With only two, nobody can know which one is normal."""
+    most_ratio: float = 0.95
+    """Share of the others that have to draw that little: of many, one may have its own problem."""
+    told_ratio: float = 0.75
+    """Share of a group's members that have to be known. All may wait for an unknown one."""
+    below_peak_ratio: float = 0.8
+    """Share of the most that they drew. Others that wait for a GPU with low clocks drew more."""
 
 
 def mark_late(
@@ -51,7 +118,7 @@ def mark_late(
         for rank in (*late.ranks, *late.waiters):
             if rank in facts:
                 facts[rank].hold = _hold(job.ranks[rank], now_unix_ns, policy)
-    oldest = now_unix_ns - policy.straggler_stale_s * 1e9
+    oldest = now_unix_ns - policy.of(Reads).stale_s * 1e9
     balances = next((one.balances for one in reversed(rounds) if one.balances), ())
     return tuple(balance for balance in balances if balance.unix_ns >= oldest)
 
@@ -120,7 +187,7 @@ def sends(rank: RankFields, group: str, policy: Policy) -> bool:
     return any(
         progress.group == group
         and max(progress.p2p_offset or 0, progress.p2p_calls)
-        > policy.stages_ratio * progress.enqueued
+        > policy.of(Stages).ratio * progress.enqueued
         for progress in rank.comm.groups
     )
 
@@ -134,7 +201,7 @@ def _still_holds(
     policy: Policy,
 ) -> bool:
     age_s = (now_unix_ns - late.unix_ns) / 1e9
-    if age_s > policy.straggler_stale_s or any(
+    if age_s > policy.of(Reads).stale_s or any(
         rank not in facts or facts[rank].gone or facts[rank].agent.unheard for rank in late.ranks
     ):
         return False
@@ -142,9 +209,9 @@ def _still_holds(
         return False
     strong = late.share_ratio >= policy.straggler_strong_ratio
     # A neighbour that is busy for some seconds makes a rank late too.
-    long = late.late_ratio * late.steps * late.step_ms / 1000 >= policy.straggler_span_s
+    long = late.late_ratio * late.steps * late.step_ms / 1000 >= policy.of(Reads).span_s
     turns = _takes_turns(late, earlier, policy)
-    apart_s = policy.straggler_crowded_apart_s if turns else _apart_s(late, facts, policy)
+    apart_s = policy.of(Reads).crowded_apart_s if turns else _apart_s(late, facts, policy)
     if (late.few or not long or not strong or turns) and not _seen_before(late, earlier, apart_s):
         return False
     waiters = [
@@ -155,7 +222,7 @@ def _still_holds(
     ]
     if not waiters or not own:
         return True
-    return median(waiters) - max(own) >= policy.straggler_gone_ratio * late.share_ratio
+    return median(waiters) - max(own) >= policy.of(Reads).gone_ratio * late.share_ratio
 
 
 def _has_joined(rank: RankFields | None) -> bool:
@@ -180,7 +247,7 @@ def _apart_s(late: Late, facts: Mapping[int, RankFields], policy: Policy) -> flo
     crowded = late.share_ratio < policy.straggler_strong_ratio and any(
         delay >= late.share_ratio for delay in delays
     )
-    return policy.straggler_crowded_apart_s if crowded else policy.straggler_rounds_apart_s
+    return policy.of(Reads).crowded_apart_s if crowded else policy.of(Reads).rounds_apart_s
 
 
 def _takes_turns(late: Late, earlier: list[Round], policy: Policy) -> bool:
@@ -250,19 +317,20 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
 
     A rank without looks rules out all others.
     """
+    limits = policy.of(ByStack)
     known = {rank: look for rank, look in looks.items() if look is not None and look.looks}
     if len(known) < max(2, len(looks)):
         return None
     late = {
         rank: look.call_looks / look.looks
         for rank, look in known.items()
-        if look.call_looks <= policy.stack_late_ratio * look.looks
+        if look.call_looks <= limits.late_ratio * look.looks
     }
     waiters = {
         rank: look.wait_looks / look.looks for rank, look in known.items() if rank not in late
     }
     # Half of the ratio: after a few looks it may be so low by chance, and more looks decide.
-    if not late or not waiters or _together(known, waiters) < policy.stack_late_wait_ratio / 2:
+    if not late or not waiters or _together(known, waiters) < limits.late_wait_ratio / 2:
         return None
     return LateByStack(
         tuple(sorted(late)),
@@ -282,41 +350,41 @@ def _together(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
 
 def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:
     """The ranks that are certainly late: there were enough looks, and each wait is a new one."""
-    found = suspects_of(looks, policy)
-    if found is None or found.seconds < policy.stack_late_s:
+    found, limits = suspects_of(looks, policy), policy.of(ByStack)
+    if found is None or found.seconds < limits.late_s:
         return None
-    if found.wait_ratio < policy.stack_late_wait_ratio * 2 / 3:
+    if found.wait_ratio < limits.late_wait_ratio * 2 / 3:
         return None
     known = {rank: look for rank, look in looks.items() if look is not None}
     ratio = _together(known, found.waiters)
-    if ratio < policy.stack_late_wait_ratio:
+    if ratio < limits.late_wait_ratio:
         return None
     if len(found.ranks) > len(found.waiters):
         # Most ranks work while few wait: these have less to do, as at the end of uneven data.
         return None
-    seen = all(_is_seen(known[rank], ratio, policy) for rank in found.ranks)
+    seen = all(_is_seen(known[rank], ratio, limits) for rank in found.ranks)
     return found if seen and all(_waits(known[rank], policy) for rank in found.waiters) else None
 
 
-def _is_seen(look: OutsideLook, ratio: float, policy: Policy) -> bool:
+def _is_seen(look: OutsideLook, ratio: float, limits: ByStack) -> bool:
     """Whether chance rules out a rank that waits in `ratio` of the time: it was in a call too
     seldom."""
     count, inside = look.looks, look.call_looks
-    if count < policy.stack_late_looks:
+    if count < limits.late_looks:
         return False
     chance = sum(
         math.comb(count, found) * ratio**found * (1 - ratio) ** (count - found)
         for found in range(inside + 1)
     )
-    return chance <= policy.stack_late_chance
+    return chance <= limits.late_chance
 
 
 def _waits(look: OutsideLook, policy: Policy) -> bool:
-    if look.looks < policy.stack_late_looks // 3:
+    if look.looks < policy.of(ByStack).late_looks // 3:
         return False
     # Validating or saving once is one long wait, and no straggler.
     of_waits = policy.straggler_critical_ratio * look.wait_looks
-    longest = min(of_waits, policy.stack_one_wait_ratio * look.looks)
+    longest = min(of_waits, policy.of(ByStack).one_wait_ratio * look.looks)
     return look.one_wait_looks <= max(1, longest)
 
 
@@ -451,7 +519,8 @@ def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
         if group.name not in work.on_nccl:
             continue
         known = {rank: busy[rank] for rank in group.ranks if rank in busy}
-        if len(known) < max(policy.gpu_wait_members, policy.gpu_wait_told_ratio * len(group.ranks)):
+        limits = policy.of(GpuWait)
+        if len(known) < max(limits.members, limits.told_ratio * len(group.ranks)):
             continue
         if _are_alike(known.values(), policy):
             continue
@@ -539,14 +608,14 @@ def _by_clock(members: Sequence[_Gpu], now_unix_ns: int, policy: Policy) -> _Spl
         for at in range(SPANS)
         if one.device.power_peak_watts
     ]
-    if not below or _most(below, policy) > policy.gpu_wait_below_peak_ratio:
+    if not below or _most(below, policy) > policy.of(GpuWait).below_peak_ratio:
         return None
     return late, others
 
 
 def _most(values: Sequence[float], policy: Policy) -> float:
     """The largest value. Of many values the few largest are left out."""
-    return sorted(values)[round(policy.gpu_wait_most_ratio * (len(values) - 1))]
+    return sorted(values)[round(policy.of(GpuWait).most_ratio * (len(values) - 1))]
 
 
 def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
@@ -554,7 +623,7 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
 
     They have equal GPUs, make the same steps over all spans, and communicate mostly with each
     other."""
-    policy, now = work.policy, work.now_unix_ns
+    limits, now = work.policy.of(GpuWait), work.now_unix_ns
     if len({one.kind for one in members}) > 1:
         return False
     for one in members:
@@ -566,28 +635,26 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
             or rank.reported.phase != "running"
         ):
             return False
-        if now - (rank.reported.phase_since_unix_ns or now) < policy.gpu_wait_job_s * 1e9:
+        if now - (rank.reported.phase_since_unix_ns or now) < limits.job_s * 1e9:
             return False
-        if not _moves(one, policy) or _busiest(rank, work.on_nccl) != group.name:
+        if not _moves(one, limits) or _busiest(rank, work.on_nccl) != group.name:
             return False
     steps = [
         (one.device.spans[-1].done.steps or 0) - (one.device.spans[0].done.steps or 0)
         for one in members
     ]
-    most_apart = 1 + policy.gpu_wait_steps_ratio * max(steps)
+    most_apart = 1 + limits.steps_ratio * max(steps)
     return max(steps) - min(steps) <= most_apart and not work.is_staged(group)
 
 
-def _moves(gpu: _Gpu, policy: Policy) -> bool:
+def _moves(gpu: _Gpu, limits: GpuWait) -> bool:
     """Whether it makes steps and enqueues collectives in each span, so that it neither evaluates
     nor saves for long."""
     done = [span.done for span in gpu.device.spans]
     first, last = done[0].steps, done[-1].steps
-    if first is None or last is None or last - first < policy.gpu_wait_steps:
+    if first is None or last is None or last - first < limits.steps:
         return False
-    return all(
-        after.calls - before.calls >= policy.gpu_wait_calls for before, after in pairwise(done)
-    )
+    return all(after.calls - before.calls >= limits.calls for before, after in pairwise(done))
 
 
 def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:

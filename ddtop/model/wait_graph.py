@@ -14,9 +14,26 @@ from dataclasses import dataclass, field
 from typing import Union
 
 from ddtop.model.facts import Blame, PeerWait, RankFields, State, Wait
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.names import MPI_STARTED, ROOT_GIVES, WAITING_CALLS
 from ddtop.wire.records import Collective, Group, GroupProgress
+
+
+@dataclass(frozen=True)
+class BlameLimits(Limits, of="blame"):
+    """From when a rank is blamed for a wait."""
+
+    working_limit_s: float = 5.0
+    """Waiting for a rank that visibly works, at least. Usually `healthy_wait_factor` counts."""
+    working_habit_factor: float = 1.5
+    """... or, for such a rank, this many times the second longest pause of those that wait, at most
+    `working_critical_s`. A job that validates every 500 steps has such a pause each time, and the
+    waits are remembered for 100 steps only."""
+    still_stay_factor: float = 2.0
+    """Nothing is said of a rank without progress up to this many times its longest stay at the same
+    line so far. A master that sleeps between bursts does so each time, and bursts differ in
+    length."""
+
 
 GONE, STOPPED, STILL, WORKING, UNKNOWN = "gone", "stopped", "still", "working", "unknown"
 LOST = "lost"
@@ -181,7 +198,10 @@ def _kind(graph: Graph, numbers: tuple[int, ...], ranks: Mapping[int, RankFields
 def _stayed_s(facts: RankFields, since_unix_ns: int, policy: Policy) -> float:
     """The longest time for which it has stood at its line before; 0 if it sleeps longer now."""
     stayed_s, until = facts.progress.stayed_s or 0.0, facts.progress.sleeps_until_unix_ns
-    longer = until is not None and until - since_unix_ns > policy.still_stay_factor * stayed_s * 1e9
+    longer = (
+        until is not None
+        and until - since_unix_ns > policy.of(BlameLimits).still_stay_factor * stayed_s * 1e9
+    )
     return 0.0 if longer else stayed_s
 
 
@@ -320,11 +340,15 @@ def limit_of(
     if condition == STOPPED:
         return policy.stopped_limit_s
     if condition == STILL:
-        return max(policy.still_limit_s, policy.still_stay_factor * stayed_s)
+        return max(policy.still_limit_s, policy.of(BlameLimits).still_stay_factor * stayed_s)
     if condition == LOST:
         return policy.still_limit_s
-    habit_s = min(policy.working_habit_factor * pause_s, policy.working_critical_s)
-    return max(policy.working_limit_s, policy.healthy_wait_factor * healthy_ms / 1000, habit_s)
+    habit_s = min(policy.of(BlameLimits).working_habit_factor * pause_s, policy.working_critical_s)
+    return max(
+        policy.of(BlameLimits).working_limit_s,
+        policy.healthy_wait_factor * healthy_ms / 1000,
+        habit_s,
+    )
 
 
 # -- Which rank waits for which: compares the sequence numbers of all ranks. `wait_graph` finds

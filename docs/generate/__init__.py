@@ -18,6 +18,7 @@ from docs.generate import (
     findings,
     json_schema,
     keys,
+    limits,
     man,
     metrics,
 )
@@ -29,6 +30,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/findings/index.md": findings.index,
     **{f"reference/findings/{kind}.md": partial(findings.page, kind) for kind in Kind},
     "reference/metrics.md": metrics.page,
+    "reference/limits.md": limits.page,
     "reference/environment.md": environment.page,
     "reference/keys.md": keys.page,
     "reference/json.md": json_schema.page,

@@ -18,6 +18,8 @@ from ddtop.agent.probes.loader import LoaderHistory
 from ddtop.agent.probes.pace import IterationsProbe, Paces
 from ddtop.agent.probes.peer_calls import PeerCallsProbe
 from ddtop.agent.probes.progress import Speed
+from ddtop.diagnosis.rules.data import SamplerLimits
+from ddtop.model.rank_facts import RankLimits
 from ddtop.policy import POLICY
 from ddtop.wire import page as layout
 from ddtop.wire.page import CALLS
@@ -44,8 +46,8 @@ def test_the_rank_chooses_the_limits_and_hands_them_on() -> None:
 
 def test_the_agent_and_the_policy_agree_where_both_have_a_threshold() -> None:
     """A rank does not import the policy, so the agent keeps its own limits."""
-    assert LIMITS.feed_steps == POLICY.feed_steps
-    assert LIMITS.stuck_ns == POLICY.waiting_s * SECOND
+    assert LIMITS.feed_steps == POLICY.of(SamplerLimits).feed_steps
+    assert LIMITS.stuck_ns == POLICY.of(RankLimits).waiting_s * SECOND
     # No rule asks about a wait that the agent does not remember.
     assert min(POLICY.stopped_limit_s, POLICY.still_limit_s) * SECOND > LIMITS.wait_kept_ns
 

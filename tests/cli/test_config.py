@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from ddtop.cli import config as config_file
+from ddtop.diagnosis.limits import OLD_NAMES
+from ddtop.model.arrivals import Straggler
 from ddtop.policy import POLICY
 from tests.cli.commands import ddtop, ddtop_process
 
@@ -25,6 +29,11 @@ def shown(**variables):
     """{setting: its line} of `ddtop config show`."""
     lines = ddtop("config", "show", **variables).stdout.splitlines()
     return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+
+
+def run_python(code):
+    """What it prints, in a process of its own."""
+    return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
 
 def test_a_variable_is_stronger_than_the_file_and_the_file_than_the_default(file):
@@ -64,13 +73,28 @@ def test_a_flag_is_stronger_than_the_file(file, tmp_path):
         ("theme = 3", "theme must be a string, not 3"),
         ("interval_s = 0", "interval_s must be 0.1 to 60 s"),
         ("hidden = [1]", "hidden must be a list of strings"),
+        ("limits = 3", "[limits] is a table"),
+        ("[limits]\nstill_limit = 3", "there is no limit [limits] still_limit; did you mean"),
+        ("[limits]\nstill_limit_s = 'x'", "[limits] still_limit_s is a number, not 'x'"),
+        ("[limits]\nstill_limit_s = true", "still_limit_s is a number"),
+        ("[limits]\nstill_limit_s = 0.001", "still_limit_s is 0.05 to 500, not 0.001"),
+        ("[limits]\nstill_limit_s = nan", "still_limit_s is 0.05 to 500"),
+        ("[limits]\ncpu_working_ratio = 2", "cpu_working_ratio is 0.0005 to 1, not 2"),
+        ("[limits]\nstraggler = 3", "there is no limit [limits] straggler"),
+        ("[limits.stragler]\nratio = 0.2", "[limits.stragler] ratio; did you mean straggler?"),
+        (
+            "[limits.quux]\nratio = 0.2",
+            "no limit [limits.quux] ratio; there are arrivals,",
+        ),
+        ("[limits.straggler]\nratoi = 0.2", "[limits.straggler] ratoi; did you mean ratio?"),
+        ("[limits.straggler]\nquux = 0.2", "[limits.straggler] quux; there are ratio, least_ms,"),
+        ("[limits.straggler]\nratio = 2", "[limits.straggler] ratio is 0.001 to 1, not 2"),
+        ("[limits.straggler]\nsteps = 20.5", "[limits.straggler] steps is a whole number"),
+        ("[limits.straggler]\nratio = [1]", "[limits.straggler] ratio is a number, not [1]"),
         ("thresholds = 3", "[thresholds] is a table"),
         ("[thresholds]\nstill_limit = 3", "did you mean still_limit_s?"),
-        ("[thresholds]\nstill_limit_s = 'x'", "still_limit_s is a number"),
-        ("[thresholds]\nstill_limit_s = true", "still_limit_s is a number"),
-        ("[thresholds]\nstill_limit_s = 0.001", "still_limit_s is 0.05 to 500, not 0.001"),
-        ("[thresholds]\nstill_limit_s = nan", "still_limit_s is 0.05 to 500"),
-        ("[thresholds]\ncpu_working_ratio = 2", "cpu_working_ratio is 0.0005 to 1, not 2"),
+        ("[thresholds]\nstragler_ratio = 0.2", "did you mean straggler_ratio?"),
+        ("[thresholds]\nstraggler_ratio = 2", "[limits.straggler] ratio is 0.001 to 1, not 2"),
         ("[thresholds]\narrivals_stuck_s = 2", "there is no threshold 'arrivals_stuck_s'"),
     ],
 )
@@ -93,30 +117,96 @@ def test_a_file_that_was_named_and_is_not_there_is_reported(home, tmp_path):
     assert (done.returncode, "there is no file" in done.stderr) == (2, True)
 
 
-def test_every_threshold_may_be_as_it_is(home, tmp_path):
+def tables(limits):
+    """These limits as a person writes them."""
+    found = {}
+    for name, value in limits.items():
+        of, dot, one = name.rpartition(".")
+        found.setdefault(f"[limits{dot}{of}]", []).append(f"{one} = {value}")
+    return "\n".join(line for title, lines in found.items() for line in (title, *lines))
+
+
+def test_every_limit_may_be_as_it_is(tmp_path):
     """Our own defaults are within the ranges."""
-    lines = [f"{name} = {getattr(POLICY, name)}" for name in config_file.names_of_thresholds()]
-    data = "\n".join([f"[{config_file.THRESHOLDS}]", *lines]).encode()
+    found = config_file.parsed(tmp_path, tables(POLICY.values()).encode())
 
-    assert config_file.parsed(tmp_path, data).policy == POLICY
+    assert found.policy.values() == POLICY.values()
+    assert found.policy.changes() == ()
 
 
-def test_a_threshold_that_was_changed_is_shown_with_ours(file):
-    file.write_text("[thresholds]\nstill_limit_s = 10\n")
+def test_every_old_name_sets_the_same_limit_as_its_new_one(tmp_path):
+    """An old file may stay as it is for one more release."""
+    ours = POLICY.values()
+    new = {
+        name: ours[name] + 1 if isinstance(ours[name], int) else 0.9 * ours[name]
+        for name in OLD_NAMES.values()
+    }
+    lines = [f"{old} = {new[name]}" for old, name in OLD_NAMES.items()]
+    of_old = config_file.parsed(tmp_path, "\n".join(["[thresholds]", *lines]).encode())
+    of_new = config_file.parsed(tmp_path, tables(new).encode())
 
-    assert shown()["still_limit_s"] == "10 changed by you from 5 (0.05 to 500)"
+    assert of_old.policy == of_new.policy
+    assert {name: of_old.policy.values()[name] for name in new} == new
+    assert (len(of_old.renamed), of_new.renamed) == (len(OLD_NAMES), ())
+
+
+def test_an_old_name_works_and_the_new_one_is_said_once(file):
+    file.write_text("[thresholds]\nstraggler_ratio = 0.2\nstill_limit_s = 10\n")
+    done = ddtop("explain", "straggler")
+
+    assert (done.returncode, "20 %" in done.stdout) == (0, True)
+    assert done.stderr == (
+        f"ddtop: {file}: the next release does not read [thresholds]; write"
+        " [limits.straggler] ratio = 0.2, [limits] still_limit_s = 10\n"
+    )
+    file.write_text("[limits]\nstill_limit_s = 10\n[limits.straggler]\nratio = 0.2\n")
+    assert ddtop("explain", "straggler").stderr == ""
+
+
+def test_a_new_name_is_stronger_than_an_old_one(tmp_path):
+    both = "[thresholds]\nstraggler_ratio = 0.2\n[limits.straggler]\nratio = 0.3\n"
+
+    assert config_file.parsed(tmp_path, both.encode()).policy.of(Straggler).ratio == 0.3
+
+
+def test_a_limit_that_was_changed_is_shown_with_ours(file):
+    file.write_text("[limits]\nstill_limit_s = 10\n[limits.straggler]\nratio = 0.2\n")
+    found = shown()
+
+    assert found["still_limit_s"] == "10 changed by you from 5 (0.05 to 500)"
+    assert found["straggler.ratio"] == "0.2 changed by you from 0.1 (0.001 to 1)"
     assert "10 s" in ddtop("explain", "not-in-collective").stdout
+
+
+def test_all_limits_are_shown_on_request(home):
+    lines = ddtop("config", "show", "--all").stdout.splitlines()
+    found = {line.split()[0] for line in lines}
+
+    assert set(POLICY.values()) <= found
+    assert "straggler.ratio" + " " * 29 + "0.1         default   (0.001 to 1)" in lines
+
+
+def test_a_file_without_limits_imports_no_rule(file):
+    """A command that only lists jobs starts faster than the rules can be imported."""
+    code = (
+        "import os, sys; from ddtop.cli import config; config.read(os.environ).policy;"
+        "print('ddtop.diagnosis' in sys.modules)"
+    )
+    plain = run_python(code)
+    file.write_text("[limits]\nstill_limit_s = 10\n")
+
+    assert (plain, run_python(code)) == ("False", "True")
 
 
 def test_the_template_is_understood_and_changes_nothing(file):
     told = config_file.parsed(file, config_file.template().encode())
     uncommented = "\n".join(
-        line.removeprefix("# ") if " = " in line or line == "# [thresholds]" else line
+        line.removeprefix("# ") if " = " in line or line == "# [limits]" else line
         for line in config_file.template().splitlines()
     )
     every = config_file.parsed(file, uncommented.encode())
 
-    assert (told.values, told.thresholds) == ({}, {})
+    assert (told.values, told.limits) == ({}, {})
     assert set(every.values) == set(config_file.BY_NAME)
 
 

@@ -19,6 +19,7 @@ from ddtop.feeds import several
 from ddtop.feeds.bridge import SshTarget
 from ddtop.follow.live import LiveSource
 from ddtop.follow.looks import looks
+from ddtop.model.hosts import HostLimits
 from ddtop.patience import within
 from ddtop.policy import POLICY
 from ddtop.relay.processes import pyspy
@@ -124,7 +125,9 @@ def test_ranks_are_seen_for_longer_than_one_look_there_takes(home, hosts, monkey
     finally:
         feed.end()
 
-    assert max(rank.agent.report_age_s for rank in snapshot.ranks) < POLICY.host_quiet_s
+    assert (
+        max(rank.agent.report_age_s for rank in snapshot.ranks) < POLICY.of(HostLimits).host_quiet_s
+    )
     assert len(snapshot.hosts) == 2
 
 

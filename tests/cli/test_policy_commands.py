@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from ddtop import registry, thresholds
 from ddtop.cli.commands.watch import _Watch
@@ -17,7 +16,7 @@ def test_the_policy_says_when_the_events_of_a_silent_relay_are_waited_for_no_mor
     lost = Look(snapshot, builders.calm(snapshot), "relay not heard", contact_age_s=120.0)
 
     def gives_up(**changes):
-        monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
+        monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits(changes))
         watch = _Watch(None, "train", registry.at_port("train", "node0", 29500), False, None)
         now = watch._read = time.monotonic()
         return watch._why_no_more_events(lost, now) is not None

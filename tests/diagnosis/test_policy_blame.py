@@ -76,43 +76,58 @@ def on_its_way_out(seconds):
 
 def found(job, **changes):
     """The findings of this moment under this policy."""
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
     return [(one.kind.value, one.ranks) for one in diagnose(job.snapshot(), job.policy)]
 
 
 CASES = [
     (
         errors_while_one_leaves,
-        {"comm_error_leaving_s": 3.0},
+        {"comm-error.leaving_s": 3.0},
         [],
         [("comm-error", (1,))],
     ),
     (
         lambda: one_leaves_after_the_errors(1.5),
-        {"comm_error_with_it_s": 2.5},
+        {"comm-error.with_it_s": 2.5},
         [("comm-error", ())],
         [("comm-error", (1,))],
     ),
     (
         lambda: a_store_before_the_job(3),
-        {"store_clock_s": 5.0},
+        {"rendezvous.store_clock_s": 5.0},
         [("stale-store", (0, 1))],
         [],
     ),
     (
         lambda: out_of_batches(4),
-        {"dry_before_progress_s": 6.0},
+        {"not-in-collective.dry_before_progress_s": 6.0},
         [("not-in-collective", (2,))],
         [("left-early", (2,))],
     ),
-    (lambda: on_its_way_out(1), {"last_report_s": 0.5}, [], [("left-early", (3,))]),
+    (
+        lambda: on_its_way_out(1),
+        {"not-in-collective.last_report_s": 0.5},
+        [],
+        [("left-early", (3,))],
+    ),
 ]
 
 
 STANCES = [
     (lambda: one_line_after_another(0, 7), {"same_line_s": 9.0}, "spins", "works"),
-    (lambda: one_line_after_another(4, 6), {"same_line_quiet_ratio": 0.4}, "works", "spins"),
-    (lambda: one_line_after_another(2, 8), {"same_line_quiet_ratio": 0.7}, "works", "spins"),
+    (
+        lambda: one_line_after_another(4, 6),
+        {"standstill.same_line_quiet_ratio": 0.4},
+        "works",
+        "spins",
+    ),
+    (
+        lambda: one_line_after_another(2, 8),
+        {"standstill.same_line_quiet_ratio": 0.7},
+        "works",
+        "spins",
+    ),
 ]
 
 
@@ -157,7 +172,7 @@ def test_the_policy_says_which_rank_of_a_quiet_job_spins(scenario, changes, ours
     snapshot = scenario().snapshot()
 
     assert set(standstill_of(snapshot, POLICY).stances.values()) == {ours}
-    assert set(standstill_of(snapshot, replace(POLICY, **changes)).stances.values()) == {theirs}
+    assert set(standstill_of(snapshot, POLICY.with_limits(changes)).stances.values()) == {theirs}
 
 
 def test_the_policy_says_of_how_many_ranks_it_is_asked_whether_they_are_at_one_place():
@@ -167,4 +182,4 @@ def test_the_policy_says_of_how_many_ranks_it_is_asked_whether_they_are_at_one_p
     snapshot = job.snapshot()
 
     assert calm(snapshot, POLICY).endswith("; ranks 0-3 are in main (train.py:40)")
-    assert "ranks 0-3" not in calm(snapshot, replace(POLICY, stand_most_ranks=3))
+    assert "ranks 0-3" not in calm(snapshot, POLICY.with_limits({"calm.stand_most_ranks": 3}))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.policy import POLICY
@@ -87,14 +85,14 @@ def test_the_policy_says_how_soon_after_a_failed_save_a_rank_leaves_because_of_i
     job.say(job.ranks[2].state(), job.ranks[2])
     job.ranks[2].ends(1)
     job.passes(3)
-    job.policy = replace(POLICY, save_ends_s=limit_s)
+    job.policy = POLICY.with_limits({"save.ends_s": limit_s})
 
     assert ("torch.save to /ckpt/e7.pt had failed" in job.finding().summary) == named
 
 
 def found(job, **changes):
     """The findings at the end under this policy."""
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
     return job.kinds()
 
 
@@ -152,7 +150,7 @@ CASES = [
     ),
     (
         a_signal_after_the_errors,
-        {"noticed_late_s": 0.1},
+        {"ending.noticed_late_s": 0.1},
         [("critical", "rank-killed", (1,))],
         [("critical", "comm-error", ())],
     ),
@@ -177,7 +175,7 @@ def test_the_policy_says_who_went_first(scenario, changes, ours, theirs):
 
 
 def summary(job, **changes):
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
     return job.finding().summary
 
 
@@ -186,4 +184,4 @@ def test_the_policy_says_which_hang_is_named_with_a_cancellation():
     job = cancelled_after_a_hang(6)
 
     assert "Until then: rank 2 has been in fetch_labels" in summary(job)
-    assert "Until then" not in summary(job, cancelled_because_s=2.0)
+    assert "Until then" not in summary(job, **{"judge.cancelled_because_s": 2.0})

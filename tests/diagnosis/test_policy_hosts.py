@@ -24,7 +24,7 @@ def completed_sixteen_seconds_ago(step_ms=100.0):
 
 CASES = [
     Case(
-        "long steps", "host_lost_step_factor", 1.0,
+        "long steps", "host-lost.step_factor", 1.0,
         stands(completed_sixteen_seconds_ago, 10_000.0), CUT, LOST,
     ),
     Case("what moves", "moving_s", 30.0, stands(completed_sixteen_seconds_ago), LOST, CUT),

@@ -103,22 +103,22 @@ CASES = [
         [[CULPRIT], [CULPRIT], []], [[], [], []],
     ),
     Case(
-        "a share of the time", "clear_rates_s", 5.0, stands_from_the_start(slow_until_lately),
+        "a share of the time", "judge.clear_rates_s", 5.0, stands_from_the_start(slow_until_lately),
         SLOW, [],
     ),
     Case(
-        "the second time", "input_bound_again_factor", 1.0, severity_of_the_second_time(25),
+        "the second time", "judge.input_bound_again_factor", 1.0, severity_of_the_second_time(25),
         "info", "warning",
     ),
     Case(
-        "the second time", "input_bound_again_most_s", 10.0, severity_of_the_second_time(15),
+        "the second time", "judge.input_bound_again_most_s", 10.0, severity_of_the_second_time(15),
         "info", "warning",
     ),
     Case(
         "ranks named", "input_bound_others", 0.9, stands(one_rank_waits_less),
         SLOW, [("warning", "input-bound", (0, 1, 2))],
     ),
-    Case("ready batches", "input_bound_depth_ratio", 0.1, stands(has_some_batches), SLOW, []),
+    Case("ready batches", "input-bound.depth_ratio", 0.1, stands(has_some_batches), SLOW, []),
 ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ CASES = [
     Case("evidence", "ras_fresh_s", 10.0, lines, [BEHIND], []),
     Case("gone", "ras_fresh_s", 10.0, gone, (2,), ()),
     Case("frozen", "ras_fresh_s", 2.0, kinds(all_are_frozen), FROZEN, []),
-    Case("frozen", "ras_same_s", 12.0, kinds(all_are_frozen), FROZEN, []),
+    Case("frozen", "gil-held.ras_same_s", 12.0, kinds(all_are_frozen), FROZEN, []),
 ]
 
 

@@ -76,12 +76,12 @@ def master_sleeps():
 
 CASES = [
     Case(
-        "a usual pause", "no_progress_habit_factor", 1.0, stands(pauses_as_twice_before),
+        "a usual pause", "standstill.no_progress_habit_factor", 1.0, stands(pauses_as_twice_before),
         [], WARNED,
     ),
     Case(
-        "long steps", "no_progress_habit_factor", 1.0, stands(pauses_for_twelve_long_steps),
-        WARNED, [("critical", KIND, (0, 1))],
+        "long steps", "standstill.no_progress_habit_factor", 1.0,
+        stands(pauses_for_twelve_long_steps), WARNED, [("critical", KIND, (0, 1))],
     ),
     Case(
         "a compiler", "no_progress_patient_s", 80.0, stands(compiles),
@@ -89,15 +89,18 @@ CASES = [
     ),
     Case("a master that polls", "poll_wakes_per_s", 10.0, stands(master_polls), IDLE, HANGS),
     Case(
-        "a task farm", "idle_habit_s", 5.0, stands(master_polls, "collectives"), IDLE, HANGS,
-    ),
-    Case("a master that sleeps", "poll_sleep_s", 5.0, stands(master_sleeps), IDLE, HANGS),
-    Case(
-        "late orders", "idle_stay_factor", 3.0, stands(master_polls, None, 20.0, stayed_s=7.0),
-        IDLE, HANGS,
+        "a task farm", "standstill.idle_habit_s", 5.0, stands(master_polls, "collectives"), IDLE,
+        HANGS,
     ),
     Case(
-        "first orders", "idle_first_collectives", 200, stands(master_polls, None, 20.0),
+        "a master that sleeps", "standstill.poll_sleep_s", 5.0, stands(master_sleeps), IDLE, HANGS,
+    ),
+    Case(
+        "late orders", "standstill.idle_stay_factor", 3.0,
+        stands(master_polls, None, 20.0, stayed_s=7.0), IDLE, HANGS,
+    ),
+    Case(
+        "first orders", "standstill.idle_first_collectives", 200, stands(master_polls, None, 20.0),
         HANGS, IDLE,
     ),
 ]  # fmt: skip

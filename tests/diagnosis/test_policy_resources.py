@@ -73,34 +73,47 @@ def a_small_shm():
     return job
 
 
+def a_host_that_waits_for_memory():
+    """Threads of it wait 30 % of the time."""
+    job = FakeJob(2)
+    job.host_says = {"load": HostLoad(memory_stall_ratio=0.3)}
+    job.trains(3)
+    return job
+
+
 ADDRESSES = limited(limits=(Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB),))
 THREADS = limited(limits=(Limit("pids.max", 930, 1000),))
 FILES = limited(files=1001, files_limit=1024)
 OTHERS, QUOTA, TAKEN = "and other processes run there", "than the CPU quota", "the hypervisor gives"
 
 CASES = [
-    Case("ranks", "oversubscribed_own_ratio", 0.95, kinds(crowded), CROWDED, []),
-    Case("ranks", "oversubscribed_room_cores", 0.5, kinds(crowded), CROWDED, []),
+    Case("ranks", "cpu-oversubscribed.own_ratio", 0.95, kinds(crowded), CROWDED, []),
+    Case("ranks", "cpu-oversubscribed.room_cores", 0.5, kinds(crowded), CROWDED, []),
     Case("ranks", "oversubscribed_window_s", 60.0, kinds(crowded), CROWDED, []),
-    Case("threads", "oversubscribed_threads_factor", 10.0, kinds(too_many_threads), CROWDED, []),
     Case(
-        "threads", "oversubscribed_threads_own_ratio", 0.3,
+        "threads", "cpu-oversubscribed.threads_factor", 10.0, kinds(too_many_threads), CROWDED, [],
+    ),
+    Case(
+        "threads", "cpu-oversubscribed.threads_own_ratio", 0.3,
         kinds(too_many_threads_beside_others), CROWDED, [],
     ),
     Case("others", "foreign_cores", 3.5, text(too_many_threads_beside_others, OTHERS), True, False),
-    Case("quota", "throttled_ratio", 0.5, kinds(held_by_a_quota), CROWDED, []),
+    Case("quota", "resources.throttled_ratio", 0.5, kinds(held_by_a_quota), CROWDED, []),
     Case("quota", "throttled_told_ratio", 0.2, text(held_by_a_quota_a_little, QUOTA), True, False),
     Case(
         "others", "throttled_told_ratio", 0.2,
         text(held_by_a_quota_beside_others, OTHERS), False, True,
     ),
     Case("hypervisor", "throttled_told_ratio", 0.2, text(crowded, TAKEN), True, False),
-    Case("addresses", "address_low_ratio", 0.03, kinds(ADDRESSES), SHORT, []),
-    Case("shm", "shm_low_ratio", 0.05, kinds(a_small_shm), SHORT, []),
-    Case("shm", "shm_low_bytes", 2.0 * 2**20, kinds(a_small_shm), SHORT, []),
-    Case("threads", "pids_full_ratio", 0.95, kinds(THREADS), SHORT, []),
-    Case("files", "files_full_ratio", 0.99, kinds(FILES), SHORT, []),
-    Case("disk", "disk_full_inodes", 20_000, kinds(few_inodes), ["disk-full"], []),
+    Case(
+        "swap", "resources.memory_stall_ratio", 0.5, kinds(a_host_that_waits_for_memory), SHORT, [],
+    ),
+    Case("addresses", "space.address_low_ratio", 0.03, kinds(ADDRESSES), SHORT, []),
+    Case("shm", "resources.shm_low_ratio", 0.05, kinds(a_small_shm), SHORT, []),
+    Case("shm", "resources.shm_low_bytes", 2.0 * 2**20, kinds(a_small_shm), SHORT, []),
+    Case("threads", "resources.pids_full_ratio", 0.95, kinds(THREADS), SHORT, []),
+    Case("files", "resources.files_full_ratio", 0.99, kinds(FILES), SHORT, []),
+    Case("disk", "resources.disk_full_inodes", 20_000, kinds(few_inodes), ["disk-full"], []),
 ]  # fmt: skip
 
 

@@ -55,33 +55,33 @@ def cause_in(scenario, *given):
 
 
 CASES = [
-    Case("a small loss", "slowdown_info_ratio", 0.2, stands(slower, 8.8), FOUND, []),
-    Case("an uneven speed", "slowdown_noise_factor", 2.5, stands(slower, 8.0, 0.1), FOUND, []),
+    Case("a small loss", "slowdown.info_ratio", 0.2, stands(slower, 8.8), FOUND, []),
+    Case("an uneven speed", "slowdown.noise_factor", 2.5, stands(slower, 8.0, 0.1), FOUND, []),
     Case(
-        "data", "slowdown_share_ratio", 0.8, cause_in(waits_for_data, 40.0),
+        "data", "slowdown.share_ratio", 0.8, cause_in(waits_for_data, 40.0),
         ((), "most ranks wait 40 ms a step longer for data"), NO_SOURCE,
     ),
     Case(
-        "all wait", "slowdown_wait_ratio", 0.3, cause_in(waits_in_collectives, 0.2, 0.2),
+        "all wait", "slowdown.wait_ratio", 0.3, cause_in(waits_in_collectives, 0.2, 0.2),
         ALL_WAIT, NO_SOURCE,
     ),
     Case(
-        "the others wait", "slowdown_wait_ratio", 0.3,
+        "the others wait", "slowdown.wait_ratio", 0.3,
         cause_in(waits_in_collectives, 0.2, 0.2, 0.0, 0.2),
         ((2,), "rank 2 takes longer, and the others wait"), NO_SOURCE,
     ),
     Case(
-        "the others wait", "slowdown_even_ratio", 0.03,
+        "the others wait", "slowdown.even_ratio", 0.03,
         cause_in(waits_in_collectives, 0.4, 0.4, 0.04, 0.4),
         ((2,), "rank 2 takes longer, and the others wait"), ALL_WAIT,
     ),
     Case(
-        "the others wait", "slowdown_few_part", 0.125,
+        "the others wait", "slowdown.few_part", 0.125,
         cause_in(waits_in_collectives, *[0.4] * 6, 0.0, 0.0),
         ((6, 7), "ranks 6,7 take longer, and the others wait"), ALL_WAIT,
     ),
     Case(
-        "CPUs", "slowdown_delay_ratio", 0.5, cause_in(lacks_cpus, 0.3),
+        "CPUs", "slowdown.delay_ratio", 0.5, cause_in(lacks_cpus, 0.3),
         ((), "most ranks are ready to run without a CPU more often"), NO_SOURCE,
     ),
 ]  # fmt: skip

@@ -88,22 +88,31 @@ ONE_WORKER, FRAGMENTED, SLOWER, LACK, CATCHES = (
 THROTTLED = ["gpu-throttled"]
 CASES = [
     Case(
-        "input-bound", "input_bound_one_ratio", 0.9,
+        "input-bound", "input-bound.one_ratio", 0.9,
         text(one_slow_worker, ONE_WORKER), True, False,
     ),
-    Case("sync-bound", "sync_bound_reduce_ratio", 0.0, kinds(sharded_layers), [], ["sync-bound"]),
+    Case("sync-bound", "sync-bound.reduce_ratio", 0.0, kinds(sharded_layers), [], ["sync-bound"]),
     Case(
-        "sync-bound", "sync_bound_crowded_ratio", 0.5,
+        "sync-bound", "sync-bound.crowded_ratio", 0.5,
         text(communicating_on_a_busy_host, LACK), True, False,
     ),
-    Case("sampler", "feed_passed_over", 0.95, kinds(skipping), [], ["sampler-not-distributed"]),
-    Case("caught", "caught_recent_windows", 1, text(catching_before_a_hang, CATCHES), True, False),
     Case(
-        "gpu-memory-low", "gpu_spare_ratio", 0.5,
+        "sampler", "sampler-not-distributed.feed_passed_over", 0.95, kinds(skipping), [],
+        ["sampler-not-distributed"],
+    ),
+    Case(
+        "caught", "exception-swallowed.recent_windows", 1, text(catching_before_a_hang, CATCHES),
+        True, False,
+    ),
+    Case(
+        "gpu-memory-low", "gpu-memory-low.spare_ratio", 0.5,
         text(full_and_fragmented, FRAGMENTED), True, False,
     ),
-    Case("gpu-throttled", "step_slower_factor", 2.0, text(hot_and_slower, SLOWER), True, False),
-    Case("gpu-throttled", "gpu_load_ratio", 0.95, kinds(capped), THROTTLED, []),
+    Case(
+        "gpu-throttled", "gpu-throttled.step_slower_factor", 2.0, text(hot_and_slower, SLOWER),
+        True, False,
+    ),
+    Case("gpu-throttled", "gpu-throttled.gpu_load_ratio", 0.95, kinds(capped), THROTTLED, []),
 ]  # fmt: skip
 
 

@@ -114,29 +114,33 @@ WAITS = [
     Case("left in training", "gone_limit_s", 10.0, stands(left_in_training), LEFT, []),
     Case("left before init", "gone_limit_s", 10.0, stands(left_before_init), LEFT, []),
     Case(
-        "usual work", "working_habit_factor", 1.0,
+        "usual work", "blame.working_habit_factor", 1.0,
         stands(works_longer_than_its_validations), [], WARNED,
     ),
     Case(
-        "long work", "working_critical_factor", 1.0,
+        "long work", "not-in-collective.working_critical_factor", 1.0,
         stands(works_after_long_waits), WARNED, HANGS,
     ),
-    Case("slow I/O", "transfer_critical_s", 100.0, stands(reads_with_little_cpu), WARNED, HANGS),
     Case(
-        "usual pause", "still_habit_factor", 1.0, stands(stands_after_long_waits), WARNED, HANGS
+        "slow I/O", "not-in-collective.transfer_critical_s", 100.0, stands(reads_with_little_cpu),
+        WARNED, HANGS,
     ),
-    Case("again", "still_stay_factor", 1.0, stands(stands_where_it_stood), [], HANGS),
-    Case("its notes", "handler_writes_s", 10.0, stands(writes_in_a_handler), WARNED, HANGS),
     Case(
-        "checkpoint at work", "phase_overdue_factor", 2.0,
+        "usual pause", "not-in-collective.still_habit_factor", 1.0, stands(stands_after_long_waits),
+        WARNED, HANGS,
+    ),
+    Case("again", "blame.still_stay_factor", 1.0, stands(stands_where_it_stood), [], HANGS),
+    Case("its notes", "rank.handler_writes_s", 10.0, stands(writes_in_a_handler), WARNED, HANGS),
+    Case(
+        "checkpoint at work", "phase.overdue_factor", 2.0,
         stands(saves, 100, usual_s=35.0), WARNED, HANGS,
     ),
     Case(
-        "checkpoint asleep", "phase_still_limit_s", 10.0,
+        "checkpoint asleep", "phase.still_limit_s", 10.0,
         stands(saves, 15, still=True), WARNED, HANGS,
     ),
     Case(
-        "checkpoint as long as usual", "phase_usual_factor", 1.0,
+        "checkpoint as long as usual", "phase.usual_factor", 1.0,
         stands(saves, 40, still=True, usual_s=35.0), WARNED, HANGS,
     ),
     Case(
@@ -190,21 +194,27 @@ STARTS = [
         stands(spawned, 1, seconds=33, timeout_ms=60_000), LATE, LATE_WARNED,
     ),
     Case(
-        "asleep at one line", "init_still_line_slack_s", 0.0,
+        "asleep at one line", "starting.init_still_line_slack_s", 0.0,
         stands(sleeps_a_second_after_the_others_entered), LATE, [],
     ),
     Case(
-        "asleep without an agent", "init_still_process_slack_s", 0.0,
+        "asleep without an agent", "starting.init_still_process_slack_s", 0.0,
         stands(spawned, seconds=8), LATE, [],
     ),
     Case(
-        "missing", "init_missing_critical_s", 20.0,
+        "missing", "starting.init_missing_critical_s", 20.0,
         stands(never_came_though_its_launcher_lives), MISSING_WARNED, MISSING,
     ),
-    Case("all inside", "init_stuck_limit_s", 30.0, stands(all_stay_inside), INSIDE_WARNED, []),
-    Case("all inside", "init_stuck_rank_s", 5.0, stands(all_stay_inside), INSIDE_WARNED, []),
     Case(
-        "all inside", "init_stuck_critical_s", 18.0,
+        "all inside", "peer-unreachable.init_stuck_limit_s", 30.0, stands(all_stay_inside),
+        INSIDE_WARNED, [],
+    ),
+    Case(
+        "all inside", "peer-unreachable.init_stuck_rank_s", 5.0, stands(all_stay_inside),
+        INSIDE_WARNED, [],
+    ),
+    Case(
+        "all inside", "peer-unreachable.init_stuck_critical_s", 18.0,
         stands(all_stay_inside), INSIDE_WARNED, INSIDE,
     ),
 ]  # fmt: skip

@@ -146,7 +146,7 @@ def test_a_slow_rank_is_no_reason_for_a_kill():
     told = with_what_stood(now, (slow, stuck), job.snapshot(), POLICY)
     assert [one.kind for one in told] == ["no-progress", "rank-killed"]
     # It counts as part of the end where the policy says so.
-    late = replace(POLICY, cancelled_before_s=3600.0)
+    late = POLICY.with_limits({"judge.cancelled_before_s": 3600.0})
     assert with_what_stood(now, (slow, stuck), job.snapshot(), late) == now
 
 

@@ -6,28 +6,17 @@ from __future__ import annotations
 
 import pytest
 
-from ddtop import registry
+from ddtop import registry, thresholds
 from ddtop.follow.engine import look_once
 from ddtop.policy import POLICY
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture
-def limit(monkeypatch):
-    """Sets a threshold of the one policy that all rules read."""
-    before = {}
-
-    def set_to(name, value):
-        before.setdefault(name, getattr(POLICY, name))
-        object.__setattr__(POLICY, name, value)
-
-    yield set_to
-    for name, value in before.items():
-        object.__setattr__(POLICY, name, value)
+SOON = {"no_progress_s": 3.0, "standstill.no_progress_critical_s": 5.0}
 
 
-def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
+def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, monkeypatch):
     """torch.utils.cpp_extension leaves the lock file behind when a build is killed. Without the
     file the job continues to its end.
     """
@@ -36,8 +25,7 @@ def test_a_lock_file_that_nobody_removes_is_named_and_critical(world, limit):
     process = world.torchrun("baton", str(world.folder), ranks=2)
     world.until(registry.read_entries, 60.0, "a job file")
     (entry,) = registry.read_entries()
-    limit("no_progress_s", 3.0)
-    limit("no_progress_critical_s", 5.0)
+    monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits(SOON))
 
     def stands():
         verdict = look_once(entry, 2.5)[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -31,7 +30,7 @@ def source_by(monkeypatch):
     made = []
 
     def source(**changes):
-        monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
+        monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits(changes))
         made.append(outside.OutsideFeed([target], "job"))
         return made[-1]
 

@@ -9,7 +9,7 @@ from copy import copy
 
 import pytest
 
-from ddtop.model.arrivals import findings_of
+from ddtop.model.arrivals import Straggler, findings_of
 from ddtop.model.memory import Rounds
 from ddtop.policy import POLICY
 from ddtop.wire.records import Group
@@ -84,11 +84,11 @@ def test_a_new_straggler_is_found_in_the_last_steps():
 
 
 def test_too_few_steps_are_no_evidence():
-    assert late(4, POLICY.straggler_few_steps - 1, but(noisy(9), 1, 200.0)) == ()
+    assert late(4, POLICY.of(Straggler).few_steps - 1, but(noisy(9), 1, 200.0)) == ()
 
 
 def test_few_long_steps_are_reported_as_few():
-    (found,) = late(4, POLICY.straggler_few_steps + 2, but(noisy(9), 1, 200.0))
+    (found,) = late(4, POLICY.of(Straggler).few_steps + 2, but(noisy(9), 1, 200.0))
 
     assert found.few
 

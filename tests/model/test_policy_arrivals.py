@@ -55,19 +55,19 @@ def with_stalls(number):
 
 
 CASES = [
-    Case("short-steps", "straggler_least_ms", 2.0, named(late_at(100, 1.5, 5.0)), [(1,)], []),
+    Case("short-steps", "straggler.least_ms", 2.0, named(late_at(100, 1.5, 5.0)), [(1,)], []),
     Case("few-steps", "straggler_strong_ratio", 0.5, named(late_at(40, 30.0)), [(1,)], []),
-    Case("few-steps", "straggler_steps", 30, few(late_at(20, 60.0)), [False], [True]),
-    Case("lately", "straggler_steps", 64, named(late_at(200, on_time_at_last)), [], [(1,)]),
-    Case("fewer-than", "straggler_steps", 30, named(late_at(20, late_at_last)), [], [(1,)]),
-    Case("at-least", "straggler_steps", 8, named(late_at(20, late_at_last)), [], [(1,)]),
-    Case("fewer-than", "straggler_few_steps", 6, named(late_at(7, 60.0)), [], [(1,)]),
-    Case("few-steps", "straggler_few_steps", 12, named(late_at(10, 60.0)), [(1,)], []),
-    Case("weak", "straggler_weak_steps", 128, named(late_at(100, 10.0)), [(1,)], []),
-    Case("often", "straggler_late_ratio", 0.8, named(late_at(120, three_of_four)), [(1,)], []),
-    Case("much", "straggler_gap_part", 0.5, named(late_at(120, much_or_little, 80.0)), [(1,)], []),
-    Case("stalls", "straggler_stall_ratio", 0.0, named(late_at(120, with_stalls)), [(1,)], []),
-    Case("chance", "straggler_errors", 30.0, named(late_at(120, three_of_four)), [(1,)], []),
+    Case("few-steps", "straggler.steps", 30, few(late_at(20, 60.0)), [False], [True]),
+    Case("lately", "straggler.steps", 64, named(late_at(200, on_time_at_last)), [], [(1,)]),
+    Case("fewer-than", "straggler.steps", 30, named(late_at(20, late_at_last)), [], [(1,)]),
+    Case("at-least", "straggler.steps", 8, named(late_at(20, late_at_last)), [], [(1,)]),
+    Case("fewer-than", "straggler.few_steps", 6, named(late_at(7, 60.0)), [], [(1,)]),
+    Case("few-steps", "straggler.few_steps", 12, named(late_at(10, 60.0)), [(1,)], []),
+    Case("weak", "straggler.weak_steps", 128, named(late_at(100, 10.0)), [(1,)], []),
+    Case("often", "straggler.late_ratio", 0.8, named(late_at(120, three_of_four)), [(1,)], []),
+    Case("much", "straggler.gap_part", 0.5, named(late_at(120, much_or_little, 80.0)), [(1,)], []),
+    Case("stalls", "straggler.stall_ratio", 0.0, named(late_at(120, with_stalls)), [(1,)], []),
+    Case("chance", "straggler.errors", 30.0, named(late_at(120, three_of_four)), [(1,)], []),
 ]
 
 

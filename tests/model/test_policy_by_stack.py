@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
 from ddtop.model.facts import CommFacts, RankFields, State
 from ddtop.model.peer_waits import stack_waits_of
-from ddtop.model.stragglers import late_of, suspects_of
+from ddtop.model.stragglers import ByStack, late_of, suspects_of
 from ddtop.policy import POLICY
 from ddtop.wire.records import COLLECTIVE, OutsideLook
 
 SECOND = 1_000_000_000
 NOW = 1_000 * SECOND
-LOOKS = 10 * POLICY.stack_late_looks
+LOOKS = 10 * POLICY.of(ByStack).late_looks
 LATE = OutsideLook(
-    looks=LOOKS, looks_s=10 * POLICY.stack_late_s, call_looks=1, wait_looks=1, one_wait_looks=1
+    looks=LOOKS,
+    looks_s=10 * POLICY.of(ByStack).late_s,
+    call_looks=1,
+    wait_looks=1,
+    one_wait_looks=1,
 )
 WAITS = OutsideLook(
     looks=LOOKS,
-    looks_s=10 * POLICY.stack_late_s,
+    looks_s=10 * POLICY.of(ByStack).late_s,
     call_looks=LOOKS - 1,
     wait_looks=LOOKS - 1,
     one_wait_looks=2,
@@ -34,7 +36,7 @@ def changed(look, **fields):
 
 def late(looks, **changes):
     """The ranks that are certainly late under this policy."""
-    found = late_of(dict(enumerate(looks)), replace(POLICY, **changes))
+    found = late_of(dict(enumerate(looks)), POLICY.with_limits(changes))
     return found.ranks if found is not None else ()
 
 
@@ -44,25 +46,25 @@ def share(ratio):
 
 MOSTLY = changed(
     WAITS,
-    call_looks=share(0.98 * POLICY.stack_late_wait_ratio),
-    wait_looks=share(0.98 * POLICY.stack_late_wait_ratio),
+    call_looks=share(0.98 * POLICY.of(ByStack).late_wait_ratio),
+    wait_looks=share(0.98 * POLICY.of(ByStack).late_wait_ratio),
 )
 """In a collective in a little less of its looks than a waiter has to be."""
 OFTEN = changed(
     WAITS,
-    call_looks=share(1.1 * POLICY.stack_late_wait_ratio),
-    wait_looks=share(1.1 * POLICY.stack_late_wait_ratio),
+    call_looks=share(1.1 * POLICY.of(ByStack).late_wait_ratio),
+    wait_looks=share(1.1 * POLICY.of(ByStack).late_wait_ratio),
 )
 """... in a little more."""
 UNLIKE = changed(
     WAITS,
-    call_looks=share(0.6 * POLICY.stack_late_wait_ratio),
-    wait_looks=share(0.6 * POLICY.stack_late_wait_ratio),
+    call_looks=share(0.6 * POLICY.of(ByStack).late_wait_ratio),
+    wait_looks=share(0.6 * POLICY.of(ByStack).late_wait_ratio),
 )
 """In less than two thirds of that, which the others do not make up for."""
-FEW = changed(LATE, looks=POLICY.stack_late_looks - 1, call_looks=0, wait_looks=0)
-SEEN = changed(LATE, looks=2 * POLICY.stack_late_looks, call_looks=0, wait_looks=0)
-THIRD = POLICY.stack_late_looks // 3
+FEW = changed(LATE, looks=POLICY.of(ByStack).late_looks - 1, call_looks=0, wait_looks=0)
+SEEN = changed(LATE, looks=2 * POLICY.of(ByStack).late_looks, call_looks=0, wait_looks=0)
+THIRD = POLICY.of(ByStack).late_looks // 3
 SELDOM = OutsideLook(
     looks=THIRD - 1,
     looks_s=LATE.looks_s,
@@ -74,44 +76,44 @@ SELDOM = OutsideLook(
 
 
 CASES = [
-    ((WAITS, LATE), {"stack_late_looks": LOOKS + 1}, (1,), ()),
-    ((WAITS, FEW), {"stack_late_looks": FEW.looks}, (), (1,)),
+    ((WAITS, LATE), {"stack.late_looks": LOOKS + 1}, (1,), ()),
+    ((WAITS, FEW), {"stack.late_looks": FEW.looks}, (), (1,)),
     (
         (SELDOM, LATE),
-        {"stack_late_looks": 3 * THIRD - 3},
+        {"stack.late_looks": 3 * THIRD - 3},
         (),
         (1,),
     ),
-    ((WAITS, LATE), {"stack_late_s": 11 * POLICY.stack_late_s}, (1,), ()),
+    ((WAITS, LATE), {"stack.late_s": 11 * POLICY.of(ByStack).late_s}, (1,), ()),
     (
-        (changed(WAITS, looks_s=0.5 * POLICY.stack_late_s), LATE),
-        {"stack_late_s": 0.4 * POLICY.stack_late_s},
+        (changed(WAITS, looks_s=0.5 * POLICY.of(ByStack).late_s), LATE),
+        {"stack.late_s": 0.4 * POLICY.of(ByStack).late_s},
         (),
         (1,),
     ),
-    ((WAITS, LATE), {"stack_late_ratio": 0.0}, (1,), ()),
+    ((WAITS, LATE), {"stack.late_ratio": 0.0}, (1,), ()),
     (
-        (WAITS, changed(LATE, call_looks=share(1.5 * POLICY.stack_late_ratio))),
-        {"stack_late_ratio": 2 * POLICY.stack_late_ratio},
+        (WAITS, changed(LATE, call_looks=share(1.5 * POLICY.of(ByStack).late_ratio))),
+        {"stack.late_ratio": 2 * POLICY.of(ByStack).late_ratio},
         (),
         (1,),
     ),
-    ((WAITS, LATE), {"stack_one_wait_ratio": 1 / LOOKS}, (1,), ()),
+    ((WAITS, LATE), {"stack.one_wait_ratio": 1 / LOOKS}, (1,), ()),
     (
-        (changed(WAITS, one_wait_looks=share(1.2 * POLICY.stack_one_wait_ratio)), LATE),
-        {"stack_one_wait_ratio": 1.5 * POLICY.stack_one_wait_ratio},
+        (changed(WAITS, one_wait_looks=share(1.2 * POLICY.of(ByStack).one_wait_ratio)), LATE),
+        {"stack.one_wait_ratio": 1.5 * POLICY.of(ByStack).one_wait_ratio},
         (),
         (1,),
     ),
-    ((WAITS, LATE), {"stack_late_wait_ratio": 1.0}, (1,), ()),
-    ((MOSTLY, LATE), {"stack_late_wait_ratio": 0.9 * POLICY.stack_late_wait_ratio}, (), (1,)),
+    ((WAITS, LATE), {"stack.late_wait_ratio": 1.0}, (1,), ()),
+    ((MOSTLY, LATE), {"stack.late_wait_ratio": 0.9 * POLICY.of(ByStack).late_wait_ratio}, (), (1,)),
     (
         (WAITS, UNLIKE, LATE),
-        {"stack_late_wait_ratio": 0.8 * POLICY.stack_late_wait_ratio},
+        {"stack.late_wait_ratio": 0.8 * POLICY.of(ByStack).late_wait_ratio},
         (),
         (2,),
     ),
-    ((OFTEN, SEEN), {"stack_late_chance": 1e-30}, (1,), ()),
+    ((OFTEN, SEEN), {"stack.late_chance": 1e-30}, (1,), ()),
 ]
 
 
@@ -126,14 +128,14 @@ def test_the_policy_says_who_is_late_by_their_stacks(looks, changes, ours, their
 
 def test_the_policy_says_who_is_looked_at_more_often():
     """After a few looks: half of the share of the waits is enough."""
-    usual = POLICY.stack_late_wait_ratio
+    usual = POLICY.of(ByStack).late_wait_ratio
     looks = {
         0: changed(WAITS, call_looks=share(0.8 * usual), wait_looks=share(0.8 * usual)),
         1: LATE,
     }
 
     assert suspects_of(looks, POLICY).ranks == (1,)
-    assert suspects_of(looks, replace(POLICY, stack_late_wait_ratio=1.8 * usual)) is None
+    assert suspects_of(looks, POLICY.with_limits({"stack.late_wait_ratio": 1.8 * usual})) is None
 
 
 IN_CALL = OutsideLook(COLLECTIVE, "all_reduce", NOW - 30 * SECOND, True)
@@ -147,7 +149,7 @@ def waited_for(*looks, **changes):
         number: RankFields(number, State.RUNNING, comm=CommFacts(outside=look))
         for number, look in enumerate(looks)
     }
-    found = stack_waits_of(ranks, NOW, replace(POLICY, **changes))
+    found = stack_waits_of(ranks, NOW, POLICY.with_limits(changes))
     return next((wait.behind for wait in found if wait.rank == 0), None)
 
 

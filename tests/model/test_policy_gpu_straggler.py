@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import pytest
 
@@ -76,21 +75,21 @@ def held_by_heat(*at_their_peak):
 
 def stragglers(job, **changes):
     """The ranks whose GPUs are stragglers under this policy."""
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
     return tuple(rank.rank for rank in job.snapshot().ranks if rank.gpu_late is not None)
 
 
 CASES = [
-    (one_of_eight, {"gpu_wait_steps": 1_000_000}, (5,), ()),
-    (one_of_eight, {"gpu_wait_calls": 1_000_000}, (5,), ()),
-    (one_of_eight, {"gpu_wait_members": 9}, (5,), ()),
-    (one_of_eight, {"gpu_wait_job_s": LONG_S}, (5,), ()),
-    (in_its_first_minute, {"gpu_wait_job_s": 30.0}, (), (0,)),
-    (with_fewer_steps, {"gpu_wait_steps_ratio": 0.9}, (), (5,)),
+    (one_of_eight, {"gpu-wait.steps": 1_000_000}, (5,), ()),
+    (one_of_eight, {"gpu-wait.calls": 1_000_000}, (5,), ()),
+    (one_of_eight, {"gpu-wait.members": 9}, (5,), ()),
+    (one_of_eight, {"gpu-wait.job_s": LONG_S}, (5,), ()),
+    (in_its_first_minute, {"gpu-wait.job_s": 30.0}, (), (0,)),
+    (with_fewer_steps, {"gpu-wait.steps_ratio": 0.9}, (), (5,)),
     (above_half_of_the_cap, {"gpu_wait_cap_ratio": 0.6}, (), (5,)),
-    (of_eight_five_are_known, {"gpu_wait_told_ratio": 0.5}, (), (2,)),
-    (held_by_heat, {"gpu_wait_below_peak_ratio": 0.5}, (5,), ()),
-    (lambda: held_by_heat(0), {"gpu_wait_most_ratio": 0.8}, (), (5,)),
+    (of_eight_five_are_known, {"gpu-wait.told_ratio": 0.5}, (), (2,)),
+    (held_by_heat, {"gpu-wait.below_peak_ratio": 0.5}, (5,), ()),
+    (lambda: held_by_heat(0), {"gpu-wait.most_ratio": 0.8}, (), (5,)),
 ]
 
 
@@ -110,11 +109,11 @@ def test_of_gpus_without_any_power_none_is_a_straggler_however_few_are_compared(
     job = NcclJob(world_size=2)
     job.runs(75, lambda second, rank: COMPUTES | {"power_watts": 0.0})
 
-    assert stragglers(job, gpu_wait_members=members) == ()
+    assert stragglers(job, **{"gpu-wait.members": members}) == ()
 
 
 def gpu_of_rank(job, number, **changes):
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
     return job.snapshot().ranks[number].gpu
 
 
@@ -140,4 +139,4 @@ def test_the_policy_says_how_often_a_collective_is_open_of_a_gpu_that_waits():
     job.runs(20, one_computes(1))
 
     assert gpu_of_rank(job, 0).waits is False
-    assert gpu_of_rank(job, 0, gpu_wait_pending_ratio=0.2).waits is True
+    assert gpu_of_rank(job, 0, **{"gpu.wait_pending_ratio": 0.2}).waits is True

@@ -72,15 +72,15 @@ def computes(policy):
 
 
 CASES = [
-    Case("mean", "gpu_fresh_s", 10.0, repeated_mean, 600, 200),
+    Case("mean", "gpu.fresh_s", 10.0, repeated_mean, 600, 200),
     Case("mean", "gpu_mean_s", 40.0, falls_quickly, True, False),
     Case("spans", "gpu_mean_s", 20.0, spans([KNOWN] * 45), [600.0] * 4, [600.0] * 2),
     Case(
-        "numbers", "gpu_told_ratio", 0.9,
+        "numbers", "gpu-mean.told_ratio", 0.9,
         spans(([KNOWN] * 8 + [UNKNOWN] * 2) * 3), [600.0] * 2, [None] * 2,
     ),
     Case(
-        "reports", "gpu_told_ratio", 0.9,
+        "reports", "gpu-mean.told_ratio", 0.9,
         spans(([KNOWN] * 8 + [NO_REPORT] * 2) * 3), [600.0] * 2, [],
     ),
     Case("waits", "gpu_wait_busy_ratio", 0.99, waits, True, False),

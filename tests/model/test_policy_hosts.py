@@ -143,23 +143,25 @@ def process_of_an_earlier_life(policy):
 
 
 CASES = [
-    Case("quiet", "host_quiet_s", 10.0, quiet, True, False),
-    Case("the hub too", "host_quiet_s", 10.0, lost_while_the_hub_is_silent, False, True),
-    Case("what completes", "host_quiet_s", 10.0, completes(6), True, False),
-    Case("what completes soon", "host_quiet_s", 1.0, completes(2.5), False, True),
-    Case("back", "host_quiet_s", 10.0, unheard_when_its_host_is_back, True, False),
-    Case("two claim it", "host_quiet_s", 10.0, host_of_a_rank_that_two_claim, "node0", "node1"),
-    Case("a clock", "clock_matters_s", 0.01, told_late_s, (0.03, 0.03), (0.0, 0.0)),
-    Case("late", "clock_error_ratio", 0.1, late_across_hosts, [(2, 3)], []),
+    Case("quiet", "hosts.host_quiet_s", 10.0, quiet, True, False),
+    Case("the hub too", "hosts.host_quiet_s", 10.0, lost_while_the_hub_is_silent, False, True),
+    Case("what completes", "hosts.host_quiet_s", 10.0, completes(6), True, False),
+    Case("what completes soon", "hosts.host_quiet_s", 1.0, completes(2.5), False, True),
+    Case("back", "hosts.host_quiet_s", 10.0, unheard_when_its_host_is_back, True, False),
     Case(
-        "hosts left out", "clock_error_ratio", 0.1, hosts_left_out,
+        "two claim it", "hosts.host_quiet_s", 10.0, host_of_a_rank_that_two_claim, "node0", "node1",
+    ),
+    Case("a clock", "clock_matters_s", 0.01, told_late_s, (0.03, 0.03), (0.0, 0.0)),
+    Case("late", "clock.error_ratio", 0.1, late_across_hosts, [(2, 3)], []),
+    Case(
+        "hosts left out", "clock.error_ratio", 0.1, hosts_left_out,
         [((0, 1, 3), 2, 0)], [((3,), 1, 1)],
     ),
     Case(
-        "even", "clock_even_ratio", 0.001, balanced_together,
+        "even", "clock.even_ratio", 0.001, balanced_together,
         [(0, 1, 2, 3)], [(0, 1), (2, 3)],
     ),
-    Case("a life before", "restart_apart_s", 60.0, process_of_an_earlier_life, (), (4803,)),
+    Case("a life before", "hosts.restart_apart_s", 60.0, process_of_an_earlier_life, (), (4803,)),
 ]  # fmt: skip
 
 

@@ -264,10 +264,10 @@ def low_ratio_is_known(policy):
 CASES = [
     Case("asleep lately", "cpu_window_s", 8.0, working(0.01), False, True),
     Case("beside its agent", "cpu_window_s", 8.0, works_beside_its_agent, True, False),
-    Case("little CPU", "cpu_waning_ratio", 0.045, working(0.04), True, False),
-    Case("by its child", "child_working_wakes_per_s", 1.0, works_by_its_child, False, True),
+    Case("little CPU", "working.cpu_waning_ratio", 0.045, working(0.04), True, False),
+    Case("by its child", "working.child_working_wakes_per_s", 1.0, works_by_its_child, False, True),
     Case("a child asleep lately", "cpu_window_s", 8.0, child_works, False, True),
-    Case("a child that woke", "candidate_asleep_s", 3.0, child_woke, True, False),
+    Case("a child that woke", "candidate.asleep_s", 3.0, child_woke, True, False),
     Case("crowded lately", "cpu_window_s", 8.0, lacks_cpu, True, False),
     Case(
         "a batch lately", "cpu_window_s", 0.5, condition_of_a_rank_with_progress,
@@ -286,7 +286,7 @@ CASES = [
         "no CPU at the last look", "relay_away_s", 30.0, lacks_cpu_by_the_last_look, False, True
     ),
     Case("I/O at the last look", "relay_away_s", 40.0, transfers_by_the_last_look, False, True),
-    Case("one look", "first_look_s", 0.25, unlooked, True, False),
+    Case("one look", "rank.first_look_s", 0.25, unlooked, True, False),
     Case(
         "a frozen rank", "report_silent_s", 10.0, state_of_a_silent_rank,
         State.SILENT, State.RUNNING,
@@ -294,7 +294,7 @@ CASES = [
     Case("reporting", "report_silent_s", 10.0, reporting, 1, 2),
     Case("a silent host", "report_silent_s", 10.0, unheard, True, False),
     Case("a host that is back", "report_silent_s", 0.5, unheard_when_its_host_is_back, True, False),
-    Case("pauses", "reports_apart_s", 5.0, usual_pause_s, 0.5, 2.0),
+    Case("pauses", "reports.apart_s", 5.0, usual_pause_s, 0.5, 2.0),
     Case("moving", "moving_s", 1.0, moving(3), 2, 0),
     Case("moving", "step_old_factor", 1.0, moving(8, 4000.0), 2, 0),
     Case("a step", "step_old_s", 1.0, step_is_old(1.5), False, True),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -87,37 +85,43 @@ CASES = [
     (
         lambda: in_a_collective(2),
         lambda found: found.ranks[0].state.value,
-        {"waiting_s": 3.0},
+        {"rank.waiting_s": 3.0},
         "waiting",
         "running",
     ),
     (
         lambda: on_nccl(0.5),
         lambda found: found.ranks[0].nccl,
-        {"nccl_wait_s": 0.1},
+        {"rank.nccl_wait_s": 0.1},
         "ok",
         "wait",
     ),
-    (lambda: on_nccl(3), lambda found: found.ranks[0].nccl, {"nccl_wait_s": 5.0}, "wait", "ok"),
+    (
+        lambda: on_nccl(3),
+        lambda found: found.ranks[0].nccl,
+        {"rank.nccl_wait_s": 5.0},
+        "wait",
+        "ok",
+    ),
     (lambda: in_one_line(6), waits, {"same_line_s": 8.0}, [0, 1, 3], []),
     (
         lambda: aborted(50),
         lambda found: found.ranks[0].process.watchdog_error,
-        {"watchdog_ratio": 0.8},
+        {"ending.watchdog_ratio": 0.8},
         None,
         "TIMEOUT",
     ),
     (
         in_a_barrier,
         lambda found: found.ranks[0].process.spinning,
-        {"spinning_ratio": 1.5},
+        {"rank.spinning_ratio": 1.5},
         True,
         False,
     ),
     (
         lambda: trains_after_an_exception(3),
         lambda found: found.ranks[0].reported.went_on,
-        {"went_on_s": 5.0},
+        {"rank.went_on_s": 5.0},
         True,
         False,
     ),
@@ -132,6 +136,6 @@ CASES = [
 def test_the_policy_says_what_is_true_of_a_rank(scenario, fact, changes, ours, theirs):
     job = scenario()
     before = fact(job.snapshot())
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
 
     assert (before, fact(job.snapshot())) == (ours, theirs)

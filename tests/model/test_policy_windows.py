@@ -77,7 +77,7 @@ CASES = [
     Case("loading long", "window_s", 30.0, kinds(loading_long), *[["input-bound"]] * 2),
     Case("a rank's CPU", "cpu_window_s", 20.0, cores_used, 0.0, 0.2),
     Case("a candidate", "cpu_window_s", 20.0, lambda p: candidate(p).working, False, True),
-    Case("a candidate", "candidate_asleep_s", 20.0, lambda p: candidate(p).woke, False, True),
+    Case("a candidate", "candidate.asleep_s", 20.0, lambda p: candidate(p).woke, False, True),
     Case("two windows of one series", "oversubscribed_window_s", 4.0, lacks_cpu, True, True),
 ]
 

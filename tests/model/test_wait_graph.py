@@ -18,6 +18,7 @@ from ddtop.model.facts import (
     Wait,
 )
 from ddtop.model.wait_graph import (
+    BlameLimits,
     Graph,
     blames_of,
     comparable_seq,
@@ -116,7 +117,9 @@ def test_crowds_blame_the_same_ranks_for_the_same_waiters_as_pairs_do(found):
         assert (one.group, one.seq) == ((first.group, first.seq) if direct else (None, None))
         assert one.peer_wait == (None if direct else first)
         healthy_s = max(one.waiters) / 1000
-        assert one.limit_s == max(POLICY.working_limit_s, POLICY.healthy_wait_factor * healthy_s)
+        assert one.limit_s == max(
+            POLICY.of(BlameLimits).working_limit_s, POLICY.healthy_wait_factor * healthy_s
+        )
 
 
 @settings(deadline=None, max_examples=100)

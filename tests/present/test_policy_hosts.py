@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop import thresholds
@@ -20,7 +18,7 @@ LATER = {"host_report_old_s": 9.0}
 
 
 def judge_by(monkeypatch, changes):
-    monkeypatch.setattr(thresholds, "_chosen", replace(POLICY, **changes))
+    monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits(changes))
 
 
 @pytest.mark.parametrize(("changes", "style"), [({}, "warning"), (LATER, "dim")])

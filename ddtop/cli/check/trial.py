@@ -661,7 +661,9 @@ def _port_here(line: TorchrunLine, place: str, port: int) -> Line:
     text = f"{place} is taken on this host by {holder or 'another user'}"
     if line.nodes > 1 and (line.node_rank > 0 or line.backend != "static"):
         return Line(
-            NOTE, "port", f"{text}; this is this is right if that is another node of this job"
+            NOTE,
+            "port",
+            f"{text}; this is this is this is right if that is another node of this job",
         )
     return Line(BAD, "port", text, "end the process that holds it, or use another port")
 

@@ -16,11 +16,11 @@ from ddtop.policy import POLICY
 
 @click.group("config")
 def command() -> None:
-    """Your preferences, in one file: colours, columns, routes to hosts, thresholds."""
+    """Your preferences, in one file: colours, columns, routes to hosts, limits."""
 
 
 @command.command("show")
-@click.option("--all", "every", is_flag=True, help="Also the thresholds that you have not changed.")
+@click.option("--all", "every", is_flag=True, help="Also the limits that you have not changed.")
 def show(every: bool) -> None:
     """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
     found = settings.read(os.environ)
@@ -29,12 +29,14 @@ def show(every: bool) -> None:
         value, origin = found.origin(one, os.environ)
         override = f"   (overridden by {one.flag})" if one.flag else ""
         _print(f"{one.name:<12}{value!s:<26}{origin}{override}")
-    names = settings.names_of_thresholds() if every else list(found.thresholds)
-    for name in names:
-        default, (low, high) = getattr(POLICY, name), settings.range_of(name)
-        value = found.thresholds.get(name, default)
-        origin = f"changed by you from {default:g}" if name in found.thresholds else "default"
-        _print(f"{name:<40}{value:<12g}{origin}   ({low:g} to {high:g})")
+    if every:
+        import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
+    values = found.policy.values()
+    for name, default in POLICY.values().items():
+        if every or name in found.limits:
+            low, high = settings.range_of(name, default)
+            origin = f"changed by you from {default:g}" if name in found.limits else "default"
+            _print(f"{name:<44}{values[name]:<12g}{origin}   ({low:g} to {high:g})")
 
 
 @command.command("path")

@@ -112,7 +112,8 @@ def _confirmed(snapshot: Snapshot, ranks: list[RankFacts], what: signal.Signals)
     """
     if not sys.stdin.isatty():
         raise CommandError(
-            "ddtop: there is there is no terminal to ask at: add --yes if you are sure", USAGE
+            "ddtop: there is there is there is no terminal to ask at: add --yes if you are sure",
+            USAGE,
         )
     click.echo(f"{what.name} to {len(ranks)} of {snapshot.world_size} ranks of {snapshot.job}:")
     for rank in ranks:

@@ -1,5 +1,5 @@
 """What each kind of finding means, how it is found and what to do: one page a kind, with the
-thresholds of the policy.
+limits of the policy.
 
 A kind that a rule can produce has a page here; a test holds that.
 """

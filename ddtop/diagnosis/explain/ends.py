@@ -30,7 +30,7 @@ PAGES = (
                 " thread has ended."
             ),
             (
-                "A rank that leaves within {save_ends_s} after a torch.save that failed is named"
+                "A rank that leaves within {save.ends_s} after a torch.save that failed is named"
                 " with that file."
             ),
         ),
@@ -123,8 +123,8 @@ PAGES = (
         meaning=(
             "One action ended all ranks: Ctrl-C, scancel, a time limit, preemption. Nothing is"
             " wrong with the program, unless there was a critical finding in the"
-            " {cancelled_because_s} before: the finding then repeats it after `Until then`. A hang"
-            " before any other end is listed as a separate finding, which begins with `until`."
+            " {judge.cancelled_because_s} before: the finding then repeats it after `Until then`. A"
+            " hang before any other end is listed as a separate finding, which begins with `until`."
         ),
         found=(
             (
@@ -132,9 +132,9 @@ PAGES = (
                 " all within {together_s}."
             ),
             (
-                "Signals must end the first two ranks within {cancel_gap_s}. A launcher that cleans"
-                " up after a dead rank takes longer, because it polls; in that case the finding is"
-                " about the first dead rank."
+                "Signals must end the first two ranks within {ending.cancel_gap_s}. A launcher that"
+                " cleans up after a dead rank takes longer, because it polls; in that case the"
+                " finding is about the first dead rank."
             ),
             (
                 "Open MPI ends by SIGKILL what handles SIGTERM for longer than a second: ranks that"

@@ -46,7 +46,7 @@ PAGES = (
         ),
         found=(
             (
-                "For {gpu_foreign_s} the driver lists a process with at least {gpu_foreign_ratio}"
+                "For {gpu.foreign_s} the driver lists a process with at least {gpu_foreign_ratio}"
                 " of the memory that is not a rank, not a child of one, and was not started by the"
                 " same launcher. The server of NVIDIA's MPS does not count."
             ),
@@ -94,13 +94,14 @@ PAGES = (
         ),
         found=(
             (
-                "At most {gpu_memory_low_ratio} of the GPU's memory is left. In addition, within"
-                " four times {gpu_mean_s} torch {gpu_retries} times had to free its cache to get"
-                " memory, or failed; or other processes hold at least {gpu_foreign_ratio}."
+                "At most {gpu-memory-low.memory_low_ratio} of the GPU's memory is left. In"
+                " addition, within four times {gpu_mean_s} torch {gpu-memory-low.retries} times had"
+                " to free its cache to get memory, or failed; or other processes hold at least"
+                " {gpu_foreign_ratio}."
             ),
             (
-                "If more than {gpu_spare_ratio} is reserved but not allocated, the memory is"
-                " fragmented."
+                "If more than {gpu-memory-low.spare_ratio} is reserved but not allocated, the"
+                " memory is fragmented."
             ),
         ),
         steps=(
@@ -127,8 +128,8 @@ PAGES = (
                 " clock is below {gpu_slow_ratio} of the clock of the job's other GPUs of the same"
                 " model. The only GPU of its model is compared with its own maximum; a power cap is"
                 " then no reason. A GPU at its power cap is compared with those that draw at least"
-                " {gpu_load_ratio} of its power, because others may run faster while they wait."
-                " Idle GPUs are not judged."
+                " {gpu-throttled.gpu_load_ratio} of its power, because others may run faster while"
+                " they wait. Idle GPUs are not judged."
             ),
             "If other ranks wait for it, the finding is straggler, with the clock as the cause.",
         ),

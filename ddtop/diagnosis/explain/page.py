@@ -1,11 +1,14 @@
-"""What an explanation consists of, and how thresholds get into its sentences."""
+"""What an explanation consists of, and how limits get into its sentences."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+import re
+from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.kinds import Kind
 from ddtop.policy import Policy
+
+NAMED = re.compile(r"\{([\w.-]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,8 @@ class Explanation:
     do; what follows a line break is a command. `before` and `after`: typical code, where code is
     the cause.
 
-    In `meaning` and `found` the name of a field of `Policy` in braces stands for its value:
-    `{still_limit_s}` reads `5 s`.
+    In `meaning` and `found` the name of a limit in braces stands for its value: `{still_limit_s}`
+    reads `5 s`, `{straggler.ratio}` `10 %`.
     """
 
     kind: Kind
@@ -34,22 +37,23 @@ class Explanation:
 def filled(page: Explanation, policy: Policy) -> Explanation:
     """The page with the values of this policy in its sentences."""
     values = limits(policy)
-    found = tuple(text.format_map(values) for text in page.found)
-    severity, meaning = (text.format_map(values) for text in (page.severity, page.meaning))
-    return replace(page, severity=severity, meaning=meaning, found=found)
+
+    def full(text: str) -> str:
+        return NAMED.sub(lambda name: values[name[1]], text)
+
+    found = tuple(map(full, page.found))
+    return replace(page, severity=full(page.severity), meaning=full(page.meaning), found=found)
 
 
 def limits(policy: Policy) -> dict[str, str]:
-    """Every threshold by its name, as text, with the unit that the name ends in."""
-    return {field.name: _text(field.name, getattr(policy, field.name)) for field in fields(policy)}
+    """Every limit by its name, as text, with the unit that the name ends in."""
+    import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
 
-
-def _text(name: str, value: float | tuple[float, ...]) -> str:
-    values = value if isinstance(value, tuple) else (value,)
-    return ", ".join(_value(name, one) for one in values)
+    return {name: _value(name, value) for name, value in policy.values().items()}
 
 
 def _value(name: str, value: float) -> str:
+    name = f"_{name.rpartition('.')[2]}"
     if name.endswith("_bytes_per_s"):
         return f"{value / 1024:g} KiB/s"
     if name.endswith("_bytes"):

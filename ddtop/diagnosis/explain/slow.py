@@ -21,8 +21,8 @@ PAGES = (
                 " once, with the exact time of each collective on each rank."
             ),
             (
-                "The rank must be late in {straggler_late_ratio} of at least {straggler_steps}"
-                " steps, by at least {straggler_ratio} of the step and {straggler_least_ms}, far"
+                "The rank must be late in {straggler.late_ratio} of at least {straggler.steps}"
+                " steps, by at least {straggler.ratio} of the step and {straggler.least_ms}, far"
                 " more often than by chance. Below {straggler_strong_ratio} a second read must"
                 " agree. If the last rank changes, or only one step is long, there is no straggler."
             ),
@@ -35,7 +35,7 @@ PAGES = (
                 "With NCCL the CPU side of all ranks moves together, so GPUs are compared, for four"
                 " times {gpu_mean_s}. The other GPUs spin: they are {gpu_wait_busy_ratio} busy but"
                 " draw {gpu_wait_power_ratio} of the straggler's power, or"
-                " {gpu_wait_below_peak_ratio} of their own peak while heat slows the straggler."
+                " {gpu-wait.below_peak_ratio} of their own peak while heat slows the straggler."
                 " Only GPUs of the same model are compared."
             ),
         ),
@@ -76,8 +76,8 @@ PAGES = (
                 " and neither does the first half minute."
             ),
             (
-                "The job must be at least {slowdown_info_ratio} slower, and on most ranks by"
-                " {slowdown_noise_factor} times the spread of the four parts, so that a speed that"
+                "The job must be at least {slowdown.info_ratio} slower, and on most ranks by"
+                " {slowdown.noise_factor} times the spread of the four parts, so that a speed that"
                 " always varies is not reported."
             ),
             (
@@ -105,9 +105,9 @@ PAGES = (
         ),
         found=(
             (
-                "A rank spends at least {sync_bound_ratio} of its time in collectives, not counting"
+                "A rank spends at least {sync-bound.ratio} of its time in collectives, not counting"
                 " the wait for the last rank to arrive (from torch's flight recorder). It makes at"
-                " least {sync_bound_calls} collectives per step, nearly all of them all_reduce,"
+                " least {sync-bound.calls} collectives per step, nearly all of them all_reduce,"
                 " broadcast or barrier. Sharded models gather by design."
             ),
         ),
@@ -136,8 +136,8 @@ PAGES = (
             (
                 "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio}"
                 " of {oversubscribed_window_s} (run delay in /proc/PID/schedstat), the ranks used"
-                " {oversubscribed_own_ratio} of the CPUs and need more; or a CPU quota throttled"
-                " them for {throttled_ratio} of that time."
+                " {cpu-oversubscribed.own_ratio} of the CPUs and need more; or a CPU quota"
+                " throttled them for {resources.throttled_ratio} of that time."
             ),
         ),
         steps=(
@@ -165,18 +165,18 @@ PAGES = (
         ),
         found=(
             (
-                "At most {memory_low_ratio} and at most {memory_low_bytes} of memory is left"
-                " (memory that the kernel can free at once counts as free); or threads of the host"
-                " waited for memory {memory_stall_ratio} of the time. Of /dev/shm also at most"
-                " {shm_low_ratio} and {shm_low_bytes}."
+                "At most {resources.memory_low_ratio} and at most {memory_low_bytes} of memory is"
+                " left (memory that the kernel can free at once counts as free); or threads of the"
+                " host waited for memory {resources.memory_stall_ratio} of the time. Of /dev/shm"
+                " also at most {resources.shm_low_ratio} and {resources.shm_low_bytes}."
             ),
             (
-                "A rank has {files_full_ratio} of its allowed descriptors open, or its cgroup uses"
-                " {pids_full_ratio} of its threads (pids.max)."
+                "A rank has {resources.files_full_ratio} of its allowed descriptors open, or its"
+                " cgroup uses {resources.pids_full_ratio} of its threads (pids.max)."
             ),
             (
-                "At most {address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left. If only"
-                " this rank is late in most steps, the others wait for it because of that."
+                "At most {space.address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left. If"
+                " only this rank is late in most steps, the others wait for it because of that."
             ),
         ),
         steps=(
@@ -203,8 +203,8 @@ PAGES = (
         found=(
             (
                 "On the file system of a rank's working folder or TMPDIR, or of a folder that it"
-                " writes or saves to, at most {disk_full_ratio} and at most {disk_full_bytes} is"
-                " free, or at most that share of the inodes."
+                " writes or saves to, at most {disk_full_ratio} and at most {space.disk_full_bytes}"
+                " is free, or at most that share of the inodes."
             ),
         ),
         steps=(
@@ -224,9 +224,10 @@ PAGES = (
         ),
         found=(
             (
-                "The loader that fed {feed_steps} optimizer steps uses torch's own sequential or"
-                " random sampler. Class, length and attributes of its dataset are equal on every"
-                " rank of the group in which DistributedDataParallel averages gradients."
+                "The loader that fed {sampler-not-distributed.feed_steps} optimizer steps uses"
+                " torch's own sequential or random sampler. Class, length and attributes of its"
+                " dataset are equal on every rank of the group in which DistributedDataParallel"
+                " averages gradients."
             ),
             (
                 "Without a shuffle, their first batches must be equal. With a shuffle, the dataset"
@@ -256,7 +257,8 @@ PAGES = (
         found=(
             (
                 "A second pass of the loader began with the same epoch number as the one before, on"
-                " every rank of the group, and {feed_steps} optimizer steps were made in it."
+                " every rank of the group, and {sampler-not-distributed.feed_steps} optimizer steps"
+                " were made in it."
             ),
         ),
         steps=("Call set_epoch before the loop over the loader, as below.",),
@@ -283,8 +285,8 @@ PAGES = (
                 " records what the main thread catches (sys.monitoring)."
             ),
             (
-                "The exception was caught in each of {caught_windows} such times, on at most half"
-                " of the ranks, and never on the others."
+                "The exception was caught in each of {exception-swallowed.windows} such times, on"
+                " at most half of the ranks, and never on the others."
             ),
             (
                 "These do not count: exceptions that libraries catch or that are raised again,"

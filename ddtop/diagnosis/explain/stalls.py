@@ -89,9 +89,9 @@ STALLS = (
         found=(
             (
                 "The DataLoader's iterator says which worker must deliver the next batch, or the"
-                " workers have not started the new epoch. For {still_limit_s} that worker and its"
-                " children used no CPU, did no I/O and did not wake; or it is gone, or stopped for"
-                " {stopped_limit_s}."
+                " workers have not started the new epoch. For {still_limit_s} that worker and"
+                " its children used no CPU, did no I/O and did not wake; or it is gone, or stopped"
+                " for {stopped_limit_s}."
             ),
             (
                 "If nobody waits for the rank yet, it is a warning after {stall_alone_limit_s}; it"
@@ -130,14 +130,14 @@ STALLS = (
         found=(
             (
                 "Waiting for the DataLoader took at least {input_bound_ratio} of the time, in every"
-                " quarter of the last {window_s}, over at least {input_bound_steps} iterations. The"
+                " quarter of the last {window_s}, over at least {input-bound.steps} iterations. The"
                 " first batch of an epoch does not count."
             ),
             ("At most half of its queue was filled; otherwise the rank would not have waited."),
             (
                 "If the job has recovered from this by itself before, it is an info up to"
-                " {input_bound_again_factor} times as long as then, at most"
-                " {input_bound_again_most_s}."
+                " {judge.input_bound_again_factor} times as long as then, at most"
+                " {judge.input_bound_again_most_s}."
             ),
         ),
         steps=(

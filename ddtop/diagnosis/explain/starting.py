@@ -30,7 +30,7 @@ PAGES = (
             (
                 "Before there is a rank, torchrun waits for its nodes. The connections to its store"
                 " show how many have come: a warning after {init_missing_limit_s}, critical after"
-                " {init_missing_critical_s}."
+                " {starting.init_missing_critical_s}."
             ),
         ),
         steps=(
@@ -68,8 +68,8 @@ PAGES = (
             (
                 "Critical when it makes no progress at one line and others have been inside for"
                 " {still_limit_s}. While it works or imports: a warning after"
-                " {init_late_warning_s}, critical after {init_late_critical_s} or half of the"
-                " group's timeout."
+                " {starting.init_late_warning_s}, critical after {starting.init_late_critical_s} or"
+                " half of the group's timeout."
             ),
         ),
         steps=(
@@ -106,13 +106,14 @@ PAGES = (
                 " out, no such name, or open."
             ),
             (
-                "This must last for {still_limit_s}, or rank 0 must have found its port in use. If"
-                " the connection is refused because rank 0 is not there yet, the finding is"
+                "This must last for {still_limit_s}, or rank 0 must have found its port in use."
+                " If the connection is refused because rank 0 is not there yet, the finding is"
                 " rank-missing or late-to-init."
             ),
             (
                 "A torchrun that has no rank, and whose stack shows that it connects to the store:"
-                " a warning after {init_late_warning_s}, critical after {store_dial_critical_s}."
+                " a warning after {starting.init_late_warning_s}, critical after"
+                " {starting.store_dial_critical_s}."
             ),
         ),
         steps=(
@@ -176,14 +177,14 @@ PAGES = (
         ),
         found=(
             (
-                "Both have reported the same rank, and neither is the parent of the other. The "
-                "finding appears after {still_limit_s} in init_process_group, or as soon as one of "
-                "them has failed."
+                "Both have reported the same rank, and neither is the parent of the other. The"
+                " finding appears after {still_limit_s} in init_process_group, or as soon as"
+                " one of them has failed."
             ),
             (
-                "Or a process that a rank has started has been in init_process_group of the job, "
-                "under the rank's number, for {still_limit_s}. A child that makes a group of its "
-                "own is not a rank, and is not judged."
+                "Or a process that a rank has started has been in init_process_group of the job,"
+                " under the rank's number, for {still_limit_s}. A child that makes a group of"
+                " its own is not a rank, and is not judged."
             ),
         ),
         steps=(
@@ -209,9 +210,9 @@ PAGES = (
         ),
         found=(
             (
-                "ddtop compares the environment and arguments of all ranks once a rank has been in "
-                "init_process_group for {still_limit_s}. Several names of one host count as equal; "
-                "so do cpu:gloo and gloo."
+                "ddtop compares the environment and arguments of all ranks once a rank has been in"
+                " init_process_group for {still_limit_s}. Several names of one host count as"
+                " equal; so do cpu:gloo and gloo."
             ),
             (
                 "If there are two equal halves, the half without rank 0 is at fault, because rank 0"
@@ -265,10 +266,10 @@ PAGES = (
         ),
         found=(
             (
-                "Every rank of the job has made {alone_steps} optimizer steps, over {alone_s} at"
-                " least, and none has called init_process_group. The parameters' shapes, the"
-                " optimizer's settings, the seed and, where a DataLoader shows it, the dataset are"
-                " the same on all of them."
+                "Every rank of the job has made {not-distributed.alone_steps} optimizer steps, over"
+                " {not-distributed.alone_s} at least, and none has called init_process_group. The"
+                " parameters' shapes, the optimizer's settings, the seed and, where a DataLoader"
+                " shows it, the dataset are the same on all of them."
             ),
             (
                 "Ranks that only read data or predict make no optimizer steps. Ranks with another"

@@ -29,16 +29,16 @@ WAITS = (
             ),
             (
                 "A rank without progress: critical after {still_limit_s}; nothing up to"
-                " {still_stay_factor} times an earlier stay at its line, a warning up to"
-                " {still_habit_factor} times a wait that happened twice. A rank at work"
-                " ({cpu_working_ratio} of a core, or I/O): after {working_limit_s},"
-                " {healthy_wait_factor} times the longest healthy wait or {working_habit_factor}"
-                " times one that happened twice; critical after {working_critical_s} or"
-                " {working_critical_factor} times that wait, at most {timeout_critical_ratio} of"
-                " the timeout. I/O with little CPU: critical after {transfer_critical_s}."
-                " Checkpoint, validation, compilation: after {phase_overdue_factor} times the"
-                " longest one before; without CPU after {phase_still_limit_s} or"
-                " {phase_usual_factor} times the longest."
+                " {blame.still_stay_factor} times an earlier stay at its line, a warning up to"
+                " {not-in-collective.still_habit_factor} times a wait that happened twice. A rank"
+                " at work ({cpu_working_ratio} of a core, or I/O): after {blame.working_limit_s},"
+                " {healthy_wait_factor} times the longest healthy wait or"
+                " {blame.working_habit_factor} times one that happened twice; critical after"
+                " {working_critical_s} or {not-in-collective.working_critical_factor} times that"
+                " wait, at most {timeout_critical_ratio} of the timeout. I/O with little CPU:"
+                " critical after {not-in-collective.transfer_critical_s}. Checkpoint, validation,"
+                " compilation: after {phase.overdue_factor} times the longest one before; without"
+                " CPU after {phase.still_limit_s} or {phase.usual_factor} times the longest."
             ),
         ),
         steps=(
@@ -213,7 +213,8 @@ WAITS = (
         found=(
             (
                 "All members have enqueued the same collective of the group, and it has been open"
-                " for {still_limit_s}, or for {healthy_wait_factor} times the longest healthy wait."
+                " for {still_limit_s}, or for {healthy_wait_factor} times the longest"
+                " healthy wait."
             ),
             (
                 "No member uses CPU or does I/O. With NCCL a member may spin, if its GPU is busy"
@@ -222,7 +223,8 @@ WAITS = (
             ),
             (
                 "The same finding covers init_process_group: all ranks are inside, and none has"
-                " made progress for {init_stuck_limit_s} since the last one entered."
+                " made progress for {peer-unreachable.init_stuck_limit_s} since the last one"
+                " entered."
             ),
         ),
         steps=(
@@ -256,9 +258,10 @@ WAITS = (
         ),
         found=(
             (
-                "A warning after {no_progress_s}, {no_progress_step_factor} usual steps, or"
-                " {no_progress_habit_factor} times a pause that has happened twice; critical after"
-                " {no_progress_critical_s}. A more precise finding replaces it."
+                "A warning after {no_progress_s}, {standstill.no_progress_step_factor} usual steps,"
+                " or {standstill.no_progress_habit_factor} times a pause that has happened twice;"
+                " critical after {standstill.no_progress_critical_s}. A more precise finding"
+                " replaces it."
             ),
             (
                 "Critical only after {no_progress_patient_s} if some ranks compute, save a"
@@ -268,8 +271,8 @@ WAITS = (
             (
                 "A job is idle (info) if its ranks count no steps and wait for requests, or for"
                 " orders of a rank that does. If that rank asks for work itself, the others must"
-                " have waited {idle_habit_s} twice, or have hardly begun; or it lasts less than"
-                " {idle_stay_factor} times an earlier stay at that line."
+                " have waited {standstill.idle_habit_s} twice, or have hardly begun; or it lasts"
+                " less than {standstill.idle_stay_factor} times an earlier stay at that line."
             ),
         ),
         steps=(
@@ -306,12 +309,12 @@ WAITS = (
         found=(
             (
                 "An error of gloo, NCCL or the store ended ranks that had communicated before, or"
-                " NCCL reports one of its connections; {comm_error_after_s} later nothing else"
+                " NCCL reports one of its connections; {comm-error.after_s} later nothing else"
                 " explains it."
             ),
             (
-                "SIGABRT that ends a rank whose NCCL collective has timed out ({watchdog_ratio} of"
-                " the timeout) comes from torch's watchdog."
+                "SIGABRT that ends a rank whose NCCL collective has timed out"
+                " ({ending.watchdog_ratio} of the timeout) comes from torch's watchdog."
             ),
             (
                 "The finding names the ranks that the error mentions, that had not joined the"
@@ -441,9 +444,9 @@ DEADLOCKS = (
                 " compares them with the peer's own open call and its collectives."
             ),
             (
-                "The ranks wait for each other and for nobody outside, for {still_limit_s}. If the"
-                " peer only does something else, the finding is not-in-collective, because the peer"
-                " may still join."
+                "The ranks wait for each other and for nobody outside, for {still_limit_s}. If"
+                " the peer only does something else, the finding is not-in-collective, because the"
+                " peer may still join."
             ),
             (
                 "MPI: the evidence counts, for each tag, the sends and receives between the two"

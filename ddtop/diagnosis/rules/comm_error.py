@@ -20,6 +20,7 @@ from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq, first_open_seq
+from ddtop.policy import Limits
 from ddtop.wire.records import GroupProgress
 from ddtop.words.sentences import (
     clipped,
@@ -30,6 +31,21 @@ from ddtop.words.sentences import (
     verb,
 )
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class CommError(Limits, of=Kind.COMM_ERROR, was="comm_error_"):
+    """`comm-error`."""
+
+    after_s: float = 2.0
+    """A backend's error is a finding after this time. A death elsewhere is known by then."""
+    leaving_s: float = 5.0
+    """The same where a rank has left its process group and its process lives. A busy host takes
+    seconds to end a process."""
+    with_it_s: float = 0.5
+    """Reports are this far apart. A rank that left within this time after the first error may have
+    caused it."""
+
 
 _NAMED = re.compile(
     r"\branks? ((?:\d{1,7}, ?)*\d{1,7}) failed to pass|\bsend/recv from rank (\d{1,7})",
@@ -88,7 +104,7 @@ def rule(context: Context) -> list[Finding]:
             f"its backend reports {group.error}",
         )
     peers = _peers(context, first, failed, since, text)
-    hold_s = policy.comm_error_leaving_s if peers.going else policy.comm_error_after_s
+    hold_s = policy.of(CommError).leaving_s if peers.going else policy.of(CommError).after_s
     young = snapshot.ended is None and snapshot.time_unix_ns - since < hold_s * 1e9
     return (
         [] if young and not peers.sure else [_finding(context, first, peers, failed, since, text)]
@@ -152,7 +168,7 @@ def _peers(
         for rank in others
         if rank.reported.phase == "leaving"
         and (rank.reported.phase_since_unix_ns or since)
-        <= since + int(context.policy.comm_error_with_it_s * 1e9)
+        <= since + int(context.policy.of(CommError).with_it_s * 1e9)
     ]
     if left:
         going = any(not context.snapshot.rank(rank).gone for rank in left)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.launch.launchers import is_elastic
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Feed
 from ddtop.words.sentences import about, ranks_text, verb
 
@@ -16,6 +17,21 @@ from ddtop.words.sentences import about, ranks_text, verb
 
 
 # -- `input-bound`: the ranks move, but spend a large share of their time waiting for data
+
+
+@dataclass(frozen=True)
+class InputBound(Limits, of=Kind.INPUT_BOUND, was="input_bound_"):
+    """`input-bound`."""
+
+    steps: int = 5
+    """Iterations in the window. An epoch's first batch, with its worker start, is no evidence."""
+    depth_ratio: float = 0.5
+    """Share of the prefetched batches that lie ready. Above it the rank does not wait for them."""
+    window_s: float = 8.0
+    """... and the window is at least this long."""
+    one_ratio: float = 0.75
+    """Share of the samples in which the same worker must deliver the next batch. If three workers
+    are all slow, each of them is waited for in a third of the samples."""
 
 
 def input_bound(context: Context) -> list[Finding]:
@@ -96,16 +112,15 @@ def _concerned(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     # pause of a file server) is not a bottleneck.
     if min(rank.loader.wait_ratio, rank.loader.wait_low_ratio or 0.0) < policy.input_bound_ratio:
         return False
-    if (
-        rank.loader.window_steps or 0
-    ) < policy.input_bound_steps or snapshot.still_since_unix_ns is not None:
+    limits = policy.of(InputBound)
+    if (rank.loader.window_steps or 0) < limits.steps or snapshot.still_since_unix_ns is not None:
         return False
-    if rank.reported.window_s is None or rank.reported.window_s < policy.input_bound_window_s:
+    if rank.reported.window_s is None or rank.reported.window_s < limits.window_s:
         return False
     # It does not wait for batches that are ready.
     if loader.depth is None or loader.capacity is None:
         return True
-    return loader.depth <= policy.input_bound_depth_ratio * loader.capacity
+    return loader.depth <= limits.depth_ratio * loader.capacity
 
 
 def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
@@ -116,7 +131,7 @@ def _one_is_slow(rank: RankFacts, policy: Policy) -> bool:
     return (
         loader is not None
         and loader.workers > 1
-        and (loader.owed_most_ratio or 0.0) >= policy.input_bound_one_ratio
+        and (loader.owed_most_ratio or 0.0) >= policy.of(InputBound).one_ratio
     )
 
 
@@ -145,6 +160,16 @@ def _line(rank: RankFacts, policy: Policy) -> str:
 #    the same order each epoch
 
 
+@dataclass(frozen=True)
+class SamplerLimits(Limits, of=Kind.SAMPLER_NOT_DISTRIBUTED):
+    """`sampler-not-distributed` and `epoch-not-set`."""
+
+    feed_steps: int = 8
+    """Optimizer steps between batches of one loader. Then the loader feeds the training."""
+    feed_passed_over: float = 0.9
+    """Batches fetched by each rank in a step. From here on each may use only its share of them."""
+
+
 def sampling(context: Context) -> list[Finding]:
     """At most one finding of each kind, for the group in which gradients are averaged."""
     snapshot, policy = context.snapshot, context.policy
@@ -154,7 +179,7 @@ def sampling(context: Context) -> list[Finding]:
         if (
             feed is not None
             and feed.group is not None
-            and feed.steps >= policy.feed_steps
+            and feed.steps >= policy.of(SamplerLimits).feed_steps
             and not rank.gone
         ):
             by_group.setdefault(feed.group, []).append(rank)
@@ -181,7 +206,10 @@ def _undivided(
         return []
     # As many batches per step as there are ranks: each rank may skip the batches of the others, or
     # accumulate gradients.
-    if any(feed.taken >= policy.feed_passed_over * len(ranks) * feed.steps for feed in feeds):
+    if any(
+        feed.taken >= policy.of(SamplerLimits).feed_passed_over * len(ranks) * feed.steps
+        for feed in feeds
+    ):
         return []
     # Without a shuffle, the batches must be the same. With a shuffle, the dataset must hold data
     # that can be compared: a dataset that invents samples (as in a benchmark) or asks for the rank
@@ -254,6 +282,16 @@ def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Fin
 # -- `not-distributed`: torchrun has started several ranks, and each trains the same model alone
 
 
+@dataclass(frozen=True)
+class NotDistributed(Limits, of=Kind.NOT_DISTRIBUTED):
+    """`not-distributed`."""
+
+    alone_s: float = 30.0
+    """Ranks have trained without a process group for this time. A warm-up before it is shorter."""
+    alone_steps: int = 20
+    """... with at least so many steps each."""
+
+
 def not_distributed(context: Context) -> list[Finding]:
     """At most one finding, about all ranks.
 
@@ -262,9 +300,9 @@ def not_distributed(context: Context) -> list[Finding]:
     seed or its data; torchft's replicas meet in another way. Horovod under mpirun averages
     gradients without a process group of torch.
     """
-    snapshot, policy = context.snapshot, context.policy
+    snapshot, limits = context.snapshot, context.policy.of(NotDistributed)
     ranks = snapshot.ranks
-    if len(ranks) < 2 or not all(_trains_alone(rank, policy) for rank in ranks):
+    if len(ranks) < 2 or not all(_trains_alone(rank, limits) for rank in ranks):
         return []
     if len({(rank.progress.trains, _data(rank)) for rank in ranks}) > 1:
         return []
@@ -295,7 +333,7 @@ def not_distributed(context: Context) -> list[Finding]:
     ]
 
 
-def _trains_alone(rank: RankFacts, policy: Policy) -> bool:
+def _trains_alone(rank: RankFacts, limits: NotDistributed) -> bool:
     hello, progress = rank.hello, rank.progress
     if hello is None or rank.gone or progress.trains is None or rank.comm.rpc is not None:
         return False
@@ -303,7 +341,7 @@ def _trains_alone(rank: RankFacts, policy: Policy) -> bool:
         return False
     steps = progress.iteration or 0
     trained_s = steps * (progress.step_now_ms or 0.0) / 1e3
-    return steps >= policy.alone_steps and trained_s >= policy.alone_s
+    return steps >= limits.alone_steps and trained_s >= limits.alone_s
 
 
 def _data(rank: RankFacts) -> tuple[object, ...] | None:

@@ -7,6 +7,7 @@ The rank that ended first decides (`model.state.ending`). What followed is part 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from ddtop.diagnosis.evidence import end_line, is_full, left_advice, size_text
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Context, Finding
@@ -27,7 +28,7 @@ from ddtop.model.ending import (
 )
 from ddtop.model.facts import RankFacts, Snapshot
 from ddtop.model.wait_graph import comparable_seq, waiters_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.records import Exit, FailedSave, HelperEnd, WorkerEnd
 from ddtop.words.sentences import (
@@ -40,6 +41,16 @@ from ddtop.words.sentences import (
     ranks_text,
     verb,
 )
+
+
+@dataclass(frozen=True)
+class SaveLimits(Limits, of="save", was="save_"):
+    """Which end belongs to a save that failed."""
+
+    ends_s: float = 5.0
+    """A rank that leaves this soon after a save that failed, without an uncaught exception, left
+    because of it. Frameworks catch the exception, print it and exit."""
+
 
 _WORKER_GONE = re.compile(r"DataLoader worker \(pid.{0,40}(killed by signal|exited unexpectedly)")
 """Torch raises this in the rank within five seconds after a worker's death."""
@@ -370,7 +381,11 @@ def _fatal_save(rank: RankFacts, policy: Policy) -> FailedSave | None:
         return None
     if exception is not None and fatal_exception(rank):
         return save if save.error == f"{exception.type}: {exception.text}" else None
-    return save if abs(went_unix_ns(rank) - save.unix_ns) <= policy.save_ends_s * 1e9 else None
+    return (
+        save
+        if abs(went_unix_ns(rank) - save.unix_ns) <= policy.of(SaveLimits).ends_s * 1e9
+        else None
+    )
 
 
 def _worker_advice(worker: WorkerEnd | None) -> str:

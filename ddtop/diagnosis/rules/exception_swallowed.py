@@ -6,14 +6,28 @@ critical finding blames such a rank, the exception is a line of that finding's e
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.finding import CRITICAL, INFO, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Caught
 from ddtop.words.sentences import ranks_text, verb
+
+
+@dataclass(frozen=True)
+class CaughtLimits(Limits, of=Kind.EXCEPTION_SWALLOWED, was="caught_"):
+    """`exception-swallowed`."""
+
+    windows: int = 6
+    """Windows of a quarter of a second, one in five seconds, in each of which a rank caught the
+    same exception. An exception that comes by chance in half of the windows is in all of one rank's
+    and in none of another's once in 2,000 half minutes."""
+    recent_windows: int = 3
+    """The last of these windows, which shows whether the exception is still being caught. Ranks
+    that wait still report exceptions that they caught before."""
+
 
 PLACES_MAX = 4
 
@@ -66,7 +80,9 @@ def _is_judged(rank: RankFacts, policy: Policy) -> bool:
     if rank.gone or rank.reported.phase != "running" or rank.state in (State.STOPPED, State.SILENT):
         return False
     return (
-        catching is not None and catching.windows >= policy.caught_windows and not catching.omitted
+        catching is not None
+        and catching.windows >= policy.of(CaughtLimits).windows
+        and not catching.omitted
     )
 
 
@@ -141,7 +157,7 @@ def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Po
     recent = [
         one
         for one in rank.reported.catching.caught
-        if one.count > 1 and one.ago <= policy.caught_recent_windows
+        if one.count > 1 and one.ago <= policy.of(CaughtLimits).recent_windows
     ]
     found = [one for one in recent if _place(one) not in alike]
     return [

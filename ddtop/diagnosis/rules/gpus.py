@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ddtop.diagnosis.evidence import ONE_GPU_EACH
@@ -33,7 +33,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import GPU, cause_of
 from ddtop.model.facts import Device, RankFacts, Snapshot
 from ddtop.model.gpus import VISIBLE
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import AMD
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
@@ -388,6 +388,31 @@ def _visible(rank: RankFacts) -> str:
 #    job than they could be
 
 
+@dataclass(frozen=True)
+class GpuLow(Limits, of=Kind.GPU_MEMORY_LOW, was="gpu_"):
+    """`gpu-memory-low`."""
+
+    memory_low_ratio: float = 0.03
+    """Share of a GPU's memory that is left, where allocations failed or others hold a part. A full
+    GPU alone is how torch works."""
+    retries: int = 3
+    """Allocations within half a minute that succeeded only after cached memory had been released,
+    or not at all. One or two are a large batch."""
+    spare_ratio: float = 0.2
+    """Share of what torch has reserved that is not in use: this much is fragmentation."""
+
+
+@dataclass(frozen=True)
+class GpuThrottled(Limits, of=Kind.GPU_THROTTLED):
+    """`gpu-throttled`."""
+
+    step_slower_factor: float = 1.25
+    """A step so much longer than the shortest is a line of evidence. Below that it is noise."""
+    gpu_load_ratio: float = 0.85
+    """Share of a GPU's power. GPUs that draw less have less to do and run faster for that, so their
+    clocks are no measure."""
+
+
 def gpu_use(context: Context) -> list[Finding]:
     """Findings for each GPU."""
     snapshot, policy = context.snapshot, context.policy
@@ -418,7 +443,7 @@ def _stands_out(device: Device, policy: Policy) -> bool:
         return bool(device.ranks)
     if gpu.used_bytes is None or not gpu.total_bytes:
         return False
-    return gpu.total_bytes - gpu.used_bytes <= policy.gpu_memory_low_ratio * gpu.total_bytes
+    return gpu.total_bytes - gpu.used_bytes <= policy.of(GpuLow).memory_low_ratio * gpu.total_bytes
 
 
 def _shared(
@@ -465,14 +490,14 @@ def _memory_low(
     if gpu.used_bytes is None or not gpu.total_bytes:
         return
     left = gpu.total_bytes - gpu.used_bytes
-    if left > policy.gpu_memory_low_ratio * gpu.total_bytes:
+    if left > policy.of(GpuLow).memory_low_ratio * gpu.total_bytes:
         return
     cudas = [cuda for rank in ranks if (cuda := snapshot.rank(rank).gpu.cuda) is not None]
     refused = device.refused_lately
     others = lasting_strangers(device, policy)
     # A full GPU alone is normal, because torch's allocator keeps its memory. Retries from a search
     # for the largest batch size are over.
-    if refused < policy.gpu_retries and not others:
+    if refused < policy.of(GpuLow).retries and not others:
         return
     reserved = sum(cuda.reserved_bytes or 0 for cuda in cudas)
     spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
@@ -486,7 +511,7 @@ def _memory_low(
             f"limit each of {ranks_text(ranks)}:"
             f" torch.cuda.set_per_process_memory_fraction({0.9 / len(ranks):.2f})"
         )
-    elif reserved and spare > policy.gpu_spare_ratio * reserved:
+    elif reserved and spare > policy.of(GpuLow).spare_ratio * reserved:
         advice = (
             f"{size(spare)} is reserved and not in use:"
             " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -564,7 +589,7 @@ def _slower(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple
     if not steps:
         return ()
     now, best = (median(values) for values in zip(*steps, strict=True))
-    if now < policy.step_slower_factor * best:
+    if now < policy.of(GpuThrottled).step_slower_factor * best:
         return ()
     return (
         f"a step takes {now:,.0f} ms; the shortest took {best:,.0f} ms ({1000 / now:.1f} it/s"
@@ -576,7 +601,9 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
     """The usual clock of the job's other GPUs of this model that draw as much power. None for fewer
     than three.
     """
-    least = policy.gpu_load_ratio * (device.power_mean_watts or device.gpu.power_watts or 0.0)
+    least = policy.of(GpuThrottled).gpu_load_ratio * (
+        device.power_mean_watts or device.gpu.power_watts or 0.0
+    )
     found = [
         one.gpu.sm_mhz
         for one in snapshot.devices

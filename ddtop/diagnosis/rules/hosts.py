@@ -12,7 +12,7 @@ from ddtop.diagnosis.waiters import waits_clause
 from ddtop.model.ending import comm_failure, failed, first_to_go
 from ddtop.model.facts import Blame, HostSeen, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import LOST, waiters_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.words.sentences import clipped, file_line, ranks_text, tensor_text, verb
 from ddtop.words.units import duration
 
@@ -30,6 +30,15 @@ HOSTS_NAMED = 4
 class _Lost:
     host: HostSeen
     ranks: tuple[RankFacts, ...]
+
+
+@dataclass(frozen=True)
+class HostLost(Limits, of=Kind.HOST_LOST, was="host_lost_"):
+    """`host-lost`."""
+
+    step_factor: float = 3.0
+    """A collective with a rank of that host that completed within this many of the longest usual
+    steps, at least within `host_lost_s`, shows that the rank takes part."""
 
 
 def host_lost(context: Context) -> list[Finding]:
@@ -74,7 +83,7 @@ def _takes_part(lost: _Lost, snapshot: Snapshot, policy: Policy) -> bool:
     step_s = max((rank.progress.step_ms or 0.0 for rank in snapshot.ranks), default=0.0) / 1000
     return (
         snapshot.time_unix_ns - at
-        <= max(policy.moving_s, policy.host_lost_s, policy.host_lost_step_factor * step_s) * 1e9
+        <= max(policy.moving_s, policy.host_lost_s, policy.of(HostLost).step_factor * step_s) * 1e9
     )
 
 
@@ -202,6 +211,19 @@ _BRIDGES = ("172.17.", "192.168.122.")
 """Addresses of docker0 and virbr0, which exist on every host separately."""
 
 
+@dataclass(frozen=True)
+class PeerUnreachable(Limits, of=Kind.PEER_UNREACHABLE):
+    """`peer-unreachable`."""
+
+    init_stuck_limit_s: float = 15.0
+    """All ranks are in init_process_group and make no progress. It takes a second after the last
+    one has come, and ten more where a name server does not answer."""
+    init_stuck_rank_s: float = 0.05
+    """... and this much more for each rank: thousands take turns at the store."""
+    init_stuck_critical_s: float = 60.0
+    """... and critical from here on."""
+
+
 def unreachable(context: Context) -> list[Finding]:
     """Finds why ranks that have all reached the store remain inside init_process_group."""
     snapshot, policy = context.snapshot, context.policy
@@ -270,8 +292,8 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
     ):
         return []
     waited_s = min(_waited_s(snapshot, rank) for rank in inside)
-    more_s = policy.init_stuck_rank_s * size
-    if waited_s <= policy.init_stuck_limit_s + more_s:
+    more_s = policy.of(PeerUnreachable).init_stuck_rank_s * size
+    if waited_s <= policy.of(PeerUnreachable).init_stuck_limit_s + more_s:
         return []
     evidence = [f"all {size} ranks are inside, the last of them for {duration(waited_s)}"]
     advice = (
@@ -290,7 +312,9 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
     return [
         Finding(
             kind=Kind.COLLECTIVE_STUCK,
-            severity=CRITICAL if waited_s > policy.init_stuck_critical_s + more_s else WARNING,
+            severity=CRITICAL
+            if waited_s > policy.of(PeerUnreachable).init_stuck_critical_s + more_s
+            else WARNING,
             ranks=(),
             victims=joining.victims,
             since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),

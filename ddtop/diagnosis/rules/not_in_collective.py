@@ -8,6 +8,8 @@ once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.diagnosis.activity import (
     CPU,
     FRAMES,
@@ -39,11 +41,31 @@ from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import called_at, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.names import FINALIZE, GROUP_MAKERS, MPI_STARTED, NAME_ONLY, SENDS
 from ddtop.wire.records import TrainingProgress
 from ddtop.words.sentences import file_line, framework_text, function_text, ranks_text, verb
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class NotInCollective(Limits, of=Kind.NOT_IN_COLLECTIVE):
+    """`not-in-collective`."""
+
+    working_critical_factor: float = 5.0
+    """A rank that works while others wait is a warning until `working_critical_s`, or this many
+    times the longest healthy wait, whichever is later."""
+    transfer_critical_s: float = 300.0
+    """... or this, while it does I/O with little CPU, or lacks CPU time. A minute is short then."""
+    still_habit_factor: float = 1.5
+    """A rank without progress is a warning up to this many times the second longest healthy wait.
+    If each round waits for rollouts or for a server, the next such wait is normal. A single long
+    wait, at the start or because of a broken network, is not a pattern."""
+    dry_before_progress_s: float = 2.0
+    """A rank whose loader was exhausted longer than this before its last progress stopped later."""
+    last_report_s: float = 2.0
+    """A rank on its way out is not judged before its last report, which says what it did last."""
+
 
 PLACES_MAX = 3
 BY_STACK = (
@@ -140,7 +162,7 @@ def _just_left(rank: RankFacts, policy: Policy) -> bool:
     return (
         exiting
         and rank.reported.phase != "leaving"
-        and (rank.agent.report_age_s or 0.0) < policy.last_report_s
+        and (rank.agent.report_age_s or 0.0) < policy.of(NotInCollective).last_report_s
     )
 
 
@@ -162,7 +184,7 @@ def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy
     loader = rank.loader.report
     if loader is None or loader.exhausted_unix_ns is None or not loader.exhausted:
         return False
-    before_ns = int(policy.dry_before_progress_s * 1e9)
+    before_ns = int(policy.of(NotInCollective).dry_before_progress_s * 1e9)
     if (
         rank.progress.last_unix_ns is not None
         and loader.exhausted_unix_ns < rank.progress.last_unix_ns - before_ns
@@ -187,12 +209,15 @@ def _limit_s(snapshot: Snapshot, blame: Blame, policy: Policy, works: bool) -> f
     waiters = [snapshot.rank(rank) for rank in blame.waiters]
     healthy_s = max((rank.comm.healthy_wait_max_ms or 0.0 for rank in waiters), default=0.0) / 1000
     usual_s = max((rank.comm.usual_wait_ms or 0.0 for rank in waiters), default=0.0) / 1000
-    limit_s = policy.still_habit_factor * usual_s
+    limit_s = policy.of(NotInCollective).still_habit_factor * usual_s
     if works:
-        limit_s = max(policy.working_critical_s, policy.working_critical_factor * healthy_s)
+        limit_s = max(
+            policy.working_critical_s,
+            policy.of(NotInCollective).working_critical_factor * healthy_s,
+        )
         process = snapshot.rank(blame.root).process
         if process.transfers or process.lacks_cpu:
-            limit_s = max(limit_s, policy.transfer_critical_s)
+            limit_s = max(limit_s, policy.of(NotInCollective).transfer_critical_s)
     limit_s = phase_limit_s(snapshot.rank(blame.root), works, limit_s, policy)
     given_s = timeout_s(snapshot, blame)
     if given_s is not None:
@@ -467,6 +492,15 @@ _BY_WORD = {
 # such call from one that trains: both run, and both go to sleep a few times in ten seconds.
 
 
+@dataclass(frozen=True)
+class GilHeld(Limits, of="gil-held"):
+    """What NCCL's own reports say, if nobody else can."""
+
+    ras_same_s: float = 9.0
+    """For this time it has reported the same launches, in two answers at least. A rank that trains
+    in C would have launched more."""
+
+
 def gil_held(context: Context) -> list[Finding]:
     """At most one finding: about the first communicator for which NCCL shows this."""
     snapshot, policy = context.snapshot, context.policy
@@ -481,7 +515,7 @@ def gil_held(context: Context) -> list[Finding]:
         )
         if any(_is_out(one) for one in roots):
             continue
-        if same_s >= policy.ras_same_s and all(_is_frozen(one) for one in others):
+        if same_s >= policy.of(GilHeld).ras_same_s and all(_is_frozen(one) for one in others):
             at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
             return [_gil_finding(snapshot, op, roots, waiters, at, policy)]
         if same_s >= policy.still_limit_s and all(_may_wait(one) for one in others):

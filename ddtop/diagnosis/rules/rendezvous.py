@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ddtop.diagnosis.activity import where
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
@@ -26,10 +27,18 @@ from ddtop.diagnosis.rendezvous import (
     store_text,
 )
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Hello, Rendezvous
 from ddtop.words.sentences import by_value, clipped, ranks_text, verb
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class RendezvousLimits(Limits, of="rendezvous"):
+    """`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`."""
+
+    store_clock_s: float = 2.0
+    """File servers' clocks differ. A job's store is not older than its first process by more."""
 
 
 def rule(context: Context) -> list[Finding]:
@@ -232,7 +241,7 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
         return []
     ranks = tuple(rank.rank for rank, _ in used)
     began = min(rank.hello.started_unix_ns for rank in snapshot.ranks if rank.hello is not None)
-    before = began - int(policy.store_clock_s * 1e9)
+    before = began - int(policy.of(RendezvousLimits).store_clock_s * 1e9)
     old = [
         file
         for _, file in used

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ddtop.diagnosis.evidence import (
@@ -21,11 +21,36 @@ from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import Disk, HostState
 from ddtop.words.sentences import about, ranks_text, verb
 
 # -- `memory-pressure` and `disk-full`: resources of a rank or its host that are nearly used up
+
+
+@dataclass(frozen=True)
+class ResourceLimits(Limits, of="resources"):
+    """`memory-pressure` and `disk-full`, and the quota of a host that is `cpu-oversubscribed`."""
+
+    throttled_ratio: float = 0.2
+    """Share of the time in which their cgroup's CPU quota holds a host's ranks."""
+    memory_low_ratio: float = 0.04
+    """Share of the memory (host, cgroup limit, /dev/shm) that is left: the OOM killer is one
+    allocation away."""
+    shm_low_ratio: float = 0.1
+    """Share of a small /dev/shm that is left: 64 MiB, what a container gets by default, hold a few
+    batches."""
+    shm_low_bytes: float = 16 * 2.0**20
+    """... and no more than this: the batches that workers have ready."""
+    memory_stall_ratio: float = 0.2
+    """Share of the time in which some thread of the host waits for memory (reclaim, swap)."""
+    pids_full_ratio: float = 0.9
+    """Share of the threads that a cgroup may have. DataLoader workers have dozens."""
+    files_full_ratio: float = 0.9
+    """Share of a rank's descriptors. DataLoader workers hand tensors over by dozens of them."""
+    disk_full_inodes: int = 100_000
+    """A disk has no more inodes than this left, beside `disk_full_ratio`: caches of small files use
+    this many in an hour."""
 
 
 def rule(context: Context) -> list[Finding]:
@@ -55,7 +80,8 @@ def _of_memory(
         )
         yield _memory(everyone, f"{host.host} has {left}", _largest(ranks), advice, snapshot)
     elif (
-        host.load is not None and (host.load.memory_stall_ratio or 0.0) >= policy.memory_stall_ratio
+        host.load is not None
+        and (host.load.memory_stall_ratio or 0.0) >= policy.of(ResourceLimits).memory_stall_ratio
     ):
         stall = (
             f"{host.host} waits {about(host.load.memory_stall_ratio or 0.0)} of the time for memory"
@@ -69,7 +95,9 @@ def _of_memory(
             snapshot,
         )
     shm = host.shm_free_bytes, host.shm_total_bytes
-    if _little(*shm, policy) or at_most(*shm, policy.shm_low_ratio, policy.shm_low_bytes):
+    if _little(*shm, policy) or at_most(
+        *shm, policy.of(ResourceLimits).shm_low_ratio, policy.of(ResourceLimits).shm_low_bytes
+    ):
         left = (
             f"/dev/shm of {host.host} has {size_text(host.shm_free_bytes)} of"
             f" {size_text(host.shm_total_bytes)} left"
@@ -109,7 +137,7 @@ def _of_files(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Ite
             load
             and load.files
             and load.files_limit
-            and load.files >= policy.files_full_ratio * load.files_limit
+            and load.files >= policy.of(ResourceLimits).files_full_ratio * load.files_limit
         ):
             text = (
                 f"rank {rank.rank} has {load.files:,} of at most {load.files_limit:,} descriptors"
@@ -161,7 +189,10 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
                     victims = late.waiters
                 finding = _memory((rank.rank,), text, evidence, advice, snapshot)
                 yield replace(finding, victims=victims)
-            elif one.name == "pids.max" and one.used >= policy.pids_full_ratio * one.limit:
+            elif (
+                one.name == "pids.max"
+                and one.used >= policy.of(ResourceLimits).pids_full_ratio * one.limit
+            ):
                 crowded.setdefault((one.used, one.limit), []).append(rank)
     for (used, most), theirs in crowded.items():
         numbers = tuple(rank.rank for rank in theirs)
@@ -193,7 +224,7 @@ def _memory(
 
 def _little(left: int | None, total: int | None, policy: Policy) -> bool:
     """Whether the rest of a memory is small."""
-    return at_most(left, total, policy.memory_low_ratio, policy.memory_low_bytes)
+    return at_most(left, total, policy.of(ResourceLimits).memory_low_ratio, policy.memory_low_bytes)
 
 
 def _over_limit(rank: RankFacts, policy: Policy) -> bool:
@@ -258,7 +289,7 @@ def _full(disk: Disk, policy: Policy) -> str | None:
     if (
         disk.inodes
         and disk.inodes_free <= policy.disk_full_ratio * disk.inodes
-        and disk.inodes_free < policy.disk_full_inodes
+        and disk.inodes_free < policy.of(ResourceLimits).disk_full_inodes
     ):
         return f"room for {disk.inodes_free:,} more files"
     return None
@@ -267,17 +298,40 @@ def _full(disk: Disk, policy: Policy) -> str | None:
 # -- `cpu-oversubscribed`: half of a host's ranks are often ready to run but get no CPU
 
 
+@dataclass(frozen=True)
+class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED, was="oversubscribed_"):
+    """`cpu-oversubscribed`."""
+
+    own_ratio: float = 0.5
+    """Beside `oversubscribed_ratio`, the ranks use this share of their CPUs: a neighbour's load is
+    not theirs to fix."""
+    room_cores: float = 0.25
+    """... for each rank: CPU time used and waited for may exceed the CPUs by this much and fit."""
+    threads_factor: float = 2.0
+    """... or this many threads for each CPU run or are ready to run, over all threads of the ranks.
+    Those alone would not fit, even on a host without other processes. OpenMP's threads lack CPUs
+    while the main thread, asleep until they are done, lacks none."""
+    threads_ratio: float = 0.2
+    """... and the main threads wait for a CPU this share of the time. Less costs little."""
+    threads_own_ratio: float = 0.2
+    """... and the ranks get this share of the CPUs at least. Where others have nearly all, each
+    thread that wakes for a moment is ready for long, so ready threads are no measure."""
+    window_ratio: float = 0.9
+    """... in most of `oversubscribed_window_s`: reports come every half second, so that is rarely
+    full."""
+
+
 def oversubscribed(context: Context) -> list[Finding]:
     """One finding for each host."""
     snapshot, policy = context.snapshot, context.policy
-    found = []
+    found, limits = [], policy.of(Oversubscribed)
     for host, every in snapshot.by_host():
         ranks = [rank for rank in every if rank.process.pressure and not rank.gone]
         if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
             continue
         throttled = median([_throttled(rank) for rank in ranks])
         delayed = median([delay_of(rank) for rank in ranks])
-        if throttled >= policy.throttled_ratio:
+        if throttled >= policy.of(ResourceLimits).throttled_ratio:
             found.append(
                 _finding(
                     host,
@@ -287,8 +341,8 @@ def oversubscribed(context: Context) -> list[Finding]:
                     policy,
                 )
             )
-        elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, policy)) or (
-            delayed >= policy.oversubscribed_threads_ratio and _by_threads(host, ranks, policy)
+        elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, limits)) or (
+            delayed >= limits.threads_ratio and _by_threads(host, ranks, limits)
         ):
             found.append(
                 _finding(
@@ -300,7 +354,7 @@ def oversubscribed(context: Context) -> list[Finding]:
 
 def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:
     """Whether it has trained for a whole window."""
-    window_s = policy.oversubscribed_window_ratio * policy.oversubscribed_window_s
+    window_s = policy.of(Oversubscribed).window_ratio * policy.oversubscribed_window_s
     if (
         rank.process.pressure is None
         or rank.process.pressure.seconds < window_s
@@ -319,7 +373,7 @@ def _throttled(rank: RankFacts) -> float:
     )
 
 
-def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
+def _of_their_own(host: HostState, ranks: list[RankFacts], limits: Oversubscribed) -> bool:
     """Whether the ranks and their children use much of their CPUs and need more.
 
     Two single-threaded ranks on two cores wait only because of other processes.
@@ -327,23 +381,20 @@ def _of_their_own(host: HostState, ranks: list[RankFacts], policy: Policy) -> bo
     cpus = _cpus(host, ranks)
     used = sum(used_cores_of(rank) for rank in ranks)
     wanted = used + sum(delay_of(rank) for rank in ranks)
-    return (
-        used >= policy.oversubscribed_own_ratio * cpus
-        and wanted > cpus + policy.oversubscribed_room_cores * len(ranks)
-    )
+    return used >= limits.own_ratio * cpus and wanted > cpus + limits.room_cores * len(ranks)
 
 
-def _by_threads(host: HostState, ranks: list[RankFacts], policy: Policy) -> bool:
+def _by_threads(host: HostState, ranks: list[RankFacts], limits: Oversubscribed) -> bool:
     """Whether far more of their own threads are ready to run than there are CPUs.
 
     Other processes can make these threads wait, but cannot increase their number, unless they take
     nearly all CPU time.
     """
     used = sum(used_cores_of(rank) for rank in ranks)
-    if used < policy.oversubscribed_threads_own_ratio * _cpus(host, ranks):
+    if used < limits.threads_own_ratio * _cpus(host, ranks):
         return False
     wanted = used + sum(delay_of(rank) + threads_delay_of(rank) for rank in ranks)
-    return wanted >= policy.oversubscribed_threads_factor * _cpus(host, ranks)
+    return wanted >= limits.threads_factor * _cpus(host, ranks)
 
 
 def _cpus(host: HostState, ranks: list[RankFacts]) -> int:

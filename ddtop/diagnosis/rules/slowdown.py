@@ -6,15 +6,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
 from ddtop.diagnosis.finding import INFO, WARNING, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Policy
+from ddtop.policy import Limits
 from ddtop.wire.records import Speed
 from ddtop.words.sentences import file_line, number, ranks_text, verb
+
+
+@dataclass(frozen=True)
+class Slowdown(Limits, of=Kind.SLOWDOWN, was="slowdown_"):
+    """`slowdown`."""
+
+    info_ratio: float = 0.1
+    """Share of its speed that a job has lost, over two minutes. Shared hosts vary by less."""
+    noise_factor: float = 1.5
+    """The loss must be so many times the spread of four pieces of half a minute. Random noise
+    reaches that in less than one of a thousand looks."""
+    share_ratio: float = 0.5
+    """Waiting for data explains a slowdown if it is this share of what a step takes longer."""
+    wait_ratio: float = 0.15
+    """By so much the share of the time in collectives must have grown to say so: it is sampled."""
+    even_ratio: float = 0.05
+    """... and by less than this on the ranks that the others wait for."""
+    few_part: float = 0.25
+    """Those are at most this part of the ranks. Of more nobody can say that the others wait."""
+    delay_ratio: float = 0.2
+    """Share of the time in which a rank waits for a CPU, to name that as the cause."""
 
 
 class _Compared(NamedTuple):
@@ -37,18 +59,17 @@ class _Cause(NamedTuple):
 
 def rule(context: Context) -> list[Finding]:
     """One finding, about the earlier time with the largest loss."""
-    snapshot, policy = context.snapshot, context.policy
+    snapshot, limits = context.snapshot, context.policy.of(Slowdown)
     compared = [
         one
         for when in ("ten minutes ago", "at its start", "in its last run")
-        if (one := _compare(snapshot, when, policy)) is not None
-        and one.slower >= policy.slowdown_info_ratio
+        if (one := _compare(snapshot, when, limits)) is not None and one.slower >= limits.info_ratio
     ]
     if not compared:
         return []
     worst = max(compared, key=lambda one: one.slower)
-    cause = _cause(snapshot, worst, policy)
-    severity = WARNING if worst.slower >= policy.slowdown_warning_ratio else INFO
+    cause = _cause(snapshot, worst, limits)
+    severity = WARNING if worst.slower >= context.policy.slowdown_warning_ratio else INFO
     unit = worst.now[0].unit
     speeds = (
         f"{number(median(one.per_s for one in worst.now))} instead of"
@@ -87,7 +108,7 @@ def _then(rank: RankFacts, when: str, snapshot: Snapshot) -> Speed | None:
     return pace.before if when == "ten minutes ago" else pace.start
 
 
-def _compare(snapshot: Snapshot, when: str, policy: Policy) -> _Compared | None:
+def _compare(snapshot: Snapshot, when: str, limits: Slowdown) -> _Compared | None:
     """None if too few ranks know both speeds, or if noise explains the difference.
 
     On most ranks the two speeds must differ by more than the pieces of each of them, so that a job
@@ -101,7 +122,7 @@ def _compare(snapshot: Snapshot, when: str, policy: Policy) -> _Compared | None:
             found.append((rank, pace.now, then))
     if 2 * len(found) <= snapshot.world_size:
         return None
-    apart = sum(_is_apart(now, then, policy) for _, now, then in found)
+    apart = sum(_is_apart(now, then, limits) for _, now, then in found)
     if 2 * apart <= len(found):
         return None
     slower = median(1 - now.per_s / then.per_s if then.per_s else 0.0 for _, now, then in found)
@@ -109,13 +130,13 @@ def _compare(snapshot: Snapshot, when: str, policy: Policy) -> _Compared | None:
     return _Compared(when, slower, list(ranks), list(now), list(then_all))
 
 
-def _is_apart(now: Speed, then: Speed, policy: Policy) -> bool:
+def _is_apart(now: Speed, then: Speed, limits: Slowdown) -> bool:
     spread = max(now.most_per_s - now.least_per_s, then.most_per_s - then.least_per_s)
     gap = then.per_s - now.per_s
-    return now.most_per_s < then.least_per_s and gap > policy.slowdown_noise_factor * spread
+    return now.most_per_s < then.least_per_s and gap > limits.noise_factor * spread
 
 
-def _cause(snapshot: Snapshot, found: _Compared, policy: Policy) -> _Cause:
+def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
     """The reason why a step takes longer."""
     pairs = list(zip(found.now, found.then, strict=True))
     longer = [now.step_ms - then.step_ms for now, then in pairs]
@@ -123,14 +144,14 @@ def _cause(snapshot: Snapshot, found: _Compared, policy: Policy) -> _Cause:
     loading = [
         rank.rank
         for rank, more, all_ms in zip(found.ranks, data, longer, strict=True)
-        if all_ms > 0 and more >= policy.slowdown_share_ratio * all_ms
+        if all_ms > 0 and more >= limits.share_ratio * all_ms
     ]
     if loading:
         most = max(data)
         who = _who(loading, snapshot)
         text = f"{who} {verb(loading, 'waits', 'wait')} {number(most)} ms a step longer for data"
         return _Cause(text, _some(loading, snapshot))
-    alone = _not_waiting(found, policy)
+    alone = _not_waiting(found, limits)
     if alone:
         text = f"{ranks_text(alone)} {verb(alone, 'takes', 'take')} longer, and the others wait"
         return _Cause(text, tuple(alone))
@@ -140,12 +161,12 @@ def _cause(snapshot: Snapshot, found: _Compared, policy: Policy) -> _Cause:
     if throttled:
         who = _who(throttled, snapshot)
         return _Cause(f"the GPU of {who} lowers its clock", _some(throttled, snapshot))
-    crowded = [rank.rank for rank in found.ranks if _crowded(rank, policy)]
+    crowded = [rank.rank for rank in found.ranks if _crowded(rank, limits)]
     if crowded:
         who = _who(crowded, snapshot)
         text = f"{who} {verb(crowded, 'is', 'are')} ready to run without a CPU more often"
         return _Cause(text, _some(crowded, snapshot))
-    if median(_waits_more(found)) >= policy.slowdown_wait_ratio:
+    if median(_waits_more(found)) >= limits.wait_ratio:
         return _Cause("all ranks spend more of their time in collectives")
     return _Cause(_in_own_code(found, median(longer)))
 
@@ -165,12 +186,12 @@ def _in_own_code(found: _Compared, more_ms: float) -> str:
     )
 
 
-def _not_waiting(found: _Compared, policy: Policy) -> list[int]:
+def _not_waiting(found: _Compared, limits: Slowdown) -> list[int]:
     """A few ranks whose waits have not grown although those of the others have."""
     grown = dict(zip([one.rank for one in found.ranks], _waits_more(found), strict=True))
-    more = [rank for rank, one in grown.items() if one >= policy.slowdown_wait_ratio]
-    less = [rank for rank, one in grown.items() if one < policy.slowdown_even_ratio]
-    most = max(int(len(grown) * policy.slowdown_few_part), 1)
+    more = [rank for rank, one in grown.items() if one >= limits.wait_ratio]
+    less = [rank for rank, one in grown.items() if one < limits.even_ratio]
+    most = max(int(len(grown) * limits.few_part), 1)
     few = 0 < len(less) <= most and len(more) + len(less) == len(grown)
     return less if few and more else []
 
@@ -180,9 +201,9 @@ def _waits_more(found: _Compared) -> list[float]:
     return [now.wait_ratio - then.wait_ratio for now, then in pairs]
 
 
-def _crowded(rank: RankFacts, policy: Policy) -> bool:
+def _crowded(rank: RankFacts, limits: Slowdown) -> bool:
     pressure = rank.process.pressure
-    return pressure is not None and (pressure.delay_ratio or 0.0) >= policy.slowdown_delay_ratio
+    return pressure is not None and (pressure.delay_ratio or 0.0) >= limits.delay_ratio
 
 
 def _some(ranks: Sequence[int], snapshot: Snapshot) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ wait in init_process_group for ranks that have not called it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop import launch
 from ddtop.diagnosis.activity import where
 from ddtop.diagnosis.evidence import place_line, process_line, stack_lines
@@ -25,10 +27,34 @@ from ddtop.launch.launchers import is_elastic
 from ddtop.model.ending import CANCEL_SIGNALS, failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.model.stacks import Owner, owner_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import StackFrame
 from ddtop.words.sentences import exit_text, file_line, rank_list, ranks_text, verb
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class Starting(Limits, of="starting"):
+    """`late-to-init` and `rank-missing`."""
+
+    init_late_warning_s: float = 10.0
+    """Waiting in init_process_group for a rank that is alive and works. Imports differ by a few
+    seconds."""
+    init_still_line_slack_s: float = 1.0
+    """A rank is at one line for `still_limit_s` less this: the first report of that line came up to
+    a second later."""
+    init_still_process_slack_s: float = 2.0
+    """The same of a process without an agent, which the relay looks at every two seconds."""
+    init_late_critical_s: float = 300.0
+    """A wait this long is not for an import, and critical. Half of the group's own timeout if
+    shorter."""
+    init_missing_critical_s: float = 60.0
+    """A missing rank is a warning until then, while the process that started the others lives and
+    may start more. Launchers pause between ranks, for tens of seconds at most."""
+    store_dial_critical_s: float = 30.0
+    """A launcher has looked for the store for this time. Nodes start within it, and torchrun gives
+    up after a minute."""
+
 
 _NODES = tuple(name for one in launch.every_launcher() for name in one.nodes_of_job)
 _DEFAULT_TIMEOUT_S = {"nccl": 600.0}
@@ -117,9 +143,10 @@ def _late(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
     still = [rank for rank in late if _stands(rank, policy)]
     if still and joining.waited_s > policy.still_limit_s:
         return [_late_finding(snapshot, joining, still, CRITICAL, policy)]
-    if late and joining.waited_s > policy.init_late_warning_s:
+    if late and joining.waited_s > policy.of(Starting).init_late_warning_s:
         limit_s = min(
-            policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining)
+            policy.of(Starting).init_late_critical_s,
+            policy.timeout_critical_ratio * timeout_s(joining),
         )
         return [
             _late_finding(
@@ -152,7 +179,8 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
         return False
     return (
         rank.reported.line_age_s is not None
-        and rank.reported.line_age_s >= policy.still_limit_s - policy.init_still_line_slack_s
+        and rank.reported.line_age_s
+        >= policy.still_limit_s - policy.of(Starting).init_still_line_slack_s
     )
 
 
@@ -232,7 +260,7 @@ def _late_candidates(
     if not found or joining.waited_s < policy.still_limit_s:
         return []
     severity = _candidates_severity(snapshot, joining, found, policy)
-    if severity == WARNING and joining.waited_s < policy.init_late_warning_s:
+    if severity == WARNING and joining.waited_s < policy.of(Starting).init_late_warning_s:
         return []
     numbered = {one.process.rank for one in found if one.process.rank is not None}
     ranks = tuple(rank for rank in missing if rank in numbered) or missing
@@ -261,9 +289,11 @@ def _candidates_severity(
     """
     seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
     still = all(one.stands_still and not one.imports for one in found)
-    if still and seen_s > policy.still_limit_s - policy.init_still_process_slack_s:
+    if still and seen_s > policy.still_limit_s - policy.of(Starting).init_still_process_slack_s:
         return CRITICAL
-    limit_s = min(policy.init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining))
+    limit_s = min(
+        policy.of(Starting).init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining)
+    )
     return CRITICAL if joining.waited_s > limit_s else WARNING
 
 
@@ -384,7 +414,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
 
 def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> bool:
     """Whether the launcher lives and it is early: launchers pause between two ranks."""
-    return joining.waited_s < policy.init_missing_critical_s and any(
+    return joining.waited_s < policy.of(Starting).init_missing_critical_s and any(
         host.launching for host in snapshot.hosts
     )
 
@@ -464,11 +494,12 @@ def _left_to_wait(joining: Joining) -> str:
 def launcher_waits(context: Context) -> list[Finding]:
     """One finding for each launcher that waits."""
     policy, now, found = context.policy, context.snapshot.time_unix_ns, []
+    limits = policy.of(Starting)
     for one in context.snapshot.launchers:
         waited = duration(one.waited_s)
         kind, limits_s = (
             Kind.RANK_MISSING,
-            (policy.init_missing_limit_s, policy.init_missing_critical_s),
+            (policy.init_missing_limit_s, limits.init_missing_critical_s),
         )
         missing = one.nodes - (one.nodes_there or 1)
         nodes = (
@@ -483,7 +514,7 @@ def launcher_waits(context: Context) -> list[Finding]:
         if one.probe is not None:
             kind, limits_s = (
                 Kind.MASTER_UNREACHABLE,
-                (policy.init_late_warning_s, policy.store_dial_critical_s),
+                (limits.init_late_warning_s, limits.store_dial_critical_s),
             )
             missing = one.probe != "open"
             why = WHY_NOT.get(one.probe, one.probe)

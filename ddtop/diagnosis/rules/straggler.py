@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from ddtop.diagnosis.activity import where
@@ -12,7 +13,7 @@ from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.straggler_cause import LIMIT, cause_of, cooling, flame, host_of, more_work
 from ddtop.model.facts import Balance, GpuLate, Late, RankFacts, Snapshot
 from ddtop.model.stragglers import late_of
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.words.sentences import about, names_of_groups, ranks_text, verb
 
 # -- `straggler`: the job makes progress, but in most steps all ranks wait for the same ranks
@@ -225,28 +226,46 @@ def straggler_by_stack(context: Context) -> list[Finding]:
 # -- `sync-bound`: no rank is late, and much of each step is communication
 
 
+@dataclass(frozen=True)
+class SyncBound(Limits, of=Kind.SYNC_BOUND, was="sync_bound_"):
+    """`sync-bound`."""
+
+    ratio: float = 0.4
+    """Share of a rank's time in collectives where all have arrived: communication, not waiting."""
+    calls: int = 12
+    """... and this many of them in a step. A few large ones are the price of the model's size, many
+    small ones are not."""
+    reduce_ratio: float = 0.75
+    """... of which this share are all_reduce, barrier or have a root. Sharded models gather by
+    design."""
+    uneven_factor: float = 1.25
+    """... and no rank communicates less than the usual one by more than this: a rank that hardly
+    waits is not held up by the network."""
+    crowded_ratio: float = 0.1
+    """Share of the time that the ranks wait for a CPU. From here on that is reported beside the
+    communication, which it makes longer."""
+
+
 def sync_bound(context: Context) -> list[Finding]:
     """One finding for the largest group whose steps are mostly collectives. Silent if ranks wait
     for each other.
     """
     snapshot, policy = context.snapshot, context.policy
+    limits = policy.of(SyncBound)
     on_nccl = {group.name for group in snapshot.groups if "nccl" in group.backend}
     for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
         if balance.group in on_nccl:
             continue
         members = [snapshot.rank(number) for number in balance.ranks]
-        share = _communicating(members, balance, policy)
-        if (
-            balance.per_step < policy.sync_bound_calls
-            or balance.reduce_ratio < policy.sync_bound_reduce_ratio
-        ):
+        share = _communicating(members, balance, limits)
+        if balance.per_step < limits.calls or balance.reduce_ratio < limits.reduce_ratio:
             continue
-        if share is not None and share >= policy.sync_bound_ratio:
+        if share is not None and share >= limits.ratio:
             return [_sync_finding(balance, members, share, snapshot, policy)]
     return []
 
 
-def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -> float | None:
+def _communicating(members: list[RankFacts], balance: Balance, limits: SyncBound) -> float | None:
     """The share of the time in collectives, without waiting for the last rank to arrive. None if
     the ranks count no steps.
     """
@@ -260,9 +279,7 @@ def _communicating(members: list[RankFacts], balance: Balance, policy: Policy) -
         return None
     ratios = [rank.comm.wait_ratio or 0.0 for rank in members]
     # If one of the ranks hardly waits, the network is not the reason.
-    return (
-        min(median(ratios), policy.sync_bound_uneven_factor * min(ratios)) - balance.waiting_ratio
-    )
+    return min(median(ratios), limits.uneven_factor * min(ratios)) - balance.waiting_ratio
 
 
 def _advice(op: str | None) -> str:
@@ -309,7 +326,7 @@ def _sync_finding(
                     f"the ranks also waited {crowded:.0%} of the time for a CPU, which makes each"
                     " collective take longer"
                 ]
-                if crowded >= policy.sync_bound_crowded_ratio
+                if crowded >= policy.of(SyncBound).crowded_ratio
                 else []
             ),
         ),

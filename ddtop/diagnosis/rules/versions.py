@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ddtop.diagnosis.finding import WARNING, Context, Finding
 from ddtop.diagnosis.gpus import size
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.facts import Snapshot
-from ddtop.policy import Policy
+from ddtop.policy import Limits, Policy
 from ddtop.wire.records import CudaState, Hello
 from ddtop.words.sentences import by_value, ranks_text, verb
 
@@ -87,6 +88,14 @@ _NCCL_WITHOUT = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class WrongBackend(Limits, of=Kind.WRONG_BACKEND):
+    """`wrong-backend`."""
+
+    gloo_bytes: int = 4 << 20
+    """Gradients that go through gloo. Fewer cost less than the milliseconds of a step."""
+
+
 def backend(context: Context) -> list[Finding]:
     """The program asks for NCCL where there is no GPU, or gradients on GPUs go through gloo."""
     snapshot, policy = context.snapshot, context.policy
@@ -103,7 +112,7 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
         rank.rank: rank.gpu.cuda
         for rank in snapshot.ranks
         if rank.gpu.cuda is not None
-        and (rank.gpu.cuda.gloo_bytes or 0) >= policy.gloo_bytes
+        and (rank.gpu.cuda.gloo_bytes or 0) >= policy.of(WrongBackend).gloo_bytes
         and not rank.gone
         and rank.progress.iteration
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ddtop.cli.check.trial import BAD
@@ -13,7 +11,7 @@ from tests.cli.check.trials import MIB, lines_of, node
 
 def bad(facts, **changes):
     """The checks that are bad by this policy, of two nodes with two ranks each."""
-    lines = lines_of(node(), node(2, "node1", **facts), policy=replace(POLICY, **changes))
+    lines = lines_of(node(), node(2, "node1", **facts), policy=POLICY.with_limits(changes))
     return [one.what for one in lines if one.mark == BAD]
 
 

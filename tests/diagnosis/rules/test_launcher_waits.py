@@ -8,6 +8,7 @@ import pytest
 
 from ddtop.diagnosis.calm import calm
 from ddtop.diagnosis.diagnoses import diagnose
+from ddtop.diagnosis.rules.starting import Starting
 from ddtop.model.facts import WaitingLauncher
 from ddtop.model.job import Job
 from ddtop.policy import POLICY
@@ -36,7 +37,10 @@ def test_a_node_that_does_not_come_is_named_with_the_place():
 
 
 def test_after_a_minute_it_is_critical():
-    assert findings(HOST, waited_s=POLICY.init_missing_critical_s)[0].severity == "critical"
+    assert (
+        findings(HOST, waited_s=POLICY.of(Starting).init_missing_critical_s)[0].severity
+        == "critical"
+    )
 
 
 def test_a_launcher_that_is_not_at_its_own_store_does_not_know_how_many_are_missing():
@@ -61,7 +65,7 @@ def test_nobody_at_the_store_is_critical_before_torchrun_gives_up():
 
 
 def test_the_policy_says_how_long_a_launcher_may_look_for_the_store():
-    (finding,) = findings(LOST, policy=replace(POLICY, store_dial_critical_s=50.0))
+    (finding,) = findings(LOST, policy=POLICY.with_limits({"starting.store_dial_critical_s": 50.0}))
 
     assert finding.severity == "warning"
 

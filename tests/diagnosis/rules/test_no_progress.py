@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop.diagnosis.standstill import StandstillLimits
 from ddtop.policy import POLICY
 from ddtop.wire.records import OpenCall
 from tests.diagnosis.rules.no_progress import all_stand
@@ -460,6 +461,6 @@ def test_a_job_that_is_starting_is_left_in_peace():
 def test_the_limits_are_those_that_are_reported():
     assert (
         POLICY.no_progress_s,
-        POLICY.no_progress_step_factor,
-        POLICY.no_progress_critical_s,
+        POLICY.of(StandstillLimits).no_progress_step_factor,
+        POLICY.of(StandstillLimits).no_progress_critical_s,
     ) == (20.0, 10.0, 60.0)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from ddtop.diagnosis.rules.data import NotDistributed
 from ddtop.policy import POLICY
 from ddtop.wire.records import Feed, Loader, RpcState
 from tests.jobs import FakeJob
@@ -40,15 +39,17 @@ def test_ranks_that_each_train_the_same_model_alone_are_a_warning():
 
 def test_a_warm_up_before_the_process_group_is_none():
     job = alone()
-    job.trains(POLICY.alone_s - 2)
+    job.trains(POLICY.of(NotDistributed).alone_s - 2)
 
     assert job.ever() == []
 
 
-@pytest.mark.parametrize("changes", [{"alone_s": 3600.0}, {"alone_steps": 10_000}])
+@pytest.mark.parametrize(
+    "changes", [{"not-distributed.alone_s": 3600.0}, {"not-distributed.alone_steps": 10_000}]
+)
 def test_the_policy_says_from_when_ranks_that_train_alone_are_named(changes):
     job = alone()
-    job.policy = replace(POLICY, **changes)
+    job.policy = POLICY.with_limits(changes)
     job.trains(40)
 
     assert job.kinds() == []

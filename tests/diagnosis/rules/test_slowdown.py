@@ -7,8 +7,7 @@ from statistics import median
 
 import pytest
 
-from ddtop.diagnosis.rules.slowdown import _is_apart
-from ddtop.policy import POLICY
+from ddtop.diagnosis.rules.slowdown import Slowdown, _is_apart
 from ddtop.wire.records import Pace, Speed, Spot
 from tests.diagnosis.rules.slowdown import job_of, speed
 from tests.jobs import FakeJob
@@ -101,7 +100,7 @@ def test_random_noise_of_a_healthy_job_does_not_trigger_it():
         pieces = [10 * (1 + chance.gauss(0, 0.2)) for _ in range(4)]
         return Speed("steps", median(pieces), min(pieces), max(pieces), 100.0)
 
-    alarms = sum(_is_apart(noisy(), noisy(), POLICY) for _ in range(10_000))
+    alarms = sum(_is_apart(noisy(), noisy(), Slowdown()) for _ in range(10_000))
 
     assert alarms < 20
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddtop.diagnosis.calm import calm
+from ddtop.diagnosis.rules.starting import Starting
 from ddtop.policy import POLICY
 from ddtop.wire.records import HelperEnd, ProcessState, Rendezvous, StackFrame
 from tests.diagnosis.rules.starting import (
@@ -200,7 +201,7 @@ def test_just_before_the_limit_the_sleeper_is_not_named():
 def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
     job = early(3)
     enter(job, 0, 1)
-    job.passes(POLICY.init_late_warning_s)
+    job.passes(POLICY.of(Starting).init_late_warning_s)
     assert job.ever() == []
     job.passes(3)
 
@@ -229,7 +230,7 @@ def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
     job = early(3)
     job.ranks[2].works_at("tokenise", line=12)
     enter(job, 0, 1)
-    job.passes(POLICY.init_late_critical_s + 3)
+    job.passes(POLICY.of(Starting).init_late_critical_s + 3)
 
     assert job.ever() == [("warning", "late-to-init", (2,)), ("critical", "late-to-init", (2,))]
 

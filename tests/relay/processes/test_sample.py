@@ -18,6 +18,7 @@ import pytest
 
 from ddtop import registry
 from ddtop.agent.state_page import StatePage
+from ddtop.model.ratios import Working
 from ddtop.policy import POLICY
 from ddtop.procfs import descendants
 from ddtop.relay.processes import sample, sockets
@@ -460,7 +461,7 @@ def test_how_often_the_child_wakes_for_which_a_rank_waits(parent, child, runs):
         process.communicate()
 
     assert found is not None
-    assert (found > POLICY.child_working_wakes_per_s) is runs
+    assert (found > POLICY.of(Working).child_working_wakes_per_s) is runs
 
 
 def test_a_rank_that_waits_for_no_child_has_none_whose_wakes_count(child):

@@ -1,0 +1,51 @@
+"""The page of all limits that the config file may set, with their reasons from the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ddtop.diagnosis.limits import OLD_NAMES
+from ddtop.policy import BLOCKS, POLICY, Limits, Policy
+from docs.generate.markdown import code, head, table
+
+TITLES = ("limit", "default", "why", "in `[thresholds]`")
+
+
+def page() -> str:
+    """`reference/limits.md`."""
+    lines = head(
+        "Limits",
+        "ddtop/policy.py",
+        "From when on a number is too large, and what you can set in your [config"
+        " file](../howto/config.md). The end of a name is the unit. A reason that begins with"
+        ' "..." continues the one before.',
+        "The last column is the name in `[thresholds]`, the table that had all of them before. The"
+        " next release does not read it any more.",
+    )
+    lines += ["## `[limits]`", "", *table(TITLES, _rows("", Policy))]
+    for name, block in sorted(BLOCKS.items()):
+        source = code(f"{block.__module__.replace('.', '/')}.py")
+        lines += [f"## `[limits.{name}]`", "", f"{block.__doc__} Source: {source}.", ""]
+        lines += table(TITLES, _rows(f"{name}.", block))
+    return "\n".join(lines)
+
+
+def _rows(prefix: str, owner: type[Policy | Limits]) -> Iterator[tuple[str, str, str, str]]:
+    values, old = POLICY.values(), {name: given for given, name in OLD_NAMES.items()}
+    for one, why in _reasons(owner).items():
+        if (name := prefix + one) in values:
+            yield code(one), f"{values[name]:g}", why, code(old.get(name, ""))
+
+
+def _reasons(owner: type) -> dict[str, str]:
+    """The text below each field."""
+    found = ast.parse(inspect.getsource(owner)).body[0]
+    assert isinstance(found, ast.ClassDef)
+    return {
+        ast.unparse(one.target): " ".join(ast.literal_eval(text.value).split())
+        for one, text in pairwise(found.body)
+        if isinstance(one, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
