@@ -23,9 +23,9 @@ class Limits:
     block: ClassVar[str]
     was: ClassVar[str]
 
-    def __init_subclass__(cls, of: str, was: str = "") -> None:
+    def __init_subclass__(cls, of: str = "", was: str = "") -> None:
         """Raises: TypeError: there is another block of that name."""
-        if BLOCKS.setdefault(of, cls) is not cls:
+        if of and BLOCKS.setdefault(of, cls) is not cls:
             raise TypeError(f"two blocks of limits are called {of}: {BLOCKS[of]} and {cls}")
         cls.block, cls.was = of, was
 
@@ -33,6 +33,14 @@ class Limits:
 BLOCKS: dict[str, type[Limits]] = {}
 """By name, those whose file has been imported: `ddtop.diagnosis.limits` imports all."""
 Block = TypeVar("Block", bound=Limits)
+
+
+@dataclass(frozen=True)
+class Waits(Limits):
+    """The limits of a rule that compares itself how long a wait has lasted."""
+
+    wait_s: float | None = None
+    """The limit of its kinds. None: `still_limit_s`."""
 
 
 class _Defaults(dict[type[Limits], Any]):
@@ -250,6 +258,17 @@ class Policy:
         found: Block = self.changed.get(block) or _DEFAULTS[block]
         return found
 
+    def wait_s(self, block: type[Waits]) -> float:
+        """From when on a wait is too long for that rule, seconds."""
+        own_s = self.of(block).wait_s
+        return self.still_limit_s if own_s is None else own_s
+
+    @property
+    def longest_wait_s(self) -> float:
+        """When every rule has judged a wait for a rank without progress, seconds."""
+        own = [one for one in self.changed if issubclass(one, Waits)]
+        return max([self.still_limit_s, *map(self.wait_s, own)])
+
     def with_limits(self, values: Mapping[str, float]) -> Policy:
         """The policy with these: `{"still_limit_s": 10.0, "straggler.ratio": 0.2}`."""
         own: dict[str, Any] = {}
@@ -279,9 +298,10 @@ class Policy:
         ]
         for prefix, owner in owners:
             for one in fields(owner):
-                ours: Any = one.default
+                ours: Any = self.still_limit_s if one.default is None else one.default
+                value = getattr(owner, one.name)
                 if one.name != "changed":
-                    yield prefix + one.name, getattr(owner, one.name), ours
+                    yield prefix + one.name, ours if value is None else value, ours
 
 
 POLICY = Policy()

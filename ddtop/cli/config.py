@@ -29,6 +29,8 @@ LIMITS, OLD = "limits", "thresholds"
 SPREAD = 100.0
 """A limit may be this many times smaller or larger than the default. Beyond that it is a typing
 error."""
+LATER = "not-in-collective.wait_s"
+"""A wait is blamed after `still_limit_s`, before its kind is known."""
 NAMED_MAX = 60
 """So many names are listed in a message."""
 
@@ -174,7 +176,11 @@ def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
         given |= {f"{name}.{one}": it for one, it in inner.items()} or {name: value}
     defaults = POLICY.values()
     limits = {name: _limit(path, name, value, defaults) for name, value in given.items()}
-    return dataclasses.replace(config, limits=limits, renamed=renamed)
+    found = dataclasses.replace(config, limits=limits, renamed=renamed)
+    still_s = found.policy.still_limit_s
+    if found.policy.values()[LATER] < still_s:
+        raise _wrong(path, f"{_place(LATER)} is not below still_limit_s, {still_s:g}")
+    return found
 
 
 def apply(config: Config, environ: Any) -> None:

@@ -10,5 +10,6 @@ OLD_NAMES = {
     (BLOCKS[of].was if of else "") + one: name
     for name in Policy().values()
     for of, _, one in [name.rpartition(".")]
+    if one != "wait_s"
 }
 """What each was called in `[thresholds]`, and what it is called in `[limits]`."""

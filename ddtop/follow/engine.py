@@ -270,7 +270,7 @@ class Follower:
     @property
     def stuck_look_s(self) -> float:
         """How long after the first rank got stuck a hang can be named, seconds."""
-        return self.job.policy.still_limit_s + STUCK_LATE_S
+        return self.job.policy.longest_wait_s + STUCK_LATE_S
 
 
 class Visit:

@@ -68,11 +68,11 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
             if feed.asks:
                 asked_unix_ns = time.time_ns()
             asks = look.snapshot is None or look.snapshot.time_unix_ns < asked_unix_ns + JUDGED_NS
-            limit_s = chosen().still_limit_s + SETTLED_S
+            limit_s = chosen().longest_wait_s + SETTLED_S
             if suspects and not says_why:
                 limit_s = max(limit_s, SUSPECTS_S)
             if asks and not says_why:
-                limit_s = RAS_S
+                limit_s = max(limit_s, RAS_S)
             late = waited_s >= max(seconds, limit_s) and (judged or waited_s >= patience_s)
             if feed.over or late:
                 break
@@ -117,4 +117,4 @@ def _may_change(snapshot: Snapshot) -> bool:
         return True
     now = snapshot.time_unix_ns
     ages_s = [(now - wait.since_unix_ns) / 1e9 for wait in snapshot.peer_waits]
-    return any(age_s <= chosen().still_limit_s + CERTAIN_S for age_s in ages_s)
+    return any(age_s <= chosen().longest_wait_s + CERTAIN_S for age_s in ages_s)

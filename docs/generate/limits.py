@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ddtop.diagnosis.limits import OLD_NAMES
-from ddtop.policy import BLOCKS, POLICY, Limits, Policy
+from ddtop.policy import BLOCKS, POLICY, Limits, Policy, Waits
 from docs.generate.markdown import code, head, table
 
 TITLES = ("limit", "default", "why", "in `[thresholds]`")
@@ -35,9 +35,11 @@ def page() -> str:
 
 def _rows(prefix: str, owner: type[Policy | Limits]) -> Iterator[tuple[str, str, str, str]]:
     values, old = POLICY.values(), {name: given for given, name in OLD_NAMES.items()}
-    for one, why in _reasons(owner).items():
+    reasons = (_reasons(Waits) if issubclass(owner, Waits) else {}) | _reasons(owner)
+    for one, why in reasons.items():
         if (name := prefix + one) in values:
-            yield code(one), f"{values[name]:g}", why, code(old.get(name, ""))
+            default = "`still_limit_s`" if one == "wait_s" else f"{values[name]:g}"
+            yield code(one), default, why, code(old.get(name, ""))
 
 
 def _reasons(owner: type) -> dict[str, str]:

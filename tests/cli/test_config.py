@@ -91,6 +91,11 @@ def test_a_flag_is_stronger_than_the_file(file, tmp_path):
         ("[limits.straggler]\nratio = 2", "[limits.straggler] ratio is 0.001 to 1, not 2"),
         ("[limits.straggler]\nsteps = 20.5", "[limits.straggler] steps is a whole number"),
         ("[limits.straggler]\nratio = [1]", "[limits.straggler] ratio is a number, not [1]"),
+        ("[limits.deadlock]\nwait_s = 501", "[limits.deadlock] wait_s is 0.05 to 500, not 501"),
+        (
+            "[limits.not-in-collective]\nwait_s = 4",
+            "[limits.not-in-collective] wait_s is not below still_limit_s, 5",
+        ),
         ("thresholds = 3", "[thresholds] is a table"),
         ("[thresholds]\nstill_limit = 3", "did you mean still_limit_s?"),
         ("[thresholds]\nstragler_ratio = 0.2", "did you mean straggler_ratio?"),
@@ -183,7 +188,7 @@ def test_all_limits_are_shown_on_request(home):
     found = {line.split()[0] for line in lines}
 
     assert set(POLICY.values()) <= found
-    assert "straggler.ratio" + " " * 29 + "0.1         default   (0.001 to 1)" in lines
+    assert "deadlock.wait_s" + " " * 29 + "5           default   (0.05 to 500)" in lines
 
 
 def test_a_file_without_limits_imports_no_rule(file):

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddtop import thresholds
 from ddtop.cli import outside
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
 from ddtop.diagnosis.kinds import Kind
@@ -23,6 +24,8 @@ from ddtop.feeds.outside.look import OutsideFeed
 from ddtop.follow.live import LiveSource
 from ddtop.follow.look import Look
 from ddtop.follow.looks import settle
+from ddtop.model.facts import PeerWait
+from ddtop.policy import POLICY
 from ddtop.relay.processes import pyspy
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
@@ -395,3 +398,30 @@ def test_a_finding_that_explains_no_wait_does_not_end_the_look():
     look = asyncio.run(settle(asks := AsksNccl(), asks, 0.0))
 
     assert [one.kind for one in look.verdict.findings] == [Kind.NOT_IN_COLLECTIVE, Kind.GPU_SHARED]
+
+
+class WaitsFor(AsksNccl):
+    """A source in which a rank has waited for another so long when it is first looked at. The
+    third look says why.
+    """
+
+    asks = False
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.since_unix_ns = time.time_ns() - int(seconds * 1e9)
+
+    def look(self):
+        look = super().look()
+        wait = PeerWait(0, "recv", 1, None, self.since_unix_ns, (1,))
+        found = (self.named,) if self.looks == 3 else ()
+        return Look(replace(look.snapshot, peer_waits=(wait,)), Verdict("ok", found, ""))
+
+
+@pytest.mark.parametrize(("own", "looks"), [({}, 1), ({"deadlock.wait_s": 10.0}, 3)])
+def test_a_wait_is_looked_at_until_every_rule_has_judged_it(monkeypatch, own, looks):
+    monkeypatch.setattr(thresholds, "_chosen", POLICY.with_limits(own))
+    source = WaitsFor(8.0)
+    asyncio.run(settle(source, source, 0.0))
+
+    assert source.looks == looks

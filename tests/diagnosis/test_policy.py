@@ -20,9 +20,10 @@ from tests.diagnosis.rules.input_bound import loading
 from tests.diagnosis.rules.io_stall import stalled
 from tests.diagnosis.rules.loader_stuck import starving
 from tests.diagnosis.rules.misuse import PLAIN, communicating, fed, on_gloo
+from tests.diagnosis.rules.nccl import launches_outside
 from tests.diagnosis.rules.no_progress import all_stand
-from tests.diagnosis.rules.rendezvous import all_enter, meets
-from tests.diagnosis.rules.starting import early, enter, missing
+from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets
+from tests.diagnosis.rules.starting import early, enter, missing, spawned
 from tests.diagnosis.rules.straggler import answers, job_with
 from tests.gpu_jobs import GIB, GpuJob, card, holding, stranger
 from tests.jobs import FakeJob, trained, unix_ns
@@ -317,3 +318,88 @@ def test_a_finding_tells_which_thresholds_its_reader_has_changed():
     line = "changed by you: still_limit_s is 4, by default 5"
     assert line not in ours.evidence
     assert theirs.evidence[-1] == line
+
+
+# -- A rule that compares itself how long a wait has lasted may have a limit of its own for that
+
+
+CLOSED = "Connection closed by peer"
+
+
+def errors_after_a_long_wait():
+    """Two ranks have waited eight seconds for rank 2 when the backend reports an error."""
+    job = trained(3)
+    job.ranks[2].stands_at("validate", line=31)
+    job.others_wait(2)
+    job.passes(8)
+    fails(job, 0, 1, text=CLOSED)
+    job.passes(0.5)
+    job.ranks[2].ends(signal=15)
+    job.passes(4)
+    return job
+
+
+def an_old_store():
+    job = meets(2, **file_store())
+    enter(job, 0, 1)
+    job.passes(10)
+    return job
+
+
+def launched_less():
+    return launches_outside((812, 812, 811, 812))
+
+
+OWN_LIMITS = [
+    ("not-in-collective.wait_s", a_rank_elsewhere, "not-in-collective"),
+    ("collective-stuck.wait_s", a_stuck_collective, "collective-stuck"),
+    ("deadlock.wait_s", a_cycle, "wait-cycle"),
+    ("io-stall.wait_s", a_dead_file_server, "io-stall"),
+    ("loader-stuck.wait_s", a_dead_worker, "loader-stuck"),
+    ("rendezvous.wait_s", an_old_store, "stale-store"),
+    ("starting.wait_s", lambda: spawned(seconds=8), "late-to-init"),
+    ("gil-held.wait_s", launched_less, "not-in-collective"),
+    ("comm-error.wait_s", errors_after_a_long_wait, "comm-error of rank 2"),
+]
+BEFORE_THE_KIND = "not-in-collective.wait_s"
+"""Who is blamed, and from when on, is decided before the kind."""
+
+
+def found(job, **limits):
+    """What is found under this policy; with its ranks where the kind stays and they change."""
+    job.policy = POLICY.with_limits(limits)
+    findings = diagnose(job.snapshot(), job.policy)
+    kinds = [one.kind.value for one in findings]
+    return kinds + [f"{one.kind.value} of rank {rank}" for one in findings for rank in one.ranks]
+
+
+@pytest.mark.parametrize(("name", "scenario", "kind"), OWN_LIMITS)
+def test_a_kind_is_named_later_than_others_if_its_own_limit_is_longer(name, scenario, kind):
+    job = scenario()
+
+    assert kind in found(job)
+    assert kind not in found(job, **{name: LONG_S})
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "kind"), [one for one in OWN_LIMITS if one[0] != BEFORE_THE_KIND]
+)
+def test_a_kind_is_named_earlier_than_others_if_its_own_limit_is_shorter(name, scenario, kind):
+    job = scenario()
+
+    assert kind not in found(job, still_limit_s=LONG_S)
+    assert kind in found(job, still_limit_s=LONG_S, **{name: 5.0})
+
+
+def test_no_kind_is_blamed_earlier_than_a_rank_is():
+    job = a_rank_elsewhere()
+
+    assert found(job, still_limit_s=LONG_S, **{BEFORE_THE_KIND: 5.0}) == []
+
+
+def test_the_longest_of_these_limits_is_known():
+    """A command looks until all rules have judged a wait."""
+    policy = POLICY.with_limits({"deadlock.wait_s": 8.0, "io-stall.wait_s": 1.0})
+
+    assert (POLICY.longest_wait_s, policy.longest_wait_s) == (POLICY.still_limit_s, 8.0)
+    assert POLICY.with_limits({"still_limit_s": 30.0, "deadlock.wait_s": 8.0}).longest_wait_s == 30

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
+from ddtop.diagnosis.rules.not_in_collective import GilHeld
 from ddtop.feeds.outside.jobs import Target
 from ddtop.feeds.outside.look import OutsideFeed, Surface
 from ddtop.feeds.outside.rank import Moment
 from ddtop.feeds.outside.stacks import Reading
-from ddtop.policy import POLICY
+from ddtop.policy import POLICY, Policy
 from ddtop.registry import start_ticks
 from ddtop.relay.processes import sample
 from ddtop.wire.records import (
@@ -83,6 +84,22 @@ def test_it_is_asked_while_a_rank_waits_with_care_where_a_rank_is_not_here(surfa
     assert service.said == [["CLIENT PROTOCOL 2", "SET FORMAT json", "MONITOR ?", "STATUS"]]
 
 
+def asks_after(surface, monkeypatch, same_ms, counts):
+    """Whether it is to be asked again, after each of these answers."""
+    ranks = [
+        RasRank(number, "node0", PID, "ok", 0, {"AllReduce": counts[number]}) for number in (0, 1)
+    ]
+    one = Communicator("c", 2, tuple(ranks), usual={"AllReduce": 812})
+    told = iter([RasAnswer((one,), same_ms=one_ms) for one_ms in same_ms])
+    monkeypatch.setattr(surface._ras, "look", lambda *_: next(told))
+    found = []
+    for _ in same_ms:
+        surface.note_waits(frozenset({PID}))
+        list(surface.look([], ()))
+        found.append(surface.asks)
+    return found
+
+
 @pytest.mark.parametrize(
     ("same_ms", "counts", "asks"),
     [
@@ -98,19 +115,17 @@ def test_it_is_asked_while_a_rank_waits_with_care_where_a_rank_is_not_here(surfa
 def test_it_is_asked_until_it_is_certain_whether_a_rank_goes_on(
     surface, monkeypatch, same_ms, counts, asks
 ):
-    ranks = [
-        RasRank(number, "node0", PID, "ok", 0, {"AllReduce": counts[number]}) for number in (0, 1)
-    ]
-    one = Communicator("c", 2, tuple(ranks), usual={"AllReduce": 812})
-    told = iter([RasAnswer((one,), same_ms=one_ms) for one_ms in same_ms])
-    monkeypatch.setattr(surface._ras, "look", lambda *_: next(told))
-    found = []
-    for _ in same_ms:
-        surface.note_waits(frozenset({PID}))
-        list(surface.look([], ()))
-        found.append(surface.asks)
+    assert asks_after(surface, monkeypatch, same_ms, counts) == asks
 
-    assert found == asks
+
+def test_it_is_asked_until_the_rule_with_the_longest_limit_is_certain(monkeypatch):
+    surface = Surface(0, Policy(changed={GilHeld: GilHeld(wait_s=12.0)}))
+    try:
+        asks = asks_after(surface, monkeypatch, (0, 5_100, 12_100), (812, 811))
+    finally:
+        surface.close()
+
+    assert asks == [True, True, False]
 
 
 def test_an_answer_about_a_wait_that_has_passed_is_withdrawn(surface, service):

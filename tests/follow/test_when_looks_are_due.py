@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddtop import thresholds
 from ddtop.follow import engine as feed
 from ddtop.follow.engine import (
     LOOK_LEAST_S,
@@ -12,6 +13,7 @@ from ddtop.follow.engine import (
     due_for_stuck_s,
     period_of_looks_s,
 )
+from ddtop.policy import POLICY
 from ddtop.wire import frames
 from ddtop.wire.records import GroupProgress, RankState
 from tests.follow.simulated import Viewer, simulated
@@ -95,6 +97,14 @@ def test_a_stuck_rank_is_remembered_until_a_look_that_could_name_why(monkeypatch
     wanted = viewer.now + int(viewer.follower.stuck_look_s * 1e9)
     viewer.follower.look(wanted)
     assert viewer.follower.stuck_unix_ns is None
+
+
+def test_it_is_remembered_until_the_rule_with_the_longest_limit_could_name_why(monkeypatch):
+    usual_s = watched(monkeypatch).follower.stuck_look_s
+    own = POLICY.with_limits({"deadlock.wait_s": POLICY.still_limit_s + 20.0})
+    monkeypatch.setattr(thresholds, "_chosen", own)
+
+    assert watched(monkeypatch).follower.stuck_look_s == usual_s + 20.0
 
 
 @pytest.mark.parametrize(("period_s", "waits"), [(1.0, True), (6.1, False)])

@@ -58,7 +58,7 @@ STALLS = (
                 " between, and at most {io_working_bytes_per_s} read or written."
             ),
             (
-                "This must last for {still_limit_s} if others wait for the rank, else for"
+                "This must last for {io-stall.wait_s} if others wait for the rank, else for"
                 " {stall_alone_limit_s}."
             ),
             (
@@ -89,7 +89,7 @@ STALLS = (
         found=(
             (
                 "The DataLoader's iterator says which worker must deliver the next batch, or the"
-                " workers have not started the new epoch. For {still_limit_s} that worker and"
+                " workers have not started the new epoch. For {loader-stuck.wait_s} that worker and"
                 " its children used no CPU, did no I/O and did not wake; or it is gone, or stopped"
                 " for {stopped_limit_s}."
             ),

@@ -67,7 +67,7 @@ PAGES = (
             ),
             (
                 "Critical when it makes no progress at one line and others have been inside for"
-                " {still_limit_s}. While it works or imports: a warning after"
+                " {starting.wait_s}. While it works or imports: a warning after"
                 " {starting.init_late_warning_s}, critical after {starting.init_late_critical_s} or"
                 " half of the group's timeout."
             ),
@@ -106,7 +106,7 @@ PAGES = (
                 " out, no such name, or open."
             ),
             (
-                "This must last for {still_limit_s}, or rank 0 must have found its port in use."
+                "This must last for {rendezvous.wait_s}, or rank 0 must have found its port in use."
                 " If the connection is refused because rank 0 is not there yet, the finding is"
                 " rank-missing or late-to-init."
             ),
@@ -178,12 +178,12 @@ PAGES = (
         found=(
             (
                 "Both have reported the same rank, and neither is the parent of the other. The"
-                " finding appears after {still_limit_s} in init_process_group, or as soon as"
+                " finding appears after {rendezvous.wait_s} in init_process_group, or as soon as"
                 " one of them has failed."
             ),
             (
                 "Or a process that a rank has started has been in init_process_group of the job,"
-                " under the rank's number, for {still_limit_s}. A child that makes a group of"
+                " under the rank's number, for {rendezvous.wait_s}. A child that makes a group of"
                 " its own is not a rank, and is not judged."
             ),
         ),
@@ -211,7 +211,7 @@ PAGES = (
         found=(
             (
                 "ddtop compares the environment and arguments of all ranks once a rank has been in"
-                " init_process_group for {still_limit_s}. Several names of one host count as"
+                " init_process_group for {rendezvous.wait_s}. Several names of one host count as"
                 " equal; so do cpu:gloo and gloo."
             ),
             (
@@ -243,7 +243,7 @@ PAGES = (
             (
                 "Each rank records the file's size, age and owner just before init_process_group."
                 " The file is stale if it was not empty and older than the job's first process, and"
-                " the ranks fail or have not joined for {still_limit_s}."
+                " the ranks fail or have not joined for {rendezvous.wait_s}."
             ),
             "A path that the ranks cannot write gives the same finding.",
         ),

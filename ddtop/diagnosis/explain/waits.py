@@ -28,7 +28,7 @@ WAITS = (
                 " below {gpu_wait_cap_ratio} of the power cap."
             ),
             (
-                "A rank without progress: critical after {still_limit_s}; nothing up to"
+                "A rank without progress: critical after {not-in-collective.wait_s}; nothing up to"
                 " {blame.still_stay_factor} times an earlier stay at its line, a warning up to"
                 " {not-in-collective.still_habit_factor} times a wait that happened twice. A rank"
                 " at work ({cpu_working_ratio} of a core, or I/O): after {blame.working_limit_s},"
@@ -213,7 +213,7 @@ WAITS = (
         found=(
             (
                 "All members have enqueued the same collective of the group, and it has been open"
-                " for {still_limit_s}, or for {healthy_wait_factor} times the longest"
+                " for {collective-stuck.wait_s}, or for {healthy_wait_factor} times the longest"
                 " healthy wait."
             ),
             (
@@ -396,7 +396,7 @@ DEADLOCKS = (
                 " form one graph. A set of ranks that wait for each other and for nobody outside is"
                 " a cycle."
             ),
-            "The last wait that closed the cycle has lasted for {still_limit_s}.",
+            "The last wait that closed the cycle has lasted for {deadlock.wait_s}.",
             (
                 "MPI: for a Waitall, every request counts that the other side has not begun. A"
                 " receive from any source counts once all possible senders are waiting too."
@@ -444,7 +444,7 @@ DEADLOCKS = (
                 " compares them with the peer's own open call and its collectives."
             ),
             (
-                "The ranks wait for each other and for nobody outside, for {still_limit_s}. If"
+                "The ranks wait for each other and for nobody outside, for {deadlock.wait_s}. If"
                 " the peer only does something else, the finding is not-in-collective, because the"
                 " peer may still join."
             ),

@@ -20,7 +20,7 @@ from ddtop.diagnosis.nccl import gone_ranks, ras_lines
 from ddtop.model.ending import CANCEL_SIGNALS, comm_failure, first_to_go, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot, State
 from ddtop.model.wait_graph import comparable_seq, first_open_seq
-from ddtop.policy import Limits
+from ddtop.policy import Waits
 from ddtop.wire.records import GroupProgress
 from ddtop.words.sentences import (
     clipped,
@@ -34,8 +34,8 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class CommError(Limits, of=Kind.COMM_ERROR, was="comm_error_"):
-    """`comm-error`."""
+class CommError(Waits, of=Kind.COMM_ERROR, was="comm_error_"):
+    """`comm-error`. `wait_s`: such a wait before the error was a timeout."""
 
     after_s: float = 2.0
     """A backend's error is a finding after this time. A death elsewhere is known by then."""
@@ -209,7 +209,7 @@ def _long_awaited(
     A broken link is different: then ranks fail that are inside the collective.
     """
     waited_s = (since - (wait.pending_since_unix_ns or since)) / 1e9
-    if waited_s < context.policy.still_limit_s:
+    if waited_s < context.policy.wait_s(CommError):
         return []
     waiting = {
         rank.rank

@@ -7,16 +7,23 @@ Otherwise it names all ranks of the cycle.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.diagnosis.evidence import NEW_GROUP_RULE, other_tag, traffic_lines
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.waiters import peer_text
 from ddtop.model.facts import PeerWait, Snapshot, Wait
 from ddtop.model.wait_graph import AnyWait, Graph
-from ddtop.policy import Policy
+from ddtop.policy import Policy, Waits
 from ddtop.wire.names import GROUP_MAKERS, RECEIVES, SENDS
 from ddtop.words.sentences import collective_text, file_line, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class Deadlock(Waits, of="deadlock"):
+    """`wait-cycle` and `unmatched-p2p`."""
 
 
 def rule(context: Context) -> list[Finding]:
@@ -40,7 +47,7 @@ def rule(context: Context) -> list[Finding]:
         since = max(
             [wait.since_unix_ns for wait in collective] + [wait.since_unix_ns for wait in single]
         )
-        if snapshot.time_unix_ns - since <= policy.still_limit_s * 1e9:
+        if snapshot.time_unix_ns - since <= policy.wait_s(Deadlock) * 1e9:
             continue
         odd = _cannot_match(single, {wait.rank for wait in single})
         if odd:
@@ -109,7 +116,7 @@ def _from_itself(about: _About, policy: Policy) -> list[Finding]:
     """
     found = []
     for wait in about.snapshot.peer_waits:
-        stands = about.snapshot.time_unix_ns - wait.since_unix_ns > policy.still_limit_s * 1e9
+        stands = about.snapshot.time_unix_ns - wait.since_unix_ns > policy.wait_s(Deadlock) * 1e9
         if wait.behind == (wait.rank,) and stands:
             found.append(_unmatched(about, (wait.rank,), wait.since_unix_ns, [wait]))
     return found

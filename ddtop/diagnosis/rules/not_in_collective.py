@@ -41,7 +41,7 @@ from ddtop.diagnosis.stuck_worker import ranks_with_stuck_worker
 from ddtop.diagnosis.waiters import called_at, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.wait_graph import GONE, LOST, STILL, STOPPED, UNKNOWN, WORKING, waiters_of
-from ddtop.policy import Limits, Policy
+from ddtop.policy import Policy, Waits
 from ddtop.wire.names import FINALIZE, GROUP_MAKERS, MPI_STARTED, NAME_ONLY, SENDS
 from ddtop.wire.records import TrainingProgress
 from ddtop.words.sentences import file_line, framework_text, function_text, ranks_text, verb
@@ -49,8 +49,8 @@ from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class NotInCollective(Limits, of=Kind.NOT_IN_COLLECTIVE):
-    """`not-in-collective`."""
+class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
+    """`not-in-collective`. A rank is blamed after its own limit, so `wait_s` can only be longer."""
 
     working_critical_factor: float = 5.0
     """A rank that works while others wait is a warning until `working_critical_s`, or this many
@@ -82,6 +82,7 @@ def rule(context: Context) -> list[Finding]:
     explained = context.explained | ranks_with_stuck_worker(snapshot) | reporters(snapshot)
     kinds: dict[tuple[Kind, str], list[Blame]] = {}
     about = _About(snapshot, policy)
+    later_ns = (policy.of(NotInCollective).wait_s or 0.0) * 1e9
     for blame in snapshot.blames:
         # Ranks that have ended or stopped, and those of lost hosts, have their own rules. Nothing
         # is known about a rank that has never reported.
@@ -94,6 +95,9 @@ def rule(context: Context) -> list[Finding]:
         ):
             continue
         kind = _kind(snapshot, blame, policy)
+        waited_ns = snapshot.time_unix_ns - blame.since_unix_ns
+        if kind == Kind.NOT_IN_COLLECTIVE and waited_ns < later_ns:
+            continue
         kinds.setdefault((kind, about.severity(blame, kind)), []).append(blame)
     return [
         _finding(snapshot, kind, severity, blames, policy)
@@ -493,8 +497,9 @@ _BY_WORD = {
 
 
 @dataclass(frozen=True)
-class GilHeld(Limits, of="gil-held"):
-    """What NCCL's own reports say, if nobody else can."""
+class GilHeld(Waits, of="gil-held"):
+    """What NCCL's own reports say, if nobody else can. `wait_s`: of ranks that are read from
+    outside."""
 
     ras_same_s: float = 9.0
     """For this time it has reported the same launches, in two answers at least. A rank that trains
@@ -518,7 +523,7 @@ def gil_held(context: Context) -> list[Finding]:
         if same_s >= policy.of(GilHeld).ras_same_s and all(_is_frozen(one) for one in others):
             at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
             return [_gil_finding(snapshot, op, roots, waiters, at, policy)]
-        if same_s >= policy.still_limit_s and all(_may_wait(one) for one in others):
+        if same_s >= policy.wait_s(GilHeld) and all(_may_wait(one) for one in others):
             stands_s = (snapshot.ras_age_s or 0.0) + same_s
             at = snapshot.time_unix_ns - int(stands_s * 1e9)
             return [_gil_finding(snapshot, op, roots, waiters, at, policy, stands_s)]

@@ -27,14 +27,14 @@ from ddtop.diagnosis.rendezvous import (
     store_text,
 )
 from ddtop.model.facts import RankFacts, Snapshot, State
-from ddtop.policy import Limits, Policy
+from ddtop.policy import Policy, Waits
 from ddtop.wire.records import Hello, Rendezvous
 from ddtop.words.sentences import by_value, clipped, ranks_text, verb
 from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class RendezvousLimits(Limits, of="rendezvous"):
+class RendezvousLimits(Waits, of="rendezvous"):
     """`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`."""
 
     store_clock_s: float = 2.0
@@ -50,7 +50,7 @@ def rule(context: Context) -> list[Finding]:
     if joining is None:
         return []
     if (
-        joining.waited_s < policy.still_limit_s
+        joining.waited_s < policy.wait_s(RendezvousLimits)
         and not joining.gave_up
         and not _ended_twice(snapshot)
     ):
@@ -167,7 +167,7 @@ def _below(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     It waits there for ranks that have met long ago, or is let in (gloo). Its parent mostly waits
     for it.
     """
-    stood_unix_ns = snapshot.time_unix_ns - int(policy.still_limit_s * 1e9)
+    stood_unix_ns = snapshot.time_unix_ns - int(policy.wait_s(RendezvousLimits) * 1e9)
     inside = {
         one.pid
         for host in snapshot.hosts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.activity import classify, stack_line, where
 from ddtop.diagnosis.evidence import (
@@ -31,7 +31,7 @@ from ddtop.diagnosis.waiters import first_wait, waits_clause
 from ddtop.model.facts import Blame, RankFacts, Snapshot, State
 from ddtop.model.progress import helpless
 from ddtop.model.wait_graph import GONE, LOST, STOPPED, waiters_of
-from ddtop.policy import Policy
+from ddtop.policy import Policy, Waits
 from ddtop.words.sentences import ranks_text, verb
 from ddtop.words.units import duration
 
@@ -43,22 +43,27 @@ from ddtop.words.units import duration
 # the server answers.
 
 
+@dataclass(frozen=True)
+class IoStall(Waits, of=Kind.IO_STALL):
+    """`io-stall`, where others wait for the rank. Before `wait_s` that is `not-in-collective`."""
+
+
 def io_stall(context: Context) -> list[Finding]:
     """One finding for the ranks that others wait for, one for those that nobody waits for yet."""
     snapshot, policy = context.snapshot, context.policy
-    now = snapshot.time_unix_ns
+    now, limit_s = snapshot.time_unix_ns, policy.wait_s(IoStall)
     blames = {
         blame.root: blame
         for blame in snapshot.blames
         if blame.condition not in (GONE, STOPPED, LOST)
-        and now - blame.since_unix_ns >= policy.still_limit_s * 1e9
+        and now - blame.since_unix_ns >= limit_s * 1e9
     }
     awaited, alone = [], []
     for rank in snapshot.ranks:
         since = None if rank.gone else rank.process.stalled_since_unix_ns
         if since is None or not may_be_io(rank.process.report):
             continue
-        if rank.rank in blames and now - since >= policy.still_limit_s * 1e9:
+        if rank.rank in blames and now - since >= limit_s * 1e9:
             awaited.append(rank)
         elif now - since >= policy.stall_alone_limit_s * 1e9:
             alone.append(rank)
@@ -123,6 +128,11 @@ def _advice(rank: RankFacts, policy: Policy) -> str:
 # however slowly, and for a DataLoader without workers, the finding is `not-in-collective`.
 
 
+@dataclass(frozen=True)
+class LoaderStuck(Waits, of=Kind.LOADER_STUCK):
+    """`loader-stuck`, where others wait for the rank or all workers are locked."""
+
+
 def loader_stuck(context: Context) -> list[Finding]:
     """One finding for each cause and severity."""
     snapshot, policy = context.snapshot, context.policy
@@ -164,14 +174,14 @@ def _severity(
     stood_s = (now - (rank.loader.stuck_since_unix_ns or now)) / 1e9
     if blame is not None:
         waited_s = (now - blame.since_unix_ns) / 1e9
-        limit_s = policy.stopped_limit_s if cause == HALTED else policy.still_limit_s
+        limit_s = policy.stopped_limit_s if cause == HALTED else policy.wait_s(LoaderStuck)
         return CRITICAL if min(stood_s, waited_s) >= limit_s else None
     # Its main thread may be in a collective while a thread of the program fetches the next batch.
     if rank.wait is not None or rank.rank in about.in_peer_waits:
         return None
     stood_s = min(stood_s, (now - (rank.progress.last_unix_ns or 0)) / 1e9)
     if cause in (DEAD, HALTED) or about.all_locked:
-        return CRITICAL if stood_s >= policy.still_limit_s else None
+        return CRITICAL if stood_s >= policy.wait_s(LoaderStuck) else None
     return WARNING if stood_s >= policy.stall_alone_limit_s else None
 
 

@@ -27,21 +27,21 @@ from ddtop.launch.launchers import is_elastic
 from ddtop.model.ending import CANCEL_SIGNALS, failed
 from ddtop.model.facts import Candidate, RankFacts, Snapshot, State
 from ddtop.model.stacks import Owner, owner_of
-from ddtop.policy import Limits, Policy
+from ddtop.policy import Policy, Waits
 from ddtop.wire.records import StackFrame
 from ddtop.words.sentences import exit_text, file_line, rank_list, ranks_text, verb
 from ddtop.words.units import duration
 
 
 @dataclass(frozen=True)
-class Starting(Limits, of="starting"):
+class Starting(Waits, of="starting"):
     """`late-to-init` and `rank-missing`."""
 
     init_late_warning_s: float = 10.0
     """Waiting in init_process_group for a rank that is alive and works. Imports differ by a few
     seconds."""
     init_still_line_slack_s: float = 1.0
-    """A rank is at one line for `still_limit_s` less this: the first report of that line came up to
+    """A rank is at one line for `wait_s` less this: the first report of that line came up to
     a second later."""
     init_still_process_slack_s: float = 2.0
     """The same of a process without an agent, which the relay looks at every two seconds."""
@@ -141,7 +141,7 @@ def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findin
 def _late(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
     late = [rank for rank in snapshot.ranks if _is_late(rank)]
     still = [rank for rank in late if _stands(rank, policy)]
-    if still and joining.waited_s > policy.still_limit_s:
+    if still and joining.waited_s > policy.wait_s(Starting):
         return [_late_finding(snapshot, joining, still, CRITICAL, policy)]
     if late and joining.waited_s > policy.of(Starting).init_late_warning_s:
         limit_s = min(
@@ -174,13 +174,13 @@ def _stands(rank: RankFacts, policy: Policy) -> bool:
     ):
         return False
     if rank.state is State.SILENT:
-        return (rank.agent.report_age_s or 0.0) >= policy.still_limit_s
+        return (rank.agent.report_age_s or 0.0) >= policy.wait_s(Starting)
     if rank.reported.place is not None and rank.reported.place.waits_on == "import":
         return False
     return (
         rank.reported.line_age_s is not None
         and rank.reported.line_age_s
-        >= policy.still_limit_s - policy.of(Starting).init_still_line_slack_s
+        >= policy.wait_s(Starting) - policy.of(Starting).init_still_line_slack_s
     )
 
 
@@ -257,7 +257,7 @@ def _late_candidates(
     agent has claimed.
     """
     found = _candidates(snapshot, missing)
-    if not found or joining.waited_s < policy.still_limit_s:
+    if not found or joining.waited_s < policy.wait_s(Starting):
         return []
     severity = _candidates_severity(snapshot, joining, found, policy)
     if severity == WARNING and joining.waited_s < policy.of(Starting).init_late_warning_s:
@@ -289,7 +289,7 @@ def _candidates_severity(
     """
     seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
     still = all(one.stands_still and not one.imports for one in found)
-    if still and seen_s > policy.still_limit_s - policy.of(Starting).init_still_process_slack_s:
+    if still and seen_s > policy.wait_s(Starting) - policy.of(Starting).init_still_process_slack_s:
         return CRITICAL
     limit_s = min(
         policy.of(Starting).init_late_critical_s, policy.timeout_critical_ratio * timeout_s(joining)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.nccl import building_line, ras_lines, watchdog_line
 from ddtop.model.facts import RankFacts, Snapshot, State, Wait
+from ddtop.policy import Waits
 from ddtop.words.sentences import collective_text, names_of_groups, ranks_text, verb
 from ddtop.words.units import duration
+
+
+@dataclass(frozen=True)
+class Stuck(Waits, of=Kind.COLLECTIVE_STUCK):
+    """`collective-stuck`."""
+
 
 PLACES_MAX = 4
 _WITH_ROOT = frozenset({"broadcast", "scatter", "gather", "reduce"})
@@ -55,7 +64,7 @@ def _stands(context: Context, waits: list[Wait], nccl: bool) -> bool:
     ):
         return False
     healthy_s = max(rank.comm.healthy_wait_max_ms or 0.0 for rank in members) / 1000
-    limit_s = max(context.policy.still_limit_s, context.policy.healthy_wait_factor * healthy_s)
+    limit_s = max(context.policy.wait_s(Stuck), context.policy.healthy_wait_factor * healthy_s)
     return context.snapshot.time_unix_ns - max(wait.since_unix_ns for wait in waits) > limit_s * 1e9
 
 

@@ -69,7 +69,7 @@ from ddtop.wire.records import (
 
 RAS_EVERY_S = 5.5
 """The pause between two requests to NCCL's status service. Two equal answers, at least
-`still_limit_s` apart, prove a wait. An answer is taken in at the next look."""
+`longest_wait_s` apart, prove a wait. An answer is taken in at the next look."""
 
 
 class Surface:
@@ -117,7 +117,7 @@ class Surface:
         if answer is not None:
             same_s = (answer.same_ms or 0) / 1000
             goes_on = self._answered and not same_s
-            stands = same_s >= self._policy.still_limit_s
+            stands = same_s >= self._policy.longest_wait_s
             self._answered, self._is_certain = True, goes_on or stands or not _uneven(answer)
             yield CommStatus(answer)
         elif self._answered and not self._waits:

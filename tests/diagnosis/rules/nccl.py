@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ddtop.wire.records import CommStatus, Communicator, RasAnswer, RasRank
-from tests.jobs import FakeJob
+from ddtop.wire.records import CommStatus, Communicator, OutsideLook, RasAnswer, RasRank
+from tests.jobs import FakeJob, unix_ns
 
 
 def nccl_job(torch="2.13.0", **environment):
@@ -58,4 +58,24 @@ def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False)
         said = msgspec.structs.replace(said, communicators=(late,))
     job.say(CommStatus(said))
     job.passes(4)
+    return job
+
+
+def launches_outside(counts, same_ms=5_500, kind="unclear"):
+    """Ranks without agents: 0, 1 and 3 are at one line that synchronizes with the GPU, 2 sleeps."""
+    job = nccl_job()
+    job.trains(10)
+    since = unix_ns(job.now - 20.0)
+    for number in (0, 1, 3):
+        # A rank that spins in a wait has gone to sleep for a moment lately.
+        lately = unix_ns(job.now)
+        call = "a synchronization with the GPU"
+        job.ranks[number].says["outside"] = OutsideLook(kind, call, lately, False)
+    job.ranks[2].trains = False
+    job.ranks[2].stands_at("sleep")
+    job.ranks[2].says["outside"] = OutsideLook(None, None, since, True, apart_looks=9)
+    job.passes(1)
+    answer = service("ok", "ok", "ok", "ok", counts=list(counts))
+    job.say(CommStatus(msgspec.structs.replace(answer, same_ms=same_ms)))
+    job.passes(1)
     return job

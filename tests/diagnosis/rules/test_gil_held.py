@@ -5,11 +5,9 @@ among them, NCCL's own thread still answers.
 from __future__ import annotations
 
 import pytest
-from msgspec import structs
 
-from ddtop.wire.records import CommStatus, OutsideLook
-from tests.diagnosis.rules.nccl import frozen_job, nccl_job, service
-from tests.jobs import place, trained, unix_ns
+from tests.diagnosis.rules.nccl import frozen_job, launches_outside
+from tests.jobs import place, trained
 
 
 def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
@@ -103,24 +101,9 @@ def test_while_one_of_the_others_can_speak_it_is_believed():
     assert not [one for one in condition(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]
 
 
-def from_outside(counts, same_ms=5_500, kind="unclear"):
-    """Ranks without agents: 0, 1 and 3 are at one line that synchronizes with the GPU, 2 sleeps."""
-    job = nccl_job()
-    job.trains(10)
-    since = unix_ns(job.now - 20.0)
-    for number in (0, 1, 3):
-        # A rank that spins in a wait has gone to sleep for a moment lately.
-        lately = unix_ns(job.now)
-        call = "a synchronization with the GPU"
-        job.ranks[number].says["outside"] = OutsideLook(kind, call, lately, False)
-    job.ranks[2].trains = False
-    job.ranks[2].stands_at("sleep")
-    job.ranks[2].says["outside"] = OutsideLook(None, None, since, True, apart_looks=9)
-    job.passes(1)
-    answer = service("ok", "ok", "ok", "ok", counts=list(counts))
-    job.say(CommStatus(structs.replace(answer, same_ms=same_ms)))
-    job.passes(1)
-    return [one for one in job.verdict().findings if "NCCL says" in one.summary]
+def from_outside(*given, **more):
+    findings = launches_outside(*given, **more).verdict().findings
+    return [one for one in findings if "NCCL says" in one.summary]
 
 
 def test_of_ranks_that_are_read_from_outside_two_equal_answers_are_needed():
