@@ -158,7 +158,7 @@ def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
 
 
 def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
-    """The same for its other threads that run code of the program."""
+    """The same for its other threads that run the program's code."""
     others = [thread for thread in stacks.threads if thread is not _main(stacks)]
     own = [one for one in others if any(owner_of(frame) is Owner.USER for frame in one.frames)]
     return [
@@ -210,7 +210,7 @@ def _certain(facts: RankFacts) -> Classified | None:
     leaves = process.exiting and not (place is not None and place.waits_on == "exit")
     if leaves or process.became is not None:
         other = process.became and f"running another program, {process.became}"
-        return Classified("exit", other or "leaving the interpreter", PROCESS)
+        return Classified("exit", other or "exiting the interpreter", PROCESS)
     if process.gc_since_unix_ns is not None:
         return Classified("gc", "in a garbage collection", PROCESS)
     return None
@@ -316,11 +316,11 @@ def _of_gil(facts: RankFacts, policy: Policy) -> Classified | None:
     wait = wait_of(facts.process.report)
     if wait is not None and wait[0] != "lock":
         return None
-    return Classified("gil", "waiting for the GIL that another of its threads holds", KERNEL)
+    return Classified("gil", "waiting for the GIL, held by another thread", KERNEL)
 
 
 def awaited_path(facts: RankFacts, policy: Policy) -> str | None:
-    """The lock file, the file or the named pipe for which it waits; None if it is not known."""
+    """The lock file, file or named pipe that it waits for; None if that is not known."""
     place, process = facts.reported.place, facts.process.report
     if classify(facts, policy).word == "pipe":
         return path_of(process)
@@ -363,7 +363,7 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:
         return None
     if (facts.reported.line_age_s or 0.0) >= policy.same_line_s:
         return Classified(
-            "c", "computing at the same line (a call into C, or a loop of one line)", CPU
+            "c", "computing at the same line (a call into C, or a one-line loop)", CPU
         )
     return Classified("python", f"computing in {facts.reported.place.callee or 'Python'}", CPU)
 
@@ -374,10 +374,7 @@ def _in_c(facts: RankFacts, found: Classified) -> str:
     user = _user_frame(stacks) if stacks is not None else None
     does = found.text if found.source in (STACKS, KERNEL) else ""
     if user is not None and found.word == "gil":
-        return (
-            f"waiting at {file_line(user)} {user.function} for the GIL that another of its threads"
-            " holds"
-        )
+        return f"waiting at {file_line(user)} {user.function} for the GIL, held by another thread"
     if user is not None:
         return f"{does} in C called from {file_line(user)} {user.function}".strip()
     place = facts.reported.place

@@ -58,7 +58,7 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
     left += f", {ranks_text(lost)} gone" if lost else ""
     left += f", {ranks_text(unseen[:64])} not seen from here" if unseen else ""
     if total == 1 and snapshot.ranks[0].reported.phase == "starting":
-        left += ", no process group is seen"
+        left += ", no process group seen"
     if snapshot.moving:
         return _moving(snapshot, total - len(unseen), left)
     return (_unheard(snapshot) or _quiet(snapshot, policy)) + left
@@ -104,8 +104,7 @@ def _unheard(snapshot: Snapshot) -> str | None:
     names = ", ".join(sorted(hosts.values())[:4]) + (
         f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     )
-    are = verb(hosts, "has", "have")
-    return f"quiet: no rank has moved{_since(snapshot)}; {names} {are} not been heard lately"
+    return f"quiet: no rank has moved{_since(snapshot)}; no recent report from {names}"
 
 
 def _since(snapshot: Snapshot) -> str:
@@ -129,8 +128,8 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     dumb = [rank.rank for rank in snapshot.ranks if not rank.gone and tells_nothing(rank)]
     if dumb:
         return (
-            f"quiet: no rank has moved{since}; nothing is known of the collectives of"
-            f" {ranks_text(dumb)}, whose probe failed"
+            f"quiet: no rank has moved{since}; the collectives of {ranks_text(dumb)} are unknown"
+            " because the probe failed"
         )
     judged = {wait.rank for wait in snapshot.peer_waits}
     unjudged = [
@@ -144,13 +143,13 @@ def _quiet(snapshot: Snapshot, policy: Policy) -> str:
     ]
     if unjudged:
         return (
-            f"quiet: no rank has moved{since}; {ranks_text(unjudged)} {verb(unjudged, 'is', 'are')}"
-            " in a call of torch.distributed, and for whom"
-            f" {verb(unjudged, 'it waits', 'they wait')} is not known"
+            f"quiet: no rank has moved{since}; {ranks_text(unjudged)}"
+            f" {verb(unjudged, 'is', 'are')} in a torch.distributed call, but it is not known"
+            f" which ranks {verb(unjudged, 'it waits', 'they wait')} for"
         )
     if still is None:
         return _rpc(snapshot) or (
-            f"starting: {snapshot.reporting}/{snapshot.world_size} ranks there, none has made a"
+            f"starting: {snapshot.reporting}/{snapshot.world_size} ranks report, none has made a"
             " step yet"
         )
     waiting = sorted({wait.rank for wait in snapshot.waits})
@@ -189,7 +188,7 @@ def _rpc(snapshot: Snapshot) -> str | None:
     if waits:
         parts.append(f"{ranks_text(waits)} {verb(waits, 'waits', 'wait')} for answers")
     if serves:
-        parts.append(f"{ranks_text(serves)} {verb(serves, 'runs', 'run')} calls of others")
+        parts.append(f"{ranks_text(serves)} {verb(serves, 'runs', 'run')} calls from others")
     return "; ".join(parts) + "; who waits for whom is not known"
 
 

@@ -101,9 +101,7 @@ def _with_places(finding: Finding, snapshot: Snapshot) -> Finding:
 
 def _with_changes(finding: Finding, changes: Iterable[tuple[str, float, float]]) -> Finding:
     """The finding, with the limits that the user has changed, because they may have caused it."""
-    lines = [
-        f"changed by you: {name} is {given:g}, by default {ours:g}" for name, given, ours in changes
-    ]
+    lines = [f"you changed {name} to {given:g} (default {ours:g})" for name, given, ours in changes]
     return replace(finding, evidence=(*finding.evidence, *lines))
 
 

@@ -89,7 +89,7 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
         else ", CPU unknown"
     )
     if rank.process.lacks_cpu:
-        text += " (ready to run, and other processes have the CPUs)"
+        text += " (ready to run, but other processes have the CPUs)"
     if rank.process.spinning:
         text += " (spins while it waits in MPI)"
     if process.wchan:
@@ -131,7 +131,7 @@ def place_line(rank: RankFacts) -> str | None:
         return f"rank {rank.rank} is at {where}"
     if fresh_stacks(rank) is not None:
         return None
-    return f"when its agent was last heard, rank {rank.rank} was at {where}"
+    return f"at its last report, rank {rank.rank} was at {where}"
 
 
 def parallel_line(snapshot: Snapshot, rank: RankFacts) -> str | None:
@@ -232,12 +232,12 @@ PIDS_MOST = 4
 _STACKS = re.compile(r"ddtop stacks(?! --pid)(?: [\w.-]+(?= --rank))?(?: --rank [\d,-]+)?")
 
 NEW_GROUP_RULE = (
-    "all ranks must call new_group, also those that are not in the group, and in the same order"
+    "all ranks must call new_group in the same order, even ranks that are not in the group"
 )
 
 ONE_GPU_EACH = (
-    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks a'
-    " host than it has GPUs"
+    'give each its own: torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and no more ranks'
+    " per host than it has GPUs"
 )
 
 
@@ -250,8 +250,8 @@ def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
     if rank.progress.iteration is None or any(_is_ahead(one, rank) for one in waiters):
         return _uneven_advice(rank)
     return (
-        "make that call on every rank, or on none: to save on one rank still takes all of them"
-        " where a sharded model is gathered for it"
+        "make that call on every rank or on none: even if one rank saves, all ranks must take part"
+        " if a sharded model is gathered"
     )
 
 
@@ -270,13 +270,13 @@ def _is_ahead(one: RankFacts, rank: RankFacts) -> bool:
 def _uneven_advice(rank: RankFacts) -> str:
     if rank.comm.mpi is not None:
         return (
-            "uneven loops: let all ranks make the same number of collective calls, also one that"
-            " has nothing left to do"
+            "uneven loops: let all ranks make the same number of collective calls, even a rank"
+            " that has nothing left to do"
         )
     if rank.loader.report is not None and rank.loader.report.exhausted_unix_ns is None:
         # Its data had not ended: it decided to stop.
         return "stop on all ranks at the same step: all_reduce the flag that ends the loop"
-    return "uneven inputs: use DDP's join(), drop_last=True or shards that divide by the world size"
+    return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length"
 
 
 def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
@@ -344,7 +344,7 @@ def threads_delay_of(rank: RankFacts) -> float:
 
 
 def used_cores_of(rank: RankFacts) -> float:
-    """Cores that it and its children used. Over two seconds instead, a finding would come and
+    """Cores that it and its children used. Measured over only two seconds, a finding would come and
     go."""
     pressure = rank.process.pressure
     return (pressure.used_cores or 0.0) if pressure is not None else 0.0
@@ -430,9 +430,8 @@ def reporters(snapshot: Snapshot) -> set[int]:
 
 
 def is_reported(snapshot: Snapshot) -> bool:
-    """Whether a rank reports such an error. Then another finding than `collective-stuck` explains a
-    collective that does not complete.
-    """
+    """Whether a rank reports such an error. If so, a finding other than `collective-stuck` explains
+    a collective that does not complete."""
     return bool(reporters(snapshot)) or any(
         one.error is not None and not rank.gone
         for rank in snapshot.ranks

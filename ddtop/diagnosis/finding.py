@@ -89,7 +89,7 @@ class Verdict:
         return Verdict(
             UNKNOWN,
             self.findings,
-            f"unknown; when last heard: {then}" if then else "unknown",
+            f"unknown; at the last report: {then}" if then else "unknown",
             why,
             seconds,
             self.muted,

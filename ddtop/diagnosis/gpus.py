@@ -45,10 +45,10 @@ def health(gpu: Gpu) -> str:
     """The advice that shows where to find the driver's errors about a GPU."""
     if gpu.vendor == AMD:
         return (
-            "look at dmesg | grep -i amdgpu, and reset or drain it: amd-smi metric --ecc --gpu"
+            "check dmesg | grep -i amdgpu, and reset or drain the GPU: amd-smi metric --ecc --gpu"
             f" {gpu.index}"
         )
-    return f"look at dmesg | grep -i xid, and reset or drain it: nvidia-smi -q -i {gpu.index}"
+    return f"check dmesg | grep -i xid, and reset or drain the GPU: nvidia-smi -q -i {gpu.index}"
 
 
 def visible_name(gpus: Iterable[Gpu]) -> str:
@@ -136,7 +136,7 @@ def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
 
 
 def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
-    """Those of them that have been there for a while."""
+    """The strangers that have been there for a while."""
     return tuple(one for one in strangers(device, policy) if one.pid not in device.foreign_new)
 
 
@@ -213,9 +213,8 @@ def _is_free(device: Device, policy: Policy) -> bool:
 
 
 def mixed(host: str | None, snapshot: Snapshot) -> bool:
-    """Whether the host has several GPU models. CUDA then numbers them in another order than the
-    driver, unless it is told not to.
-    """
+    """Whether the host has several GPU models. CUDA then numbers them in a different order than the
+    driver, unless it is told not to."""
     return (
         len(
             {
@@ -229,7 +228,7 @@ def mixed(host: str | None, snapshot: Snapshot) -> bool:
 
 
 def free_text(gpus: Iterable[Gpu]) -> str:
-    """`GPUs 5,6 are free`, or that none is."""
+    """`GPUs 5,6 are free`, or that no GPU is."""
     numbers = sorted({gpu.index for gpu in gpus})
     if not numbers:
         return "no GPU of that host is free"

@@ -180,13 +180,13 @@ def _late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> F
     same = [
         rank for rank, one in late.items() if (one.name, one.up_to_s) == (first.name, first.up_to_s)
     ]
-    advice = "Give ddtop.expected a longer time if this is usual"
+    advice = "If this is usual, give ddtop.expected a longer time"
     return replace(
         finding,
         severity=WARNING,
         summary=expected_text(same, first, now_unix_ns),
         evidence=(finding.summary, *finding.evidence),
-        advice=f"{advice}; if not: {finding.advice}" if finding.advice else advice,
+        advice=f"{advice}; otherwise: {finding.advice}" if finding.advice else advice,
     )
 
 

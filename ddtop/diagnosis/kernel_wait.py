@@ -124,7 +124,7 @@ _WCHANS: tuple[tuple[str, WordAndPhrase], ...] = (
     ("fcntl_setlk", ("lock", "waiting for a lock on a file")),
     ("pipe_read", ("pipe", "reading a pipe")),
     ("pipe_write", ("pipe", "writing to a pipe")),
-    ("wait_for_partner", ("pipe", "waiting for somebody to open the other end of a named pipe")),
+    ("wait_for_partner", ("pipe", "waiting until someone opens the other end of a named pipe")),
     # Before do_wait: the kernel calls it futex_do_wait.
     ("futex", ("lock", "waiting for a lock")),
     ("do_wait_intr", ("lock", "waiting for an event")),
@@ -142,7 +142,7 @@ _WCHANS: tuple[tuple[str, WordAndPhrase], ...] = (
     ("io_schedule", ("file", "waiting for the disk")),
     ("blk_", ("file", "waiting for the disk")),
     ("xlog_", ("file", "waiting for the disk")),
-    ("balance_dirty_pages", ("file", "waiting for the disk to take what was written")),
+    ("balance_dirty_pages", ("file", "waiting for the disk to catch up with writes")),
 )
 
 
@@ -179,7 +179,7 @@ def may_be_io(process: ProcessState | None) -> bool:
 
 
 def path_of(process: ProcessState | None) -> str | None:
-    """The file that its system call uses. None if it is no file."""
+    """The file that its system call uses; None if that is not a file."""
     file = process.file if process is not None else None
     return file if file is not None and file.startswith("/") else None
 
@@ -218,7 +218,7 @@ def _by_call(process: ProcessState) -> WordAndPhrase | None:
 
 def _about_file(call: str, path: str, wchan: str) -> WordAndPhrase:
     if path.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")):
-        return "cuda-sync", "waiting for the GPU's driver"
+        return "cuda-sync", "waiting for the GPU driver"
     if "pipe" in wchan:
         return "pipe", f"{'writing to' if call in WRITES else 'reading'} the pipe {path}"
     if call in ("flock", "fcntl"):
@@ -230,7 +230,7 @@ def _by_name(call: str, path: str | None, wchan: str) -> WordAndPhrase | None:
     """A call that is given a path, or one whose descriptor is not known."""
     if "wait_for_partner" in wchan:
         pipe = f"the named pipe {short(path)}" if path else "a named pipe"
-        return "pipe", f"opening {pipe} that has nobody at its other end"
+        return "pipe", f"opening {pipe} (nobody at the other end)"
     if call in _FLUSHES:
         return "file", "flushing a file to its disk"
     name = short(path) if path else "a file"

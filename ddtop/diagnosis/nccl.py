@@ -17,7 +17,7 @@ _STATES = {
     "error": ("has an error in", "have an error in"),
     "abort": ("has aborted", "have aborted"),
     "finalize": ("is taking down", "are taking down"),
-    "left": ("answers and is not in", "answer and are not in"),
+    "left": ("answers but is not in", "answer but are not in"),
 }
 """The state of a rank in its communicator, singular and plural. `left`: it has destroyed the
 communicator, or never joined it.
@@ -159,7 +159,7 @@ def building_line(ranks: Collection[RankFacts]) -> str | None:
         return None
     return (
         f"{ranks_text(found)} {verb(found, 'is', 'are')} in the first collective of this group:"
-        " NCCL builds its communicator there, and needs all members"
+        " NCCL builds its communicator there and needs all members"
     )
 
 
@@ -313,7 +313,7 @@ def _nothing_ends(settings: Settings) -> str | None:
     if settings.dumps is False:
         return f"nothing ends this wait: {variable}, and TORCH_NCCL_DUMP_ON_TIMEOUT=0"
     if settings.dumps is None:
-        return f"perhaps nothing ends this wait: {variable} lets torch's watchdog report it only"
+        return f"perhaps nothing ends this wait: with {variable} torch's watchdog only reports it"
     return None
 
 
@@ -339,7 +339,7 @@ def _line(settings: Settings, timeout_s: float, waited_s: float) -> str:
     if left_s > 0:
         then = f", then {duration(after_s)}" if after_s else ""
         return f"{who} in {duration(left_s)} ({timeout}{then}){dump}"
-    return f"torch's {timeout} has passed: it should have ended the ranks"
+    return f"torch's {timeout} has passed; it should have ended the ranks"
 
 
 def _is_on(environment: Mapping[str, str], *names: str) -> bool:

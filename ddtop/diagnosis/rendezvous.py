@@ -30,9 +30,9 @@ _NO_STORE = re.compile(
 _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "ip6-localhost"})
 WHY_NOT = {
-    "open": "what answers there closes the connection",
-    "refused": "connection refused, nobody listens there",
-    "timed out": "no answer: packets are dropped, or nobody has the address",
+    "open": "whatever answers there closes the connection",
+    "refused": "connection refused, nothing listens there",
+    "timed out": "no answer: packets are dropped, or no host has the address",
     "name not found": "no such host name",
     "unreachable": "no route to that host",
 }
@@ -80,7 +80,7 @@ class Joining:
         return calls[0] if calls else INIT
 
     def without(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """All that wait, without these ranks."""
+        """All ranks that wait, except these."""
         return tuple(sorted(set(self.victims) - set(ranks)))
 
 
@@ -208,7 +208,7 @@ def store_text(rank: RankFacts) -> str | None:
 
 
 def path_line(rank: RankFacts) -> str | None:
-    """`rank 1 (pid 4801) → 127.0.0.1:29500: no connection, refused; nobody listens there`."""
+    """`rank 1 (pid 4801) → 127.0.0.1:29500: no connection, refused; nothing listens there`."""
     way = rank.comm.rendezvous
     if way is None:
         return None
@@ -221,5 +221,5 @@ def path_line(rank: RankFacts) -> str | None:
     elif way.listener_user is not None:
         text += f"; a process of {way.listener_user} listens there"
     elif way.local:
-        text += "; nobody listens there"
+        text += "; nothing listens there"
     return text

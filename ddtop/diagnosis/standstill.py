@@ -101,11 +101,11 @@ class Idle:
 
     def gives_orders(self, blame: Blame) -> bool:
         """Whether workers wait for orders, and the blamed rank waits for the input from which it
-        makes orders.
+        makes orders. Then no rank is at fault.
 
-        Then no rank is at fault. All ranks that wait for it, or for one of those, must wait for
-        orders: in a recv, or in a broadcast in which they take. A rank that sends, or that waits in
-        an all_reduce of its training, has work, and the blamed rank does not come to it.
+        All ranks that wait for it, or for one of those ranks, must wait for orders: in a recv, or
+        in a broadcast in which they receive. A rank that sends, or that waits in an all_reduce of
+        its training, has work, and the blamed rank has not come to it.
         """
         root = self._snapshot.rank(blame.root)
         if counts_steps(root) or not self._all_take(blame):

@@ -92,10 +92,10 @@ def cause_of(rank: RankFacts, late: Late, snapshot: Snapshot, policy: Policy) ->
         if found is not None:
             return found
     advice = (
-        "look a few times where it is: `ddtop stacks`, or py-spy top on its pid; compare its host"
-        " with the others'"
+        "see where it spends its time: `ddtop stacks` a few times, or py-spy top on its pid;"
+        " compare its host with the others"
     )
-    return Cause(UNKNOWN, f"is slow for a reason that is {NOT_MEASURED}", advice)
+    return Cause(UNKNOWN, f"is slow, and the cause is {NOT_MEASURED}", advice)
 
 
 def host_of(rank: RankFacts, snapshot: Snapshot) -> HostState | None:
@@ -131,7 +131,7 @@ def _of_loader(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Ca
         return None
     loader = rank.loader.report
     setting = f" with num_workers={loader.workers}" if loader is not None else ""
-    text = f"waits {about(own)} of the time for its DataLoader{setting}, the others less"
+    text = f"waits {about(own)} of the time for its DataLoader{setting}, the others wait less"
     return Cause(
         LOADER,
         text,
@@ -159,7 +159,7 @@ def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Ca
     return Cause(
         ANSWER,
         f"waits {about(own)} of the time for another program, in {_spot(spot)}",
-        "ask for the next answer while the ranks compute, or make that program faster",
+        "request the next answer while the ranks compute, or make that program faster",
         foreign=True,
     )
 
@@ -172,7 +172,7 @@ def _of_gc(rank: RankFacts, least: float) -> Cause | None:
     ratio = rank.hold.gc_ratio if rank.hold is not None else 0.0
     if ratio < least:
         return None
-    text = f"spends {about(ratio)} of the time in garbage collections"
+    text = f"spends {about(ratio)} of the time in garbage collection"
     return Cause(
         GC,
         text,
@@ -207,7 +207,7 @@ def _of_throttling(rank: RankFacts, least: float) -> Cause | None:
         return None
     load = rank.process.report.load if rank.process.report is not None else None
     quota = f" of {load.quota_cores:g} cores" if load is not None and load.quota_cores else ""
-    text = f"is throttled by the CPU quota{quota} of its cgroup {about(ratio)} of the time"
+    text = f"is throttled {about(ratio)} of the time by the CPU quota{quota} of its cgroup"
     return Cause(
         THROTTLED,
         text,
@@ -233,7 +233,8 @@ def _of_gpu(
         return Cause(
             GPU,
             f"shares its GPU with {holders_text(busy)}",
-            "see `ddtop gpus` on its host: end them if they are yours, else take another GPU",
+            "see `ddtop gpus` on its host: end these processes if they are yours, else use"
+            " another GPU",
         )
     alike = [
         one
@@ -252,7 +253,7 @@ def _of_gpu(
         usual = median(clocks)
         if mhz < policy.gpu_slow_ratio * usual and 1 - mhz / usual >= least:
             text = (
-                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz, those of the others"
+                f"runs on a GPU that {why_held(device.gpu)} holds at {mhz} MHz; the others' GPUs"
                 f" run at {usual:.0f}"
             )
             return Cause(GPU, text, cooling(device))
@@ -283,8 +284,8 @@ def _of_computing(
     if ratio > policy.gpu_wait_power_ratio:
         return None
     text = (
-        f"computes longer on its GPU: those of the others are 100% busy at {ratio:.0%} of its"
-        " power, they wait in NCCL"
+        f"computes longer on its GPU: the others' GPUs are 100% busy at {ratio:.0%} of its power,"
+        " so they wait in NCCL"
     )
     return Cause(GPU, text, more_work(rank.rank, device))
 
@@ -292,7 +293,7 @@ def _of_computing(
 def cooling(device: Device) -> str:
     """What to do about a GPU whose clocks are low."""
     how = gpus.cooling(device.gpu)
-    return f"look at its cooling and power ({how}); restart the job without that host"
+    return f"check its cooling and power ({how}); restart the job without that host"
 
 
 def more_work(rank: int, device: Device) -> str:
@@ -324,7 +325,7 @@ def _of_cpu(
         parts.append(f"it may only use {'CPU' if load.cpus_count == 1 else 'CPUs'} {load.cpus}")
     if host is not None and host.load is not None and (host.load.runnable or 0) > host.cores:
         # The number differs between samples, so it is only in the evidence.
-        parts.append(f"more threads want to run than {host.host} has cores ({host.cores})")
+        parts.append(f"{host.host} has more threads to run than cores ({host.cores})")
     if (
         host is not None
         and host.load is not None
@@ -334,7 +335,7 @@ def _of_cpu(
     return Cause(
         CPU,
         "; ".join(parts),
-        "see what else runs there (top -H), and give the rank cores of its own: OMP_NUM_THREADS,"
+        "see what else runs there (top -H), and give the rank its own cores: OMP_NUM_THREADS,"
         " taskset, --cpus-per-task",
         foreign,
     )
@@ -379,7 +380,7 @@ def _of_other_programs(
     return Cause(
         CPU,
         text,
-        "end the other programs on that host (top), or give the ranks CPUs of their own: taskset,"
+        "end the other programs on that host (top), or give the ranks their own CPUs: taskset,"
         " --exclusive, --cpus-per-task",
         foreign=True,
     )
@@ -393,13 +394,13 @@ def _of_memory(
         limits.faults_per_s, limits.faults_factor * median(_faults(other) for other in others)
     ):
         return None
-    text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is short"
+    text = f"reads {round(faults, -1):.0f} pages a second back from disk: memory is low"
     if host is not None and host.load is not None and host.load.memory_stall_ratio:
         text += f" ({host.host} stalls {about(host.load.memory_stall_ratio)} of the time for it)"
     return Cause(
         MEMORY,
         text,
-        "free memory on that host, or take fewer workers and smaller caches there: `free -h`,"
+        "free memory on that host, or use fewer workers and smaller caches there: `free -h`,"
         " `vmstat 1`",
     )
 
@@ -414,7 +415,7 @@ def _of_limit(rank: RankFacts, others: Sequence[RankFacts], policy: Policy) -> C
     """
     if not _is_short(rank, policy) or any(_is_short(other, policy) for other in others):
         return None
-    return Cause(LIMIT, "has nearly used up its limit of memory", "")
+    return Cause(LIMIT, "has nearly reached its memory limit", "")
 
 
 def _is_short(rank: RankFacts, policy: Policy) -> bool:
@@ -437,7 +438,8 @@ def _of_python(
     return Cause(
         PYTHON,
         text,
-        f"look at {_spot(spot)}: what does this rank do there more, or longer, than the others?",
+        f"look at {_spot(spot)}: what does this rank do there more often, or for longer, than the"
+        " others?",
     )
 
 

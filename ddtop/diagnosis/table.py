@@ -145,24 +145,24 @@ TABLE = (
     RuleRow(
         starting.launcher_waits,
         (Kind.RANK_MISSING, Kind.MASTER_UNREACHABLE),
-        "launchers without a rank: their command line and their sockets",
+        "launchers without ranks: their command lines and sockets",
         needs=("launchers",),
     ),
     RuleRow(
         rendezvous.rule,
         (Kind.DUPLICATE_RANK, Kind.STALE_STORE, Kind.RENDEZVOUS_MISMATCH, Kind.MASTER_UNREACHABLE),
-        "what each rank brings to init_process_group, and the sockets of its process",
+        "what each rank passes to init_process_group, and the sockets of its process",
     ),
     RuleRow(
         starting.rule,
         (Kind.LEFT_EARLY, Kind.RANK_KILLED, Kind.LATE_TO_INIT, Kind.RANK_MISSING),
-        "who is inside init_process_group, who is alive outside, who died or was never seen",
+        "which ranks are inside init_process_group, alive outside, dead or never seen",
         silenced_by=("rendezvous",),
     ),
     RuleRow(
         hosts.unreachable,
         (Kind.PEER_UNREACHABLE, Kind.COLLECTIVE_STUCK),
-        "the addresses to which a rank inside init_process_group connects",
+        "the addresses that a rank inside init_process_group connects to",
         silenced_by=("rendezvous", "starting"),
     ),
     # -- the end
@@ -175,7 +175,7 @@ TABLE = (
     RuleRow(
         departures.rule,
         (Kind.RANK_CRASHED, Kind.RANK_KILLED, Kind.HELPER_CRASHED, Kind.CANCELLED, Kind.LEFT_EARLY),
-        "exits and exceptions in the order of their times",
+        "exits and exceptions, in the order in which they happened",
         silenced_by=(*STARTS, "mpi_truncated"),
     ),
     # -- a rank that keeps others waiting
@@ -197,7 +197,7 @@ TABLE = (
     RuleRow(
         deadlock.rule,
         (Kind.WAIT_CYCLE, Kind.UNMATCHED_P2P),
-        "waits in collectives and in send and recv, and the cycles of both",
+        "waits in collectives and in send and recv, and the cycles that they form",
         silenced_by=CAUSES,
         unless=RUNS,
         may_be_earlier=True,
@@ -205,7 +205,7 @@ TABLE = (
     RuleRow(
         stalls.io_stall,
         (Kind.IO_STALL,),
-        "process states, I/O counters, who is blamed for waits",
+        "process states, I/O counters, and which ranks are blamed for waits",
         silenced_by=CAUSES,
         unless=RUNS,
         may_be_earlier=True,
@@ -213,7 +213,8 @@ TABLE = (
     RuleRow(
         stalls.loader_stuck,
         (Kind.LOADER_STUCK,),
-        "the DataLoader's worker that must deliver the next batch, who is blamed for waits",
+        "the DataLoader worker that must deliver the next batch, and which ranks are blamed for"
+        " waits",
         silenced_by=CAUSES,
         unless=RUNS,
         leaves_out=("io_stall",),
@@ -222,7 +223,7 @@ TABLE = (
     RuleRow(
         not_in_collective.rule,
         (Kind.NOT_IN_COLLECTIVE, Kind.LEFT_EARLY, Kind.INTERPRETER_FROZEN),
-        "who is blamed for waits, and where that rank is instead",
+        "which ranks are blamed for waits, and where they are instead",
         needs=("blames",),
         silenced_by=CAUSES,
         unless=RUNS,
@@ -240,7 +241,7 @@ TABLE = (
     RuleRow(
         stuck.rule,
         (Kind.COLLECTIVE_STUCK,),
-        "groups of which all members wait in the same collective",
+        "groups whose members all wait in the same collective",
         needs=("waits", "groups"),
         silenced_by=CAUSES,
         unless=(*RUNS, backend_reports_error, waits_are_explained),
@@ -248,40 +249,40 @@ TABLE = (
     RuleRow(
         hosts.host_lost,
         (Kind.HOST_LOST,),
-        "when each host was heard last, and whether collectives with its ranks complete",
+        "when each host last reported, and whether collectives with its ranks complete",
         needs=("seen",),
     ),
     # -- a job that moves slowly
     RuleRow(
         straggler.rule,
         (Kind.STRAGGLER,),
-        "the times at which the ranks arrive in collectives; power and clocks of their GPUs",
+        "when the ranks arrive in collectives; power and clocks of their GPUs",
         unless=MOVES,
     ),
     RuleRow(
         straggler.straggler_by_stack,
         (Kind.STRAGGLER,),
-        "how often each rank is found in a collective, of ranks that are read from outside",
+        "how often each rank is found in a collective, for ranks that are read from outside",
         unless=(*MOVES, waits_are_explained),
     ),
     RuleRow(
         data.input_bound,
         (Kind.INPUT_BOUND,),
-        "the share of the time that each rank waits for its DataLoader",
+        "the share of the time in which each rank waits for its DataLoader",
         unless=MOVES,
         leaves_out=("straggler",),
     ),
     RuleRow(
         resources.oversubscribed,
         (Kind.CPU_OVERSUBSCRIBED,),
-        "the share of the time that the ranks of a host are ready to run without a CPU",
+        "the share of the time in which the ranks of a host are ready to run but have no CPU",
         needs=("hosts",),
         unless=MOVES,
     ),
     RuleRow(
         straggler.sync_bound,
         (Kind.SYNC_BOUND,),
-        "the share of the time in collectives for which all ranks have arrived",
+        "the share of the time in collectives after all ranks have arrived",
         needs=("balances",),
         silenced_by=("oversubscribed",),
         unless=MOVES,
@@ -310,7 +311,7 @@ TABLE = (
     RuleRow(
         threads.rule,
         (Kind.THREADS_SHARE_GROUP,),
-        "the threads of the open collectives of one group",
+        "which threads have opened the collectives of one group",
         unless=RUNS,
         fold=threads.fold,
     ),
@@ -334,7 +335,7 @@ TABLE = (
     RuleRow(
         gpus.gpu_unavailable,
         (Kind.GPU_UNAVAILABLE, Kind.RANK_CRASHED),
-        "the exception of a rank that crashed, and who holds its GPU",
+        "the exception of a rank that crashed, and which processes hold its GPU",
         fold=gpus.fold_unavailable,
     ),
     RuleRow(
@@ -375,13 +376,13 @@ TABLE = (
     RuleRow(
         stalls.escalation,
         (Kind.IO_STALL, Kind.LOADER_STUCK),
-        "whether the whole job makes no progress",
+        "whether the whole job has stopped making progress",
         fold=stalls.fold,
     ),
     RuleRow(
         no_progress.rule,
         (Kind.NO_PROGRESS,),
-        "whether the whole job makes no progress, and where each rank is",
+        "whether the whole job has stopped making progress, and where each rank is",
         unless=(standstill_is_explained,),
     ),
 )

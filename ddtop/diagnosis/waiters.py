@@ -65,7 +65,7 @@ def waits_clause(
     victims: Collection[int],
     it: str | None = None,
 ) -> str:
-    """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for these`.
+    """`ranks 0,1 wait for it in all_gather #485 of mesh_dp; rank 3 waits for those ranks`.
 
     `first`: the wait that the clause names first. `ranks`: the blamed ranks. `victims`: all ranks
     that wait. `it`: the word for what they wait for, if that is not a rank.
@@ -100,7 +100,7 @@ def waits_clause(
     rest = sorted(set(victims) - named)
     return (
         f"{text}; {ranks_text(rest)} {verb(rest, 'waits', 'wait')} for"
-        f" {verb(sorted(named), 'that', 'these')}"
+        f" {verb(sorted(named), 'that rank', 'those ranks')}"
         if rest
         else text
     )

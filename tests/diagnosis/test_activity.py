@@ -140,12 +140,12 @@ OF_KERNEL = [
     (
         {"syscall": "openat", "wchan": "wait_for_partner"},
         "pipe",
-        "opening a named pipe that has nobody at its other end",
+        "opening a named pipe (nobody at the other end)",
     ),
     (
         {"syscall": "openat", "wchan": "wait_for_partner", "file": "/run/labels"},
         "pipe",
-        "opening the named pipe /run/labels that has nobody at its other end",
+        "opening the named pipe /run/labels (nobody at the other end)",
     ),
     ({"syscall": "openat", "file": "/data/a"}, "file", "opening or looking up /data/a"),
     (
@@ -180,7 +180,7 @@ OF_KERNEL = [
         "waiting for input from the terminal",
     ),
     ({"syscall": "read", "file": "terminal"}, "stdin", "waiting for input from the terminal"),
-    ({"syscall": "ioctl", "file": "/dev/nvidiactl"}, "cuda-sync", "waiting for the GPU's driver"),
+    ({"syscall": "ioctl", "file": "/dev/nvidiactl"}, "cuda-sync", "waiting for the GPU driver"),
     ({"wchan": "hrtimer_nanosleep"}, "sleep", "asleep"),
     ({"wchan": "folio_wait_bit_common", "state": "D"}, "file", "waiting for the disk"),
     ({"wchan": "request_wait_answer"}, "file", "waiting for a FUSE file system"),
@@ -249,8 +249,8 @@ def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen
         ({"process": process("t")}, "stopped", "held by a debugger"),
         ({"process": process("D", frozen=True)}, "frozen", "frozen by its cgroup"),
         ({"process": process(gc_since_unix_ns=5)}, "gc", "in a garbage collection"),
-        ({"process": process(exiting=True)}, "exit", "leaving the interpreter"),
-        ({"process": process(exiting=True, gc_since_unix_ns=5)}, "exit", "leaving the interpreter"),
+        ({"process": process(exiting=True)}, "exit", "exiting the interpreter"),
+        ({"process": process(exiting=True, gc_since_unix_ns=5)}, "exit", "exiting the interpreter"),
         (
             {"process": process(exiting=True), "place": place(waits_on="exit")},
             "exit",
@@ -334,7 +334,7 @@ def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
 
     assert (
         where(frozen(**waits, wakes_per_s=200.0), POLICY)
-        == "waiting at sim.py:31 step for the GIL that another of its threads holds"
+        == "waiting at sim.py:31 step for the GIL, held by another thread"
     )
     holder = ThreadStack((StackFrame("decode", "/home/ada/video.py", 9, True),))
     told = Stacks("r1", 1, 4801, 300, "signal", (*dump().threads, holder, ThreadStack(())))

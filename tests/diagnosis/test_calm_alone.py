@@ -21,7 +21,7 @@ def test_a_rank_that_makes_steps_alone_is_running_and_what_is_not_seen_is_report
     snapshot, verdict = told(alone())
 
     assert snapshot.ranks[0].state.value == "running"
-    assert verdict.calm.startswith("ok: 1/1 moving, no process group is seen")
+    assert verdict.calm.startswith("ok: 1/1 moving, no process group seen")
 
 
 def test_before_its_first_step_it_starts():

@@ -23,7 +23,7 @@ def said(*workers):
 def test_who_waits_and_who_runs_calls_is_reported_and_nobody_is_blamed():
     assert said((1, 0), (0, 2), (0, 0)) == (
         "3 workers of torch.distributed.rpc, no process group; rank 0 waits for answers; rank 1"
-        " runs calls of others; who waits for whom is not known"
+        " runs calls from others; who waits for whom is not known"
     )
 
 

@@ -58,7 +58,7 @@ def test_a_region_that_lasts_too_long_is_a_warning_that_says_so():
     (finding,) = job.verdict().findings
     assert finding.summary == "rank 0 is in 'export' for 23 s; 20 s were expected"
     assert finding.evidence[0].startswith("rank 0 has been in export (export.py:12)")
-    assert finding.advice.startswith("Give ddtop.expected a longer time")
+    assert finding.advice.startswith("If this is usual, give ddtop.expected a longer time")
     assert job.verdict().muted == ()
     assert job.snapshot().notes[0] == finding.summary
 

@@ -315,7 +315,7 @@ def test_a_finding_tells_which_thresholds_its_reader_has_changed():
         diagnose(job.snapshot(), changed),
     )
 
-    line = "changed by you: still_limit_s is 4, by default 5"
+    line = "you changed still_limit_s to 4 (default 5)"
     assert line not in ours.evidence
     assert theirs.evidence[-1] == line
 

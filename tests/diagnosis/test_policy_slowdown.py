@@ -14,7 +14,7 @@ from tests.second_policy import Case, stands
 
 FOUND = [("info", "slowdown", ())]
 ALL_WAIT = ((), "all ranks spend more of their time in collectives")
-NO_SOURCE = ((), "a step takes longer on all ranks, and no source says why")
+NO_SOURCE = ((), "a step takes longer on all ranks, and no measurement shows why")
 
 
 def slower(now, spread=0.02):
@@ -59,7 +59,7 @@ CASES = [
     Case("an uneven speed", "slowdown.noise_factor", 2.5, stands(slower, 8.0, 0.1), FOUND, []),
     Case(
         "data", "slowdown.share_ratio", 0.8, cause_in(waits_for_data, 40.0),
-        ((), "most ranks wait 40 ms a step longer for data"), NO_SOURCE,
+        ((), "most ranks wait 40 ms longer per step for data"), NO_SOURCE,
     ),
     Case(
         "all wait", "slowdown.wait_ratio", 0.3, cause_in(waits_in_collectives, 0.2, 0.2),
@@ -82,7 +82,7 @@ CASES = [
     ),
     Case(
         "CPUs", "slowdown.delay_ratio", 0.5, cause_in(lacks_cpus, 0.3),
-        ((), "most ranks are ready to run without a CPU more often"), NO_SOURCE,
+        ((), "most ranks are more often ready to run without a CPU"), NO_SOURCE,
     ),
 ]  # fmt: skip
 

@@ -59,7 +59,7 @@ def test_a_kill_does_not_hide_the_hang_that_stood_until_then(first):
         f"until rank {first} ended: rank 2 has been in fetch_labels (data.py:40) for "
     )
     assert any("has enqueued" in line for line in hang.evidence)
-    assert hang.advice.startswith("see why it is stuck at data.py:40")
+    assert hang.advice.startswith("find out why it is stuck at data.py:40")
     assert brief(kill) == ("critical", "rank-killed", (first,))
     assert "until" not in kill.summary.lower()
 

@@ -124,7 +124,7 @@ def test_an_exit_code_is_reported_from_outside(world):
     finding = world.finding("rank-crashed", 20)
 
     assert finding["ranks"] == [1]
-    assert finding["summary"].startswith("rank 1 left with exit code 7")
+    assert finding["summary"].startswith("rank 1 ended with exit code 7")
 
 
 def test_a_rank_that_finishes_first_while_others_need_it_left_early(world):

@@ -86,7 +86,7 @@ def test_every_way_of_being_elsewhere_has_its_own_sentence(elsewhere):
         "rank 1 has been waiting for input on its standard input in in_input (elsewhere.py:"
         in asked["summary"]
     )
-    assert asked["advice"].startswith("nobody answers there")
+    assert asked["advice"].startswith("nobody can answer there")
     release("input")
 
     world.until(lambda: world.diagnose(2.5)["health"] == "ok", 30, "silence after all went on")

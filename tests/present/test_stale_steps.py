@@ -96,7 +96,7 @@ def test_where_a_silent_rank_was_is_reported_of_then():
 
     line = place_line(job.snapshot().ranks[2])
     assert line is not None
-    assert line.startswith("when its agent was last heard, rank 2 was at")
+    assert line.startswith("at its last report, rank 2 was at")
 
 
 def test_a_driver_that_does_not_answer_is_told_of_in_every_view():

@@ -170,8 +170,8 @@ def test_a_cause_that_was_measured_does_not_end_as_not_measured():
     )  # fmt: skip
     unknown = replace(
         measured,
-        summary="rank 2 is a straggler: ranks 0,1,3 wait 9 ms of each 100 ms step; it is slow for a"
-        " reason that is not measured",
+        summary="rank 2 is a straggler: ranks 0,1,3 wait 9 ms of each 100 ms step; it is slow,"
+        " and the cause is not measured",
         evidence=(),
     )
     for second, findings in enumerate(((measured,), (unknown,), ())):

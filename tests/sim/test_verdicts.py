@@ -45,7 +45,7 @@ def test_only_members_are_said_to_wait_in_a_group(kind: str) -> None:
     sizes = {group.description: len(group.ranks) for group in snapshot.groups}
     assert said
     assert [(count, name) for count, name in said if int(count) >= sizes[name]] == []
-    assert verdict.headline.endswith("ranks wait for these")
+    assert verdict.headline.endswith("ranks wait for those ranks")
 
 
 @pytest.mark.parametrize("world", SIZES)

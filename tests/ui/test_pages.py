@@ -225,14 +225,14 @@ def test_why_has_the_whole_sentence_the_evidence_and_the_next_step():
         "",
         "what it means",
         (
-            "  The main thread waits for its next batch, and the worker process that must deliver"
-            " it is dead,"
+            "  The main thread waits for its next batch. The worker process that must deliver it is"
+            " dead,"
         ),
         (
             "  stopped, or blocked in a lock or a call that does not return. The rank itself can do"
-            " nothing; its"
+            " nothing, and"
         ),
-        "  peers wait for it.",
+        "  its peers wait for it.",
         "",
     ]
 

@@ -107,7 +107,7 @@ def test_only_those_that_wait_in_a_collective_are_said_to_wait_in_it():
 
     assert (finding.ranks, finding.victims) == ((4,), (0, 1, 2, 3))
     assert (
-        "; ranks 0-2 wait for it in all_gather #101 of group mesh_dp; rank 3 waits for these"
+        "; ranks 0-2 wait for it in all_gather #101 of group mesh_dp; rank 3 waits for those ranks"
         in finding.summary
     )
 

@@ -11,9 +11,9 @@ PAGES = (
         severity="critical",
         brief="an exception or exit code ended a rank first",
         meaning=(
-            "An exception that nothing caught ended the rank, or it left with an exit code other "
-            "than 0. It was the first to end: connection errors and SIGTERM on the others followed "
-            "from it."
+            "An uncaught exception ended the rank, or the rank ended with an exit code other than "
+            "0. It was the first to end. The connection errors and the SIGTERM on the other ranks "
+            "came after it."
         ),
         found=(
             (
@@ -30,20 +30,20 @@ PAGES = (
                 " thread has ended."
             ),
             (
-                "A rank that leaves within {save.ends_s} after a torch.save that failed is named"
-                " with that file."
+                "If a rank ends within {save.ends_s} of a failed torch.save, the finding names the"
+                " file."
             ),
         ),
         steps=(
             (
-                "Fix the exception at the line in the sentence. The whole traceback is on that "
-                "rank's stderr:\ntorchrun --log-dir logs --tee 3 ..."
+                "Fix the exception at the line that the finding names. The whole traceback is on "
+                "that rank's stderr:\ntorchrun --log-dir logs --tee 3 ..."
             ),
             (
                 "An exit code without an exception: look for sys.exit, os._exit, or a library that"
                 " catches, prints and exits (hydra.main)."
             ),
-            "If only this rank's data causes it, run its shard alone, in one process.",
+            "If only this rank's data causes the exception, run its shard alone, in one process.",
             "If the process does not end, a non-daemon thread keeps it alive, as below.",
         ),
         before=("threading.Thread(target=upload_logs).start()",),
@@ -55,8 +55,8 @@ PAGES = (
         brief="a signal ended a rank: out of memory, a crash, a kill",
         meaning=(
             "A signal ended the rank, or the rank has ended in an unknown way. It was the first to"
-            " end, and the other failures followed from that. If its child processes still live,"
-            " they can keep its sockets open, and then its peers see no disconnect."
+            " end, and the other failures followed from that. If its child processes are still"
+            " alive, they can keep its sockets open, and its peers then see no disconnect."
         ),
         found=(
             (
@@ -65,91 +65,98 @@ PAGES = (
                 " pid."
             ),
             (
-                "After a single SIGTERM or SIGINT ddtop waits for {together_s}: if it reaches all "
-                "ranks, that is `cancelled`."
+                "After a single SIGTERM or SIGINT ddtop waits for {together_s}. If all ranks get "
+                "the signal in that time, the finding is `cancelled`."
             ),
             (
-                "Also before init_process_group: if a signal ended a child of the ranks' parent,"
-                " and no living process can become the missing rank, that child was this rank."
+                "This also works before init_process_group. If a signal ended a child of the"
+                " process that started the ranks, and no living process can become the missing"
+                " rank, then that child was the missing rank."
             ),
         ),
         steps=(
             (
-                "SIGKILL: the out-of-memory killer, the scheduler, or a person:\ndmesg | grep -i"
-                " 'killed process'; sacct -j ID"
+                "SIGKILL: it came from the out-of-memory killer, the scheduler or a person:\ndmesg"
+                " | grep -i 'killed process'; sacct -j ID"
             ),
-            "Out of memory: fewer workers, smaller batches, a higher limit.",
-            "SIGBUS: most often a full /dev/shm (docker run --shm-size):\ndf -h /dev/shm",
-            "SIGABRT: the reason is on its stderr; gloo aborts when peers pass different sizes.",
+            "Out of memory: use fewer workers or smaller batches, or raise the limit.",
+            "SIGBUS: usually /dev/shm is full (docker run --shm-size):\ndf -h /dev/shm",
             (
-                "SIGSEGV: a crash in native code; to print the source line:\nPYTHONFAULTHANDLER=1"
+                "SIGABRT: the reason is on the rank's stderr. gloo aborts when peers pass"
+                " different sizes."
+            ),
+            (
+                "SIGSEGV: native code crashed. To print the source line:\nPYTHONFAULTHANDLER=1"
                 " torchrun ..."
             ),
-            "End orphaned child processes; the finding lists their pids.",
+            "End the orphaned child processes. The finding lists their pids.",
         ),
     ),
     Explanation(
         kind=Kind.HELPER_CRASHED,
         severity="critical",
-        brief="a process failed that ended or had started the ranks",
+        brief="a helper or the program that started the ranks failed",
         meaning=(
-            "A process that is not a rank (a parameter server, a logger, an evaluator), or the"
-            " program that started the ranks, failed. mp.spawn ends all its children when one of"
-            " them fails, so the SIGTERM of the ranks is a consequence, not a cancellation. Or all"
-            " ranks finished, and the program that started them failed afterwards."
+            "A process that is not a rank failed (a parameter server, a logger, an evaluator), or"
+            " the program that started the ranks failed. mp.spawn ends all its children when one"
+            " of them fails. So the SIGTERM that the ranks got is a consequence, and nobody"
+            " cancelled the job. Or all ranks finished, and the program that started them failed"
+            " afterwards."
         ),
         found=(
             (
-                "The relay watches the children of the program that started the ranks, and that"
-                " program. Torchrun's and MPI's launchers end with an exit code after a"
-                " cancellation too, so they are left out."
+                "The relay watches the program that started the ranks, and its children. It does"
+                " not judge the launchers of torchrun and MPI, because a cancelled job also makes"
+                " them end with an exit code."
             ),
             (
-                "The exception is the one that the function of mp.spawn, or of a"
-                " multiprocessing.Process, raised."
+                "The exception comes from the function that was passed to mp.spawn or"
+                " multiprocessing.Process."
             ),
-            "There is no such finding if a rank failed for its own reason.",
+            "If a rank failed for a reason of its own, ddtop reports that rank instead.",
         ),
         steps=(
-            "Fix the exception at the line in the sentence.",
-            "A signal: see who sent it:\ndmesg | grep -i 'killed process'",
-            "An exit code without an exception: see what that process printed.",
+            "Fix the exception at the line that the finding names.",
+            "If it was a signal, find out who sent it:\ndmesg | grep -i 'killed process'",
+            "If there is an exit code but no exception, read what that process printed.",
         ),
     ),
     Explanation(
         kind=Kind.CANCELLED,
-        severity="info; a warning if there was a critical finding until then",
-        brief="all ranks were ended together, from outside",
+        severity="info; a warning if there was a critical finding before",
+        brief="something outside the job ended all ranks together",
         meaning=(
-            "One action ended all ranks: Ctrl-C, scancel, a time limit, preemption. Nothing is"
+            "One action ended all ranks: Ctrl-C, scancel, a time limit or preemption. Nothing is"
             " wrong with the program, unless there was a critical finding in the"
-            " {judge.cancelled_because_s} before: the finding then repeats it after `Until then`. A"
-            " hang before any other end is listed as a separate finding, which begins with `until`."
+            " {judge.cancelled_because_s} before. In that case the sentence repeats it after `Until"
+            " then`. If a job hung before it ended in another way, the hang is a separate finding"
+            " that begins with `until`."
         ),
         found=(
             (
-                "SIGTERM, SIGINT, SIGHUP or KeyboardInterrupt ended every rank that did not finish,"
-                " all within {together_s}."
+                "SIGTERM, SIGINT, SIGHUP or KeyboardInterrupt ended every unfinished rank, all"
+                " within {together_s}."
             ),
             (
                 "Signals must end the first two ranks within {ending.cancel_gap_s}. A launcher that"
-                " cleans up after a dead rank takes longer, because it polls; in that case the"
-                " finding is about the first dead rank."
+                " cleans up after a dead rank takes longer, because it polls. The finding is then"
+                " about the first dead rank."
             ),
             (
-                "Open MPI ends by SIGKILL what handles SIGTERM for longer than a second: ranks that"
-                " SIGKILL ends together, or after the SIGTERM of others, were cancelled."
+                "Open MPI sends SIGKILL to processes that have not ended a second after SIGTERM."
+                " So if SIGKILL ends ranks together, or after SIGTERM ended others, the job was"
+                " cancelled."
             ),
         ),
         steps=(
-            "If you ended the job, there is nothing to fix.",
+            "If you ended the job yourself, there is nothing to fix.",
             (
-                "Check with the scheduler whether it was a time limit or preemption:\nsacct -j ID"
-                " -o JobID,State,Elapsed,Timelimit"
+                "Ask the scheduler whether it was a time limit or preemption:\nsacct -j ID -o"
+                " JobID,State,Elapsed,Timelimit"
             ),
             (
-                "For the next time: write checkpoints often, or have the scheduler warn the"
-                " job:\n#SBATCH --signal=USR1@300"
+                "For the next run: write checkpoints often, or have the scheduler warn the job:\n"
+                "#SBATCH --signal=USR1@300"
             ),
         ),
     ),

@@ -11,24 +11,24 @@ PAGES = (
         severity="critical",
         brief="a rank could not use its GPU",
         meaning=(
-            "CUDA refused the GPU to the rank: another process holds it, its memory is in use, or"
-            " no GPU has that number. The rank fails at its start, and the others wait for it until"
-            " the timeout."
+            "CUDA did not give the GPU to the rank: another process holds it, its memory is in"
+            " use, or no GPU has that number. The rank fails when it starts, and the others wait"
+            " for it until the timeout."
         ),
         found=(
             (
-                "The rank's exception says so (busy or unavailable, invalid device ordinal, no CUDA"
-                " GPUs, out of memory)."
+                "ddtop reads it from the rank's exception (busy or unavailable, invalid device"
+                " ordinal, no CUDA GPUs, out of memory)."
             ),
             (
-                "The driver's list says who holds the GPU and which GPUs are free. Out of memory"
-                " counts only if others hold at least {gpu_foreign_ratio} of the GPU's memory, or"
-                " if another rank uses the GPU before the first iteration."
+                "The driver lists which processes hold the GPU and which GPUs are free. Out of"
+                " memory counts only if other processes hold at least {gpu_foreign_ratio} of the"
+                " GPU's memory, or if another rank uses the GPU before the first iteration."
             ),
         ),
         steps=(
-            "Which process uses which GPU of this host, and which GPUs are free?\nddtop gpus",
-            "If a process of your last run still exists, end it:\nkill PID",
+            "Which processes use the GPUs of this host, and which GPUs are free?\nddtop gpus",
+            "If a process of your last run is still there, end it:\nkill PID",
             "Start on free GPUs:\nCUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 train.py",
             "Exclusive mode allows only one process on a GPU:\nnvidia-smi -q -d COMPUTE",
         ),
@@ -46,37 +46,42 @@ PAGES = (
         ),
         found=(
             (
-                "For {gpu.foreign_s} the driver lists a process with at least {gpu_foreign_ratio}"
-                " of the memory that is not a rank, not a child of one, and was not started by the"
-                " same launcher. The server of NVIDIA's MPS does not count."
+                "For {gpu.foreign_s} the driver has listed a process that holds at least"
+                " {gpu_foreign_ratio} of the memory. The process is not a rank or a child of a"
+                " rank, and the job's launcher did not start it. The server of NVIDIA's MPS does"
+                " not count."
             ),
         ),
         steps=(
-            "Find its user and its start time:\nps -o user,pid,ppid,lstart,args -p PID",
-            "If it was left by an older run (its parent has ended), end it:\nkill PID",
-            "If it belongs to somebody else, use another GPU:\nddtop gpus",
+            (
+                "Find out whose process it is and when it started:\nps -o"
+                " user,pid,ppid,lstart,args -p PID"
+            ),
+            "If an older run left it behind (its parent has ended), end it:\nkill PID",
+            "If it belongs to someone else, use another GPU:\nddtop gpus",
         ),
     ),
     Explanation(
         kind=Kind.GPU_SHARED,
         severity="warning; critical if NCCL refuses it",
-        brief="two ranks of the job are on one GPU",
+        brief="two ranks of the job share one GPU",
         meaning=(
-            "Each rank should have its own GPU. Two ranks on one GPU share its time and its memory"
-            ' while another GPU may be idle; NCCL refuses such a group ("Duplicate GPU detected").'
+            "Each rank should have its own GPU. Two ranks on one GPU share its time and its"
+            ' memory, while another GPU may be idle. NCCL refuses such a group ("Duplicate GPU'
+            ' detected").'
         ),
         found=(
             (
-                "Torch in both ranks, or the driver's list of processes, names the same GPU. Two"
-                " MIG instances are two GPUs. If NVIDIA's MPS serves the GPU, sharing is intended"
-                " and not reported."
+                "Torch reports the same GPU in both ranks, or the driver lists both processes on"
+                " it. Two MIG instances are two GPUs. If NVIDIA's MPS serves the GPU, the sharing"
+                " is intended and ddtop does not report it."
             ),
         ),
         steps=(
-            "Does the program select its GPU by LOCAL_RANK, before its first tensor?",
+            "Does each rank select its GPU by LOCAL_RANK, before it creates its first tensor?",
             "Does the launcher start more ranks than the host has GPUs?\nnvidia-smi -L",
             (
-                "If it is intended (a test on one GPU), limit the memory of each rank:\npython -c"
+                "If you want this (a test on one GPU), limit the memory of each rank:\npython -c"
                 " 'import torch; help(torch.cuda.set_per_process_memory_fraction)'"
             ),
         ),
@@ -88,16 +93,17 @@ PAGES = (
         severity="warning",
         brief="a GPU's memory is nearly full, and allocations fail",
         meaning=(
-            "Torch keeps memory that it has once allocated, so a full GPU alone is normal. Here"
-            " torch already had to retry allocations, which costs time in every step, or other"
-            " processes hold part of the memory. The next larger batch may run out of memory."
+            "Torch keeps the memory that it has allocated, so a full GPU by itself is normal. But"
+            " here torch already had to retry allocations, which costs time in every step, or"
+            " other processes hold part of the memory. The next larger batch may run out of"
+            " memory."
         ),
         found=(
             (
                 "At most {gpu-memory-low.memory_low_ratio} of the GPU's memory is left. In"
-                " addition, within four times {gpu_mean_s} torch {gpu-memory-low.retries} times had"
-                " to free its cache to get memory, or failed; or other processes hold at least"
-                " {gpu_foreign_ratio}."
+                " addition, within four times {gpu_mean_s} torch had to free its cache to get"
+                " memory {gpu-memory-low.retries} times, or an allocation failed; or other"
+                " processes hold at least {gpu_foreign_ratio}."
             ),
             (
                 "If more than {gpu-memory-low.spare_ratio} is reserved but not allocated, the"
@@ -107,17 +113,20 @@ PAGES = (
         steps=(
             "Against fragmentation:\nexport PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             (
-                "If several processes use the GPU, limit the part of each:\n"
+                "If several processes use the GPU, limit the share of each one:\n"
                 "torch.cuda.set_per_process_memory_fraction(0.4)"
             ),
-            "Otherwise use less: smaller batch, activation checkpointing, sharded optimizer.",
-            "What uses it?\ntorch.cuda.memory_summary()",
+            (
+                "Otherwise use less memory: a smaller batch, activation checkpointing, a sharded"
+                " optimizer."
+            ),
+            "What uses the memory?\ntorch.cuda.memory_summary()",
         ),
     ),
     Explanation(
         kind=Kind.GPU_THROTTLED,
         severity="warning",
-        brief="a GPU runs at lower clocks than the others of the job",
+        brief="a GPU runs at lower clocks than the job's other GPUs",
         meaning=(
             "Heat, power or the hardware's own protection lowers the clocks of this GPU. It"
             " computes more slowly than the others, and they wait for it in every step."
@@ -126,41 +135,45 @@ PAGES = (
             (
                 "The driver reports such a reason in every sample for {gpu_throttled_s}, and the SM"
                 " clock is below {gpu_slow_ratio} of the clock of the job's other GPUs of the same"
-                " model. The only GPU of its model is compared with its own maximum; a power cap is"
-                " then no reason. A GPU at its power cap is compared with those that draw at least"
-                " {gpu-throttled.gpu_load_ratio} of its power, because others may run faster while"
-                " they wait. Idle GPUs are not judged."
+                " model. If the job has no other GPU of that model, ddtop compares the GPU with its"
+                " own maximum, and a power cap does not count as a reason. A GPU at its power cap"
+                " is compared only with GPUs that draw at least {gpu-throttled.gpu_load_ratio} of"
+                " its power, because the others may run faster while they wait. Idle GPUs are not"
+                " judged."
             ),
-            "If other ranks wait for it, the finding is straggler, with the clock as the cause.",
+            (
+                "If other ranks wait for this GPU, the finding is straggler, and the clock is its"
+                " cause."
+            ),
         ),
         steps=(
             "What lowers the clocks?\nnvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
             "\namd-smi metric --power --temperature --clock",
-            "Check fans, air flow and hot neighbours: compare with the other GPUs of that host.",
+            "Check fans, air flow and hot neighbours. Compare it with the other GPUs of that host.",
             "Start without that host, and have it checked.",
         ),
     ),
     Explanation(
         kind=Kind.GPU_ERROR,
-        severity="critical; warning if the GPU continues to work",
+        severity="critical; a warning while the GPU still works",
         brief="a GPU of the job has failed",
         meaning=(
-            "The driver reports an error of the GPU: it has fallen off the bus, its memory has an"
-            " uncorrectable error, or a link is down. If its ranks then hang in a kernel or crash,"
-            " that is a consequence."
+            "The driver reports that the GPU has an error: it has fallen off the bus, its memory"
+            " has an uncorrectable error, or a link is down. If its ranks then hang in a kernel or"
+            " crash, that is a consequence."
         ),
         found=(
             (
                 "The driver reports an event (Xid) while the job runs, it counts uncorrectable"
-                " errors, or the GPU no longer answers. Xids that a program itself causes (a bad"
-                " address, an assert) are not counted: see the rank's exception."
+                " errors, or the GPU no longer answers. Xids that the program itself causes (a bad"
+                " address, an assert) do not count; the rank's exception explains those."
             ),
         ),
         steps=(
             "What does the kernel say?\ndmesg | grep -i xid",
-            "Take the host out of the job, and start again from the last checkpoint.",
-            "Its state, and whether it needs a reset:\nnvidia-smi -q -d ECC,ROW_REMAPPER"
-            "\namd-smi metric --ecc",
+            "Take the host out of the job and restart from the last checkpoint.",
+            "Check the GPU's state, and whether it needs a reset:\nnvidia-smi -q -d "
+            "ECC,ROW_REMAPPER\namd-smi metric --ecc",
         ),
     ),
 )

@@ -8,8 +8,8 @@ from ddtop.diagnosis.kinds import Kind
 PAGES = (
     Explanation(
         kind=Kind.STRAGGLER,
-        severity="warning; critical if it costs more than half of the step by itself",
-        brief="in most steps all ranks wait for the same one",
+        severity="warning; critical if this alone costs more than half of the step",
+        brief="in most steps all ranks wait for the same rank",
         meaning=(
             "All ranks leave a collective together, so the slowest one sets the speed, and the step"
             " time is the same on every rank. Only the waits show which rank is slow: it hardly"
@@ -18,43 +18,48 @@ PAGES = (
         found=(
             (
                 "If sampled waits differ between ranks, the agents read torch's flight recorder"
-                " once, with the exact time of each collective on each rank."
+                " once. It has the exact time of each collective on each rank."
             ),
             (
                 "The rank must be late in {straggler.late_ratio} of at least {straggler.steps}"
                 " steps, by at least {straggler.ratio} of the step and {straggler.least_ms}, far"
                 " more often than by chance. Below {straggler_strong_ratio} a second read must"
-                " agree. If the last rank changes, or only one step is long, there is no straggler."
+                " agree. If a different rank is last each time, or only one step is long, there is"
+                " no straggler."
             ),
             (
-                "The cause is what this rank does longer than the others: loader, CPU, memory,"
-                " garbage collection, GIL, a line of Python, or what slows its GPU. If other"
-                " programs take its CPU, or answer it late, it is a warning, never critical."
+                "The cause is whatever takes this rank longer than the others: loader, CPU,"
+                " memory, garbage collection, GIL, a line of Python, or a slower GPU. If other"
+                " programs take its CPU, or answer it late, the finding is a warning, never"
+                " critical."
             ),
             (
-                "With NCCL the CPU side of all ranks moves together, so GPUs are compared, for four"
-                " times {gpu_mean_s}. The other GPUs spin: they are {gpu_wait_busy_ratio} busy but"
-                " draw {gpu_wait_power_ratio} of the straggler's power, or"
-                " {gpu-wait.below_peak_ratio} of their own peak while heat slows the straggler."
-                " Only GPUs of the same model are compared."
+                "With NCCL the CPU side of all ranks moves together, so ddtop compares GPUs of the"
+                " same model, for four times {gpu_mean_s}. The GPUs that wait spin: they are"
+                " {gpu_wait_busy_ratio} busy but draw {gpu_wait_power_ratio} of the straggler's"
+                " power, or {gpu-wait.below_peak_ratio} of their own peak while heat slows the"
+                " straggler."
             ),
         ),
         steps=(
             (
-                "The sentence names the function: what does this rank do there that the others do"
+                "The finding names the function. What does this rank do there that the others do"
                 " not? You can gain at most its share of the step."
             ),
-            "Loader: see input-bound. CPU: what else runs on its cores?\ntop -H; taskset -cp PID",
             (
-                "Garbage collection: gc.freeze() after start-up; gc.collect() on all ranks at the"
-                " same step."
+                "Loader: see input-bound. CPU: see what else runs on its cores:\ntop -H; taskset"
+                " -cp PID"
             ),
             (
-                "If the code is the same, compare its host and GPU with those of another rank"
+                "Garbage collection: call gc.freeze() after start-up, and gc.collect() on all"
+                " ranks at the same step."
+            ),
+            (
+                "If all ranks run the same code, compare its host and GPU with another rank's"
                 " (clocks, heat, other jobs)."
             ),
         ),
-        before=("if rank == 0:", "    write_metrics(step)        # all others wait, at every step"),
+        before=("if rank == 0:", "    write_metrics(step)        # all others wait in every step"),
         after=(
             "if rank == 0 and step % 100 == 0:",
             "    queue.put(step)            # a thread writes them",
@@ -65,9 +70,9 @@ PAGES = (
         severity="info; warning from {slowdown_warning_ratio}",
         brief="the job trains slower than before",
         meaning=(
-            "The job still trains, but slower than ten minutes ago, than at its start, or than the"
-            " last run of the same name. The program does not report this, and the job will end"
-            " later than planned."
+            "The job still trains, but slower than ten minutes ago, slower than at its start, or"
+            " slower than the last run of the same name. The program does not report this, and the"
+            " job will end later than planned."
         ),
         found=(
             (
@@ -76,21 +81,24 @@ PAGES = (
                 " and neither does the first half minute."
             ),
             (
-                "The job must be at least {slowdown.info_ratio} slower, and on most ranks by"
-                " {slowdown.noise_factor} times the spread of the four parts, so that a speed that"
-                " always varies is not reported."
+                "The job must be at least {slowdown.info_ratio} slower. On most ranks the"
+                " difference must also be {slowdown.noise_factor} times the spread of the four"
+                " parts, so that a speed that always varies is not reported."
             ),
             (
-                "The sentence says what takes more time: data, one slow rank, GPU clocks, a lack of"
+                "The finding says what takes more time: data, one slow rank, GPU clocks, a lack of"
                 " CPU, or communication."
             ),
         ),
         steps=(
             "Data: see input-bound. One rank: see straggler. Clocks: see gpu-throttled.",
-            "Other jobs on the same hosts, disks or network since then?\nddtop jobs; top",
+            (
+                "Have other jobs started on the same hosts, disks or network since then?\nddtop"
+                " jobs; top"
+            ),
             (
                 "If the samples have become longer (a curriculum), report tokens with"
-                " ddtop.progress(tokens=...); ddtop then compares tokens per second."
+                " ddtop.progress(tokens=...). ddtop then compares tokens per second."
             ),
         ),
     ),
@@ -105,10 +113,11 @@ PAGES = (
         ),
         found=(
             (
-                "A rank spends at least {sync-bound.ratio} of its time in collectives, not counting"
-                " the wait for the last rank to arrive (from torch's flight recorder). It makes at"
-                " least {sync-bound.calls} collectives per step, nearly all of them all_reduce,"
-                " broadcast or barrier. Sharded models gather by design."
+                "A rank spends at least {sync-bound.ratio} of its time in collectives, not"
+                " counting the wait for the last rank to arrive (from torch's flight recorder). It"
+                " makes at least {sync-bound.calls} collective calls per step, and nearly all of"
+                " them are all_reduce, broadcast or barrier. A sharded model gathers by design, so"
+                " gathers are not judged."
             ),
         ),
         steps=(
@@ -128,30 +137,31 @@ PAGES = (
         severity="warning",
         brief="a host's ranks are ready to run but get no CPU",
         meaning=(
-            "More threads want to run than there are cores for, or the ranks are pinned to the same"
-            " few. Everything becomes slow, and by a different amount in each step. Threads that"
+            "More threads want to run than there are cores, or the ranks are pinned to the same"
+            " few cores. Everything becomes slow, by a different amount in each step. Threads that"
             " spin while they wait (OpenMP, MPI) make it worse."
         ),
         found=(
             (
-                "The main threads of half the host's ranks waited for a CPU {oversubscribed_ratio}"
-                " of {oversubscribed_window_s} (run delay in /proc/PID/schedstat), the ranks used"
-                " {cpu-oversubscribed.own_ratio} of the CPUs and need more; or a CPU quota"
-                " throttled them for {resources.throttled_ratio} of that time."
+                "The main threads of half the host's ranks waited for a CPU for"
+                " {oversubscribed_ratio} of {oversubscribed_window_s} (run delay in"
+                " /proc/PID/schedstat), and the ranks used {cpu-oversubscribed.own_ratio} of the"
+                " CPUs and need more. Or a CPU quota throttled them for {resources.throttled_ratio}"
+                " of that time."
             ),
         ),
         steps=(
             (
-                "Set the threads to cores divided by ranks, in the environment of all ranks:\n"
-                "export OMP_NUM_THREADS=4"
+                "Set the number of threads to cores divided by ranks, in the environment of all "
+                "ranks:\nexport OMP_NUM_THREADS=4"
             ),
-            "Fewer DataLoader workers: ranks x (1 + workers) should fit the cores.",
+            "Use fewer DataLoader workers: ranks x (1 + workers) should not exceed the cores.",
             (
-                "Pinned: which CPUs may they use?\ntaskset -cp PID; srun --cpu-bind=cores"
-                " --cpus-per-task=8"
+                "Pinned ranks: see which CPUs they may use:\ntaskset -cp PID; srun"
+                " --cpu-bind=cores --cpus-per-task=8"
             ),
             "A container's quota:\ncat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.stat",
-            "MPI with more ranks than cores: mpirun --mca mpi_yield_when_idle 1",
+            "MPI with more ranks than cores:\nmpirun --mca mpi_yield_when_idle 1",
         ),
     ),
     Explanation(
@@ -159,16 +169,16 @@ PAGES = (
         severity="warning",
         brief="memory, /dev/shm, files or threads are nearly used up",
         meaning=(
-            "The host, the cgroup of a rank, its /dev/shm or its table of open files is nearly"
-            " full. Next, the out-of-memory killer will end a process, a worker will die of SIGBUS,"
-            ' or a call will fail with "too many open files".'
+            "A host, its /dev/shm, a rank's cgroup or its table of open files is nearly full. Soon"
+            " the out-of-memory killer may end a process, a worker may die of SIGBUS, or a call"
+            ' may fail with "too many open files".'
         ),
         found=(
             (
                 "At most {resources.memory_low_ratio} and at most {memory_low_bytes} of memory is"
-                " left (memory that the kernel can free at once counts as free); or threads of the"
-                " host waited for memory {resources.memory_stall_ratio} of the time. Of /dev/shm"
-                " also at most {resources.shm_low_ratio} and {resources.shm_low_bytes}."
+                " left. Memory that the kernel can free at once counts as free. Or threads of the"
+                " host waited for memory for {resources.memory_stall_ratio} of the time. For"
+                " /dev/shm the limits are {resources.shm_low_ratio} and {resources.shm_low_bytes}."
             ),
             (
                 "A rank has {resources.files_full_ratio} of its allowed descriptors open, or its"
@@ -176,16 +186,19 @@ PAGES = (
             ),
             (
                 "At most {space.address_low_ratio} of a rank's RLIMIT_AS or RLIMIT_DATA is left. If"
-                " only this rank is late in most steps, the others wait for it because of that."
+                " only this rank is late in most steps, that is why the others wait for it."
             ),
         ),
         steps=(
-            "Who uses it?\nps -eo pid,rss,args --sort=-rss | head",
+            "See which processes use the memory:\nps -eo pid,rss,args --sort=-rss | head",
             (
                 "Use fewer DataLoader workers or a smaller prefetch_factor. Each worker copies the"
                 " Python lists of its dataset."
             ),
-            "/dev/shm: docker run --shm-size=8g; remove what dead jobs left:\nls -lS /dev/shm",
+            (
+                "/dev/shm: docker run --shm-size=8g; remove files that dead jobs left behind:\nls"
+                " -lS /dev/shm"
+            ),
             (
                 "Descriptors: ulimit -n 65536,"
                 " or\ntorch.multiprocessing.set_sharing_strategy('file_system')"
@@ -197,14 +210,14 @@ PAGES = (
         severity="warning",
         brief="a disk that ranks write to is full",
         meaning=(
-            "The next checkpoint, log or cache file may fail, or be incomplete. Usually one rank "
+            "The next checkpoint, log or cache file may fail or be incomplete. Usually one rank "
             "fails first, and the others wait for it."
         ),
         found=(
             (
-                "On the file system of a rank's working folder or TMPDIR, or of a folder that it"
-                " writes or saves to, at most {disk_full_ratio} and at most {space.disk_full_bytes}"
-                " is free, or at most that share of the inodes."
+                "ddtop checks the file systems of each rank's working folder, its TMPDIR and the"
+                " folders that it writes or saves to. On one of them, at most {disk_full_ratio}"
+                " and at most {space.disk_full_bytes} is free, or at most that share of the inodes."
             ),
         ),
         steps=(
@@ -218,26 +231,26 @@ PAGES = (
         severity="warning",
         brief="all data-parallel ranks read the same data",
         meaning=(
-            "Each rank's DataLoader reads the whole dataset. Nothing fails and the loss falls, but "
-            "with N ranks an epoch takes N times too long, and without a shuffle all ranks compute "
-            "the same gradient."
+            "Each rank's DataLoader reads the whole dataset. Nothing fails and the loss falls. "
+            "But with N ranks an epoch takes N times too long, and without shuffling all ranks "
+            "compute the same gradient."
         ),
         found=(
             (
                 "The loader that fed {sampler-not-distributed.feed_steps} optimizer steps uses"
-                " torch's own sequential or random sampler. Class, length and attributes of its"
-                " dataset are equal on every rank of the group in which DistributedDataParallel"
+                " torch's own sequential or random sampler. The class, length and attributes of its"
+                " dataset are the same on every rank of the group in which DistributedDataParallel"
                 " averages gradients."
             ),
             (
-                "Without a shuffle, their first batches must be equal. With a shuffle, the dataset"
+                "Without shuffling, the first batches must be equal. With shuffling, the dataset"
                 " must hold values or a path, and its code must not use the rank. ddtop does not"
-                " judge as many batches per step as there are ranks, draws with replacement,"
-                " iterable datasets and other samplers."
+                " judge sampling with replacement, iterable datasets, other samplers, or loops"
+                " that draw as many batches per step as there are ranks."
             ),
         ),
         steps=(
-            "Give the loader a DistributedSampler, as below, and let it shuffle.",
+            "Give the loader a DistributedSampler, as below, and let the sampler shuffle.",
             "You may have to change the learning rate: the epoch becomes shorter.",
         ),
         before=("DataLoader(data, batch_size=32, shuffle=True)",),
@@ -249,16 +262,17 @@ PAGES = (
     Explanation(
         kind=Kind.EPOCH_NOT_SET,
         severity="warning",
-        brief="a DistributedSampler shuffles the same in every epoch",
+        brief="a DistributedSampler repeats its order in every epoch",
         meaning=(
-            "DistributedSampler shuffles by its epoch number, which only set_epoch changes. Without"
-            " it every epoch has the same order and the same part for each rank."
+            "DistributedSampler shuffles by its epoch number, and only set_epoch changes that"
+            " number. Without set_epoch, every epoch has the same order, and each rank always gets"
+            " the same part of the data."
         ),
         found=(
             (
-                "A second pass of the loader began with the same epoch number as the one before, on"
-                " every rank of the group, and {sampler-not-distributed.feed_steps} optimizer steps"
-                " were made in it."
+                "A second pass over the loader began with the same epoch number as the pass before,"
+                " on every rank of the group, and {sampler-not-distributed.feed_steps} optimizer"
+                " steps were made in it."
             ),
         ),
         steps=("Call set_epoch before the loop over the loader, as below.",),
@@ -272,7 +286,7 @@ PAGES = (
     ),
     Explanation(
         kind=Kind.EXCEPTION_SWALLOWED,
-        severity="info; if a critical finding blames the rank, a line of its evidence instead",
+        severity="info; if a critical finding blames the rank, a line in that finding's evidence",
         brief="some ranks catch an exception that the others never see",
         meaning=(
             "The same line of the program's own code catches the same exception again and again, on"
@@ -281,23 +295,24 @@ PAGES = (
         ),
         found=(
             (
-                "Only with DDTOP_EXCEPTIONS=1 (Python 3.12 and later): for short times, ddtop"
-                " records what the main thread catches (sys.monitoring)."
+                "This works only with DDTOP_EXCEPTIONS=1 (Python 3.12 and later). For short"
+                " periods, ddtop records which exceptions the main thread catches"
+                " (sys.monitoring)."
             ),
             (
-                "The exception was caught in each of {exception-swallowed.windows} such times, on"
+                "The exception was caught in each of {exception-swallowed.windows} such periods, on"
                 " at most half of the ranks, and never on the others."
             ),
             (
-                "These do not count: exceptions that libraries catch or that are raised again,"
+                "Exceptions that libraries catch or that are raised again do not count; neither do"
                 " StopIteration, timeouts and empty queues."
             ),
         ),
         steps=(
             "Log the exception in the handler, with its traceback: logging.exception(...)",
             (
-                "Let all ranks decide together: all_reduce a flag, so that all ranks skip the step"
-                " or none does."
+                "Let all ranks decide together: all_reduce a flag, so that either all ranks skip"
+                " the step or none does."
             ),
         ),
         before=(
@@ -318,27 +333,28 @@ PAGES = (
         severity="warning",
         brief="the backend does not fit the device of the tensors",
         meaning=(
-            "The program asked for NCCL, but torch finds no GPU or was built without NCCL:"
-            " init_process_group or the first collective raises, and the ranks end. Or gradients on"
-            " GPUs go through gloo, which copies them to the host and back in each step."
+            "The program asked for NCCL, but torch finds no GPU or was built without NCCL. Then"
+            " init_process_group or the first collective raises an exception, and the ranks end."
+            " Or gradients on GPUs go through gloo, which copies them to the host and back in each"
+            " step."
         ),
         found=(
             "A rank's exception says that NCCL or a GPU is missing.",
             (
-                "Or: torch has NCCL, each rank has its own GPU, and a DistributedDataParallel with"
-                " some MiB of gradients on a GPU uses gloo for CUDA tensors. A second gloo group,"
-                " for barriers and objects, is fine."
+                "Or torch has NCCL, each rank has its own GPU, and a DistributedDataParallel model"
+                " with some MiB of gradients on a GPU uses gloo for CUDA tensors. A second gloo"
+                " group, for barriers and objects, is fine."
             ),
         ),
         steps=(
             'To train on CPUs: init_process_group("gloo").',
             (
-                "To train on GPUs: are they visible in the job, and is this torch built for them?\n"
-                'nvidia-smi; python -c "import torch; print(torch.version.cuda)"'
+                "To train on GPUs: check that the job sees them and that this torch is built for "
+                'them:\nnvidia-smi; python -c "import torch; print(torch.version.cuda)"'
             ),
             (
-                "For both: call init_process_group() without a backend (CPU tensors use gloo, CUDA"
-                " tensors use NCCL)."
+                "To use both: call init_process_group() without a backend. CPU tensors then use"
+                " gloo, and CUDA tensors use NCCL."
             ),
         ),
     ),

@@ -10,44 +10,44 @@ from ddtop.diagnosis.kinds import Kind
 PAGES = (
     Explanation(
         kind=Kind.RANK_MISSING,
-        severity="critical; a warning if it may run on a host that does not report",
+        severity="critical; a warning if the rank may run on a host that does not report",
         brief="not started; others wait in init_process_group",
         meaning=(
-            "WORLD_SIZE says that there are more ranks than were started. The started ranks wait"
-            " for the others in init_process_group, by default for 30 minutes (10 with NCCL), and"
-            " print nothing."
+            "WORLD_SIZE is larger than the number of ranks that were started. The started ranks"
+            " wait for the missing ones in init_process_group, by default for 30 minutes (10 with"
+            " NCCL), and print nothing."
         ),
         found=(
             (
                 "Every process with RANK and WORLD_SIZE reports as soon as it starts. No process"
-                " with this rank has reported on any host, and other ranks have been in"
+                " with this rank number has reported on any host, and other ranks have been in"
                 " init_process_group for {init_missing_limit_s}."
             ),
             (
-                "Variables that name more hosts than report here (SLURM_NNODES, GROUP_WORLD_SIZE)"
-                " make it a warning."
+                "It is a warning if a variable (SLURM_NNODES, GROUP_WORLD_SIZE) names more hosts"
+                " than report here."
             ),
             (
-                "Before there is a rank, torchrun waits for its nodes. The connections to its store"
-                " show how many have come: a warning after {init_missing_limit_s}, critical after"
-                " {starting.init_missing_critical_s}."
+                "Before there are any ranks, torchrun waits for its nodes. The connections to its"
+                " store show how many nodes have come. It is a warning after"
+                " {init_missing_limit_s}, and critical after {starting.init_missing_critical_s}."
             ),
         ),
         steps=(
-            "Count what was started:\nps -eo pid,args | grep SCRIPT",
+            "Count the processes that were started:\nps -eo pid,args | grep SCRIPT",
             (
-                "torchrun: --nnodes times --nproc-per-node is the world size; each node must be"
-                " started."
+                "torchrun: --nnodes times --nproc-per-node is the world size. Start torchrun on"
+                " every node."
             ),
             (
-                "Slurm: one task per rank, or one torchrun per node, not both:\nsqueue -j ID -o '%D"
-                " nodes, %C cpus'"
+                "Slurm: use one task per rank, or one torchrun per node, not both:\nsqueue -j ID"
+                " -o '%D nodes, %C cpus'"
             ),
             (
-                "By hand: start a process with the missing RANK, or set WORLD_SIZE to the number of"
-                " processes, on all ranks."
+                "Started by hand: start a process with the missing RANK, or set WORLD_SIZE to the"
+                " number of processes, on all ranks."
             ),
-            "It may run without DDTOP=1; then ddtop cannot see it.",
+            "The rank may run without DDTOP=1. Then ddtop cannot see it.",
         ),
         before=("mp.spawn(train, args=(4,), nprocs=3)     # world_size=4",),
         after=("mp.spawn(train, args=(world,), nprocs=world)",),
@@ -62,25 +62,25 @@ PAGES = (
         ),
         found=(
             (
-                "It has reported but not called init_process_group, or it is a process of the same"
-                " job that has no rank number yet (mp.spawn)."
+                "The rank has reported but has not called init_process_group. Or it is a process"
+                " of the same job that has no rank number yet (mp.spawn)."
             ),
             (
-                "Critical when it makes no progress at one line and others have been inside for"
-                " {starting.wait_s}. While it works or imports: a warning after"
-                " {starting.init_late_warning_s}, critical after {starting.init_late_critical_s} or"
-                " half of the group's timeout."
+                "It is critical if the rank makes no progress at one line and others have been"
+                " inside for {starting.wait_s}. While the rank works or imports, it is a warning"
+                " after {starting.init_late_warning_s}, and critical after"
+                " {starting.init_late_critical_s} or half of the group's timeout."
             ),
         ),
         steps=(
             (
-                "The sentence names its source line. What does it wait for there?\nddtop stacks JOB"
+                "The finding names its source line. See what it waits for there:\nddtop stacks JOB"
                 " --rank R"
             ),
-            "A slow import of torch: put a copy of the environment on a local disk of each host.",
+            "If the import of torch is slow, copy the environment to a local disk of each host.",
             (
-                "Downloads and preprocessing on one rank: do them before the job; or let all ranks "
-                "join first, and then wait in a barrier with a long timeout."
+                "If one rank downloads or preprocesses data, do that before the job. Or let all "
+                "ranks join first, and then wait in a barrier with a long timeout."
             ),
         ),
         before=(
@@ -95,48 +95,48 @@ PAGES = (
         severity="critical",
         brief="ranks cannot reach the store at MASTER_ADDR",
         meaning=(
-            "Rank 0 (or torchrun) opens a store at MASTER_ADDR:MASTER_PORT, to which all ranks"
-            " connect. The ranks named here have no connection to it, or another program holds the"
+            "Rank 0 (or torchrun) opens a store at MASTER_ADDR:MASTER_PORT, and all ranks connect"
+            " to it. The ranks named here have no connection to it, or another program holds the"
             " port and they are connected to that program."
         ),
         found=(
             (
-                "ddtop reads the sockets of each rank inside init_process_group and which process"
-                " listens on that port of the host. The relay also tries to connect: refused, timed"
-                " out, no such name, or open."
+                "ddtop reads the sockets of each rank inside init_process_group, and sees which"
+                " process of the host listens on that port. The relay also tries to connect, and"
+                " notes the result: refused, timed out, no such name, or open."
             ),
             (
                 "This must last for {rendezvous.wait_s}, or rank 0 must have found its port in use."
-                " If the connection is refused because rank 0 is not there yet, the finding is"
+                " If the connection is refused because rank 0 has not started yet, the finding is"
                 " rank-missing or late-to-init."
             ),
             (
-                "A torchrun that has no rank, and whose stack shows that it connects to the store:"
-                " a warning after {starting.init_late_warning_s}, critical after"
+                "If a torchrun has no ranks yet, and its stack shows that it is connecting to the"
+                " store, it is a warning after {starting.init_late_warning_s}, and critical after"
                 " {starting.store_dial_critical_s}."
             ),
         ),
         steps=(
             (
-                "Which address do the ranks use?\nddtop attach JOB, Enter on a rank: MASTER_ADDR,"
+                "See which address the ranks use:\nddtop attach JOB, Enter on a rank: MASTER_ADDR,"
                 " MASTER_PORT"
             ),
             (
-                "Refused: rank 0 listens elsewhere, or has ended.\nss -tlnp | grep PORT    (on rank"
-                " 0's host)"
+                "Refused: rank 0 listens on another address or port, or has ended.\nss -tlnp |"
+                " grep PORT    (on rank 0's host)"
             ),
             (
-                "Timed out: a wrong address or port, or a firewall between the hosts.\nnc -zv ADDR"
-                " PORT"
+                "Timed out: the address or port is wrong, or there is a firewall between the"
+                " hosts.\nnc -zv ADDR PORT"
             ),
             "No such name: use a name that all hosts can resolve.\ngetent hosts NAME",
             (
-                "Another program uses the port: end it, or choose another port; torchrun"
+                "Another program uses the port: end it, or choose another port. torchrun"
                 " --standalone finds a free one."
             ),
             (
-                "Do not use localhost as the address of a job on several hosts: on each host it"
-                " means that host."
+                "Do not use localhost as the address of a job on several hosts. On each host it"
+                " means that host itself."
             ),
         ),
     ),
@@ -151,16 +151,16 @@ PAGES = (
         ),
         found=(
             (
-                "A rank inside init_process_group has a connection to the store and has been trying"
-                " to reach another address for {init_missing_limit_s}. The listening sockets of the"
-                " other ranks show whose address that is."
+                "A rank inside init_process_group has a connection to the store and has been"
+                " trying to reach another address for {init_missing_limit_s}. The listening"
+                " sockets of the other ranks show whose address it is."
             ),
         ),
         steps=(
             "Which networks do the hosts share?\nip -br addr",
             (
-                "Name the shared one on all ranks (gloo; NCCL has NCCL_SOCKET_IFNAME):\nexport"
-                " GLOO_SOCKET_IFNAME=eth0"
+                "Name the shared one on all ranks (for gloo; NCCL uses NCCL_SOCKET_IFNAME):\n"
+                "export GLOO_SOCKET_IFNAME=eth0"
             ),
             "The host's own name must not resolve to 127.0.1.1:\ngetent hosts $(hostname)",
             "If the address is right, a firewall may drop the packets:\nnc -zv ADDR PORT",
@@ -177,24 +177,24 @@ PAGES = (
         ),
         found=(
             (
-                "Both have reported the same rank, and neither is the parent of the other. The"
-                " finding appears after {rendezvous.wait_s} in init_process_group, or as soon as"
-                " one of them has failed."
+                "Both processes have reported the same rank, and neither is the parent of the "
+                "other. The finding appears after {rendezvous.wait_s} in init_process_group, or as "
+                "soon as one of them has failed."
             ),
             (
-                "Or a process that a rank has started has been in init_process_group of the job,"
-                " under the rank's number, for {rendezvous.wait_s}. A child that makes a group of"
-                " its own is not a rank, and is not judged."
+                "Or a child of a rank has been in the job's init_process_group, with the rank's "
+                "number, for {rendezvous.wait_s}. A child that makes a group of its own is not a "
+                "rank, and is not judged."
             ),
         ),
         steps=(
             (
-                "The evidence has both pids and their parents:\nps -o pid,ppid,lstart,args -p"
+                "The evidence lists both pids and their parents:\nps -o pid,ppid,lstart,args -p"
                 " PID1,PID2"
             ),
             "srun with torchrun: start one task per node (--ntasks-per-node=1).",
-            "srun alone: take RANK from SLURM_PROCID, LOCAL_RANK from SLURM_LOCALID.",
-            "Started by hand: set another RANK in each shell.",
+            "srun alone: take RANK from SLURM_PROCID and LOCAL_RANK from SLURM_LOCALID.",
+            "Started by hand: set a different RANK in each shell.",
         ),
         before=("dist.init_process_group('gloo', rank=0, world_size=2)    # in both",),
         after=("dist.init_process_group('gloo')       # RANK as the launcher sets it",),
@@ -205,25 +205,25 @@ PAGES = (
         brief="ranks disagree about WORLD_SIZE, store or backend",
         meaning=(
             "To find each other, all ranks need the same WORLD_SIZE, the same MASTER_ADDR and"
-            " MASTER_PORT (or init_method) and the same backend. The ranks named here have"
-            " different values than most."
+            " MASTER_PORT (or init_method) and the same backend. The ranks named here have other"
+            " values than most ranks."
         ),
         found=(
             (
                 "ddtop compares the environment and arguments of all ranks once a rank has been in"
-                " init_process_group for {rendezvous.wait_s}. Several names of one host count as"
+                " init_process_group for {rendezvous.wait_s}. Different names of one host count as"
                 " equal; so do cpu:gloo and gloo."
             ),
             (
-                "If there are two equal halves, the half without rank 0 is at fault, because rank 0"
-                " creates the store."
+                "If the ranks split into two equal halves, the half without rank 0 is at fault,"
+                " because rank 0 creates the store."
             ),
         ),
         steps=(
             "The evidence shows the address that each rank uses, and which process listens there.",
             (
-                "Set the variables once, in one place for all ranks. If the port is random, one"
-                " rank must choose it and send it to all."
+                "Set the variables once, in one place for all ranks. If the port is random, let"
+                " one rank choose it and send it to all."
             ),
             "torchrun sets all of this by itself.",
         ),
@@ -233,24 +233,24 @@ PAGES = (
     Explanation(
         kind=Kind.STALE_STORE,
         severity="critical",
-        brief="the file:// store is old, or cannot be used",
+        brief="the file:// store is old or cannot be used",
         meaning=(
-            "With init_method=file://PATH the ranks exchange their addresses in a file. A file of"
-            " an earlier run holds addresses of processes that have ended: some ranks fail with a"
-            " refused connection, others wait."
+            "With init_method=file://PATH the ranks exchange their addresses in a file. A file"
+            " from an earlier run holds the addresses of processes that have ended. Some ranks"
+            " then fail with a refused connection, and others wait."
         ),
         found=(
             (
                 "Each rank records the file's size, age and owner just before init_process_group."
-                " The file is stale if it was not empty and older than the job's first process, and"
-                " the ranks fail or have not joined for {rendezvous.wait_s}."
+                " The file is stale if it was not empty, it was older than the job's first"
+                " process, and the ranks fail or have not joined for {rendezvous.wait_s}."
             ),
-            "A path that the ranks cannot write gives the same finding.",
+            "If the ranks cannot write to the path, the finding is the same.",
         ),
         steps=(
-            "Remove the file, and start again:\nrm PATH",
+            "Remove the file and start again:\nrm PATH",
             "Give each run its own file, on a disk that all hosts share.",
-            "Remove the file before the ranks start, not inside the program.",
+            "Remove the file before the ranks start, not in the program itself.",
         ),
         before=("init_method='file:///data/store'",),
         after=("init_method=f'file:///data/store-{os.environ[\"SLURM_JOB_ID\"]}'",),
@@ -258,36 +258,36 @@ PAGES = (
     Explanation(
         kind=Kind.NOT_DISTRIBUTED,
         severity="warning",
-        brief="every rank trains the same model alone",
+        brief="every rank trains the same model on its own",
         meaning=(
-            "torchrun has started several ranks, and the program trains as if each were the only"
-            " one: no process group, so no gradient is averaged. Nothing fails, and the job pays"
-            " for N ranks and gets the result of one."
+            "torchrun has started several ranks, but each of them trains as if it were the only"
+            " one. There is no process group, so no gradient is averaged. Nothing fails, and the"
+            " job pays for N ranks and gets the result of one."
         ),
         found=(
             (
-                "Every rank of the job has made {not-distributed.alone_steps} optimizer steps, over"
-                " {not-distributed.alone_s} at least, and none has called init_process_group. The"
-                " parameters' shapes, the optimizer's settings, the seed and, where a DataLoader"
-                " shows it, the dataset are the same on all of them."
+                "Every rank of the job has made {not-distributed.alone_steps} optimizer steps over"
+                " at least {not-distributed.alone_s}, and none has called init_process_group. The"
+                " parameters' shapes, the optimizer's settings and the seed are the same on all of"
+                " them. So is the dataset, if a DataLoader shows it."
             ),
             (
-                "Ranks that only read data or predict make no optimizer steps. Ranks with another"
-                " model, setting, seed or dataset are meant to differ. Launchers other than"
-                " torchrun are not judged: their programs may use a library that ddtop does not"
-                " know."
+                "Ranks that only read data or predict make no optimizer steps. If models,"
+                " settings, seeds or datasets differ, the ranks are meant to train alone. Jobs of"
+                " other launchers than torchrun are not judged, because they may use a library"
+                " that ddtop does not know."
             ),
         ),
         steps=(
-            "What does the program believe?\nprint(torch.distributed.is_initialized())",
+            "See what the program itself says:\nprint(torch.distributed.is_initialized())",
             (
-                "accelerate falls back to DistributedType.NO where it finds no GPU, for example"
-                " after a failed driver update:\npython -c 'import torch;"
+                "accelerate falls back to DistributedType.NO if it finds no GPU, for example after"
+                " a failed driver update:\npython -c 'import torch;"
                 " print(torch.cuda.is_available())'"
             ),
-            "On CPUs it has to be told:\naccelerate launch --cpu ...",
+            "On CPUs you have to tell accelerate so:\naccelerate launch --cpu ...",
             (
-                "If each rank is to train alone:\nddtop mute JOB not-distributed --for 24h"
+                "If you want each rank to train alone:\nddtop mute JOB not-distributed --for 24h"
                 " --because 'one model each'"
             ),
         ),
@@ -303,19 +303,22 @@ PAGES = (
         brief="ranks run different torch, Python or scripts",
         meaning=(
             "The ranks do not run the same code. Two versions may call different collectives, or "
-            "call them in another order. Then the job hangs at start or later, or the results "
-            "differ."
+            "call them in a different order. The job then hangs, at the start or later, or the "
+            "results differ."
         ),
         found=(
             (
                 "Each rank reports its Python, its torch once it is imported, and a digest of its"
-                " script. Scripts with different names are different on purpose and are not"
+                " script. Scripts with different names differ on purpose, so they are not"
                 " compared."
             ),
         ),
         steps=(
-            "The evidence has one line per version.",
-            "One environment for all: the same container, or the same folder on a shared disk.",
+            "The evidence shows one line per version.",
+            (
+                "Use one environment for all ranks: the same container, or the same folder on a"
+                " shared disk."
+            ),
             "Compare the copies of the script:\nsha256sum SCRIPT    (on each host)",
         ),
     ),

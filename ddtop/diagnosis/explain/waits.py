@@ -14,45 +14,46 @@ WAITS = (
         severity="critical; a warning while the rank works or waits as usual",
         brief="a rank has not joined a collective; others wait in it",
         meaning=(
-            "A collective ends when every rank of its group has joined. Some ranks wait inside; the"
-            " ranks at fault have not joined. Torch's timeout blames the ranks that waited."
+            "A collective ends when every rank of its group has joined. Some ranks wait inside;"
+            " the ranks at fault have not joined. Torch's timeout message blames the ranks that"
+            " waited."
         ),
         found=(
             (
-                "torch's flight recorder numbers the collectives of each group. So ddtop knows"
-                " which rank has not enqueued one. Chains of waits end at such a rank."
+                "torch's flight recorder numbers each group's collectives, so ddtop knows which"
+                " rank has not enqueued one. Chains of waits end at such a rank."
             ),
             (
-                "ddtop numbers MPI calls itself. A rank that waits in MPI, or with NCCL for its GPU"
-                " (loss.item()), spins. With NCCL it must be in one call for {same_line_s}, its GPU"
-                " below {gpu_wait_cap_ratio} of the power cap."
+                "ddtop numbers MPI calls itself. A rank that waits in MPI, or for its GPU with"
+                " NCCL (loss.item()), spins. With NCCL it must be in one call for {same_line_s},"
+                " with its GPU below {gpu_wait_cap_ratio} of the power cap."
             ),
             (
-                "A rank without progress: critical after {not-in-collective.wait_s}; nothing up to"
-                " {blame.still_stay_factor} times an earlier stay at its line, a warning up to"
-                " {not-in-collective.still_habit_factor} times a wait that happened twice. A rank"
-                " at work ({cpu_working_ratio} of a core, or I/O): after {blame.working_limit_s},"
-                " {healthy_wait_factor} times the longest healthy wait or"
+                "No progress: critical after {not-in-collective.wait_s}, but nothing for up to"
+                " {blame.still_stay_factor} times an earlier stay at its line, and a warning for up"
+                " to {not-in-collective.still_habit_factor} times a wait that happened twice. At"
+                " work ({cpu_working_ratio} of a core, or I/O): a warning after"
+                " {blame.working_limit_s}, {healthy_wait_factor} times the longest healthy wait or"
                 " {blame.working_habit_factor} times one that happened twice; critical after"
                 " {working_critical_s} or {not-in-collective.working_critical_factor} times that"
                 " wait, at most {timeout_critical_ratio} of the timeout. I/O with little CPU:"
                 " critical after {not-in-collective.transfer_critical_s}. Checkpoint, validation,"
-                " compilation: after {phase.overdue_factor} times the longest one before; without"
-                " CPU after {phase.still_limit_s} or {phase.usual_factor} times the longest."
+                " compilation: after {phase.overdue_factor} times the longest one so far; without"
+                " CPU after {phase.still_limit_s} or {phase.usual_factor} times it."
             ),
         ),
         steps=(
-            "Read what it does instead, and compare all ranks:\nddtop stacks JOB",
-            "It waits for a file, a lock, a child process or a service: fix that.",
-            ("A collective or new_group is in a branch of some ranks only: fix it."),
+            "See what it does instead, and compare all ranks:\nddtop stacks JOB",
+            "If it waits for a file, a lock, a child process or a service, fix that.",
+            ("If only some ranks reach a collective or new_group, fix that branch."),
             (
-                "Long work of one rank: do it before the group exists, or raise the timeout:\n"
+                "Do long work of one rank before the group exists, or raise the timeout:\n"
                 "init_process_group(..., timeout=timedelta(hours=2))"
             ),
         ),
         before=(
             "if rank == 0:",
-            "    dist.all_reduce(loss)             # the others never come",
+            "    dist.all_reduce(loss)             # the others never call this",
             "    state = fsdp_model.state_dict()   # gathers from all ranks",
             "    torch.save(state, path)",
         ),
@@ -66,34 +67,46 @@ WAITS = (
     Explanation(
         kind=Kind.LEFT_EARLY,
         severity="critical",
-        brief="a rank has ended although others still wait for it",
+        brief="a rank has ended while others still wait for it",
         meaning=(
-            "A rank has left its loop, or ended with exit code 0, and others still wait for it in a"
-            " collective. Most often the ranks have different numbers of batches, and one ran out"
-            " first."
+            "A rank has left its loop or ended with exit code 0, and others still wait for it in a"
+            " collective. Usually the ranks have different numbers of batches, and one rank ran"
+            " out first."
         ),
         found=(
             (
-                "The process has ended normally and others have waited for it for {gone_limit_s};"
-                " or it is leaving the interpreter or its process group."
+                "The process has ended normally and others have waited for it for {gone_limit_s}."
+                " Or it is exiting the interpreter or leaving its process group."
             ),
             (
                 "Or its DataLoader is exhausted, and the DataLoaders of the waiting ranks have"
                 " delivered more batches."
             ),
-            "If its peers then fail because its sockets are closed, that belongs to this finding.",
+            "If its peers then fail because its sockets are closed, that is part of this finding.",
             (
-                "Uneven inputs are the advice only where a waiting rank has more iterations or"
-                " batches, or is in backward. Else only some ranks make that call."
+                "ddtop speaks of uneven inputs only if a waiting rank has more iterations or"
+                " batches, or is in backward. Otherwise only some ranks make that call."
             ),
         ),
         steps=(
             "Print len(loader), or count the batches, on every rank.",
-            "Make them equal: drop_last=True, or shards that divide by the world size.",
+            (
+                "Make the numbers equal: use drop_last=True, or a number of shards that the world"
+                " size divides."
+            ),
             "DDP with inputs that must stay uneven: use Join, as below.",
-            "Without DDP: agree on the number of batches before the epoch: all_reduce with MIN.",
-            "A call on rank 0 only, such as a gather of a sharded model: make it on all ranks.",
-            "Only its exit is too early (rank 0 hosts the store): put a barrier before the exit.",
+            (
+                "Without DDP: agree on the number of batches before the epoch, with an all_reduce"
+                " (MIN)."
+            ),
+            (
+                "If only rank 0 makes a call, such as a gather of a sharded model, make it on all"
+                " ranks."
+            ),
+            (
+                "If the rank only exits too early (rank 0 hosts the store), put a barrier before"
+                " the exit."
+            ),
         ),
         before=(
             "for batch in loader:          # 103 batches here, 104 there",
@@ -111,9 +124,9 @@ WAITS = (
         severity="critical; a warning while the call computes",
         brief="C code holds the GIL: no Python runs in the process",
         meaning=(
-            "The process lives, but C code holds the interpreter's lock (GIL). No Python thread can"
-            " run, and others wait for the rank. A call that computes will return; one that sleeps"
-            " or waits may not."
+            "The process is alive, but C code holds the interpreter's lock (GIL). No Python thread"
+            " can run, and others wait for the rank. A call that computes will return. A call that"
+            " sleeps or waits may not."
         ),
         found=(
             (
@@ -121,30 +134,29 @@ WAITS = (
                 " {report_silent_s}, but the process has neither ended nor stopped."
             ),
             (
-                "The relay reads CPU time and wait channel from outside; the source line is from"
-                " the last report. Stacks are taken automatically only where py-spy can read the"
-                " memory; on request also by a signal, which needs no GIL but may end a sleep in C."
+                "The relay reads CPU time and wait channel from outside. The source line comes"
+                " from the last report. ddtop takes stacks by itself only if py-spy can read the"
+                " memory. On request it can also use a signal, which needs no GIL but may end a"
+                " sleep in C."
             ),
             (
-                "It is reported after {still_limit_s} if it uses no CPU. If it computes, the limits"
-                " of not-in-collective apply: a warning up to {working_critical_s}."
+                "It is reported after {still_limit_s} if the process uses no CPU. If it computes,"
+                " the limits of not-in-collective apply: it is a warning for up to"
+                " {working_critical_s}."
             ),
         ),
         steps=(
-            "See its Python frames, by a signal:\nddtop stacks JOB --rank R --signal",
+            "See its Python frames, using a signal:\nddtop stacks JOB --rank R --signal",
             "See its C frames:\nddtop stacks JOB --rank R --native",
             (
-                "If it waits for the GIL itself, another thread of the rank holds it; the same"
-                " stacks show that thread."
+                "If the thread waits for the GIL itself, another thread of the rank holds it. The"
+                " same stacks show that thread."
             ),
             (
                 "Your own extension: release the GIL around the long part (Py_BEGIN_ALLOW_THREADS, "
                 "py::gil_scoped_release)."
             ),
-            (
-                "Code of somebody else: run it in a separate process, or on all ranks at the same"
-                " time."
-            ),
+            "Someone else's code: run it in a separate process, or on all ranks at the same time.",
         ),
         before=('lib = ctypes.PyDLL("libsolver.so")    # keeps the GIL in every call',),
         after=('lib = ctypes.CDLL("libsolver.so")     # lets other threads run',),
@@ -152,11 +164,11 @@ WAITS = (
     Explanation(
         kind=Kind.COLLECTIVE_MISMATCH,
         severity="critical",
-        brief="at the same point ranks called different collectives",
+        brief="ranks called different collectives at the same point",
         meaning=(
-            "For the same sequence number of a group, the ranks called different collectives:"
-            " another operation, another number of values, or another dtype. The job hangs, or it"
-            " computes wrong numbers."
+            "For the same sequence number of a group, the ranks called different collectives: the"
+            " operation, the number of values or the dtype differs. The job hangs, or it computes"
+            " wrong numbers."
         ),
         found=(
             (
@@ -165,20 +177,21 @@ WAITS = (
                 " difference shows one call later.)"
             ),
             (
-                "Sizes are compared only where all ranks must pass the same: in all_reduce,"
-                " broadcast, all_gather, reduce and the like; not in gather, scatter, all_to_all."
+                "Sizes are compared only where all ranks must pass the same size: in all_reduce,"
+                " broadcast, all_gather, reduce and the like, but not in gather, scatter or"
+                " all_to_all."
             ),
             (
-                "A rank must have waited for more than {stopped_limit_s}. The minority is at fault;"
-                " without a majority, all ranks are."
+                "A rank must have waited for more than {stopped_limit_s}. The minority is at"
+                " fault. If there is no majority, all ranks are at fault."
             ),
         ),
         steps=(
             (
                 "The evidence shows both calls and the source line of each rank. Look there for a"
-                " branch, an order or a shape that depends on the rank's own data."
+                " branch, a call order or a shape that depends on the rank's own data."
             ),
-            "Different sizes: pad, or gather the sizes first.",
+            "If sizes differ, pad the tensors, or gather the sizes first.",
             (
                 "Reduce metrics in a fixed order: for key in sorted(metrics), never in the order of"
                 " a set."
@@ -189,13 +202,13 @@ WAITS = (
             ),
         ),
         before=(
-            "if loss.isnan():          # on one rank only: it skips backward's",
+            "if loss.isnan():          # true on one rank: it skips backward's",
             "    continue              # all_reduce, and its next call meets that",
             "loss.backward()",
         ),
         after=(
             "bad = loss.isnan().float()",
-            "dist.all_reduce(bad)      # now all ranks decide alike",
+            "dist.all_reduce(bad)      # now all ranks decide the same",
             "if bad > 0:",
             "    continue",
             "loss.backward()",
@@ -206,9 +219,9 @@ WAITS = (
         severity="critical",
         brief="all ranks are in one collective; it does not complete",
         meaning=(
-            "Every rank of the group has joined the same collective; none is missing, stopped, gone"
-            " or elsewhere. The fault lies below the program: a link, a network interface, the"
-            " driver, a GPU. No rank is blamed."
+            "Every rank of the group has joined the same collective. No rank is missing, stopped,"
+            " gone or elsewhere. The fault lies below the program: in a link, a network interface,"
+            " the driver or a GPU. No rank is blamed."
         ),
         found=(
             (
@@ -217,12 +230,12 @@ WAITS = (
                 " healthy wait."
             ),
             (
-                "No member uses CPU or does I/O. With NCCL a member may spin, if its GPU is busy"
+                "No member uses CPU or does I/O. With NCCL a member may spin if its GPU is busy"
                 " but draws at most {gpu_wait_power_ratio} of the power that it draws when it"
                 " computes."
             ),
             (
-                "The same finding covers init_process_group: all ranks are inside, and none has"
+                "The finding also covers init_process_group: all ranks are inside, and none has"
                 " made progress for {peer-unreachable.init_stuck_limit_s} since the last one"
                 " entered."
             ),
@@ -233,7 +246,7 @@ WAITS = (
                 " -s link; ss -tni"
             ),
             (
-                "Does the backend use the right network interface? Name it:\n"
+                "Make sure that the backend uses the right network interface:\n"
                 "NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0"
             ),
             (
@@ -242,50 +255,51 @@ WAITS = (
             ),
             "See where the library waits, in C:\nddtop stacks JOB --native",
             (
-                "Set NCCL_DEBUG=INFO for the next run: NCCL then prints which rings and interfaces"
+                "Set NCCL_DEBUG=INFO for the next run. NCCL then prints which rings and interfaces"
                 " it uses."
             ),
         ),
     ),
     Explanation(
         kind=Kind.NO_PROGRESS,
-        severity="a warning, critical where it lasts; info while the job is idle",
-        brief="the job no longer makes steps, and no rule knows why",
+        severity="a warning, critical if it lasts; info while the job is idle",
+        brief="the job makes no more steps, and no rule knows why",
         meaning=(
             "For a long time no rank has made a step, taken a batch or completed a collective, and"
-            " no other kind of finding fits. If a few ranks are at another place than the rest,"
-            " they are marked. The summary says where each rank is."
+            " no other kind of finding fits. If a few ranks are at a different place than the"
+            " rest, they are marked. The summary says where each rank is."
         ),
         found=(
             (
-                "A warning after {no_progress_s}, {standstill.no_progress_step_factor} usual steps,"
-                " or {standstill.no_progress_habit_factor} times a pause that has happened twice;"
-                " critical after {standstill.no_progress_critical_s}. A more precise finding"
-                " replaces it."
+                "It is a warning after {no_progress_s}, {standstill.no_progress_step_factor} usual"
+                " steps, or {standstill.no_progress_habit_factor} times a pause that has happened"
+                " twice. It is critical after {standstill.no_progress_critical_s}. A more precise"
+                " finding replaces it."
             ),
             (
-                "Critical only after {no_progress_patient_s} if some ranks compute, save a"
+                "It is critical only after {no_progress_patient_s} if some ranks compute, save a"
                 " checkpoint, compile code, or wait for a server or another process. If all ranks"
-                " compute, there is no finding before that time, and then only an info."
+                " compute, there is no finding before that time, and only an info after it."
             ),
             (
-                "A job is idle (info) if its ranks count no steps and wait for requests, or for"
-                " orders of a rank that does. If that rank asks for work itself, the others must"
-                " have waited {standstill.idle_habit_s} twice, or have hardly begun; or it lasts"
-                " less than {standstill.idle_stay_factor} times an earlier stay at that line."
+                "A job is idle (info) if its ranks count no steps and wait for requests, or wait"
+                " for orders from a rank that waits for requests. If that rank asks for work"
+                " itself, the others must have waited {standstill.idle_habit_s} twice, or have"
+                " hardly begun; or the wait is shorter than {standstill.idle_stay_factor} times an"
+                " earlier stay at that line."
             ),
         ),
         steps=(
             "Compare where the ranks are, side by side:\nddtop stacks JOB",
             (
-                "Several new_group calls, or send and recv calls: all ranks must make them in the"
-                " same order."
+                "If there are several new_group calls, or send and recv calls, all ranks must make"
+                " them in the same order."
             ),
             (
-                "A lock file: find the process that made it. If that process has ended, remove the"
-                " file."
+                "If ranks wait for a lock file, find the process that made it. If that process has"
+                " ended, remove the file."
             ),
-            "A prompt for the user (input, getpass): remove it from the program.",
+            "If the program asks the user something (input, getpass), remove that.",
         ),
         before=(
             "if rank != 2:",
@@ -300,42 +314,42 @@ WAITS = (
     Explanation(
         kind=Kind.COMM_ERROR,
         severity="critical",
-        brief="the backend failed or timed out, but no rank had failed",
+        brief="the backend failed or timed out; no rank failed first",
         meaning=(
-            "Torch's process group failed under some ranks: a connection was closed or reset, or a "
-            "collective timed out. No rank has crashed, been killed or been stopped, which would "
-            "explain it. The rank that reports the error is not its cause."
+            "Torch's process group failed on some ranks: a connection was closed or reset, or a "
+            "collective timed out. No rank has crashed, been killed or been stopped, so no rank "
+            "explains it. The rank that reports the error is not its cause."
         ),
         found=(
             (
                 "An error of gloo, NCCL or the store ended ranks that had communicated before, or"
-                " NCCL reports one of its connections; {comm-error.after_s} later nothing else"
+                " NCCL reports an error of a connection. After {comm-error.after_s} nothing else"
                 " explains it."
             ),
             (
-                "SIGABRT that ends a rank whose NCCL collective has timed out"
-                " ({ending.watchdog_ratio} of the timeout) comes from torch's watchdog."
+                "If SIGABRT ends a rank whose NCCL collective has timed out"
+                " ({ending.watchdog_ratio} of the timeout), the signal comes from torch's watchdog."
             ),
             (
-                "The finding names the ranks that the error mentions, that had not joined the"
-                " collective that timed out, that have left their group, or that have not reported"
-                " for {report_silent_s}. If there are none, it names no rank."
+                "The finding names the ranks that the error mentions, that did not join the"
+                " collective before it timed out, that have left their group, or that have not"
+                " reported for {report_silent_s}. If there are none, it names no rank."
             ),
         ),
         steps=(
             (
-                "A timeout that names a rank: see what that rank did instead. If it had work to do,"
+                "If a timeout names a rank, see what that rank did instead. If it had work to do,"
                 " raise the timeout:\ninit_process_group(..., timeout=timedelta(hours=2))"
             ),
             (
-                "A closed connection that names a rank: that rank left its group too early. Put a"
+                "If a closed connection names a rank, that rank left its group too early. Put a"
                 " barrier before destroy_process_group."
             ),
             (
-                "No rank is named: check the links between the hosts:\nip -s link; ss -tni; dmesg |"
-                " tail"
+                "If no rank is named, check the links between the hosts:\nip -s link; ss -tni;"
+                " dmesg | tail"
             ),
-            "It happens only after long pauses: a firewall may drop idle connections.",
+            "If it happens only after long pauses, a firewall may drop idle connections.",
         ),
     ),
     Explanation(
@@ -344,17 +358,17 @@ WAITS = (
         brief="two threads of a rank communicate on one group at once",
         meaning=(
             "Two threads of one rank have collectives of one group open at the same time. Their"
-            " order is random on each rank. So calls that do not belong together are matched; they"
+            " order is random on each rank, so calls that do not belong together can meet. They"
             " give wrong numbers or never return."
         ),
         found=(
             (
                 "Torch's flight recorder names the thread of each open collective. If it does not,"
-                " ddtop uses a dump of all threads that shows two of them inside collectives while"
-                " only one group is pending."
+                " ddtop uses a dump of all threads: it must show two of them inside collectives"
+                " while only one group is pending."
             ),
             (
-                "Only threads that Python started count: backward passes communicate from"
+                "Only threads that Python started count, because backward passes communicate from"
                 " autograd's own threads."
             ),
         ),
@@ -363,8 +377,8 @@ WAITS = (
                 "Give each thread its own group. Create the groups on all ranks in the same order,"
                 " as below."
             ),
-            "Or let one thread do all communication, and pass work to it through a queue.",
-            "Logging and asynchronous checkpoints are the usual second thread.",
+            "Or let one thread do all the communication, and pass work to it through a queue.",
+            "The second thread is often the one for logging or asynchronous checkpoints.",
         ),
         before=("Thread(target=lambda: dist.all_reduce(metrics)).start()", "dist.all_reduce(loss)"),
         after=(
@@ -385,10 +399,10 @@ DEADLOCKS = (
         severity="critical",
         brief="ranks wait for each other in a cycle",
         meaning=(
-            "Each rank of the cycle waits for the next one, and the last for the first. None of"
-            " them can continue, whatever other ranks do. No single rank is at fault; the order of"
-            " the calls is wrong. The same order may have worked before, with other timing or"
-            " smaller messages."
+            "Each rank of the cycle waits for the next one, and the last one waits for the first."
+            " None of them can continue, whatever other ranks do. No single rank is at fault. The"
+            " order of the calls is wrong. The same order may have worked before, with other"
+            " timing or smaller messages."
         ),
         found=(
             (
@@ -398,24 +412,24 @@ DEADLOCKS = (
             ),
             "The last wait that closed the cycle has lasted for {deadlock.wait_s}.",
             (
-                "MPI: for a Waitall, every request counts that the other side has not begun. A"
-                " receive from any source counts once all possible senders are waiting too."
+                "MPI: a Waitall counts every request that the other side has not begun. A receive"
+                " from any source counts once all possible senders are waiting too."
             ),
             "If calls in the cycle can never match, the finding is unmatched-p2p instead.",
         ),
         steps=(
             (
-                "The evidence has one line per rank: its call, the rank that it waits for, and the"
-                " source line."
+                "The evidence shows one line per rank: its call, the rank that it waits for, and"
+                " the source line."
             ),
             (
-                "Neighbours that all send first: let every second one receive first, or start all"
+                "If all neighbours send first, let every second one receive first, or start all"
                 " calls together, as below (Sendrecv in MPI). Small messages hide this error,"
-                " because they are sent before anybody receives them."
+                " because a send of a small message returns before anyone receives it."
             ),
             (
-                "Two groups: use them in the same order on all ranks, also if one of them is used"
-                " in backward or by a thread."
+                "If there are two groups, use them in the same order on all ranks, even if one of"
+                " them is used in backward or by a thread."
             ),
         ),
         before=(
@@ -440,8 +454,8 @@ DEADLOCKS = (
         ),
         found=(
             (
-                "ddtop wraps send and recv and records peer and tag before each call. ddtop"
-                " compares them with the peer's own open call and its collectives."
+                "ddtop wraps send and recv, and records peer and tag before each call. It compares"
+                " them with the peer's own open call and its collectives."
             ),
             (
                 "The ranks wait for each other and for nobody outside, for {deadlock.wait_s}. If"
@@ -449,18 +463,18 @@ DEADLOCKS = (
                 " peer may still join."
             ),
             (
-                "MPI: the evidence counts, for each tag, the sends and receives between the two"
-                " that each has begun."
+                "MPI: for each tag, the evidence counts the sends and receives that the two ranks"
+                " have begun with each other."
             ),
         ),
         steps=(
-            "The sentence names both calls with peer, tag and source line: make them match.",
+            "The finding names both calls with peer, tag and source line. Make them match.",
             (
-                "One is in a collective: look for the branch that only one of the two takes, or for"
-                " an extra message on one side."
+                "If one rank is in a collective, look for the branch that only one of the two"
+                " takes, or for an extra message on one side."
             ),
             (
-                "A pipeline: both stages must use the same number of micro-batches, also in the"
+                "In a pipeline, both stages must use the same number of micro-batches, even in the"
                 " last, shorter batch."
             ),
             "Define tags once, as constants, instead of computing them on both sides.",
@@ -469,7 +483,7 @@ DEADLOCKS = (
             "if rank == 0:",
             "    dist.send(x, dst=1, tag=step)",
             "else:",
-            "    dist.recv(x, src=0, tag=step + 1)    # another message",
+            "    dist.recv(x, src=0, tag=step + 1)    # a different message",
         ),
         after=(
             "if rank == 0:",

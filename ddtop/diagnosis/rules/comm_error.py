@@ -176,7 +176,9 @@ def _peers(
         return _Peers(tuple(left), why, going=going)
     dead = [rank for rank in gone_ranks(context.snapshot, context.policy) if rank not in failed]
     if dead:
-        return _Peers(tuple(dead), f"{verb(dead, 'is', 'are')} dead or unresponsive, NCCL says")
+        return _Peers(
+            tuple(dead), f"{verb(dead, 'is', 'are')} dead or unresponsive according to NCCL"
+        )
     silent = [rank for rank in others if rank.state is State.SILENT and not rank.gone]
     if silent:
         age = duration(max(rank.agent.report_age_s or 0.0 for rank in silent))
@@ -264,8 +266,8 @@ def _finding(
     summary += f": {ranks_text(peers.ranks)} {peers.why}" if peers.ranks else f": {_short(text)}"
     if not peers.ranks:
         summary += (
-            "; no rank has crashed or been killed or stopped: look at the network, not at the rank"
-            " that reports it"
+            "; no rank has crashed or been killed or stopped: check the network, not the rank that"
+            " reports the error"
         )
     lines = [
         end_line(rank, context.snapshot)
@@ -307,13 +309,13 @@ def _advice(snapshot: Snapshot, peers: _Peers, how: str, address: str | None) ->
         )
     if peers.ranks and how == "timed out":
         return (
-            f"see why {ranks_text(peers.ranks)} did not join in time; if it had work to do: "
+            f"find out why {ranks_text(peers.ranks)} did not join in time; if it had work to do: "
             "init_process_group(..., timeout=timedelta(hours=2))"
         )
     if peers.ranks:
-        return f"see the output of {ranks_text(peers.ranks)}, and whether its host is up"
+        return f"read the output of {ranks_text(peers.ranks)}, and check that its host is up"
     host = address.rpartition(":")[0] if address is not None else "PEER"
     return (
-        f"check the links between the hosts: ip -s link; ss -tni dst {host}; dmesg on both;"
-        " firewalls that drop idle connections"
+        f"check the links between the hosts: ip -s link; ss -tni dst {host}; dmesg on both; check"
+        " for firewalls that drop idle connections"
     )

@@ -67,13 +67,13 @@ def input_bound(context: Context) -> list[Finding]:
         )
         slow = [rank for rank in concerned if _one_is_slow(rank, policy)]
         advice = (
-            "raise num_workers, or make the dataset cheaper: its queue is empty when the step wants"
-            " a batch"
+            "raise num_workers, or make the dataset cheaper: the queue is empty when the step"
+            " needs a batch"
         )
         if slow and slow[0].loader.report is not None:
             advice = (
-                "one worker is slower than the others: look at its shard and its file, py-spy dump"
-                f" --pid {slow[0].loader.report.owed_most_pid}"
+                "one worker is slower than the others: look at its shard and its files: py-spy"
+                f" dump --pid {slow[0].loader.report.owed_most_pid}"
             )
     else:
         setting = "num_workers=0: the rank loads its data itself"
@@ -230,9 +230,9 @@ def _undivided(
             victims=(),
             since_unix_ns=snapshot.time_unix_ns,
             summary=(
-                f"{ranks_text(numbers)} all read the whole of the same {first.dataset}"
-                f" ({first.length:,} samples) with a {first.sampler}: each epoch takes {len(ranks)}"
-                " times as long as it should"
+                f"{ranks_text(numbers)} each read all {first.length:,} samples of the same"
+                f" {first.dataset} with a {first.sampler}: an epoch takes {len(ranks)} times as"
+                " long as it should"
             ),
             evidence=(
                 (
@@ -240,13 +240,13 @@ def _undivided(
                     f" {first.batch_sampler} on every rank"
                 ),
                 (
-                    f"class, length and attributes of the dataset ({first.dataset}) are the same on"
-                    " all of them; gradients are averaged by DistributedDataParallel"
+                    f"the dataset ({first.dataset}) has the same class, length and attributes on"
+                    " all ranks, and DistributedDataParallel averages their gradients"
                 ),
             ),
             advice=(
-                "sampler=DistributedSampler(dataset) in the DataLoader, shuffle=False there, and"
-                " sampler.set_epoch(epoch) in each epoch"
+                "give the DataLoader sampler=DistributedSampler(dataset) and shuffle=False, and"
+                " call sampler.set_epoch(epoch) in each epoch"
             ),
             group=group,
         )
@@ -267,11 +267,11 @@ def _unmoved(ranks: list[RankFacts], group: str, snapshot: Snapshot) -> list[Fin
             since_unix_ns=snapshot.time_unix_ns,
             summary=(
                 f"{ranks_text(numbers)} {verb(numbers, 'is', 'are')} in pass {first.epochs} over"
-                f" the data ({first.dataset}), and the {first.sampler} of the loader that feeds the"
-                f" training still has epoch {first.epoch}: it shuffles in the same order every time"
+                f" the data ({first.dataset}), but the loader's {first.sampler} is still at epoch"
+                f" {first.epoch}: it shuffles in the same order every time"
             ),
             evidence=(
-                f"two passes of the loader have begun with epoch {first.epoch} on every rank",
+                f"on every rank, two passes over the loader have begun with epoch {first.epoch}",
             ),
             advice="call sampler.set_epoch(epoch) before each epoch's loop",
             group=group,
@@ -316,17 +316,15 @@ def not_distributed(context: Context) -> list[Finding]:
             victims=(),
             since_unix_ns=min(rank.hello.started_unix_ns for rank in ranks if rank.hello),
             summary=(
-                f"{ranks_text(numbers)} each train the same model alone: after {steps:,} steps none"
-                f" has called init_process_group, though WORLD_SIZE is {snapshot.world_size}"
+                f"{ranks_text(numbers)} each train the same model on their own: after {steps:,}"
+                " steps none has called init_process_group, though WORLD_SIZE is"
+                f" {snapshot.world_size}"
             ),
-            evidence=(
-                "the shapes of the parameters, the settings of the optimizer and the seed are the"
-                " same on all of them",
-            ),
+            evidence=("all ranks have the same parameter shapes, optimizer settings and seed",),
             advice=(
-                "print torch.distributed.is_initialized() after the set-up; accelerate says"
-                " DistributedType.NO where it finds no GPU: accelerate launch --cpu, or see"
-                " torch.cuda.is_available(). Where each is to train alone: ddtop mute"
+                "print torch.distributed.is_initialized() after the set-up; accelerate uses"
+                " DistributedType.NO if it finds no GPU: accelerate launch --cpu, or check"
+                " torch.cuda.is_available(). If each rank is meant to train alone: ddtop mute"
                 f" {snapshot.job} not-distributed"
             ),
         )

@@ -141,10 +141,7 @@ def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[Peer
             f" {instead}; no progress for {duration((snapshot.time_unix_ns - since) / 1e9)}"
         ),
         evidence=(*_sent(snapshot, odd), *lines),
-        advice=(
-            "make peer and tag of the send and the recv equal, and let both ranks take the same"
-            " branch"
-        ),
+        advice="make peer and tag of send and recv match, and let both ranks take the same branch",
         op=first.call,
     )
 
@@ -162,7 +159,7 @@ def _sent(snapshot: Snapshot, odd: list[PeerWait]) -> list[str]:
 def _instead(about: _About, wait: PeerWait, odd: list[PeerWait]) -> str:
     peer = wait.behind[0]
     if peer == wait.rank:
-        return "that is itself, and it has sent itself nothing"
+        return "that is the rank itself, and it has sent itself nothing"
     theirs = _misses(wait, odd)
     if theirs is not None:
         differ = "tags" if _other_tag(wait, theirs) else "communicators"
@@ -188,21 +185,21 @@ def _cycle(
     if stray_tags:
         shown += f"; but {stray_tags[0]}"
         lines += _sent(snapshot, single)
-        advice = "make the tags of the send and the recv equal, or receive what was sent first"
+        advice = "make the tags of send and recv match, or receive first what was sent first"
     elif single and not collective and all(wait.call in RECEIVES for wait in single):
-        advice = "nobody sends: look at the source of each receive, and let one of them send first"
+        advice = "no rank sends: check the source of each receive, and let one rank send first"
     elif (stray := _stray(single)) is not None and not collective:
         sender, peer, waiter = stray
         advice = (
-            f"rank {sender} sends to rank {peer}, which receives from another rank, while rank"
-            f" {waiter} waits for what rank {sender} sends: look at the peer of that send, else"
+            f"rank {sender} sends to rank {peer}, which receives from a different rank, while rank"
+            f" {waiter} waits for a send from rank {sender}: check the peer of that send, or"
             " change the order of the calls on one of these ranks"
         )
     elif any(wait.call in GROUP_MAKERS for wait in single):
         advice = NEW_GROUP_RULE
     elif single:
         advice = (
-            "let neighbours go in opposite order (one sends first, one receives first), or use one "
+            "give neighbours opposite orders (one sends first, one receives first), or use one "
             + (
                 "Sendrecv"
                 if any(wait.group is not None for wait in single)

@@ -139,7 +139,7 @@ def _unclear(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
     }
     parts = "; ".join(f"{ranks_text(numbers)}: {text}" for text, numbers in by_value(ends).items())
     kind = Kind.RANK_CRASHED if not _was_killed(first) else Kind.RANK_KILLED
-    why = "which of them caused the others to end is not known from outside"
+    why = "from outside it is not known which of them caused the others to end"
     if len(gone) == 1:
         why = "it may have failed because of another rank: its exception is not known from outside"
     return Finding(
@@ -156,8 +156,8 @@ def _unclear(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
         ),
         evidence=tuple(end_line(rank, snapshot) for rank in gone[:8]),
         advice=(
-            "read what these ranks have printed: the oldest error is the cause; a connection error"
-            " is the consequence of another rank's end"
+            "read what these ranks printed: the oldest error is the cause; a connection error only"
+            " means that another rank ended"
         ),
     )
 
@@ -173,15 +173,15 @@ def _was_killed(rank: RankFacts) -> bool:
 
 _OF_SIGNALS = {
     9: (
-        "see who sent SIGKILL: the scheduler, a person, the out-of-memory killer (dmesg | grep -i"
-        " kill)"
+        "find out who sent SIGKILL: the scheduler, a person, or the out-of-memory killer (dmesg |"
+        " grep -i kill)"
     ),
     6: (
-        "a C++ abort: the reason is on the rank's stderr; gloo aborts when a peer sends another"
-        " size or dtype, which also happens where two threads use one group"
+        "a C++ abort: the reason is on the rank's stderr; gloo aborts when a peer sends a"
+        " different size or dtype, which also happens if two threads use one group"
     ),
-    7: "a bus error is most often a full /dev/shm: df -h /dev/shm",
-    11: "a crash in native code: run the rank with PYTHONFAULTHANDLER=1",
+    7: "a bus error usually means that /dev/shm is full: df -h /dev/shm",
+    11: "native code crashed: run the rank with PYTHONFAULTHANDLER=1",
 }
 _CRASHES = (4, 6, 7, 11)
 """SIGILL, SIGABRT, SIGBUS, SIGSEGV: what the kernel or the C library sends to a process that made a
@@ -237,10 +237,10 @@ def _helper_failed(snapshot: Snapshot, helper: HelperEnd, bad: list[RankFacts]) 
         advice += ": mp.spawn ends all its processes when one of them fails" if bad else ""
     else:
         how = exit_text(helper.code, helper.signal)
-        summary += f" was killed by {how}" if helper.signal is not None else f" left with {how}"
+        summary += f" was killed by {how}" if helper.signal is not None else f" ended with {how}"
         advice = _OF_SIGNALS.get(
             helper.signal or 0,
-            f"see the output of pid {helper.pid}; the ranks did not fail by themselves",
+            f"read the output of pid {helper.pid}; the ranks did not fail on their own",
         )
     ranks = tuple(sorted(rank.rank for rank in bad))
     lines = [f"pid {helper.pid}: {helper.command}"] if helper.command else []
@@ -272,7 +272,7 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
     how = exit_text(first.process.exit.code, first.process.exit.signal, first.process.exit.oom)
     name = f"rank {first.rank} (pid {first.process.exit.pid})"
     if first.process.exit.signal is None:
-        summary = f"{name} is gone, and how it ended is not known"
+        summary = f"{name} is gone, and it is not known how it ended"
     else:
         summary = f"{name} was killed by {how}"
     if _was_crashed_by_ddtop(first.process.exit):
@@ -280,16 +280,18 @@ def _killed(snapshot: Snapshot, first: RankFacts, others: tuple[int, ...]) -> Fi
     if first.progress.iteration is not None:
         summary += f" in iteration {first.progress.iteration:,}"
     advice = _OF_SIGNALS.get(
-        first.process.exit.signal or 0, "see who sent the signal; then start the job again"
+        first.process.exit.signal or 0, "find out who sent the signal, then start the job again"
     )
     evidence = _evidence(snapshot, first)
     if _was_crashed_by_ddtop(first.process.exit):
-        evidence = (f"{name}: it died while ddtop read the stacks of its threads", *evidence)
-        advice = "set DDTOP_FRAMES=off, start the job again, and report this to ddtop's authors"
+        evidence = (f"{name}: it died while ddtop was reading the stacks of its threads", *evidence)
+        advice = (
+            "set DDTOP_FRAMES=off, start the job again, and report this to the authors of ddtop"
+        )
     if first.process.exit.oom:
         advice = (
-            "the host or cgroup ran out of memory: fewer workers, smaller batches, or a higher"
-            " limit"
+            "the host or cgroup ran out of memory: use fewer workers or smaller batches, or raise"
+            " the limit"
         )
     if first.process.exit.oom_line is not None:
         evidence = (f"kernel log: {clipped(first.process.exit.oom_line, 200)}", *evidence)
@@ -335,25 +337,25 @@ def _crashed(
                 if len(same) == 1
                 else f"; the process of rank {first.rank} is still alive"
             )
-        advice = f"fix that exception on rank {first.rank}; errors of the others came later"
+        advice = f"fix that exception on rank {first.rank}; the other ranks' errors came later"
         if len(same) > 1:
             advice = (
                 f"fix that exception: {'every rank' if every else ranks_text(same)} raised it, so"
-                " the data or the host of one rank is not the cause"
+                " the cause is not the data or the host of a single rank"
             )
         if _WORKER_GONE.search(exception.text):
             advice = _worker_advice(exception.worker)
         elif _NO_GUARD in exception.text:
             advice = (
-                "a process that it started by spawn or forkserver ran the script again: put all but"
-                ' definitions under `if __name__ == "__main__":`'
+                "a process that it started with spawn or forkserver ran the script again: put"
+                ' everything except definitions under `if __name__ == "__main__":`'
             )
     else:
         code = first.process.exit.code if first.process.exit else None
-        summary = f"rank {first.rank} left with exit code {code}"
+        summary = f"rank {first.rank} ended with exit code {code}"
         advice = (
-            f"see the output of rank {first.rank}: it ended itself, by sys.exit or os._exit; an"
-            " exception that it caught before may be the reason"
+            f"read the output of rank {first.rank}: it ended itself with sys.exit or os._exit,"
+            " perhaps after it caught an exception"
         )
         passed_on = (code or 0) - _PASSED_ON
         if passed_on in _OF_SIGNALS:
@@ -365,11 +367,11 @@ def _crashed(
     if (save := _fatal_save(first, policy)) is not None:
         summary += f"; {save.call} to {clipped(save.path, _TEXT_CHARACTERS)} had failed"
         evidence = (f"{save.call} to {save.path}: {save.error}", *evidence)
-        advice = f"see why {save.path} cannot be written: {save.error}"
+        advice = f"find out why {save.path} cannot be written: {save.error}"
         if is_full(save.free_bytes, save.total_bytes, policy):
             left = f"{size_text(save.free_bytes)} of {size_text(save.total_bytes)} left"
             summary += f": its disk is full ({left})"
-            advice = "make room there, or save elsewhere: df -h; the file is incomplete"
+            advice = "free some space or save elsewhere: df -h; the file is incomplete"
     return _first(snapshot, Kind.RANK_CRASHED, first, others, summary, evidence, advice, same)
 
 
@@ -392,18 +394,18 @@ def _worker_advice(worker: WorkerEnd | None) -> str:
     """What to do about the DataLoader worker whose end has ended its rank."""
     if worker is None or worker.code < 0:
         return (
-            "its DataLoader worker died first: dmesg | grep -i kill (out of memory: fewer"
-            " workers, smaller batches); a bus error: df -h /dev/shm"
+            "its DataLoader worker died first: dmesg | grep -i kill (out of memory: use fewer"
+            " workers or smaller batches); after a bus error: df -h /dev/shm"
         )
     name = f"its DataLoader worker (pid {worker.pid})"
     if worker.reruns:
         return (
-            f"{name} ran the script again, as workers started by {worker.method} do, and failed in"
-            ' it: put all but definitions under `if __name__ == "__main__":`'
+            f"{name} ran the script again, as workers started by {worker.method} do, and failed"
+            ' there: put everything except definitions under `if __name__ == "__main__":`'
         )
     return (
-        f"{name} ended itself with exit code {worker.code}: its own error is above in the output;"
-        " num_workers=0 shows it in the rank"
+        f"{name} ended itself with exit code {worker.code}: its own error is further up in the"
+        " output; num_workers=0 raises it in the rank"
     )
 
 
@@ -438,7 +440,9 @@ def _first(
         )
         summary += f"; {outlived}"
         if first.process.exit.orphan_sockets:
-            evidence += (f"{outlived} (pids {pids}): while they live its peers see no disconnect",)
+            evidence += (
+                (f"{outlived} (pids {pids}): as long as they live, its peers see no disconnect"),
+            )
         advice += f"; end these processes: kill {pids}"
     return Finding(
         kind=kind,
@@ -467,7 +471,7 @@ def _evidence(snapshot: Snapshot, first: RankFacts) -> tuple[str, ...]:
             f"last seen at {file_line(first.reported.place)} {first.reported.place.function}{at}"
         )
     lines += [
-        f"its last call of MPI: {_call_text(call)}"
+        f"its last MPI call: {_call_text(call)}"
         for call in (first.comm.mpi.calls[:1] if first.comm.mpi else ())
     ]
     later = sorted(
@@ -520,8 +524,8 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
     waiting = [rank for rank in needing if not rank.gone and rank.wait is not None]
     wait = first_wait(snapshot, waiting, ranks) if waiting else None
     summary = (
-        f"{ranks_text(ranks)} finished and left with exit code 0 while {ranks_text(victims)} still"
-        f" needed {verb(ranks, 'it', 'them')}"
+        f"{ranks_text(ranks)} finished and ended with exit code 0 while {ranks_text(victims)}"
+        f" still needed {verb(ranks, 'it', 'them')}"
     )
     if first.progress.iteration is not None:
         theirs = [one for rank in needing if (one := rank.progress.iteration) is not None]
@@ -547,7 +551,7 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         evidence=tuple(
             end_line(snapshot.rank(rank), snapshot) for rank in (*ranks[:4], *victims[:4])
         ),
-        advice=f"{left_advice(first, needing)}; else a barrier before exit",
+        advice=f"{left_advice(first, needing)}; otherwise put a barrier before the exit",
         group=wait.group if wait else None,
         op=wait.op if wait else None,
         seq=wait.seq if wait else None,

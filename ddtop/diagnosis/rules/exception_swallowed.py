@@ -139,8 +139,8 @@ def _finding(
         ),
         evidence=tuple(evidence),
         advice=(
-            "log it there with its traceback; whatever skips a forward, a loss or a step must do so"
-            " on all ranks or on none"
+            "log the exception there with its traceback; a forward, a loss or a step must be"
+            " skipped on all ranks or on none"
         ),
     )
 

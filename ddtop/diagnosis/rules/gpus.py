@@ -60,7 +60,7 @@ def gpu_duplicate(context: Context) -> list[Finding]:
         what = f"{ranks_text(ranks)} are on the same GPU"
         if len(ranks) == 1:
             what = f"{ranks_text(ranks)} is on the GPU of another rank"
-        summary = f"{what}, and NCCL refuses that"
+        summary = f"{what}, and NCCL refuses this"
         changed = replace(
             crash, kind=Kind.GPU_SHARED, severity=CRITICAL, ranks=ranks, victims=victims
         )
@@ -205,14 +205,12 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
         ranks=ranks,
         victims=(),
         since_unix_ns=xids[0].unix_ns if xids else snapshot.time_unix_ns,
-        summary=(
-            f"{gpu_text(device)}, on which {ranks_text(ranks)} {verb(ranks, 'runs', 'run')}, {what}"
-        ),
+        summary=f"{gpu_text(device)} ({ranks_text(ranks)}) {what}",
         evidence=tuple(
-            f"Xid {one.code}: {HARDWARE.get(one.code, 'see NVIDIA list of Xids')}"
+            f"Xid {one.code}: {HARDWARE.get(one.code, 'see the NVIDIA Xid list')}"
             for one in xids[-4:]
         ),
-        advice=f"take {device.host} out, {health(gpu)}",
+        advice=f"take {device.host} out of the job; {health(gpu)}",
     )
 
 
@@ -236,8 +234,8 @@ _MEMORY = re.compile(
 )
 
 _ADVICE = (
-    "ddtop gpus on its host says who holds its GPUs; nvidia-smi -q -d COMPUTE says in which mode"
-    " those of NVIDIA are"
+    "run ddtop gpus on its host to see which processes hold the GPUs; nvidia-smi -q -d COMPUTE"
+    " shows the compute mode of NVIDIA GPUs"
 )
 
 
@@ -271,8 +269,8 @@ def _with_cause(crash: Finding, context: Context) -> Finding:
         if seen:
             why += f": {seen}"
         advice = (
-            "give each host as many ranks as it has visible GPUs, and use LOCAL_RANK, not RANK,"
-            " in set_device"
+            "start at most as many ranks per host as it has visible GPUs, and use LOCAL_RANK, not"
+            " RANK, in set_device"
         )
         return _finding(crash, rank, device, context, why, advice)
     if _BUSY.search(text):
@@ -283,13 +281,14 @@ def _with_cause(crash: Finding, context: Context) -> Finding:
     if _NONE.search(text):
         why = f"rank {rank.rank} finds no GPU: {text[:80]}"
         advice = (
-            "nvidia-smi on its host; CUDA_VISIBLE_DEVICES, --gpus of the container, --gres of the"
-            " job; a torch built with CUDA"
+            "check nvidia-smi on its host, CUDA_VISIBLE_DEVICES, --gpus of the container, --gres"
+            " of the job, and that torch is built with CUDA"
         )
         if _is_of_amd(text, device):
             advice = (
-                "amd-smi on its host; HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, --device=/dev/kfd"
-                " and /dev/dri of the container, --gres of the job; a torch built with ROCm"
+                "check amd-smi on its host, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES,"
+                " --device=/dev/kfd and /dev/dri of the container, --gres of the job, and that"
+                " torch is built with ROCm"
             )
         return _finding(crash, rank, device, context, why, advice)
     return crash
@@ -306,9 +305,8 @@ def _of_memory(crash: Finding, rank: RankFacts, device: Device | None, context: 
     # No other process uses the GPU, so the program itself needs too much memory: add the numbers.
     line = memory_line(rank, device)
     advice = (
-        "it is the rank's own memory: a smaller batch, activation checkpointing, or"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True where much more is reserved than"
-        " allocated"
+        "the rank itself uses the memory: try a smaller batch, activation checkpointing, or"
+        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if much more is reserved than allocated"
     )
     return replace(crash, evidence=(*crash.evidence, *([line] if line else [])), advice=advice)
 
@@ -346,12 +344,13 @@ def _finding(
             "CUDA_DEVICE_ORDER=PCI_BUS_ID " if cuda and mixed(rank.host, context.snapshot) else ""
         )
         steps = [f"start it on a free one: {order}{name}={numbers}"] if free else []
-        steps += [f"or end what holds it, if it is yours: kill {pids}"] if pids else []
+        steps += [f"or end the process that holds it, if it is yours: kill {pids}"] if pids else []
         steps += ["give each rank its own: torch.cuda.set_device(LOCAL_RANK)"] if ours else []
         advice = advice or "; ".join(steps).removeprefix("or ")
     else:
         evidence.append(
-            "who holds the GPU is not known: ddtop has no data from the driver of that host"
+            "it is not known which process holds the GPU: ddtop has no data from the driver of"
+            " that host"
         )
     return replace(
         crash,
@@ -457,7 +456,7 @@ def _shared(
     advice = ONE_GPU_EACH
     if not free:
         advice = (
-            "more ranks than GPUs: start fewer (--nproc-per-node), or limit each:"
+            "there are more ranks than GPUs: start fewer (--nproc-per-node), or limit each rank:"
             " torch.cuda.set_per_process_memory_fraction(0.4)"
         )
     yield _warning(
@@ -477,7 +476,7 @@ def _busy(
     )
     advice = (
         f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else"
-        " take another GPU: "
+        " use another GPU: "
     )
     advice += free_text(free_gpus(device.host, snapshot, policy))
     yield _warning(Kind.GPU_BUSY, ranks, snapshot, text, _lines(device, ranks, snapshot), advice)
@@ -503,7 +502,7 @@ def _memory_low(
     spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
     if others:
         advice = (
-            f"others have {size(sum(one.used_bytes or 0 for one in others))} of it:"
+            f"other processes hold {size(sum(one.used_bytes or 0 for one in others))} of it:"
             f" {holders_text(others)}"
         )
     elif len(ranks) > 1:
@@ -513,13 +512,13 @@ def _memory_low(
         )
     elif reserved and spare > policy.of(GpuLow).spare_ratio * reserved:
         advice = (
-            f"{size(spare)} is reserved and not in use:"
+            f"{size(spare)} is reserved but not in use: try"
             " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         )
     else:
         advice = (
-            "a smaller batch, activation checkpointing or a sharded model: the next larger batch"
-            " runs out of memory"
+            "use a smaller batch, activation checkpointing or a sharded model: the next larger"
+            " batch may run out of memory"
         )
     text = (
         f"{gpu_text(device)} ({ranks_text(ranks)}) is nearly full: {size(left)} of"
@@ -527,8 +526,8 @@ def _memory_low(
     )
     if refused:
         text += (
-            f", {refused:,} {verb(refused, 'allocation', 'allocations')} of torch had to be"
-            " retried lately"
+            f", {refused:,} torch {verb(refused, 'allocation', 'allocations')} had to be retried"
+            " recently"
         )
     yield _warning(
         Kind.GPU_MEMORY_LOW, ranks, snapshot, text, _lines(device, ranks, snapshot), advice
@@ -574,7 +573,7 @@ def _throttled(
     cap = f" of {gpu.power_cap_watts:.0f}" if gpu.power_cap_watts else ""
     watts = f"{gpu.power_watts:.0f}{cap} W, " if gpu.power_watts is not None else ""
     stands = duration((snapshot.time_unix_ns - since) / 1e9)
-    advice = f"look at its cooling and power ({cooling(gpu)}); restart the job without that host"
+    advice = f"check its cooling and power ({cooling(gpu)}); restart the job without that host"
     evidence = (*_slower(ranks, snapshot, policy), f"{heat}{watts}for {stands}")
     yield _warning(Kind.GPU_THROTTLED, ranks, snapshot, text, evidence, advice, since)
 
@@ -683,8 +682,8 @@ def _lines(device: Device, ranks: tuple[int, ...], snapshot: Snapshot) -> tuple[
     if extra:
         has = verb(extra, "has", "have")
         lines.append(
-            f"{ranks_text(extra)} {has} a context there too, and {verb(extra, 'its', 'their')} own"
-            " GPU elsewhere"
+            f"{ranks_text(extra)} {has} a context there too, but"
+            f" {verb(extra, 'computes', 'compute')} on another GPU"
         )
     return tuple(lines)
 

@@ -99,14 +99,14 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
     it = "it" if len(lost) == 1 else "them"
     silent = duration((now - since) / 1e9)
     summary = (
-        f"{_names(lost)} ({ranks_text(ranks)}) {verb(lost, 'has', 'have')} not been"
-        f" heard for {silent}"
+        f"{_names(lost)} ({ranks_text(ranks)}) {verb(lost, 'has', 'have')} not reported for"
+        f" {silent}"
     )
     harmless = first is None and snapshot.moving > 0
     if first is not None:
         summary += f"; {waits_clause(snapshot, first, ranks, victims, it)}"
     elif harmless:
-        summary += f"; nobody waits for {it} yet"
+        summary += f"; no rank waits for {it} yet"
     else:
         summary += "; no other rank makes progress"
     names = " ".join(one.host.host for one in lost[:HOSTS_NAMED])
@@ -119,8 +119,8 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         summary=summary,
         evidence=_evidence(lost, snapshot, first),
         advice=(
-            f"see whether {it} {verb(lost, 'is', 'are')} up and can be reached: ping"
-            f" {names}; then check its power, its link and its state in the scheduler"
+            f"check that {it} {verb(lost, 'is', 'are')} up and reachable: ping {names}; then check"
+            " power, link and scheduler state"
         ),
     )
 
@@ -142,7 +142,7 @@ def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         evidence=_evidence(lost, snapshot, None),
         advice=(
             "nothing to fix in the job; ddtop cannot see these ranks until the connection is back:"
-            " look at the network and firewalls between that host and the hub"
+            " check the network and firewalls between that host and the hub"
         ),
     )
 
@@ -169,7 +169,7 @@ def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tup
             line for rank in one.ranks[:2] if (line := _last(rank, one.host, now)) is not None
         ]
     answering = sum(not one.quiet for one in snapshot.seen)
-    lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, the hub among them")
+    lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, including the hub")
     waiter = snapshot.rank(first.waiters[0]) if first is not None else None
     if waiter is not None and (place := waiter.reported.place) is not None:
         lines.append(f"rank {waiter.rank} waits at {file_line(place)} {place.function}")
@@ -189,7 +189,7 @@ def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
         parts.append(f"{file_line(rank.reported.place)} {rank.reported.place.function}")
     ago = duration((now_unix_ns - (rank.agent.heard_unix_ns or host.heard_unix_ns)) / 1e9)
     return (
-        f"rank {rank.rank} on {host.host}, last heard {ago} ago: {', '.join(parts)}"
+        f"rank {rank.rank} on {host.host}, last report {ago} ago: {', '.join(parts)}"
         if parts
         else None
     )
@@ -202,8 +202,8 @@ def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
 
 
 _ADVICE = (
-    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME (NCCL);"
-    " ip -br addr lists them; or a firewall drops the packets between these hosts"
+    "name the interface that the hosts share: GLOO_SOCKET_IFNAME (gloo), NCCL_SOCKET_IFNAME"
+    " (NCCL); ip -br addr lists them; if it is right, check for a firewall between these hosts"
 )
 _MESH = re.compile(r"connectfullmesh", re.IGNORECASE)
 _REMOTE = re.compile(r"remote=\[([^\]]{1,60})\]:(\d{1,5})")
@@ -266,8 +266,8 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
                 f" {duration(waited_s)}"
             ),
             evidence=tuple(
-                f"rank {rank.rank} on {rank.host} connects to {', '.join(_dials(rank))} without an"
-                " answer"
+                f"rank {rank.rank} on {rank.host} tries to connect to {', '.join(_dials(rank))}"
+                " and gets no answer"
                 for rank in dialling[:6]
             )
             + tuple(line for rank in found[:4] if (line := _interface_line(rank)) is not None),
@@ -295,19 +295,19 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
     more_s = policy.of(PeerUnreachable).init_stuck_rank_s * size
     if waited_s <= policy.of(PeerUnreachable).init_stuck_limit_s + more_s:
         return []
-    evidence = [f"all {size} ranks are inside, the last of them for {duration(waited_s)}"]
+    evidence = [f"all {size} ranks are inside, the last one for {duration(waited_s)}"]
     advice = (
-        "see in which call: ddtop stacks --native; name the interface that they share:"
-        " GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+        "see which call they are in: ddtop stacks --native; name the interface that the hosts"
+        " share: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
     )
     if snapshot.attempt:
         evidence.append(
-            f"attempt {snapshot.attempt} of this job: the store may still hold keys of the attempt"
-            " before"
+            f"attempt {snapshot.attempt} of this job: the store may still hold keys of the"
+            " previous attempt"
         )
         advice = (
             "start the job again by hand: ranks of a restarted job may connect to addresses of the"
-            f" attempt before; {advice}"
+            f" previous attempt; {advice}"
         )
     return [
         Finding(
@@ -319,8 +319,8 @@ def _does_not_return(snapshot: Snapshot, joining: Joining, policy: Policy) -> li
             victims=joining.victims,
             since_unix_ns=max(entered_unix_ns(rank) or 0 for rank in inside),
             summary=(
-                f"all of {ranks_text(joining.victims)} have been in {INIT} for"
-                f" {duration(waited_s)}; no rank is missing, and none makes progress"
+                f"{ranks_text(joining.victims)} have all been in {INIT} for {duration(waited_s)};"
+                " no rank is missing, and none makes progress"
             ),
             evidence=(
                 *evidence,
@@ -378,8 +378,8 @@ def _waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
 
 def _kind_of(dialled: list[str]) -> str:
     if any(one.startswith("127.") for one in dialled):
-        return " (loopback: on each host another address)"
-    return " (a bridge of containers)" if any(one.startswith(_BRIDGES) for one in dialled) else ""
+        return " (loopback: each host reaches only itself)"
+    return " (a container bridge)" if any(one.startswith(_BRIDGES) for one in dialled) else ""
 
 
 def _interface_line(rank: RankFacts) -> str | None:

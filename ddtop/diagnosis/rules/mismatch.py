@@ -165,10 +165,10 @@ def _side(call: Collective) -> str:
 
 def _equal_advice(by_rank: dict[int, Collective]) -> str:
     if len({call.root for call in by_rank.values()} - {None}) > 1:
-        return "give the same root on all ranks"
+        return "pass the same root on all ranks"
     if any(call.group.startswith("mpi:") for call in by_rank.values()):
-        return "make the buffers equally long on all ranks (pad, or gather the lengths first)"
-    return "make the tensors equal on all ranks (pad, or gather the sizes first)"
+        return "use buffers of the same length on all ranks (pad, or gather the lengths first)"
+    return "pass tensors of the same size and dtype on all ranks (pad, or gather the sizes first)"
 
 
 # -- `collective-mismatch` that MPI itself has detected: a message longer than its buffer
@@ -213,16 +213,16 @@ def mpi_truncated(context: Context) -> list[Finding]:
             victims=waiting,
             since_unix_ns=went_unix_ns(first),
             summary=(
-                f"{ranks_text(ranks)} received more in {own} (#{failed.seq} of {name}) than there"
-                f" was room for{spot}: MPI_ERR_TRUNCATE,"
+                f"{ranks_text(ranks)} received more data in {own} (#{failed.seq} of {name}) than"
+                f" fits the buffer{spot}: MPI_ERR_TRUNCATE,"
                 f" {duration((snapshot.time_unix_ns - went_unix_ns(first)) / 1e9)} ago"
             ),
             evidence=tuple(
                 f"{text} (#{failed.seq})" for text in (f"{ranks_text(ranks)}: {own}", *theirs)
             ),
             advice=(
-                "bring buffers of the same length, type and root on all ranks (gather the lengths"
-                " first)"
+                "pass buffers of the same length and type, and the same root, on all ranks (gather"
+                " the lengths first)"
             ),
             group=group or None,
             op=failed.name,

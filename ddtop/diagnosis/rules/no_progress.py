@@ -68,7 +68,10 @@ def _for_outside(
     usual = still.quiet_s < policy.no_progress_patient_s
     summary = f"no progress for {duration(still.quiet_s)}: {foreign_text(snapshot, waits)}"
     if victims:
-        summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for that"
+        summary += (
+            f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for"
+            f" {verb(ranks, 'it', 'them')}"
+        )
     return Finding(
         kind=Kind.NO_PROGRESS,
         severity=INFO if usual else WARNING,
@@ -77,7 +80,7 @@ def _for_outside(
         since_unix_ns=still.since_unix_ns,
         summary=summary,
         evidence=_evidence(snapshot, _classes(still.alive, policy), still, policy),
-        advice="see what the job on the other side of that store does: ddtop jobs, ddtop diagnose",
+        advice="check the job on the other side of that store: ddtop jobs, ddtop diagnose",
         group=waits[0].group,
         op=waits[0].op,
         seq=waits[0].seq,
@@ -130,7 +133,7 @@ def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
     callers: dict[str, list[int]] = {}
     for rank, line in lines.items():
         callers.setdefault(line or "", []).append(rank)
-    return [_Class(tuple(ranks), f"{text}, by {line}") for line, ranks in callers.items()]
+    return [_Class(tuple(ranks), f"{text}, called by {line}") for line, ranks in callers.items()]
 
 
 def _culprits(still: Standstill, classes: list[_Class], policy: Policy) -> tuple[int, ...]:
@@ -196,11 +199,9 @@ def _evidence(
         lines.append(f"the last step was iteration {last:,}{usual}")
     if any(rank.comm.outside is not None for rank in still.alive):
         lines += call_lines(list(still.alive))
-        lines.append("by the stacks of the threads that train, which have not moved on since")
+        lines.append("judged by the stacks of the training threads, which have not moved since")
     else:
-        lines.append(
-            "no step, batch, collective or call for single ranks has ended since on any rank"
-        )
+        lines.append("no rank has finished a step, batch, collective or point-to-point call since")
     return tuple(line for line in lines if line is not None)
 
 
@@ -209,14 +210,14 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> s
     if still.unseen:
         return (
             f"{ranks_text(still.unseen)} may be on other hosts (look there too: --ssh HOST,HOST)"
-            f" or {verb(still.unseen, 'has', 'have')} ended"
+            " or may have ended"
         )
     if idle:
-        return "nothing to do: the next request, order or input lets it continue"
+        return "nothing to fix: it continues with the next request, order or input"
     if place is not None and place.waits_for is not None:
         return (
-            "see who holds the lock; if no process builds there any more, it is stale: rm"
-            f" {place.waits_for}"
+            "find out which process holds the lock; if no process is building there, the lock is"
+            f" stale: rm {place.waits_for}"
         )
     if all(word_of(rank, policy) in COMMUNICATES for rank in still.alive):
         return (
@@ -224,5 +225,5 @@ def _advice(lead: RankFacts, still: Standstill, idle: bool, policy: Policy) -> s
             " stacks shows them side by side"
         )
     if not still.any_is(STILL):
-        return "let it finish, or see whether its loop ends: ddtop stacks"
+        return "let it finish, or check whether its loop ends: ddtop stacks"
     return "see what each rank waits for: ddtop stacks"

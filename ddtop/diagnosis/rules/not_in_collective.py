@@ -69,8 +69,8 @@ class NotInCollective(Waits, of=Kind.NOT_IN_COLLECTIVE):
 
 PLACES_MAX = 3
 BY_STACK = (
-    "by the stacks of the threads that train: nobody reads sequence numbers of ranks started"
-    " without DDTOP=1"
+    "judged by the stacks of the training threads: ddtop cannot read the sequence numbers of ranks"
+    " started without DDTOP=1"
 )
 
 
@@ -263,7 +263,7 @@ def _finding(
     elif (phase := _one_phase(snapshot, ranks)) is not None:
         subject = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {phase}"
     elif severity == WARNING and _only_around_it(lead, policy):
-        subject += f", while other threads or children of {verb(ranks, 'it', 'them')} work"
+        subject += f", while {verb(ranks, 'its', 'their')} other threads or children work"
     elif severity == WARNING and first.condition != STILL and _is_seen_to_work(lead, first):
         busy = "is still working" if len(ranks) == 1 else "are still working"
         # A rank that works without using its CPU may be asleep at this instant.
@@ -406,7 +406,7 @@ def _next_step(
     elif kind == Kind.LEFT_EARLY:
         text = left_advice(rank, [snapshot.rank(number) for number in blame.waiters])
         if _may_have_raised(rank):
-            text = f"look for an exception in what rank {rank.rank} has printed; else {text}"
+            text = f"look for an exception in the output of rank {rank.rank}; otherwise {text}"
     elif by_word is not None and stands:
         text = by_word.format(pid=rank.pid)
     elif (
@@ -415,25 +415,31 @@ def _next_step(
         and rank.process.report is not None
         and rank.process.report.remote is not None
     ):
-        text = f"see why {rank.process.report.remote} does not answer, and give that call a timeout"
+        text = (
+            f"find out why {rank.process.report.remote} does not answer, and give that call a"
+            " timeout"
+        )
     elif kind == Kind.INTERPRETER_FROZEN:
         # A rank that was started without ddtop has no handler for the signal.
-        by_signal = f"its line: F9, or ddtop stacks --rank {rank.rank} --signal; "
+        by_signal = f"which line: F9, or ddtop stacks --rank {rank.rank} --signal; "
         where = "" if rank.from_outside else by_signal
-        text = f"see {where}which C call it is: py-spy dump --native --pid {rank.pid}"
+        text = f"see {where}which C call: py-spy dump --native --pid {rank.pid}"
     elif (call := _one_call(rank, blame, policy)) is not None:
         text = (
-            f"see whether the loop in {call} ends: ddtop stacks --rank {rank.rank}; if it only"
+            f"check whether the loop in {call} ends: ddtop stacks --rank {rank.rank}; if it just"
             " takes long, do this work on all ranks or outside the collective"
         )
     elif not stands:
         text = "let it finish, or do this work on all ranks or outside the collective"
     elif rank.reported.activity == "loader":
-        text = "look at that dataset's source (file server, lock, worker)"
+        text = "check the source of that dataset (file server, lock, worker)"
     elif (path := awaited_path(rank, policy)) is not None:
-        text = f"see who should have made, opened or removed {path}; give that wait a time limit"
+        text = (
+            f"find out which process should have made, opened or removed {path}; give that wait a"
+            " time limit"
+        )
     elif blame.condition == STILL and rank.reported.place is not None:
-        text = f"see why it is stuck at {file_line(rank.reported.place)}; {_rule_of(blame)}"
+        text = f"find out why it is stuck at {file_line(rank.reported.place)}; {_rule_of(blame)}"
     else:
         text = f"{_rule_of(blame)}" + ("" if blame.peer_wait else " in the same order")
     return text
@@ -465,8 +471,8 @@ def _rule_of(blame: Blame) -> str:
         )
     if blame.op in MPI_STARTED:
         return (
-            "a nonblocking collective progresses only inside MPI calls: reach its Wait, or call"
-            " Test in between"
+            "a nonblocking collective progresses only inside MPI calls: call its Wait sooner, or"
+            " call Test in between"
         )
     return "every rank must make the same collective calls"
 
@@ -474,14 +480,14 @@ def _rule_of(blame: Blame) -> str:
 _OF_SINGLE = {"monitored_barrier": "all ranks must reach the barrier"}
 _BY_WORD = {
     "gc": (
-        "gc.freeze() after start-up, and gc.disable() with a collection at the same step on all"
-        " ranks"
+        "call gc.freeze() and gc.disable() after start-up, and gc.collect() at the same step on"
+        " all ranks"
     ),
     "gil": "see which thread holds the GIL: py-spy dump --native --pid {pid}",
-    "stdin": "nobody answers there: remove the question from the program",
+    "stdin": "nobody can answer there: remove the prompt from the program",
     "debugger": "continue or quit in that debugger",
-    "rpc": "see where the process is that it calls: ddtop stacks",
-    "child": "see what its child processes do: ps -o pid,stat,wchan:32,args --ppid {pid}",
+    "rpc": "check the process that it calls: ddtop stacks",
+    "child": "see what its child processes are doing: ps -o pid,stat,wchan:32,args --ppid {pid}",
 }
 """Advice for activities that need special advice."""
 
@@ -576,7 +582,7 @@ def _gil_finding(
         since_unix_ns=since,
         summary=(
             f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not enqueued the {op} that"
-            f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, NCCL says; {why}"
+            f" {ranks_text(waiters)} {verb(waiters, 'waits', 'wait')} in, according to NCCL; {why}"
         ),
         evidence=tuple(line for line in lines if line is not None),
         advice=f"see where {ranks_text(ranks[:1])} is stuck: py-spy dump {how}--pid {first.pid}",

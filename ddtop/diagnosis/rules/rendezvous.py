@@ -105,17 +105,17 @@ def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     )
     summary += f", {gone} of them {verb(gone, 'has', 'have')} ended)" if gone else ")"
     if len(ranks) > 1:
-        summary += f", and the same is true of {ranks_text(ranks[1:])}"
+        summary += f", and the same goes for {ranks_text(ranks[1:])}"
     if missing:
-        summary += f", and none claims {ranks_text(missing)}"
+        summary += f", and no process claims {ranks_text(missing)}"
     summary += f"; {joining.wait_text}, {duration(joining.waited_s)} so far"
     lines = [line for rank in twice[:4] for line in _claims(rank)]
     if all(rank.hello is not None and rank.hello.claim == "init" for rank in twice):
-        advice = "give each process a number of its own in init_process_group(rank=...)"
+        advice = "give each process its own number in init_process_group(rank=...)"
     else:
         advice = (
-            "set another RANK on each process; two nested launchers (srun and torchrun) also cause"
-            " this"
+            "set a different RANK on each process; two nested launchers (srun and torchrun) also"
+            " cause this"
         )
     return [_finding(Kind.DUPLICATE_RANK, ranks, joining, summary, lines, advice)]
 
@@ -203,13 +203,13 @@ def _below_finding(
 ) -> Finding:
     waited = duration((snapshot.time_unix_ns - since) / 1e9)
     joins = (
-        f"has joined the group of this job under the same number, {waited} ago"
+        f"joined this job's group with the same number {waited} ago"
         if child.joined
-        else f"has been in {INIT} of this job for {waited}"
+        else f"has been in this job's {INIT} for {waited}"
     )
     summary = (
-        f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid}, which"
-        f" rank {rank.rank} has started, {joins}; rank {rank.rank} is {where(rank, policy)}"
+        f"2 processes claim rank {rank.rank} (pids {rank.pid}, {child.pid}): pid {child.pid},"
+        f" started by rank {rank.rank}, {joins}; rank {rank.rank} is {where(rank, policy)}"
     )
     if victims:
         summary += f"; {ranks_text(victims)} {verb(victims, 'waits', 'wait')} for rank {rank.rank}"
@@ -223,7 +223,7 @@ def _below_finding(
         evidence=tuple(_claims(rank)),
         advice=(
             "start the child without the launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR,"
-            " MASTER_PORT, TORCHELASTIC_*), or let it make a group of its own on another port"
+            " MASTER_PORT, TORCHELASTIC_*), or let it create its own group on another port"
         ),
     )
 
@@ -256,7 +256,7 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
             " processes of an earlier run"
         )
         if file.owner:
-            summary += f" of {file.owner}"
+            summary += f" by {file.owner}"
         lines = [f"rank {rank.rank} found {one.bytes or 0:,} bytes there" for rank, one in used[:4]]
         return [
             _finding(
@@ -276,7 +276,7 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
     ranks, file = tuple(rank.rank for rank, _ in barred), barred[0][1]
     why = (
         file.wrong
-        or f"not writable for this user{f', it is of {file.owner}' if file.owner else ''}"
+        or f"not writable for this user{f', owned by {file.owner}' if file.owner else ''}"
     )
     summary = f"{ranks_text(ranks)} cannot use the file store {file.path}: {why}"
     return [
@@ -424,7 +424,9 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     store, probe = store_text(lead) or "the store", cut[0][1].probe if cut else None
     why = WHY_NOT.get(probe or "", probe or "")
     if cut and _leads_elsewhere(cut[0][1]):
-        why += f"{', and ' if why else ''}rank 0 listens on this host, which has another address"
+        why += (
+            f"{', and ' if why else ''}rank 0 listens on this host, which has a different address"
+        )
     waited = duration(
         (snapshot.time_unix_ns - (entered_unix_ns(lead) or joining.since_unix_ns)) / 1e9
     )
@@ -434,7 +436,7 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     summary += f", in {INIT} for {waited}" if cut else f" and gave up in {INIT}"
     lines = [line for rank, _ in cut[:6] if (line := path_line(rank)) is not None]
     advice = _ADVICE.get(
-        probe or "", "see MASTER_ADDR and MASTER_PORT, and that rank 0 runs"
+        probe or "", "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running"
     ).format(store=store)
     return [
         _finding(Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice)
@@ -442,11 +444,11 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
 
 
 _ADVICE = {
-    "open": "set MASTER_ADDR to the host of rank 0: what answers there is no store of torch",
+    "open": "set MASTER_ADDR to rank 0's host: whatever answers there is not a torch store",
     "refused": "start rank 0 there, or set MASTER_ADDR and MASTER_PORT to where it listens",
-    "timed out": "see MASTER_ADDR, and the firewall between the hosts: nc -zv {store}",
+    "timed out": "check MASTER_ADDR, and the firewall between the hosts: nc -zv {store}",
     "name not found": "set MASTER_ADDR to a name or number of rank 0's host: getent hosts NAME",
-    "unreachable": "see MASTER_ADDR and the routes: ip route get ADDRESS",
+    "unreachable": "check MASTER_ADDR and the routes: ip route get ADDRESS",
 }
 
 
@@ -483,7 +485,7 @@ def _stranger(
     else:
         started = way.listener_started_unix_ns
         age = (
-            f", {duration((joining.since_unix_ns - started) / 1e9)} older"
+            f", started {duration((joining.since_unix_ns - started) / 1e9)} earlier"
             if started and started < joining.since_unix_ns
             else ""
         )
@@ -503,7 +505,7 @@ def _stranger(
         if way is not None and way.listener_pid is not None
         else ""
     )
-    advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free one by itself"
+    advice = f"{end}choose another MASTER_PORT; torchrun --standalone finds a free port by itself"
     return _finding(
         Kind.MASTER_UNREACHABLE, ranks, joining, summary, lines + _ends(joining), advice
     )

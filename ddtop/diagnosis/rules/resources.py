@@ -71,12 +71,12 @@ def _of_memory(
     everyone = tuple(rank.rank for rank in ranks)
     if _little(host.memory_available_bytes, host.memory_total_bytes, policy):
         left = (
-            f"{size_text(host.memory_available_bytes)} of {size_text(host.memory_total_bytes)} of"
-            " its memory left"
+            f"{size_text(host.memory_available_bytes)} of {size_text(host.memory_total_bytes)}"
+            " memory left"
         )
         advice = (
-            "fewer DataLoader workers, smaller caches or prefetch: otherwise the OOM killer ends"
-            " a rank or a worker"
+            "use fewer DataLoader workers, or smaller caches or prefetch; otherwise the OOM killer"
+            " may end a rank or a worker"
         )
         yield _memory(everyone, f"{host.host} has {left}", _largest(ranks), advice, snapshot)
     elif (
@@ -91,7 +91,7 @@ def _of_memory(
             everyone,
             stall,
             _largest(ranks),
-            "what does not fit is swapped or read again: `vmstat 1`, columns si and so",
+            "data that does not fit is swapped or read again: see `vmstat 1`, columns si and so",
             snapshot,
         )
     shm = host.shm_free_bytes, host.shm_total_bytes
@@ -103,8 +103,8 @@ def _of_memory(
             f" {size_text(host.shm_total_bytes)} left"
         )
         advice = (
-            "start the container with more (--shm-size, --ipc=host), take fewer workers, or remove"
-            " what others left: ls -lS /dev/shm"
+            "start the container with more (--shm-size, --ipc=host), use fewer workers, or remove"
+            " files that others left behind: ls -lS /dev/shm"
         )
         yield _memory(everyone, left, [], advice, snapshot)
     yield from _of_cgroups(ranks, snapshot, policy)
@@ -117,15 +117,15 @@ def _of_cgroups(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> I
     if limited:
         load = limited[0].process.report.load if limited[0].process.report else None
         assert load is not None
-        used = f"{size_text(load.memory_used_bytes)} of {size_text(load.memory_limit_bytes)}"
+        used = f"{size_text(load.memory_used_bytes)} of its {size_text(load.memory_limit_bytes)}"
         numbers = tuple(rank.rank for rank in limited)
-        text = f"the cgroup of {ranks_text(numbers)} uses {used} of its memory limit"
+        text = f"the cgroup of {ranks_text(numbers)} uses {used} memory limit"
         yield _memory(
             numbers,
             text,
             _largest(limited),
-            "raise the limit (--mem, resources.limits.memory), or use less: beyond it the OOM"
-            " killer ends a rank",
+            "raise the limit (--mem, resources.limits.memory), or use less memory: beyond the"
+            " limit the OOM killer ends a rank",
             snapshot,
         )
 
@@ -144,13 +144,13 @@ def _of_files(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -> Ite
                 " open"
             )
             advice = (
-                "raise it (ulimit -n), close what is kept, or"
+                "raise the limit (ulimit -n), close files that are kept open, or call"
                 ' torch.multiprocessing.set_sharing_strategy("file_system")'
             )
             yield _memory(
                 (rank.rank,),
                 text,
-                [f"ls -l /proc/{rank.pid}/fd says what they are"],
+                [f"ls -l /proc/{rank.pid}/fd shows what they are"],
                 advice,
                 snapshot,
             )
@@ -168,12 +168,12 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
                     f" {size_text(one.limit)} of {what} ({one.name})"
                 )
                 advice = (
-                    f"raise it ({setting}), or use less: beyond it the next allocation raises"
-                    " MemoryError or ends the rank"
+                    f"raise the limit ({setting}), or use less: beyond it the next allocation"
+                    " raises MemoryError or ends the rank"
                 )
                 evidence = [
-                    f"prlimit --pid {rank.pid}; VmSize counts what is mapped and not only what is"
-                    " resident"
+                    f"prlimit --pid {rank.pid}; VmSize counts all mapped memory, not only resident"
+                    " memory"
                 ]
                 late = rank.late
                 victims: tuple[int, ...] = ()
@@ -184,7 +184,7 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
                     )
                     evidence.append(
                         f"it is late in {late.late_ratio:.0%} of the last {late.steps} steps; the"
-                        " ranks that wait have room below their limits"
+                        " waiting ranks have room below their limits"
                     )
                     victims = late.waiters
                 finding = _memory((rank.rank,), text, evidence, advice, snapshot)
@@ -201,8 +201,8 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
             " (pids.max)"
         )
         advice = (
-            "fewer DataLoader workers or OMP_NUM_THREADS, or a higher limit (--pids-limit): the"
-            " next thread cannot start"
+            "use fewer DataLoader workers or a smaller OMP_NUM_THREADS, or raise the limit"
+            " (--pids-limit); otherwise new threads cannot start"
         )
         yield _memory(numbers, text, [], advice, snapshot)
 
@@ -276,7 +276,7 @@ def _of_disks(
                     ),
                 ),
                 advice=(
-                    "the next checkpoint or cache file may fail half written: make room, or write"
+                    "the next checkpoint or cache file may be cut off: free some space or write"
                     " elsewhere: df -h, df -i"
                 ),
                 group=disk.path,
@@ -409,7 +409,7 @@ def _beside_others(host: HostState, ranks: list[RankFacts], policy: Policy) -> s
     if others < policy.foreign_cores:
         return None
     return (
-        f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so they cause a"
+        f"other processes take about {others:.1f} of the {_cpus(host, ranks)} CPUs, so they cause"
         " part of the wait"
     )
 
@@ -442,12 +442,12 @@ def _fewer(omp: set[str | None], share: int, threads: float) -> str:
         value is not None and value.isdigit() and 0 < int(value) <= share for value in omp
     ):
         return (
-            "take fewer DataLoader workers or fewer ranks on this host, and see what else runs"
+            "use fewer DataLoader workers or fewer ranks on this host, and see what else runs"
             " there: top"
         )
     return (
-        f"set OMP_NUM_THREADS to cores / ranks ({share}), take fewer DataLoader workers or fewer"
-        " ranks on this host"
+        f"set OMP_NUM_THREADS to cores / ranks ({share}), and use fewer DataLoader workers or"
+        " fewer ranks on this host"
     )
 
 
@@ -459,7 +459,7 @@ def _finding(
     threads = sum(rank.process.report.threads or 0 for rank in ranks if rank.process.report)
     summary = f"{ranks_text(numbers)} of {host.host} {what}"
     evidence = [
-        f"rank {rank.rank}: {delay_of(rank):.0%} of the last {pressure.seconds:.0f} s ready"
+        f"rank {rank.rank}: {delay_of(rank):.0%} of the last {pressure.seconds:.0f} s ready to run"
         f" without a CPU, {used_cores_of(rank):.2f} cores used"
         for rank in ranks[:8]
         if (pressure := rank.process.pressure) is not None
@@ -469,8 +469,8 @@ def _finding(
     }
     if pinned is not None:
         cpus = f"CPU {pinned[0]}" if pinned[1] == 1 else f"CPUs {pinned[0]}"
-        summary += f": all of them may only use {cpus}, of {host.cores} cores"
-        advice = "give each rank CPUs of its own (srun --cpu-bind=cores, numactl, taskset -cp)"
+        summary += f": all of them may use only {cpus} of {host.cores} cores"
+        advice = "give each rank its own CPUs (srun --cpu-bind=cores, numactl, taskset -cp)"
     elif any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks):
         summary += ": more threads run than the CPU quota of its cgroup allows"
         advice = (
@@ -485,7 +485,7 @@ def _finding(
     throttled = any(_throttled(rank) >= policy.throttled_told_ratio for rank in ranks)
     beside = _beside_others(host, ranks, policy) if not throttled else None
     if beside is not None:
-        summary += ", and other processes run there"
+        summary += ", and other processes run there too"
         evidence.append(beside)
     evidence += _load_lines(host, ranks, policy)
     values = ", ".join(sorted(value if value else "not set" for value in omp))
@@ -510,8 +510,8 @@ def _load_lines(host: HostState, ranks: list[RankFacts], policy: Policy) -> list
     wanting = sum(threads_delay_of(rank) for rank in ranks)
     if wanting >= 1.0:
         evidence.append(
-            f"besides the main threads {wanting:.0f} threads of the ranks were ready to run without"
-            " a CPU, on average"
+            f"on average, {wanting:.0f} threads of the ranks besides the main threads were ready"
+            " to run without a CPU"
         )
     if runnable is not None:
         evidence.append(

@@ -94,8 +94,8 @@ def rule(context: Context) -> list[Finding]:
 
 
 _ADVICE = (
-    "look at what changed at that time: other jobs on these hosts, clocks of the GPUs, the data,"
-    " the length of the samples"
+    "check what changed at that time: other jobs on these hosts, GPU clocks, the data, the length"
+    " of the samples"
 )
 
 
@@ -149,7 +149,7 @@ def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
     if loading:
         most = max(data)
         who = _who(loading, snapshot)
-        text = f"{who} {verb(loading, 'waits', 'wait')} {number(most)} ms a step longer for data"
+        text = f"{who} {verb(loading, 'waits', 'wait')} {number(most)} ms longer per step for data"
         return _Cause(text, _some(loading, snapshot))
     alone = _not_waiting(found, limits)
     if alone:
@@ -164,7 +164,7 @@ def _cause(snapshot: Snapshot, found: _Compared, limits: Slowdown) -> _Cause:
     crowded = [rank.rank for rank in found.ranks if _crowded(rank, limits)]
     if crowded:
         who = _who(crowded, snapshot)
-        text = f"{who} {verb(crowded, 'is', 'are')} ready to run without a CPU more often"
+        text = f"{who} {verb(crowded, 'is', 'are')} more often ready to run without a CPU"
         return _Cause(text, _some(crowded, snapshot))
     if median(_waits_more(found)) >= limits.wait_ratio:
         return _Cause("all ranks spend more of their time in collectives")
@@ -179,10 +179,10 @@ def _in_own_code(found: _Compared, more_ms: float) -> str:
         if (spot := max(rank.reported.spots, key=lambda one: one.samples, default=None)) is not None
     )
     if not places or more_ms <= 0:
-        return "a step takes longer on all ranks, and no source says why"
+        return "a step takes longer on all ranks, and no measurement shows why"
     return (
-        f"a step takes {number(more_ms)} ms longer on all ranks, in neither data nor collectives;"
-        f" they are most often in {places.most_common(1)[0][0]}"
+        f"a step takes {number(more_ms)} ms longer on all ranks, not because of data or"
+        f" collectives; the ranks are most often in {places.most_common(1)[0][0]}"
     )
 
 

@@ -116,7 +116,7 @@ def _advice(rank: RankFacts, policy: Policy) -> str:
     if classify(rank, policy).word == "child":
         return f"see what its child waits for: ps -o pid,stat,wchan:32,args --ppid {rank.pid}"
     return (
-        "fix the file server or disk behind it (dmesg names it); kill -9 has no effect before it"
+        "fix the file server or disk behind it (dmesg names it); kill -9 has no effect until it"
         " answers"
     )
 
@@ -303,26 +303,26 @@ def _evidence(snapshot: Snapshot, rank: RankFacts, policy: Policy) -> list[str]:
 
 _ADVICE = {
     DEAD: (
-        "see what ended that worker: dmesg | grep -i kill; out of memory: fewer workers or smaller"
-        " batches"
+        "find out what ended that worker: dmesg | grep -i kill; if it ran out of memory, use fewer"
+        " workers or smaller batches"
     ),
-    HALTED: "let it continue: kill -CONT {pid} (a debugger: detach it)",
+    HALTED: "let it continue: kill -CONT {pid} (if a debugger holds it, detach the debugger)",
     LOCKED: (
-        "see what it waits for: ddtop stacks --rank {rank}; a forked worker has none of its rank's"
-        " other threads: a lock that one of them held is never released there"
+        "see what it waits for: ddtop stacks --rank {rank}; fork does not copy the rank's other"
+        " threads, so a lock that one of them held is never released in the worker"
         " (multiprocessing_context='spawn', cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false),"
         " and a collective never completes"
     ),
     COLLECTIVE: (
-        "a worker is not a rank, and a forked one has no threads that communicate: take the"
+        "a worker is not a rank, and a forked worker has no communication threads: move the"
         " collective out of the dataset, and call it in the main process on all ranks"
     ),
     DISK: (
         "fix the file server or disk that the dataset is on (dmesg names it): cat /proc/{pid}/wchan"
     ),
     STUCK: (
-        "see where in the dataset it is stuck: ddtop stacks --rank {rank}; give the call that it"
-        " waits in a timeout"
+        "see where in the dataset it is stuck: ddtop stacks --rank {rank}; set a timeout for the"
+        " call that it waits in"
     ),
 }
 

@@ -90,11 +90,11 @@ def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]
                 joining.since_unix_ns, min(rank.process.exit_unix_ns or 0 for rank in gone)
             ),
             summary=(
-                f"{ranks_text(ranks)} left with exit code 0 before {joining.init};"
+                f"{ranks_text(ranks)} ended with exit code 0 before {joining.init};"
                 f" {joining.wait_text} for {verb(ranks, 'it', 'them')}"
             ),
             evidence=tuple(line for rank in gone[:4] if (line := place_line(rank)) is not None),
-            advice=f"every rank must enter {joining.init}, also one that has nothing to do",
+            advice=f"every rank must enter {joining.init}, even a rank that has nothing to do",
         )
     ]
 
@@ -128,8 +128,8 @@ def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findin
             ),
             evidence=tuple(f"pid {one.pid}: {one.command}" for one in dead[:8] if one.command),
             advice=(
-                "see who sent the signal: SIGKILL is most often the out-of-memory killer (dmesg |"
-                f" grep -i kill); {_left_to_wait(joining)}"
+                "find out who sent the signal: SIGKILL usually comes from the out-of-memory killer"
+                f" (dmesg | grep -i kill); {_left_to_wait(joining)}"
             ),
         )
     ]
@@ -216,7 +216,8 @@ def _late_finding(
         lines += stack_lines(rank, policy)
     if severity == WARNING:
         advice = (
-            f"let {it} finish; work of minutes belongs before the start or behind a longer timeout="
+            f"let {it} finish; do work that takes minutes before the start, or set a longer"
+            " timeout="
         )
         if joining.init == "MPI_Init":
             advice = f"let {it} finish"
@@ -226,7 +227,7 @@ def _late_finding(
             f" {rank_list(ranks)}"
         )
     else:
-        advice = f"move this work before the start of the job, or behind {joining.init}"
+        advice = f"move this work before the start of the job, or after {joining.init}"
         if joining.init == INIT:
             advice = (
                 "move this work before the start of the job, or give init_process_group a longer"
@@ -247,7 +248,7 @@ def _late_finding(
 def _busy(rank: RankFacts, policy: Policy) -> str:
     if rank.reported.place is not None and rank.reported.place.waits_on == "import":
         return where(rank, policy)
-    return f"at work {where(rank, policy)}" if rank.process.working else where(rank, policy)
+    return f"working {where(rank, policy)}" if rank.process.working else where(rank, policy)
 
 
 def _late_candidates(
@@ -276,7 +277,8 @@ def _late_candidates(
                 f"{joining.wait_text}, {duration(joining.waited_s)} so far"
             ),
             evidence=tuple(_candidate_line(one) for one in found[:8]),
-            advice=f"see where: py-spy dump --pid {found[0].process.pid}; {_left_to_wait(joining)}",
+            advice=f"see where it is: py-spy dump --pid {found[0].process.pid};"
+            f" {_left_to_wait(joining)}",
         )
     ]
 
@@ -336,8 +338,8 @@ def _candidates_do(found: list[Candidate]) -> str:
         call = found[0].process.syscall
         return f"stuck (in {call})" if call else "stuck"
     if all(one.lacks_cpu for one in found):
-        return "ready to run, and other processes have the CPUs"
-    return "still working" if any(one.working or one.woke for one in found) else "there"
+        return "ready to run, but other processes have the CPUs"
+    return "still working" if any(one.working or one.woke for one in found) else "alive"
 
 
 def _user_frame(one: Candidate) -> StackFrame | None:
@@ -382,9 +384,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
         f" {snapshot.world_size}"
     )
     tail = f"{joining.wait_text}, {duration(joining.waited_s)} so far"
-    numbers = (
-        f"RANK={missing[0]}" if len(missing) == 1 else f"such a RANK ({rank_list(missing[:64])})"
-    )
+    numbers = f"RANK={missing[0]}" if len(missing) == 1 else f"RANK {rank_list(missing[:64])}"
     last = f"no process with {numbers} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
     lines = [
@@ -422,9 +422,12 @@ def _may_still_come(snapshot: Snapshot, joining: Joining, policy: Policy) -> boo
 def _missing_advice(snapshot: Snapshot, missing: tuple[int, ...], unseen: str | None) -> str:
     seen = [rank.hello for rank in snapshot.ranks if rank.hello is not None]
     if unseen is not None:
-        return f"see whether the job runs on the other hosts: ddtop status {snapshot.job} there"
+        return f"check that the job runs on the other hosts: ddtop status {snapshot.job} there"
     if any(is_elastic(hello.environment) for hello in seen):
-        return "see why the launcher did not start it: --nproc-per-node, --nnodes, and its output"
+        return (
+            "find out why the launcher did not start it: check --nproc-per-node, --nnodes and its"
+            " output"
+        )
     if all(hello.claim == "init" for hello in seen):
         return (
             f"world_size is {snapshot.world_size}, but {len(seen)} processes joined: start as many"
@@ -442,10 +445,10 @@ def unseen_hosts(snapshot: Snapshot) -> str | None:
     for name in _NODES:
         nodes = max((_number(hello.environment.get(name)) for hello in hellos), default=0)
         if nodes > 1:
-            return f"{name} is {nodes}" if len(hosts) < nodes else None
+            return f"but {name} is {nodes}" if len(hosts) < nodes else None
     local = max((launch.local_size(hello.environment) or 0 for hello in hellos), default=0)
     if local and len(hosts) * local < snapshot.world_size:
-        return f"{local} of {snapshot.world_size} ranks live on each host"
+        return f"but each host runs only {local} of {snapshot.world_size} ranks"
     far = [
         rank
         for rank in snapshot.ranks
@@ -476,7 +479,7 @@ def timeout_s(joining: Joining) -> float:
 
 def _left_to_wait(joining: Joining) -> str:
     if joining.init == "MPI_Init":
-        return "MPI has no timeout for it"
+        return "MPI_Init has no timeout"
     if not joining.inside:
         return "init_process_group has ended"
     left_s = timeout_s(joining) - joining.waited_s
@@ -509,7 +512,8 @@ def launcher_waits(context: Context) -> list[Finding]:
         )
         text = f"has waited {waited} for {nodes} at {one.place}"
         advice = (
-            "start it on the other nodes, with the same --nnodes and the same address; from there"
+            "start it on the other nodes, with the same --nnodes and the same address; to test the"
+            " connection from there"
         )
         if one.probe is not None:
             kind, limits_s = (
@@ -520,7 +524,7 @@ def launcher_waits(context: Context) -> list[Finding]:
             why = WHY_NOT.get(one.probe, one.probe)
             text = f"cannot reach the store at {one.place} ({why}), for {waited}"
             advice = (
-                "start the node there that opens the store; see --rdzv-endpoint or --master-addr"
+                "start the node that opens the store there; check --rdzv-endpoint or --master-addr"
             )
         if missing <= 0 or one.waited_s < limits_s[0]:
             continue

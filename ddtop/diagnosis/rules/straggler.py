@@ -71,14 +71,14 @@ def _by_gpu(late: GpuLate, snapshot: Snapshot, policy: Policy) -> Finding:
         summary=summary,
         evidence=(
             (
-                f"over the last {late.seconds:.0f} s and in each quarter of it, GPUs of one model"
-                f" in {group}: {verb(ranks, 'its', 'their')} GPU drew {late.power_watts:.0f} W at"
-                f" {late.sm_mhz:.0f} MHz, the others {late.others_watts:.0f} W at"
-                f" {late.others_mhz:.0f} MHz, all busy all the time"
+                f"over the last {late.seconds:.0f} s, and in each quarter of that time, GPUs of"
+                f" the same model in {group}: {verb(ranks, 'its', 'their')} GPU drew"
+                f" {late.power_watts:.0f} W at {late.sm_mhz:.0f} MHz, the others"
+                f" {late.others_watts:.0f} W at {late.others_mhz:.0f} MHz, all busy the whole time"
             ),
             (
-                "the hosts enqueue their collectives at the same time, so arrival times say nothing"
-                " about it, and its cost is not measured"
+                "the CPU side of all ranks enqueues its collectives at the same time, so arrival"
+                " times do not show this wait, and its cost is not measured"
             ),
             *(line for number in ranks[:4] if (line := _gpu_line(number, snapshot)) is not None),
         ),
@@ -94,7 +94,7 @@ def _gpu_line(number: int, snapshot: Snapshot) -> str | None:
     gpu, held = device.gpu, why_held(device.gpu)
     parts = [f"{gpu.celsius} C"] if gpu.celsius is not None else []
     parts += [f"power cap {gpu.power_cap_watts:.0f} W"] if gpu.power_cap_watts else []
-    parts.append(f"its clocks are held by {held}" if held else "nothing holds its clocks")
+    parts.append(f"its clocks are held down by {held}" if held else "nothing holds its clocks down")
     return f"rank {number}, {gpu_text(device)}: {', '.join(parts)}"
 
 
@@ -136,8 +136,7 @@ def _measured(late: Late, snapshot: Snapshot) -> str:
     if late.hosts_apart:
         others = "another host" if late.hosts_apart == 1 else f"{late.hosts_apart} other hosts"
         text += (
-            f"; ranks of {others} are not compared: the offsets of their clocks are not known well"
-            " enough"
+            f"; ranks of {others} are not compared: their clock offsets are not known well enough"
         )
     return text
 
@@ -201,23 +200,23 @@ def straggler_by_stack(context: Context) -> list[Finding]:
             since_unix_ns=snapshot.time_unix_ns - int(late.seconds * 1e9),
             summary=(
                 f"{ranks_text(late.ranks)} {verb(late.ranks, 'is a straggler', 'are stragglers')},"
-                f" by their stacks: {waiters} in a collective in {late.wait_ratio:.0%} of the looks"
-                f" or more, {ranks_text(late.ranks)} in {late.call_ratio:.0%}{spot}"
+                f" judged by stacks: {waiters} in a collective in at least {late.wait_ratio:.0%}"
+                f" of the looks, {ranks_text(late.ranks)} in {late.call_ratio:.0%}{spot}"
             ),
             evidence=(
                 (
-                    f"{late.looks} looks or more at the main thread of each rank over"
+                    f"at least {late.looks} looks at the main thread of each rank over"
                     f" {late.seconds:.0f} s; a rank that is late hardly waits, and the others wait"
                     " for it in each step"
                 ),
                 (
-                    "the times at which ranks arrive in collectives are known of jobs that are"
-                    " started with DDTOP=1 only, so the cost is not measured"
+                    "only ranks started with DDTOP=1 report when they arrive in collectives, so"
+                    " the cost is not measured"
                 ),
             ),
             advice=(
-                f"ddtop stacks --pid {first.pid} shows where the time of rank {first.rank} goes;"
-                " start the next run with DDTOP=1 to have the cost of each step"
+                f"ddtop stacks --pid {first.pid} shows where rank {first.rank} spends its time;"
+                " start the next run with DDTOP=1 to see the cost per step"
             ),
         )
     ]
@@ -284,10 +283,10 @@ def _communicating(members: list[RankFacts], balance: Balance, limits: SyncBound
 
 def _advice(op: str | None) -> str:
     if op == "barrier":
-        return "leave the barriers out: each collective waits for all ranks by itself"
+        return "remove the barriers: each collective waits for all ranks anyway"
     return (
-        "put small tensors into one (flatten them, DDP does), reduce metrics every few steps,"
-        " accumulate gradients with no_sync()"
+        "combine small tensors into one (flatten them, as DDP does), reduce metrics only every few"
+        " steps, accumulate gradients with no_sync()"
     )
 
 
@@ -312,9 +311,8 @@ def _sync_finding(
         ),
         evidence=(
             (
-                "a collective was pending in"
-                f" {pending:.0%} of the looks, waiting"
-                f" for the last rank to arrive explains {balance.waiting_ratio:.0%}"
+                f"a collective was pending in {pending:.0%} of the looks; waiting for the last"
+                f" rank to arrive explains {balance.waiting_ratio:.0%}"
             ),
             (
                 (f"the last one was {op}; " if op else "")

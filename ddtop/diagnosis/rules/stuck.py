@@ -89,17 +89,25 @@ def _finding(context: Context, group: str, waits: list[Wait]) -> Finding:
     evidence += [line for line in more if line is not None] + ras_lines(
         context.snapshot, context.policy
     )
-    where = "look at the network, not at the code"
+    where = "check the network, not the code"
     advice = "check the links between the hosts: ip -s link, ss -ti (send queues, retransmits)"
     if any(wait.op is None for wait in waits):
         # Different operations with the same number block all ranks in the same way.
-        where = "either their operations differ, which is not known here, or the network fails"
+        where = (
+            "either the ranks call different operations, which is not known here, or the network"
+            " fails"
+        )
         evidence += _lines(members)
-        advice = f"do all of them call the same operation (ddtop stacks)? Then {advice}"
+        advice = f"check that all ranks call the same operation (ddtop stacks); if so, {advice}"
     if len(inside) < len(waits):
-        where = "their calls differ in what is not recorded, such as the root, or the network fails"
+        where = (
+            "the calls differ in something that is not recorded, such as the root, or the network"
+            " fails"
+        )
         evidence += _lines(members)
-        advice = f"do all of them give the same root and sizes (ddtop stacks)? Else {advice}"
+        advice = (
+            f"check that all ranks pass the same root and sizes (ddtop stacks); if so, {advice}"
+        )
     return Finding(
         kind=Kind.COLLECTIVE_STUCK,
         severity=CRITICAL,
@@ -121,8 +129,8 @@ def _state(snapshot: Snapshot, waits: list[Wait], what: str, since_unix_ns: int)
     inside = {wait.rank for wait in _inside(waits)}
     passed = [wait.rank for wait in waits if wait.rank not in inside]
     if not passed:
-        return f"all of {ranks_text(sorted(inside))} are in {what}, which {lasts}"
-    return f"{what} {lasts} on {ranks_text(sorted(inside))}, and has on {ranks_text(passed)}"
+        return f"{ranks_text(sorted(inside))} are all in {what}, which {lasts}"
+    return f"{what} {lasts} on {ranks_text(sorted(inside))}, but it has on {ranks_text(passed)}"
 
 
 def _lines(members: list[RankFacts]) -> list[str]:

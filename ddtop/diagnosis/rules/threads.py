@@ -22,7 +22,7 @@ _NOT_PYTHONS = ("pt_", "native")
 backend."""
 _COLLECTIVE = re.compile(r"^(?:all_|reduce|broadcast|gather|scatter|barrier$)")
 _SAME_ORDER = (
-    "give each thread a group of its own (dist.new_group), or let one thread do all communication"
+    "give each thread its own group (dist.new_group), or let one thread do all the communication"
 )
 
 Calls = tuple[tuple[str, str], ...]
@@ -148,7 +148,7 @@ def _finding(snapshot: Snapshot, group: str, sharing: list[tuple[RankFacts, Call
         + (f" (rank {lead.rank}: {doing})" if len(ranks) > 1 else f" ({doing})")
         + ": their order may differ from rank to rank",
         evidence=tuple(
-            f"rank {rank.rank} has open on {name}: "
+            f"rank {rank.rank} has these calls open on {name}: "
             + ", ".join(f"{call} by {thread}" for thread, call in theirs[:8])
             for rank, theirs in sharing[:8]
         ),

@@ -44,7 +44,7 @@ def version_skew(context: Context) -> list[Finding]:
     if not parts:
         return []
     ranks = tuple(sorted(odd))
-    same = "different versions" if len(odd) == len(hellos) else "other versions than the rest"
+    same = "different versions" if len(odd) == len(hellos) else "different versions from the rest"
     return [
         Finding(
             kind=Kind.VERSION_SKEW,
@@ -55,8 +55,8 @@ def version_skew(context: Context) -> list[Finding]:
             summary=f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {same}: {', '.join(parts)}",
             evidence=(*lines, *(_where(rank, hellos[rank]) for rank in ranks[:4])),
             advice=(
-                "start all ranks from one environment and one copy of the script: the same calls"
-                " must be made on all of them"
+                "start all ranks from one environment and one copy of the script: all ranks must"
+                " make the same calls"
             ),
         )
     ]
@@ -130,18 +130,18 @@ def _gloo_instead(snapshot: Snapshot, policy: Policy) -> list[Finding]:
             since_unix_ns=snapshot.time_unix_ns,
             summary=(
                 f"{ranks_text(ranks)} {moves} gradients of {size(largest)} from GPU to GPU through"
-                " gloo at each step, though this torch has NCCL"
+                " gloo in each step, although this torch has NCCL"
             ),
             evidence=(
                 (
-                    "the group in which DistributedDataParallel averages gradients has gloo for"
-                    " CUDA: each gradient is copied to the host, sent over the network there and"
+                    "the group in which DistributedDataParallel averages gradients uses gloo for"
+                    " CUDA tensors: each gradient is copied to the host, sent over the network and"
                     " copied back"
                 ),
             ),
             advice=(
-                'init_process_group("nccl"), or without a backend for both: CPU tensors over gloo,'
-                " CUDA tensors over NCCL"
+                'call init_process_group("nccl"), or pass no backend to use both: CPU tensors over'
+                " gloo, CUDA tensors over NCCL"
             ),
         )
     ]
@@ -173,13 +173,13 @@ def _nccl_without(snapshot: Snapshot) -> list[Finding]:
             victims=(),
             since_unix_ns=exception.unix_ns,
             summary=(
-                f"{ranks_text(ranks)} {verb(ranks, 'asks', 'ask')} for NCCL, and torch finds no GPU"
-                " or no NCCL there"
+                f"{ranks_text(ranks)} {verb(ranks, 'asks', 'ask')} for NCCL, but torch finds no"
+                " GPU or no NCCL there"
             ),
             evidence=(f"rank {first.rank}: {exception.type}: {exception.text}",),
             advice=(
-                'init_process_group("gloo") on CPUs; with GPUs: nvidia-smi, CUDA_VISIBLE_DEVICES,'
-                " and a torch built with CUDA"
+                'on CPUs call init_process_group("gloo"); with GPUs check nvidia-smi,'
+                " CUDA_VISIBLE_DEVICES, and that torch is built with CUDA"
             ),
         )
     ]

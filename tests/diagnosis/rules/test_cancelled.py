@@ -173,10 +173,10 @@ def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
             lambda at: HelperEnd(4990, at, None, 9),
             "a helper process (pid 4990) was killed by SIGKILL",
         ),
-        (lambda at: HelperEnd(4990, at, 3), "a helper process (pid 4990) left with exit code 3"),
+        (lambda at: HelperEnd(4990, at, 3), "a helper process (pid 4990) ended with exit code 3"),
         (
             lambda at: HelperEnd(4700, at + 10**9, 1, launcher=True),
-            "the program that started the ranks (pid 4700) left with exit code 1",
+            "the program that started the ranks (pid 4700) ended with exit code 1",
         ),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
         "the job was cancelled: ranks 0-3 ended together (SIGTERM). Until then: rank 2 has been in"
         " fetch_labels (data.py:40) for "
     )
-    assert finding.advice.startswith("see why it is stuck at data.py:40")
+    assert finding.advice.startswith("find out why it is stuck at data.py:40")
     assert any("has enqueued" in line for line in finding.evidence)
     assert finding.evidence[-1].startswith("rank 3 (pid ")
 

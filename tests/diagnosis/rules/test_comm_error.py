@@ -41,8 +41,8 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
     assert (
         finding.summary
         == "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer"
-        " [10.0.0.2]:41233; no rank has crashed or been killed or stopped: look at the network,"
-        " not at the rank that reports it"
+        " [10.0.0.2]:41233; no rank has crashed or been killed or stopped: check the network,"
+        " not the rank that reports the error"
     )
     assert "the peer's address: 10.0.0.2:41233" in finding.evidence
     assert "ss -tni dst 10.0.0.2" in finding.advice
@@ -140,7 +140,7 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
         == "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last"
         " seen in validate, eval.py:31)"
     )
-    assert finding.advice.startswith("see why rank 2 did not join in time")
+    assert finding.advice.startswith("find out why rank 2 did not join in time")
 
 
 def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():

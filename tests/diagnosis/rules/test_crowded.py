@@ -42,7 +42,7 @@ def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
 @pytest.mark.parametrize(
     ("threads", "advice"),
     [
-        ("1", "take fewer DataLoader workers"),
+        ("1", "use fewer DataLoader workers"),
         ("4", "set OMP_NUM_THREADS to cores / ranks (1)"),
         (None, "set OMP_NUM_THREADS"),
     ],
@@ -61,7 +61,7 @@ def test_ranks_that_are_pinned_to_the_same_cpus_are_told_so():
     job = FakeJob(4)
     loaded(job, 40, run_delay_ns=0.7, cpus="2", cpus_count=1)
 
-    assert job.finding().summary.endswith("all of them may only use CPU 2, of 4 cores")
+    assert job.finding().summary.endswith("all of them may use only CPU 2 of 4 cores")
 
 
 def test_a_quota_that_holds_the_ranks_is_named():
@@ -142,8 +142,8 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
         (0, 1),
     )
     assert (
-        "besides the main threads 16 threads of the ranks were ready to run without a CPU, on"
-        " average" in finding.evidence
+        "on average, 16 threads of the ranks besides the main threads were ready to run without a"
+        " CPU" in finding.evidence
     )
 
 
@@ -160,11 +160,11 @@ def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
 
     assert finding.kind == "cpu-oversubscribed"
     assert finding.summary.endswith(
-        "4 cores for 2 ranks with 16 threads, and other processes run there"
+        "4 cores for 2 ranks with 16 threads, and other processes run there too"
     )
     assert finding.advice.startswith("call torch.set_num_threads(2) on each rank")
     assert (
-        "other processes take about 3.0 of the 4 CPUs, so they cause a part of the wait"
+        "other processes take about 3.0 of the 4 CPUs, so they cause part of the wait"
         in finding.evidence
     )
 
@@ -230,7 +230,7 @@ def test_a_host_without_memory_names_its_ranks_and_the_largest():
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "memory-pressure", (0, 1))
-    assert finding.summary == "node0 has 1.0 GiB of 64.0 GiB of its memory left"
+    assert finding.summary == "node0 has 1.0 GiB of 64.0 GiB memory left"
     assert finding.evidence[0] == "rank 0 (pid 4800): 1.0 GiB resident"
 
 
@@ -267,7 +267,7 @@ def test_a_rank_near_the_limit_of_its_own_cgroup_is_named_alone():
     job.trains(10)
 
     assert job.finding().ranks == (2,)
-    assert "the cgroup of rank 2 uses 7.9 GiB of 8.0 GiB" in job.finding().summary
+    assert "the cgroup of rank 2 uses 7.9 GiB of its 8.0 GiB" in job.finding().summary
 
 
 def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():

@@ -184,7 +184,7 @@ def test_who_does_not_come_to_a_new_group_is_named():
     assert brief(finding) == ("critical", "not-in-collective", (2,))
     assert finding.victims == (0, 1, 3)
     assert finding.summary.endswith("ranks 0,1,3 wait for it in new_group")
-    assert "also those that are not in the group" in finding.advice
+    assert "even ranks that are not in the group" in finding.advice
 
 
 def test_a_new_group_against_a_collective_is_a_cycle():
@@ -197,7 +197,7 @@ def test_a_new_group_against_a_collective_is_a_cycle():
     finding = job.finding()
 
     assert brief(finding) == ("critical", "wait-cycle", (0, 1))
-    assert "also those that are not in the group" in finding.advice
+    assert "even ranks that are not in the group" in finding.advice
 
 
 @pytest.mark.parametrize("others", ["all are in it", "only its members have to come"])
@@ -221,7 +221,7 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
         # call is that send.
         (
             [("recv", 1), ("recv", 2), ("send", 0)],
-            "while rank 1 waits for what rank 2 sends: look at the peer of that send",
+            "while rank 1 waits for a send from rank 2: check the peer of that send",
         ),
         # Each send is right, but the order is wrong.
         ([("send", 1), ("send", 2), ("recv", 0)], "opposite order"),

@@ -237,7 +237,7 @@ def test_a_rank_that_could_not_save_on_a_full_disk_names_file_and_disk(kind):
         "; torch.save to /ckpt/e7.pt had failed: its disk is full (0 KiB of 64.0 MiB left)"
     )
     assert finding.evidence[0].startswith("torch.save to /ckpt/e7.pt: RuntimeError: [enforce fail")
-    assert finding.advice.startswith("make room there")
+    assert finding.advice.startswith("free some space")
 
 
 def test_a_save_that_failed_for_another_reason_is_named_without_the_disk():
@@ -272,14 +272,14 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
     finding = left_with(7)
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
-    assert finding.summary.startswith("rank 2 left with exit code 7")
+    assert finding.summary.startswith("rank 2 ended with exit code 7")
 
 
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (137, "after signal 9: see who sent SIGKILL"),
-        (139, "a crash in native code"),
+        (137, "after signal 9: find out who sent SIGKILL"),
+        (139, "native code crashed"),
         (7, "it ended itself"),
         (128, "it ended itself"),
     ],
@@ -425,7 +425,7 @@ def test_orphans_that_hold_its_sockets_are_named():
 
     assert finding.summary.endswith("; 2 DataLoader workers outlived it and hold its 5 sockets")
     assert any(
-        "(pids 5001 5002): while they live its peers see no disconnect" in line
+        "(pids 5001 5002): as long as they live, its peers see no disconnect" in line
         for line in finding.evidence
     )
     assert finding.advice.endswith("end these processes: kill 5001 5002")
@@ -466,7 +466,7 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
     job.passes(3)
 
     assert job.finding().summary.startswith(
-        "rank 1 (pid 4801) is gone, and how it ended is not known"
+        "rank 1 (pid 4801) is gone, and it is not known how it ended"
     )
 
 
@@ -518,11 +518,11 @@ def test_the_call_that_only_one_rank_makes_is_named_with_its_line():
 
     assert (finding.kind, finding.ranks, finding.victims) == ("left-early", (1,), (0,))
     assert finding.summary == (
-        "rank 1 finished and left with exit code 0 while rank 0 still needed it: it stopped after"
+        "rank 1 finished and ended with exit code 0 while rank 0 still needed it: it stopped after"
         " iteration 100; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at"
         " checkpoint.py:149 save"
     )
-    assert finding.advice.startswith("make that call on every rank, or on none")
+    assert finding.advice.startswith("make that call on every rank or on none")
 
 
 def test_a_waiting_rank_that_has_counted_fewer_iterations_has_no_uneven_inputs():
@@ -530,7 +530,7 @@ def test_a_waiting_rank_that_has_counted_fewer_iterations_has_no_uneven_inputs()
     job = trained(2)
     job.ranks[0].iteration -= 1
 
-    assert saves_alone(job).advice.startswith("make that call on every rank, or on none")
+    assert saves_alone(job).advice.startswith("make that call on every rank or on none")
 
 
 def test_a_rank_that_has_taken_more_batches_has_uneven_inputs_after_as_many_iterations():

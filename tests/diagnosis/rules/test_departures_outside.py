@@ -64,7 +64,7 @@ def test_who_went_first_within_moments_is_not_known(world_size):
 
     assert said(job) == [("warning", "left-early", (0,))]
     (finding,) = job.verdict().findings
-    assert "not known from outside" in finding.summary
+    assert "from outside it is not known" in finding.summary
     assert not criticals(job)
 
 

@@ -61,7 +61,7 @@ def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
     assert (finding.severity, finding.kind, finding.ranks) == ("info", "no-progress", ())
     assert finding.summary == (
         "no progress for 30 s: rank 0 waits in broadcast #101 of group weights (store"
-        " 10.0.0.1:29511) for processes outside this job; ranks 1,2 wait for that"
+        " 10.0.0.1:29511) for processes outside this job; ranks 1,2 wait for it"
     )
     job.passes(600)
     assert job.kinds() == [("warning", "no-progress", (0,))]

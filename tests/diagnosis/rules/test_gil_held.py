@@ -31,7 +31,7 @@ def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
         " (tok.py:7); ranks 0,2,3 wait"
     )
     assert finding.advice.startswith(
-        "see its line: F9, or ddtop stacks --rank 1 --signal; which C call it is: py-spy dump"
+        "see which line: F9, or ddtop stacks --rank 1 --signal; which C call: py-spy dump"
     )
 
 
@@ -98,12 +98,14 @@ def test_one_answer_or_even_launches_blame_nobody(more):
 
 def test_while_one_of_the_others_can_speak_it_is_believed():
     """Rank 3 goes on training: a launch that it has enqueued is no wait."""
-    assert not [one for one in condition(0, 1) if 2 in one.ranks and "NCCL says so" in one.summary]
+    assert not [
+        one for one in condition(0, 1) if 2 in one.ranks and "according to NCCL" in one.summary
+    ]
 
 
 def from_outside(*given, **more):
     findings = launches_outside(*given, **more).verdict().findings
-    return [one for one in findings if "NCCL says" in one.summary]
+    return [one for one in findings if "according to NCCL" in one.summary]
 
 
 def test_of_ranks_that_are_read_from_outside_two_equal_answers_are_needed():

@@ -54,8 +54,8 @@ def test_a_gpu_that_is_taken_says_by_whom_and_which_are_free(text):
     assert finding.summary.endswith("ranks 0,2,3 wait for it in all_reduce #11 of default_pg")
     assert (
         finding.advice
-        == "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end what holds it, if it is yours:"
-        " kill 3310"
+        == "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end the process that holds it, if"
+        " it is yours: kill 3310"
     )
 
 
@@ -137,9 +137,9 @@ def test_without_nvml_it_is_said_that_nothing_is_known_of_the_holder():
 
     assert finding.kind == "gpu-unavailable"
     assert (
-        "who holds the GPU is not known: ddtop has no data from the driver of that host"
-        in finding.evidence
-    )
+        "it is not known which process holds the GPU: ddtop has no data from the driver of"
+        " that host"
+    ) in finding.evidence
     assert "ddtop gpus" in finding.advice
 
 
@@ -183,10 +183,7 @@ def test_a_gpu_that_fell_off_the_bus_stands_before_its_consequences():
         (1,),
         (0, 2, 3),
     )
-    assert (
-        finding.summary
-        == "GPU 1 of node0, on which rank 1 runs, no longer answers; ranks 0,2,3 wait for it"
-    )
+    assert finding.summary == "GPU 1 of node0 (rank 1) no longer answers; ranks 0,2,3 wait for it"
     assert finding.evidence == ("Xid 79: the GPU has fallen off the bus",)
 
 

@@ -138,7 +138,7 @@ def test_a_gpu_held_by_heat_is_the_cause_of_a_late_rank_and_told_once():
     finding = job.finding()
     assert (finding.kind, finding.ranks) == ("straggler", (1,))
     assert finding.summary.endswith(
-        "it runs on a GPU that heat and the hardware holds at 1005 MHz, those of the others run at"
+        "it runs on a GPU that heat and the hardware holds at 1005 MHz; the others' GPUs run at"
         " 1755"
     )
     assert "cooling" in finding.advice
@@ -162,8 +162,7 @@ def test_a_gpu_that_computes_while_the_others_spin_is_the_cause_of_a_late_rank()
     job = late_job(one_computes(1))
 
     assert (
-        "it computes longer on its GPU: those of the others are 100% busy at "
-        in job.finding().summary
+        "it computes longer on its GPU: the others' GPUs are 100% busy at " in job.finding().summary
     )
 
 

@@ -249,7 +249,7 @@ def test_a_full_gpu_whose_allocations_fail_at_first_is_low_on_memory():
     finding = job.finding()
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-memory-low", (0,))
     assert (
-        "1.0 GiB of 80.0 GiB left, 8 allocations of torch had to be retried lately"
+        "1.0 GiB of 80.0 GiB left, 8 torch allocations had to be retried recently"
         in finding.summary
     )
 

@@ -37,11 +37,11 @@ def test_a_host_that_is_down_is_named_with_its_ranks_and_who_waits():
     assert finding.since_unix_ns == unix_ns(6)
     assert (
         finding.summary
-        == "host node2 (ranks 4,5) has not been heard for 12 s; ranks 0-3,6,7 wait for it in"
+        == "host node2 (ranks 4,5) has not reported for 12 s; ranks 0-3,6,7 wait for it in"
         " all_reduce #61 of default_pg"
     )
     assert finding.evidence[0].startswith(
-        "rank 4 on node2, last heard 12 s ago: iteration 60, after all_reduce #60"
+        "rank 4 on node2, last report 12 s ago: iteration 60, after all_reduce #60"
     )
     assert "ping node2" in finding.advice
 
@@ -173,7 +173,7 @@ def test_while_nobody_waits_for_it_and_others_move_it_is_a_warning():
         job.passes(0.5)
 
     assert job.kinds() == [("warning", "host-lost", (4, 5))]
-    assert "nobody waits for it yet" in job.finding().summary
+    assert "no rank waits for it yet" in job.finding().summary
 
 
 def test_several_hosts_behind_one_switch_are_one_finding():
@@ -185,7 +185,7 @@ def test_several_hosts_behind_one_switch_are_one_finding():
 
     assert job.kinds() == [("critical", "host-lost", (4, 5, 6, 7))]
     assert job.finding().summary.startswith(
-        "hosts node2, node3 (ranks 4-7) have not been heard for 12 s"
+        "hosts node2, node3 (ranks 4-7) have not reported for 12 s"
     )
 
 

@@ -60,7 +60,7 @@ def test_nobody_at_the_store_is_critical_before_torchrun_gives_up():
     assert (finding.severity, finding.kind) == ("critical", "master-unreachable")
     assert finding.summary.startswith(
         "the launcher of tabular (pid 4711) cannot reach the store at node0:29500 (connection"
-        " refused, nobody listens there), for 40 s"
+        " refused, nothing listens there), for 40 s"
     )
 
 

@@ -30,8 +30,8 @@ def test_ranks_that_all_read_the_whole_dataset_are_reported():
     )
     assert (
         finding.summary
-        == "ranks 0-3 all read the whole of the same Rows (4,096 samples) with a RandomSampler:"
-        " each epoch takes 4 times as long as it should"
+        == "ranks 0-3 each read all 4,096 samples of the same Rows with a RandomSampler: an epoch"
+        " takes 4 times as long as it should"
     )
 
 
@@ -92,8 +92,8 @@ def test_a_second_epoch_in_the_same_order_is_reported():
         (0, 1, 2, 3),
     )
     assert (
-        "in pass 2 over the data (Rows), and the DistributedSampler of the loader that feeds the"
-        " training still has epoch 0" in finding.summary
+        "in pass 2 over the data (Rows), but the loader's DistributedSampler is still at epoch 0"
+        in finding.summary
     )
 
 
@@ -127,8 +127,8 @@ def test_gradients_on_gpus_that_go_through_gloo_are_reported():
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "wrong-backend", (0, 1))
     assert (
         finding.summary
-        == "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo at each step, though"
-        " this torch has NCCL"
+        == "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo in each step,"
+        " although this torch has NCCL"
     )
 
 

@@ -101,8 +101,8 @@ def test_who_has_launched_less_is_named():
         ("2.30.7/async.json", ["NCCL: rank 1 has an error in a communicator"]),
         ("2.30.7/abort.json", ["NCCL: rank 1 has aborted a communicator"]),
         ("2.30.7/finalize.json", ["NCCL: rank 1 is taking down a communicator"]),
-        ("2.27.5/left.txt", ["NCCL: rank 3 answers and is not in a communicator of the others"]),
-        ("2.28.9/left.json", ["NCCL: rank 3 answers and is not in a communicator of the others"]),
+        ("2.27.5/left.txt", ["NCCL: rank 3 answers but is not in a communicator of the others"]),
+        ("2.28.9/left.json", ["NCCL: rank 3 answers but is not in a communicator of the others"]),
         ("2.24.3/dead.txt", ["NCCL calls rank 2 dead"]),
         ("2.27.5/unresponsive.txt", ["NCCL calls rank 2 unresponsive"]),
         ("2.30.7/dead.json", ["NCCL calls rank 2 dead"]),
@@ -320,7 +320,7 @@ def test_a_communicator_that_is_being_built_is_reported():
     job.passes(8)
 
     assert (
-        "ranks 0-3 are in the first collective of this group: NCCL builds its communicator there,"
+        "ranks 0-3 are in the first collective of this group: NCCL builds its communicator there"
         " and needs all members" in (job.finding().evidence)
     )
     assert job.snapshot().ranks[0].nccl is None

@@ -110,7 +110,7 @@ def test_a_file_for_which_a_rank_polls_is_named():
         "rank 1 has been polling for out/step_5/STABLE in wait_for_weights (train.py:28) for"
     )
     assert finding.advice.startswith(
-        "see who should have made, opened or removed out/step_5/STABLE"
+        "find out which process should have made, opened or removed out/step_5/STABLE"
     )
 
 
@@ -134,7 +134,7 @@ def test_a_rank_that_does_not_leave_one_call_may_be_in_a_loop_that_never_ends(se
 
     assert (finding.kind, finding.ranks) == ("not-in-collective", (1,))
     assert finding.advice.startswith(
-        "see whether the loop in chunks (batch.py:16) ends: ddtop stacks"
+        "check whether the loop in chunks (batch.py:16) ends: ddtop stacks"
     )
 
 
@@ -451,7 +451,7 @@ def test_the_call_in_which_the_others_wait_for_a_rank_that_is_done_is_named_with
         "; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at checkpoint.py:149"
         " save"
     )
-    assert finding.advice.startswith("make that call on every rank, or on none")
+    assert finding.advice.startswith("make that call on every rank or on none")
 
 
 def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
@@ -514,8 +514,8 @@ def test_a_server_that_does_not_answer_is_named():
         " for 8 s"
     )
     assert finding.advice.startswith(
-        "see why 10.0.0.7:8080 does not answer, and give that call a timeout; the process group"
-        " times out"
+        "find out why 10.0.0.7:8080 does not answer, and give that call a timeout; the process"
+        " group times out"
     )
 
 

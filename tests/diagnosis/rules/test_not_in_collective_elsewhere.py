@@ -87,7 +87,7 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
     assert (
-        "rank 3 is done after iteration 100 and leaving the interpreter (train.py:"
+        "rank 3 is done after iteration 100 and exiting the interpreter (train.py:"
         in finding.summary
     )
 
@@ -123,7 +123,7 @@ def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, se
         (
             {"syscall": "read", "file": "stdin"},
             "waiting for input on its standard input in ask (train.py:7)",
-            "nobody answers",
+            "nobody can answer",
         ),
         (
             {"syscall": "wait4", "file": "child 4811"},
@@ -133,7 +133,7 @@ def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, se
         (
             {"syscall": "flock", "file": "/x.lock"},
             "waiting for a lock on /x.lock in ask (train.py:7)",
-            "see why it is stuck",
+            "find out why it is stuck",
         ),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
     assert finding.summary.startswith(
-        f"rank 1 has been {does} (train.py:16 pull) for 8 s, while other threads or children of it"
+        f"rank 1 has been {does} (train.py:16 pull) for 8 s, while its other threads or children"
         " work; "
     )
 
@@ -195,10 +195,16 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
 @pytest.mark.parametrize(
     ("lost", "text"),
     [
-        ((2,), "rank 2 is in a call of torch.distributed, and for whom it waits is not known"),
+        (
+            (2,),
+            ("rank 2 is in a torch.distributed call, but it is not known which ranks it waits for"),
+        ),
         (
             (1, 2),
-            "ranks 1,2 are in a call of torch.distributed, and for whom they wait is not known",
+            (
+                "ranks 1,2 are in a torch.distributed call, but it is not known which ranks they"
+                " wait for"
+            ),
         ),
     ],
 )
@@ -237,7 +243,7 @@ def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_rep
     job.passes(20)
 
     assert job.ever() == []
-    assert "nothing is known of the collectives of rank 2" in job.verdict().calm
+    assert "the collectives of rank 2 are unknown because the probe failed" in job.verdict().calm
 
 
 def test_a_rank_that_goes_on_in_another_group_works_whatever_its_cpu():

@@ -40,7 +40,7 @@ def test_an_exit_code_alone_counts_too():
     job = finished(HelperEnd(PARENT, unix_ns(11.0), 3, launcher=True))
 
     assert job.kinds() == [("critical", "helper-crashed", ())]
-    assert "left with exit code 3; all ranks had finished by then" in job.finding().summary
+    assert "ended with exit code 3; all ranks had finished by then" in job.finding().summary
 
 
 @pytest.mark.parametrize(

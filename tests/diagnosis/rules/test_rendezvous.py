@@ -35,7 +35,7 @@ def test_two_processes_with_one_number_are_named_with_both_pids():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "duplicate-rank", (1,))
     assert finding.summary.startswith(
-        "2 processes claim rank 1 (pids 4801, 4902), and none claims rank 2; ranks 0,1 wait"
+        "2 processes claim rank 1 (pids 4801, 4902), and no process claims rank 2; ranks 0,1 wait"
     )
     assert finding.victims == (0,)
 
@@ -57,9 +57,9 @@ def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_
 
     assert (finding.kind, finding.ranks) == ("duplicate-rank", (0,))
     assert (
-        "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and none claims rank 1"
-        in finding.summary
-    )
+        "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and no process"
+        " claims rank 1"
+    ) in finding.summary
 
 
 def test_a_program_that_starts_the_real_one_is_no_duplicate():
@@ -112,9 +112,9 @@ def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():
         (1, 2),
     )
     assert finding.summary == (
-        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, which rank 0 has started, has been"
-        " in init_process_group of this job for 8 s; rank 0 is waiting for its child (pid 4711)"
-        " (eval.py:30 score); ranks 1,2 wait for rank 0"
+        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, started by rank 0, has been in this"
+        " job's init_process_group for 8 s; rank 0 is waiting for its child (pid 4711) (eval.py:30"
+        " score); ranks 1,2 wait for rank 0"
     )
 
 
@@ -124,8 +124,8 @@ def test_a_child_that_gloo_lets_into_the_job_s_own_group_is_a_duplicate_of_its_p
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "duplicate-rank", (0,))
     assert finding.victims == (1, 2)
     assert finding.summary.startswith(
-        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, which rank 0 has started, has joined"
-        " the group of this job under the same number, 8 s ago; rank 0 is waiting for its child"
+        "2 processes claim rank 0 (pids 4800, 4711): pid 4711, started by rank 0, joined this"
+        " job's group with the same number 8 s ago; rank 0 is waiting for its child"
     )
 
 
@@ -165,7 +165,7 @@ def test_a_rank_with_another_port_is_the_odd_one():
     )
     assert "(ranks 0,1: 127.0.0.1:29500, rank 2: 127.0.0.1:29501)" in finding.summary
     assert (
-        "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, the relay tried: refused; nobody"
+        "rank 2 (pid 4802) → 127.0.0.1:29501: no connection, the relay tried: refused; nothing"
         " listens there" in (finding.evidence)
     )
 
@@ -274,7 +274,7 @@ def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
     all_enter(job, 0, 1, sockets=("CLOSE_WAIT",), probe="open", local=False)
     job.passes(7)
 
-    assert "rank 0 listens on this host, which has another address" in job.finding().summary
+    assert "rank 0 listens on this host, which has a different address" in job.finding().summary
 
 
 def test_a_store_behind_an_address_of_a_service_is_reached():

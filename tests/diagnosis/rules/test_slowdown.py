@@ -54,14 +54,14 @@ def test_the_loader_is_named():
     pace = Pace(speed(6.0, loader_ms=60.0), speed(10.0, loader_ms=2.0))
     finding = job_of(pace, pace).finding()
 
-    assert "most ranks wait 58 ms a step longer for data" in finding.summary
+    assert "most ranks wait 58 ms longer per step for data" in finding.summary
     assert "waiting for data: 60 ms a step now, 2 ms a step at its start" in finding.evidence
 
 
 def test_where_nothing_is_known_the_sentence_says_so():
     pace = Pace(speed(6.0), speed(10.0))
 
-    assert "no source says why" in job_of(pace, pace).finding().summary
+    assert "no measurement shows why" in job_of(pace, pace).finding().summary
 
 
 def test_a_speed_that_varies_by_itself_is_no_slowdown():
@@ -115,6 +115,6 @@ def test_where_the_ranks_own_code_takes_longer_its_line_is_named():
     job.trains(12)
 
     assert (
-        "a step takes 66.7 ms longer on all ranks, in neither data nor collectives; they are most"
-        " often in augment (data.py:22)" in job.finding().summary
+        "a step takes 66.7 ms longer on all ranks, not because of data or collectives; the ranks"
+        " are most often in augment (data.py:22)" in job.finding().summary
     )

@@ -385,7 +385,7 @@ def test_a_child_that_gets_no_cpu_is_a_warning():
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
     assert (
-        "process 4999 of the same parent is ready to run, and other processes have the CPUs"
+        "process 4999 of the same parent is ready to run, but other processes have the CPUs"
         in job.finding().summary
     )
 
@@ -460,7 +460,7 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
     job.trains(1)
     new = replace(job.snapshot(), moving=0, still_since_unix_ns=None)
 
-    assert calm(new, POLICY) == "starting: 4/4 ranks there, none has made a step yet"
+    assert calm(new, POLICY) == "starting: 4/4 ranks report, none has made a step yet"
 
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():

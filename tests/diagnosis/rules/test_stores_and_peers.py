@@ -28,8 +28,8 @@ def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
 
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "peer-unreachable", (0,))
     assert finding.summary.startswith(
-        "rank 1 has reached the store, but not rank 0 at 172.17.0.1:41234 (a bridge of containers),"
-        " in init_process_group for"
+        "rank 1 has reached the store, but not rank 0 at 172.17.0.1:41234 (a container bridge), in"
+        " init_process_group for"
     )
     assert "rank 0 on node0: GLOO_SOCKET_IFNAME=docker0" in finding.evidence
 
@@ -65,7 +65,7 @@ def test_ranks_that_gave_up_on_each_other_say_at_which_address():
 
     assert (finding.kind, finding.ranks, finding.victims) == ("peer-unreachable", (), (0, 1))
     assert (
-        "but not the others at 127.0.1.1:3492 (loopback: on each host another address)"
+        "but not the others at 127.0.1.1:3492 (loopback: each host reaches only itself)"
         in finding.summary
     )
 
@@ -142,7 +142,7 @@ def test_a_file_that_may_not_be_written_is_named():
 
     assert finding.kind == "stale-store"
     assert (
-        "cannot use the file store /data/store: not writable for this user, it is of uid 0"
+        "cannot use the file store /data/store: not writable for this user, owned by uid 0"
         in finding.summary
     )
 
@@ -162,7 +162,7 @@ def test_another_torch_on_one_rank_is_a_warning():
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "version-skew", (2,))
     assert (
         finding.summary
-        == "rank 2 runs other versions than the rest: torch (ranks 0,1: 2.7.0, rank 2: 2.6.0)"
+        == "rank 2 runs different versions from the rest: torch (ranks 0,1: 2.7.0, rank 2: 2.6.0)"
     )
 
 
@@ -211,7 +211,7 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     assert (late.severity, late.kind) == ("critical", "collective-stuck")
     assert (
         late.summary
-        == "all of ranks 0,1 have been in init_process_group for 70 s; no rank is missing, and none"
+        == "ranks 0,1 have all been in init_process_group for 70 s; no rank is missing, and none"
         " makes progress"
     )
 

@@ -214,7 +214,7 @@ def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
     finding = job.finding()
 
     assert (
-        "waits 60% of the time for its DataLoader with num_workers=0, the others less"
+        "waits 60% of the time for its DataLoader with num_workers=0, the others wait less"
         in finding.summary
     )
     assert finding.kind == "straggler"
@@ -227,7 +227,7 @@ def test_full_garbage_collections_are_the_cause():
     answers(job)
     passes(2)
 
-    assert "it spends 50% of the time in garbage collections" in job.finding().summary
+    assert "it spends 50% of the time in garbage collection" in job.finding().summary
 
 
 def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
@@ -244,8 +244,8 @@ def test_a_rank_without_a_cpu_is_reported_with_the_cpus_that_it_may_use():
     job = lacking_cpu(4.0, cpus="0", cpus_count=1)
 
     assert (
-        "it waits 70% of the time for a CPU; it may only use CPU 0; more threads want to run than"
-        " node0 has cores (4)" in job.finding().summary
+        "it waits 70% of the time for a CPU; it may only use CPU 0; node0 has more threads to run"
+        " than cores (4)" in job.finding().summary
     )
 
 
@@ -343,7 +343,7 @@ def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
     answers(job)
     job.trains(2)
 
-    assert job.finding().summary.endswith("it is slow for a reason that is not measured")
+    assert job.finding().summary.endswith("it is slow, and the cause is not measured")
 
 
 @pytest.mark.parametrize("slow", [(1,), (0, 3)])

@@ -42,8 +42,8 @@ def test_the_rank_that_is_never_in_the_wait_is_named():
         (0, 2),
     )
     assert finding.summary.startswith(
-        "rank 1 is a straggler, by their stacks: ranks 0,2 are in a collective in 69% of the looks"
-        " or more, rank 1 in 5%"
+        "rank 1 is a straggler, judged by stacks: ranks 0,2 are in a collective in at least 69% of"
+        " the looks, rank 1 in 5%"
     )
     assert "DDTOP=1" in " ".join(finding.evidence)
 

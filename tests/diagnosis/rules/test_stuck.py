@@ -25,7 +25,7 @@ def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-stuck", ())
     assert finding.victims == (0, 1, 2, 3)
     assert finding.summary.startswith(
-        "all of ranks 0-3 are in all_reduce #101 of default_pg, which has not completed for 8 s"
+        "ranks 0-3 are all in all_reduce #101 of default_pg, which has not completed for 8 s"
     )
     assert job.verdict().health == "critical"
 
@@ -45,8 +45,8 @@ def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_j
     assert (finding.severity, finding.kind, finding.ranks) == ("critical", "collective-stuck", ())
     assert finding.victims == (0, 1, 2)
     assert finding.summary.startswith(
-        "broadcast #101 of default_pg has not completed for 8 s on ranks 0,2, and has on rank 1;"
-        " no rank is missing"
+        "broadcast #101 of default_pg has not completed for 8 s on ranks 0,2, but it has on rank"
+        " 1; no rank is missing"
     )
     assert "such as the root" in finding.summary
 
@@ -130,8 +130,8 @@ def test_without_a_recorder_different_operations_are_not_taken_for_the_network()
     assert finding.kind == "collective-stuck"
     assert "network, not" not in finding.summary
     assert finding.summary.endswith(
-        "either their operations differ, which is not known here, or the network fails"
+        "either the ranks call different operations, which is not known here, or the network fails"
     )
     assert "rank 2 is at /home/ada/train.py:61 evaluate › barrier" in finding.evidence
     assert any(line.startswith("ranks 0,1,3 are at") for line in finding.evidence)
-    assert "do all of them call the same operation" in finding.advice
+    assert "check that all ranks call the same operation" in finding.advice

@@ -54,8 +54,8 @@ def test_two_threads_with_open_collectives_of_one_group_are_named():
     )
     assert (
         finding.evidence[1]
-        == "rank 1 has open on default_pg: all_gather #101 by MainThread, all_reduce #102 by"
-        " metrics"
+        == "rank 1 has these calls open on default_pg: all_gather #101 by MainThread, all_reduce"
+        " #102 by metrics"
     )
     assert "dist.new_group" in finding.advice
 
