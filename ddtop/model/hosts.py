@@ -95,7 +95,7 @@ def is_quiet(job: JobMemory, sender: str) -> bool:
 
 
 def note_progress(job: JobMemory, before: RankState | None, state: RankState, at: int) -> None:
-    """Note which collectives complete while some host is not heard."""
+    """Note which collectives complete while a host is silent."""
     if before is None:
         return
     done = {
@@ -224,7 +224,7 @@ def _completing(job: JobMemory, sender: str, heard: int, policy: Policy) -> int 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """How the host of some ranks is heard."""
+    """What is known of the host of some ranks: when it was last heard from."""
 
     #: None: no relay of it has reported yet.
     seen: HostSeen | None
@@ -266,7 +266,7 @@ class Outside:
 
 
 def outside_of(job: JobMemory, seen: dict[str, HostSeen], now: int) -> dict[str, Outside]:
-    """How the host is heard, for all hosts that have ranks."""
+    """The `Outside` of all hosts that have ranks, by sender."""
     found = {}
     apart_ns = int((rank_period_s(job.world_size) - 1.0) * 1e9)
     for sender in job.ranks_of:
@@ -323,8 +323,8 @@ def silent_drivers(states: Sequence[HostState], policy: Policy) -> Iterator[str]
         if named:
             more = f" and {len(named) - 4} more hosts" if len(named) > 4 else ""
             yield (
-                f"the GPU driver {word} on {', '.join(named[:4])}{more}: the numbers of its GPUs"
-                " are old"
+                f"the GPU driver {word} on {', '.join(named[:4])}{more}: the GPU numbers there are"
+                " old"
             )
 
 
@@ -410,13 +410,13 @@ def _move_all(job: JobMemory, sender: str, by_ns: int) -> None:
 
 
 def is_current(job: JobMemory, envelope: Envelope) -> bool:
-    """Whether the record is of the attempt that its host is in."""
+    """Whether the record belongs to the attempt that its host is in."""
     known = job.attempts.get(envelope.sender)
     return known is not None and known[0] == envelope.attempt
 
 
 def admit(job: JobMemory, envelope: Envelope, hello: Hello) -> bool:
-    """Find out which life of the job this process belongs to; False: to an earlier one."""
+    """Find out which run of the job this process belongs to; False: to an earlier one."""
     sender, attempt = envelope.sender, envelope.attempt
     known = job.attempts.get(sender)
     if known is None:

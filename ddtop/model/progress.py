@@ -200,7 +200,7 @@ RANKS_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class ProbeOff:
-    """A part of a rank's agent that is off now, and why.
+    """A probe of a rank's agent that is off now, and why.
 
     Source: `RankState.probes_off` (`NAME: REASON`).
     """
@@ -211,7 +211,7 @@ class ProbeOff:
 
 
 def probes_off(ranks: Iterable[RankFacts]) -> Iterator[ProbeOff]:
-    """All parts that are off, by rank."""
+    """All probes that are off, by rank."""
     for facts in ranks:
         for text in facts.agent.probes_off:
             probe, _, why = text.partition(": ")
@@ -219,13 +219,13 @@ def probes_off(ranks: Iterable[RankFacts]) -> Iterator[ProbeOff]:
 
 
 def notes(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
-    """One sentence for each part and reason, those of most ranks first."""
+    """One sentence for each probe and reason, those of most ranks first."""
     found: dict[tuple[str, str], list[int]] = {}
     for one in probes_off(ranks):
         found.setdefault((one.probe, one.why), []).append(one.rank)
     first = sorted(found.items(), key=lambda item: -len(item[1]))[:NOTES_MAX]
     return tuple(
-        f"the agent's part {probe!r} is off on {_ranks(numbers)}: {why}"
+        f"the agent's probe {probe!r} is off on {_ranks(numbers)}: {why}"
         for (probe, why), numbers in first
     )
 

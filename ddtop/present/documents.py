@@ -148,7 +148,7 @@ def _contact(verdict: Verdict | None) -> Json:
 
 
 def ended_json(ended: Ended | None) -> Json | None:
-    """How the job ended; null while it lives."""
+    """How the job ended; null while it runs."""
     if ended is None:
         return None
     return {

@@ -35,7 +35,7 @@ def order_text(order: Order) -> str:
         "stacks": "asked for stacks of",
         "native": "asked for native stacks of",
         "stacks-by-signal": "asked for stacks by signal of",
-        "signal": "ordered a signal to",
+        "signal": "asked for a signal to",
         "mute": "muted",
     }
     ending = f": {'' if order.ok else 'refused, '}{clean(order.text)}" if order.text else ""
@@ -70,7 +70,7 @@ def event_text(change: Change) -> str:  # noqa: PLR0911 - one answer an event
     if change.event == ORDERED and change.order is not None:
         return order_text(change.order)
     if change.event == JOINED and not change.ranks:
-        return f"again: the relay is heard after {units.duration(change.seconds or 0.0)}"
+        return f"again: the relay reports after {units.duration(change.seconds or 0.0)} of silence"
     if change.event == JOINED:
         attempt = f" (attempt {change.attempt})" if change.attempt else ""
         return f"{ranks_text(change.ranks, 6)} of {change.world_size}{attempt}"
@@ -127,7 +127,7 @@ class _Count:
 
 
 class Losses:
-    """The last known counts of all hosts. It costs a few µs per host and look."""
+    """The last known counts of all hosts. Costs a few µs per host and look."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Count] = {}
@@ -196,11 +196,11 @@ def _counts(host: HostState) -> tuple[tuple[str, int], ...]:
 
 def _words(kind: str, count: int) -> str:
     if kind == REFUSED:
-        return f"{units.plural(count, 'connection')} refused: another key, none, or no ddtop at all"
+        return f"{units.plural(count, 'connection')} refused: wrong key, no key, or not ddtop"
     frames = units.plural(count, "record")
     return {
         GARBLED: f"{frames} could not be read",
-        DROPPED: f"{frames} dropped: somebody did not take them in time",
+        DROPPED: f"{frames} dropped: a receiver was too slow",
         UNSENT: f"{frames} did not reach the hub",
     }[kind]
 
@@ -334,7 +334,7 @@ class Timeline:
         elif lost is None and self._lost_unix_ns is not None:
             silent = units.duration(max(now_unix_ns - self._lost_unix_ns, 0) / units.SECOND_NS)
             self._lost_unix_ns = None
-            words = ((now_unix_ns, f"the relay is heard again, after {silent}"),)
+            words = ((now_unix_ns, f"the relay reports again, after {silent} of silence"),)
             self._add(Entry(("heard", now_unix_ns), now_unix_ns, CONTACT, words))
 
     def absorb(self, earlier: Timeline) -> None:

@@ -43,7 +43,7 @@ def kinds_text(pages: Iterable[Explanation], width: int, policy: Policy) -> str:
         lines += hang(page.brief, width, fit(page.kind, column))
     lines += ["", "ddtop explain KIND says what it means, how it is found and what to do."]
     note = (
-        f"A finding is shown after {policy.appear_snapshots} looks half a second apart that agree, "
-        f"and dropped after {policy.clear_snapshots} without it."
+        f"A finding appears after {policy.appear_snapshots} looks in a row that agree, half a "
+        f"second apart, and goes away after {policy.clear_snapshots} looks without it."
     )
     return "\n".join([*lines, *hang(note, width, "")]) + "\n"

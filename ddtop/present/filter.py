@@ -193,13 +193,13 @@ def parse_filter(text: str) -> Filter:
         compared = _COMPARED.fullmatch(term)
         if compared is not None:
             if compared[1] not in NUMBERED:
-                problem = f"no number {compared[1]!r}; {_THERE}"
+                problem = f"unknown number {compared[1]!r}; {_THERE}"
             elif compared[3] is not None:
                 numbers.append((compared[1], compared[2], float(compared[3])))
         elif colon and (place := _place(name, value)) is not None:
             places += place
         elif _KEYED.match(term) and name not in (*_NAMED, *ORDER):
-            problem = f"no key {name!r}; {_THERE}"
+            problem = f"unknown key {name!r}; {_THERE}"
         elif not colon or name not in _NAMED:
             words.append(term)
         elif not value:
@@ -209,13 +209,13 @@ def parse_filter(text: str) -> Filter:
             unknown = sorted(
                 w for w in wanted if not any(state.value.startswith(w) for state in State)
             )
-            problem = f"no state {unknown[0]!r}" if unknown else problem
+            problem = f"unknown state {unknown[0]!r}" if unknown else problem
             states |= wanted
         elif name == "host":
             hosts += [part for part in value.split(",") if part]
         else:
             found = rank_ranges(value, unfinished=True)
-            problem = problem if found is not None else f"not ranks: {value!r}"
+            problem = problem if found is not None else f"not a list of ranks: {value!r}"
             ranks = found if found is not None else ranks
     return Filter(
         frozenset(states),

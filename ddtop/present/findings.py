@@ -173,7 +173,7 @@ def _time(snapshot: Snapshot, contact: Contact) -> Span:
     if contact.frozen_s is not None:
         return f"FROZEN at {time}, {units.duration(contact.frozen_s)} ago", "still"
     if contact.text and contact.age_s is not None and snapshot.live:
-        return f"not heard for {units.duration(contact.age_s)}", "warning"
+        return f"silent for {units.duration(contact.age_s)}", "warning"
     return time, ""
 
 
@@ -378,7 +378,7 @@ def _before(page: Page, snapshot: Snapshot, timeline: Timeline | None) -> None:
     page.heading("what was wrong before")
     for entry in reversed(found[-BEFORE_MOST:]):
         page.text(entry.text, "", f"  {units.clock(entry.unix_ns)}  ")
-    page.text("the story of each: view 6, events, and Enter", "dim", "  ")
+    page.text("for the story of each: view 6, events, then Enter", "dim", "  ")
 
 
 def _choice(page: Page, finding: Finding, number: int, opened: bool) -> None:
@@ -405,7 +405,7 @@ def add_finding(
     page.item("since", f"{units.clock(finding.since_unix_ns)}, {since} ago")
     if entry is not None and entry.over_unix_ns is not None:
         stood = units.duration((entry.over_unix_ns - entry.unix_ns) / units.SECOND_NS)
-        page.item("over", f"{units.clock(entry.over_unix_ns)}, it stood for {stood}")
+        page.item("over", f"{units.clock(entry.over_unix_ns)}, it lasted for {stood}")
     page.item("at fault", ranks_text(finding.ranks, len(finding.ranks)) or "no rank is blamed")
     page.item("waiting", ranks_text(finding.victims, len(finding.victims)))
     if finding.group is not None:

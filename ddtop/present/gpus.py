@@ -131,7 +131,7 @@ def headline(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> str:
 def process_text(one: GpuProcess) -> str:
     """`ada 4711 python train.py 40.0G`; only the pid for a process that is not visible."""
     if not one.local:
-        return f"pid {one.pid} outside of this container {units.size(one.used_bytes)}"
+        return f"pid {one.pid} outside this container {units.size(one.used_bytes)}"
     command = clean(one.command or "")
     words = [
         clean(one.user or ""),
@@ -146,14 +146,14 @@ def _held(gpu: Gpu, policy: Policy) -> list[str]:
     if gpu.lost:
         return ["lost: it no longer answers"]
     if gpu.prohibited and not gpu.processes:
-        return ["nobody may: compute mode prohibited"]
+        return ["no process may: compute mode prohibited"]
     if gpu.processes:
         return [process_text(one) for one in gpu.processes]
     if is_free(gpu, policy):
         return ["free"]
     if gpu.mig:
         return ["divided (MIG)"]
-    return ["nobody that can be seen" if gpu.processes is not None else "the driver does not say"]
+    return ["no visible process" if gpu.processes is not None else "the driver does not say"]
 
 
 def _cells(gpu: Gpu, held: str) -> dict[str, Span]:
@@ -422,7 +422,7 @@ def _bar(ratio: float | None, glyphs: Glyphs) -> str:
 KNOWN_BY = {
     TORCH: "torch says so",
     PROCESS: "the driver lists its process there",
-    ENVIRONMENT: "from CUDA_VISIBLE_DEVICES and its local rank; CUDA is not up yet",
+    ENVIRONMENT: "from CUDA_VISIBLE_DEVICES and its local rank; CUDA has not started yet",
 }
 
 
@@ -490,7 +490,7 @@ def gpu_title(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     elif rank.gpu.waits:
         text = _busy(rank, _device(snapshot, rank))
     elif gpu.used_bytes is None:
-        text, style = "nothing is reported of it", "dim"
+        text, style = "nothing reported yet", "dim"
     page.text(f"GPU {gpu.index}: {text}", style)
 
 
@@ -507,7 +507,7 @@ def _driver(watch: GpuWatch | None) -> str:
     if watch is None or not driver_text(watch, chosen()):
         return ""
     if watch.why is not None:
-        return f"cannot be asked: {clean(watch.why)}"
+        return f"does not answer: {clean(watch.why)}"
     return f"silent for {units.duration((watch.age_ms or 0) / 1000)}: its last values are left out"
 
 
@@ -525,6 +525,6 @@ def _busy(rank: RankFacts, device: Device | None) -> str:
 
 
 def _failed(retries: int, ooms: int) -> str:
-    parts = [f"{retries:,} allocations came only after others were given back"] if retries else []
+    parts = [f"{retries:,} allocations succeeded only after others were freed"] if retries else []
     parts += [f"{ooms:,} ran out of memory"] if ooms else []
     return ", ".join(parts)

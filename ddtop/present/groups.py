@@ -327,7 +327,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     page = Page(width, glyphs)
     group = snapshot.group(name)
     if group is None:
-        page.text(f"the group {clean(name)} is not there any more", "dim")
+        page.text(f"the group {clean(name)} no longer exists", "dim")
         return page.lines
     found = group_facts(snapshot, group, group_waits(snapshot, chosen()).get(name))
     page.add(
@@ -339,9 +339,7 @@ def group_lines(snapshot: Snapshot, name: str, width: int, glyphs: Glyphs = UNIC
     page.item("torch's name", clean(group.name))
     page.item(
         "front",
-        "-"
-        if found.front is None
-        else f"collective #{found.front:,} is the last that was enqueued",
+        "-" if found.front is None else f"collective #{found.front:,} is the last one enqueued",
     )
     page.item("behind", "nobody" if found.wait is None else _behind(snapshot, found)[0])
     if found.mismatch:

@@ -44,10 +44,10 @@ class ViewName:
 
 
 VIEWS = (
-    ViewName("1", RANKS, "one row a rank"),
-    ViewName("2", MAP, "one cell a rank: thousands of ranks at a glance"),
-    ViewName("3", GROUPS, "each process group: how far it is, who is behind, and in what"),
-    ViewName("4", STACKS, "the stacks that were taken last, merged"),
+    ViewName("1", RANKS, "one row per rank"),
+    ViewName("2", MAP, "one cell per rank: thousands of ranks at a glance"),
+    ViewName("3", GROUPS, "each process group: its progress, and which ranks are behind"),
+    ViewName("4", STACKS, "the latest stacks, merged"),
     ViewName("5", HOSTS, "CPU, memory and /dev/shm of each host, and the worst of its ranks"),
     ViewName("6", EVENTS, "what happened: findings, ranks, restarts, stacks"),
 )
@@ -85,15 +85,15 @@ ACTIONS = (
         "tab",
         "Tab",
         "next view",
-        "the next view; Shift+Tab: the one before",
+        "the next view; Shift+Tab: the previous one",
         "next_view(1)",
     ),
     Action(
         "view-before",
         "shift+tab",
         "Shift+Tab",
-        "view before",
-        "the view before",
+        "prev view",
+        "the previous view",
         "next_view(-1)",
         listed=False,
     ),
@@ -102,7 +102,7 @@ ACTIONS = (
         "e",
         "e",
         "why",
-        "the findings with evidence and advice; a click on the verdict too",
+        "the findings with evidence and advice; a click on the verdict does the same",
         "why",
     ),
     Action(
@@ -110,7 +110,7 @@ ACTIONS = (
         "slash",
         "/",
         "filter",
-        "filter the rows, or search: words; state:blocked host:node3 rank:0-7 tp:3 step>300 gpu<20",
+        "filter the rows, or search: words, state:blocked host:node3 rank:0-7 tp:3 step>300 gpu<20",
         "filter",
     ),
     Action(
@@ -118,7 +118,7 @@ ACTIONS = (
         "escape",
         "Esc",
         "all rows",
-        "take the filter away",
+        "clear the filter",
         "clear_filter",
         listed=False,
     ),
@@ -127,7 +127,7 @@ ACTIONS = (
         "greater_than_sign,f6",
         "< > F6",
         "sort",
-        "sort by the column to the left, to the right; culprits come first by default",
+        "sort by the next column to the left or right; culprits come first by default",
         "sort(1)",
         (RANKS,),
     ),
@@ -136,7 +136,7 @@ ACTIONS = (
         "less_than_sign",
         "<",
         "sort back",
-        "sort by the column to the left",
+        "sort by the next column to the left",
         "sort(-1)",
         (RANKS,),
         listed=False,
@@ -146,7 +146,7 @@ ACTIONS = (
         "d",
         "d",
         "stacks",
-        "stacks of the ranks tagged or under the cursor, merged",
+        "stacks of the tagged ranks or the rank under the cursor, merged",
         "stacks('these')",
     ),
     Action("stacks-all", "D", "D", "all stacks", "stacks of all ranks, merged", "stacks('all')"),
@@ -155,7 +155,7 @@ ACTIONS = (
         "f9,s",
         "F9 s",
         "signal",
-        "stacks by signal, or another signal, to these ranks; asks before it does",
+        "take stacks by signal, or send another signal, to these ranks; asks first",
         "signals",
         _PICKED,
     ),
@@ -164,7 +164,7 @@ ACTIONS = (
         "c",
         "c",
         "columns",
-        "which columns are shown where there is room",
+        "choose which columns are shown if there is room",
         "columns",
         (RANKS,),
     ),
@@ -181,8 +181,8 @@ ACTIONS = (
         "colour-before",
         "M",
         "M",
-        "colour before",
-        "colour the map by the number before",
+        "prev colour",
+        "colour the map by the previous number",
         "colour_by(-1)",
         (MAP,),
         listed=False,
@@ -201,7 +201,7 @@ ACTIONS = (
         "n",
         "n N",
         "next problem",
-        "the next, the last rank that is not healthy",
+        "the next or previous rank that is not healthy",
         "problem(1)",
         (RANKS,),
     ),
@@ -209,8 +209,8 @@ ACTIONS = (
         "problem-before",
         "N",
         "N",
-        "problem before",
-        "the rank before that is not healthy",
+        "prev problem",
+        "the previous rank that is not healthy",
         "problem(-1)",
         (RANKS,),
         listed=False,
@@ -228,7 +228,7 @@ ACTIONS = (
         "o",
         "o",
         "open source",
-        "open the line that this rank is at in $EDITOR",
+        "open this rank's current line in $EDITOR",
         "edit",
         _PICKED,
     ),
@@ -260,7 +260,9 @@ ACTIONS = (
     Action(
         "back-5-s", "left_square_bracket", "[", "5 s back", "5 s back in time", "app.travel(-5)"
     ),
-    Action("on-5-s", "right_square_bracket", "]", "5 s on", "5 s forth in time", "app.travel(5)"),
+    Action(
+        "on-5-s", "right_square_bracket", "]", "5 s forward", "5 s forward in time", "app.travel(5)"
+    ),
     Action(
         "back-minute",
         "left_curly_bracket",
@@ -273,8 +275,8 @@ ACTIONS = (
         "on-minute",
         "right_curly_bracket",
         "}",
-        "a minute on",
-        "a minute forth in time",
+        "a minute forward",
+        "a minute forward in time",
         "app.travel(60)",
     ),
     Action(
@@ -285,7 +287,7 @@ ACTIONS = (
         "p",
         "p",
         "freeze",
-        "freeze the picture; the job is watched all the same",
+        "freeze the picture; ddtop still watches the job",
         "app.freeze",
     ),
     Action(
@@ -305,7 +307,7 @@ ACTIONS = (
         "J",
         "J",
         "jobs",
-        "back to the list of jobs, where ddtop began with it",
+        "back to the list of jobs, if ddtop started with it",
         "app.to_list",
     ),
     Action(
@@ -313,7 +315,7 @@ ACTIONS = (
         "ctrl+l",
         "Ctrl+L",
         "redraw",
-        "draw everything again, after others wrote here",
+        "redraw everything, after other programs wrote here",
         "app.redraw",
     ),
     Action(
@@ -321,18 +323,18 @@ ACTIONS = (
         "ctrl+z",
         "Ctrl+Z",
         "stop",
-        "stop and give the shell back; fg goes on",
+        "stop and return to the shell; fg continues",
         "app.suspend_process",
     ),
     Action("help", "question_mark", "?", "help", "what this view shows, and all keys", "app.help"),
-    Action("quit", "q", "q", "quit", "quit; on a page: back, as Esc", "app.quit"),
+    Action("quit", "q", "q", "quit", "quit; on a page: back, like Esc", "app.quit"),
 )
 
 MOVES = (
     ("up down j k", "move; PgUp PgDn Home End too, and the mouse wheel"),
     ("Enter", "open what is under the cursor; a double click too"),
     ("Space", "on the ranks: tag one"),
-    ("v T f", "on the stacks: as classes or as a tree, other threads in full, all frames"),
+    ("v T f", "on the stacks: classes or tree, other threads in full, all frames"),
 )
 """Keys that the lists handle themselves."""
 
@@ -359,83 +361,87 @@ _GROUP_WORDS: Items = (
             " how long"
         ),
     ),
-    ("OP", "the collective that is open, its input's bytes and types; two of them are a mismatch"),
+    (
+        "OP",
+        ("the open collective with the bytes and types of its input; two entries mean a mismatch"),
+    ),
     ("ENQUEUED", "the number of the last collective that these members have called"),
-    ("COMPLETED", "the number of the last one that is complete on them"),
-    ("OPEN", "for how long something has been open there without moving"),
+    ("COMPLETED", "the number of the last one that has completed on them"),
+    ("OPEN", "how long a call has been open there without progress"),
 )
 _TOPICS: dict[str, tuple[str, Items]] = {
     RANKS: (
         (
-            "One row a rank. While something is wrong those at fault stand first, then those that"
-            " wait; else by number. The culprit's row stands out as a whole. What is older than 3 s"
-            " is dim, HEARD says how old it is. The job strip below the rows has the numbers of the"
-            " whole job, each with the ends of its scale, and against before; then the last events."
+            "One row per rank. While something is wrong, the ranks at fault come first, then the"
+            " ranks that wait; otherwise rows are sorted by number. The culprit's whole row stands"
+            " out. Values older than 3 s are dim, and HEARD says how old they are. The job strip"
+            " below the rows shows the numbers of the whole job, each with its scale and compared"
+            " with earlier; then the last events."
         ),
         (),
     ),
     MAP: (
         (
-            "One cell a rank, host by host, or in rank order where hosts have no room; then two"
-            " ranks a cell, one above the other; then one cell for the worst of several ranks, and"
-            " the line above the keys says of how many. A rank that is at fault has its sign in"
-            " alarm at any size. A state that is healthy again shows when two looks agree. n and N"
-            " go to the next and the last rank that is not healthy. m colours the cells by a number"
-            " instead: the line above them says which colour is which value, and which rank is the"
-            " one to look at; then n goes to ranks of the worst colour."
+            "One cell per rank, host by host, or in rank order if there is no room for hosts. A"
+            " larger job has two ranks per cell, one above the other; a still larger job shows the"
+            " worst of several ranks, and the line above the keys says of how many. A rank at"
+            " fault has its sign in alarm at any size. A rank that is healthy again changes its"
+            " sign when two looks agree. n and N go to the next and previous rank that is not"
+            " healthy. m colours the cells by a number instead: the line above them says which"
+            " colour is which value, and which rank to look at; then n goes to ranks of the worst"
+            " colour."
         ),
         (),
     ),
     GROUPS: (
         (
-            "One row a process group. Groups in which ranks have made no progress for 5 s come"
-            " first, the others are sorted by name. Enter shows the members by what they do. Gloo"
-            " numbers sends and receives too; they are not counted here."
+            "One row per process group. Groups whose ranks have made no progress for 5 s come"
+            " first, and the others are sorted by name. Enter shows the members by what they do."
+            " Gloo also numbers sends and receives; they are not counted here."
         ),
         _GROUP_WORDS,
     ),
     STACKS: (
         (
-            "The stacks that were taken last, by you, by somebody else, or because ranks made no"
-            " progress. Ranks with the same stack are one class; read the one that differs from the"
-            " others."
+            "The latest stacks, taken by you, by someone else, or because ranks made no progress."
+            " Ranks with the same stack form one class. Read the one that differs from the others."
         ),
         (),
     ),
     HOSTS: (
         (
-            "One row a host, as its relay reports it once a second; hosts with a rank at fault come"
-            " first. Enter shows its ranks only."
+            "One row per host, as its relay reports it once a second. Hosts with a rank at fault"
+            " come first. Enter shows only the ranks of that host."
         ),
         (
-            ("WORST RANK", "the state of its worst rank, and the number of that rank"),
-            ("CPU", "use of all its cores, by anybody (check: top)"),
+            ("WORST RANK", "the state and number of its worst rank"),
+            ("CPU", "use of all its cores, by any process (check: top)"),
             ("RANKS' CORES", "cores that its ranks and their children use"),
-            ("MEMORY", "in use, of all (check: free)"),
+            ("MEMORY", "in use and total (check: free)"),
             (
                 "/dev/shm",
-                "in use, of all; DataLoader workers pass batches through it (check: df /dev/shm)",
+                "in use and total; DataLoader workers pass batches through it (check: df /dev/shm)",
             ),
             (
                 "GPUS",
                 (
-                    "how many, how busy on average, their memory; 7/8 wait: 7 of 8 only wait in"
-                    " NCCL (check: nvidia-smi)"
+                    "their number, average use and memory; 7/8 wait: 7 of 8 only wait in NCCL"
+                    " (check: nvidia-smi)"
                 ),
             ),
             (
                 "GPU 3",
                 (
-                    "a GPU of the host above: busy, memory, power, heat, its ranks, what is wrong,"
-                    " processes that are no rank's. Of more than 16 hosts only GPUs with something"
-                    " wrong are listed"
+                    "a GPU of the host above: use, memory, power, heat, its ranks, what is wrong,"
+                    " processes that belong to no rank. With more than 16 hosts, only GPUs with a"
+                    " problem are listed"
                 ),
             ),
             (
                 "wait",
                 (
-                    "in place of how busy: NCCL's kernel spins there, at little power, until"
-                    " another rank comes"
+                    "shown instead of the use: NCCL's kernel spins there, at low power, until"
+                    " another rank arrives"
                 ),
             ),
             ("RELAY", "what ddtop's own relay uses there: share of one core, memory"),
@@ -445,32 +451,33 @@ _TOPICS: dict[str, tuple[str, Items]] = {
     ),
     EVENTS: (
         (
-            "What happened, the newest last: findings that began and ended, ranks that started and"
-            " ended, restarts, stacks. It follows the end until you move up; End follows again."
-            " Enter shows one in full."
+            "What happened, newest last: findings that began and ended, ranks that started and"
+            " ended, restarts, stacks. The list follows new events until you move up; End follows"
+            " them again. Enter shows one event in full."
         ),
-        (("STOOD", "how long a finding lasted, or has lasted until now"),),
+        (("STOOD", "how long a finding lasted, or has lasted so far"),),
     ),
     RANK_PAGE: (
         (
-            "Everything that is known of one rank. The lines at the top are one value a second,"
-            " scaled from zero to the largest; its smallest and its largest value are beside it."
+            "Everything that ddtop knows about one rank. The lines at the top show one value per"
+            " second, scaled from zero to the largest; the smallest and largest values are beside"
+            " them."
         ),
         (),
     ),
     GROUP_PAGE: (
-        "Members of one process group by what they do; those that are furthest behind come first.",
+        "Members of one process group by what they do. The ranks furthest behind come first.",
         _GROUP_WORDS,
     ),
     FINDING_PAGE: (
         (
-            "The findings, worst first, and one of them opened: left and right open another."
+            "The findings, worst first. One of them is open; left and right open another."
             " Consequences are folded under their cause, so one root cause is one finding."
         ),
         (
-            ("evidence", "the numbers and stack lines that the verdict rests on"),
+            ("evidence", "the numbers and stack lines behind the verdict"),
             ("at fault", "the ranks where all waits end"),
-            ("since", "when the fact began, not when it was seen"),
+            ("since", "when the problem began, not when ddtop saw it"),
         ),
     ),
 }
@@ -560,22 +567,22 @@ def _letters(page: Page) -> None:
 STACKS_SIGNAL = None
 """The first entry of the menu: the dump signal, and only for ranks that it cannot crash."""
 SIGNALS: tuple[tuple[signal.Signals | None, str], ...] = (
-    (STACKS_SIGNAL, "by signal, also of a rank in which C code holds the GIL"),
-    (signal.SIGTERM, "asks it to end; what the launcher sends to the others"),
-    (signal.SIGINT, "as Ctrl-C: KeyboardInterrupt in Python"),
-    (signal.SIGHUP, "its terminal is gone: ends it"),
+    (STACKS_SIGNAL, "by signal, even of a rank in which C code holds the GIL"),
+    (signal.SIGTERM, "asks it to end; the launcher sends this to the others"),
+    (signal.SIGINT, "like Ctrl-C: KeyboardInterrupt in Python"),
+    (signal.SIGHUP, "terminal closed: ends it"),
     (signal.SIGQUIT, "ends it with a core dump"),
-    (signal.SIGKILL, "ends it at once, nothing is cleaned up"),
+    (signal.SIGKILL, "ends it at once, without clean-up"),
     (signal.SIGSTOP, "stops it where it is; the others will wait for it"),
-    (signal.SIGCONT, "lets a stopped process go on"),
-    (signal.SIGUSR1, "whatever the program made of it; ends it if it made nothing"),
-    (signal.SIGUSR2, "whatever the program made of it; ends it if it made nothing"),
+    (signal.SIGCONT, "lets a stopped process continue"),
+    (signal.SIGUSR1, "whatever the program does with it; by default ends it"),
+    (signal.SIGUSR2, "whatever the program does with it; by default ends it"),
     (signal.SIGABRT, "ends it with a core dump, as abort() does"),
 )
 """In the order in which they are offered."""
 LISTED = 8
 DISTURBS = (
-    "only a rank in which C code holds the GIL, and its forked workers, get the signal. A call in C"
+    "only a rank in which C code holds the GIL, and its forked workers, get the signal. A C call"
     " that does not restart after a signal (sleep, poll) returns early there."
 )
 
@@ -583,11 +590,9 @@ DISTURBS = (
 def why_no_signals(readonly: bool, ranks: Sequence[RankFacts], live: bool) -> str | None:
     """Why nothing can be sent; None if something can."""
     if readonly:
-        return (
-            "this dashboard was started with --readonly: nothing may be done to the job from here"
-        )
+        return "this dashboard was started with --readonly: it cannot change the job"
     if not live:
-        return "the job has ended: there is no process to send a signal to"
+        return "the job has ended: no process can get a signal"
     if not ranks:
         return "no rank is selected"
     if not any(reachable(rank) for rank in ranks):

@@ -191,7 +191,7 @@ def clock_words(seen: HostSeen | None) -> str:
     if seen is None or seen.role != LEAF:
         return ""
     if seen.offset_ns is None or seen.error_ns is None:
-        return "not measured against the hub's: its times are used as they are"
+        return "not compared with the hub's clock; its times are used as they are"
     off = abs(seen.offset_ns) / 1e6
     text = f"{off:,.1f} ms" if off < 1000 else f"{off / 1000:,.1f} s"
     return (
@@ -212,7 +212,9 @@ def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
     if gpus:
         troubled = sum(len(host.troubled) for host in hosts)
         return (
-            f"{units.plural(troubled, 'GPU')} in trouble, the others not listed" if folded else ""
+            (f"{units.plural(troubled, 'GPU')} with problems, the others not listed")
+            if folded
+            else ""
         )
     reports = [host.state for host in hosts if host.state is not None]
     return (

@@ -20,12 +20,12 @@ MOST_JOB = 48
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The result of a look at a job.
+    """The result of a look at a job. `word` is one of `finding.HEALTHS`; unknown if no relay
+    answered.
 
-    `word` is one of `finding.HEALTHS`; unknown if no relay answered. `sentence`: that of the worst
-    finding, or why nothing is known. `reporting`, `world_size`: from the look; the job file may be
-    15 s old. `still_s`: for how long no rank has made progress, seconds. `age_s`: how old all this
-    is, seconds.
+    `sentence`: the one of the worst finding, or why nothing is known. `reporting`, `world_size`:
+    from the look; the job file may be 15 s old. `still_s`: how long no rank has made progress (s).
+    `age_s`: how old these values are (s).
     """
 
     word: str
@@ -49,7 +49,7 @@ class Listed:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies it among all jobs."""
+        """What identifies the run among all jobs."""
         return self.entry.job, self.entry.run
 
 

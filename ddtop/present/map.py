@@ -305,7 +305,7 @@ def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
 
 
 def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
-    """One code a rank. A rank at fault keeps a state that says how it ended; otherwise it is the
+    """One code per rank. A rank at fault keeps a state that says how it ended; otherwise it is the
     culprit."""
     codes = bytearray(map(_CODES.__getitem__, [rank.state for rank in snapshot.ranks]))
     at = codes.find(EXITED)

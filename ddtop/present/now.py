@@ -64,7 +64,7 @@ def now_text(rank: RankFacts) -> str:
 
 
 def now_age_s(rank: RankFacts, time_unix_ns: int) -> float | None:
-    """For how long it has been doing what `now_text` says, seconds."""
+    """How long it has been doing what `now_text` says (s)."""
     now = doing(rank)
     if now.since_unix_ns is None:
         return now.age_s

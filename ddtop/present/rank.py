@@ -99,7 +99,7 @@ def time_lines(page: Page, rank: RankFacts) -> None:
     pressure = rank.process.pressure
     if pressure is not None and pressure.delay_ratio is not None:
         delayed = units.percent(pressure.delay_ratio)
-        page.item("no CPU", f"{delayed} of the time ready to run, and waiting for one")
+        page.item("no CPU", f"{delayed} of the time ready to run, but waiting for one")
     for number, spot in enumerate(by_function(rank.reported.spots)):
         share = spot.samples / rank.reported.spots_samples if rank.reported.spots_samples else 0.0
         if share >= _SPOT_LEAST_RATIO:
@@ -126,7 +126,7 @@ PROCESS_STATES = {
     "D": "waits in the kernel, cannot be interrupted",
     "T": "stopped",
     "t": "stopped by a debugger",
-    "Z": "ended, not yet collected",
+    "Z": "ended, not yet reaped",
     "I": "idle",
 }
 
@@ -428,7 +428,7 @@ def _loader(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
             "" if loader.owing_state is None else f" (state {_process_state(loader.owing_state)})"
         )
         waits = _ago(snapshot, loader.waiting_since_unix_ns)
-        page.item("waits since", f"{waits}{owing}{state}", "blocked")
+        page.item("has waited", f"{waits}{owing}{state}", "blocked")
     if rank.loader.wait_ratio is not None:
         page.item("waits", f"{units.percent(rank.loader.wait_ratio)} of the time")
 
@@ -506,7 +506,7 @@ def _stacks(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
 
 
 def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    page.heading("what ddtop itself does there")
+    page.heading("ddtop's agent")
     if rank.agent.report_age_s is not None:
         page.item("last report", f"{units.age(rank.agent.report_age_s)} ago")
     else:

@@ -206,7 +206,7 @@ def _environment(ranks: Sequence[RankFacts]) -> list[str]:
                 rank: "(not set)" if value is None else value for rank, value in values.items()
             }
             differing += [f"  {name}", *(f"    {line}" for line in _by_value(shown))]
-    lines = ["differs between ranks:", *(differing or ["  nothing that should not"])]
+    lines = ["differs between ranks:", *(differing or ["  nothing unexpected"])]
     if own:
         lines.append(f"  (each rank has its own {', '.join(own)})")
     several = [

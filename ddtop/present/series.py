@@ -39,9 +39,8 @@ def series_of(
     about: Mapping[str, str],
     muted: int = 0,
 ) -> tuple[Sample, ...]:
-    """All series of one job but those of the contact with it. `about`: script, user, host and
-    start time of its job file. `muted`: how many findings stand and are muted.
-    """
+    """All series of one job except those about the contact with it. `about`: script, user, host and
+    start time from its job file. `muted`: how many active findings are muted."""
     return (
         *_job(snapshot, about),
         *_ranks(snapshot),

@@ -333,7 +333,7 @@ def head_line(merged: Merged, age: str = "") -> Line:
     ways = ", ".join(f"{number} by {clean(method)}" for method, number in merged.methods)
     text = f"{asked}, {merged.answered} answered" + (f" ({ways})" if ways else "")
     when = "" if merged.last_unix_ns is None else f" {units.clock(merged.last_unix_ns)}"
-    asked_by = ", by itself" if merged.automatic else ""
+    asked_by = ", automatically" if merged.automatic else ""
     return ((text, "title"), (f"{when}{age}{asked_by}", "dim"))
 
 
@@ -581,7 +581,7 @@ def excerpt_lines(excerpt: Excerpt, frame: Frame, width: int, glyphs: Glyphs) ->
         name = clean(frame.file.rpartition("/")[2])
         return [
             clip_line(
-                ((f"({name} was changed since the job started)", "dim"),), width, glyphs.ellipsis
+                ((f"({name} has changed since the job started)", "dim"),), width, glyphs.ellipsis
             )
         ]
     texts = [clean(line) for line in excerpt.lines]

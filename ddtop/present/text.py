@@ -282,20 +282,20 @@ STATE_STYLES: dict[State, str] = {
 }
 
 STATE_MEANINGS: dict[State, str] = {
-    State.STARTING: "its agent is up, it has no process group yet",
+    State.STARTING: "its agent is up, but it has no process group yet",
     State.JOINING: "in init_process_group or MPI_Init",
     State.RUNNING: "makes progress",
-    State.WAITING: "in a collective, not for long",
+    State.WAITING: "in a collective, but not for long",
     State.BLOCKED: "waits longer than the limit: a victim, not the cause",
     State.CULPRIT: "others wait for it",
-    State.STRAGGLER: "persistently last, the others pay for it",
+    State.STRAGGLER: "last in most steps, and the others wait for it",
     State.WARNING: "a warning singles it out",
-    State.SILENT: "the process lives, its agent does not report",
+    State.SILENT: "the process is alive, but its agent does not report",
     State.STOPPED: "stopped by a signal or a debugger (state T)",
     State.EXITED: "its process ended",
     State.KILLED: "a signal ended it",
     State.MISSING: "never seen",
-    State.LOST: "nothing of its whole host is heard any more",
+    State.LOST: "its whole host has stopped reporting",
 }
 
 

@@ -42,9 +42,9 @@ class DdtopApp(TerminalApp):
         Binding("minus", "interval(-1)", "look more often"),
         Binding("t", "next_theme", "theme"),
         Binding("left_square_bracket", "travel(-5)", "5 s back"),
-        Binding("right_square_bracket", "travel(5)", "5 s on"),
+        Binding("right_square_bracket", "travel(5)", "5 s forward"),
         Binding("left_curly_bracket", "travel(-60)", "a minute back"),
-        Binding("right_curly_bracket", "travel(60)", "a minute on"),
+        Binding("right_curly_bracket", "travel(60)", "a minute forward"),
         Binding("backslash", "travel_back", "to the end"),
         Binding("J", "to_list", "jobs"),
         Binding("ctrl+p", "palette", "commands", priority=True),
@@ -126,7 +126,7 @@ class DdtopApp(TerminalApp):
             self.exit()
         else:
             self.session.say(
-                "no list of jobs came before this one; ddtop shows it where several are live"
+                "there is no list of jobs to go back to; ddtop shows one if several jobs are live"
             )
             self._show()
 
@@ -189,7 +189,7 @@ class DdtopApp(TerminalApp):
         self._show()
 
     def action_travel(self, seconds: float) -> None:
-        """Go back or forth in time."""
+        """Go back or forward in time."""
         self.session.travel(seconds)
         self._arrive_soon()
 

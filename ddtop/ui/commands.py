@@ -21,7 +21,7 @@ from ddtop.present.text import clean
 from ddtop.ui.style import THEMES
 
 _PRESETS = (
-    ("only blocked ranks", "those that wait for others", "state:blocked"),
+    ("only blocked ranks", "ranks that wait for others", "state:blocked"),
     (
         "only ranks that findings single out",
         "culprits, stragglers, and ranks with a warning",
@@ -75,7 +75,7 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
     found.append(
         Choice(
             "sort by verdict",
-            "culprits first, then those that wait, then by number",
+            "culprits first, then waiting ranks, then by number",
             f"sort_to('{BY_VERDICT}')",
         )
     )
@@ -92,7 +92,7 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
         Choice(name, f"{meaning}: {text}", f"filter_to('{text}')")
         for name, meaning, text in _PRESETS
     ]
-    found.append(Choice("all ranks", "take the filter away", "filter_to('')"))
+    found.append(Choice("all ranks", "clear the filter", "filter_to('')"))
     found += [
         Choice(f"map by {one.scale.label}", "colour the map by it", f"colour_map('{one.key}')")
         for one in (metrics_of(snapshot) if snapshot is not None else ())

@@ -147,7 +147,7 @@ def _note(facts: JobFacts, measure: Measure, room: int) -> Span:
 
 
 def one_line(facts: JobFacts, found: Sequence[Measure], width: int, glyphs: Glyphs) -> Line:
-    """The whole strip in one line; where room is short the last parts are left out first."""
+    """The whole strip in one line; if there is no room, the last parts are left out first."""
     parts: list[Line] = []
     for measure in found:
         label = _SHORT.get(measure.key, measure.label)

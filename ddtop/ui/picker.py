@@ -133,10 +133,10 @@ HELP = (
     "t        another theme",
     "q        quit",
     "",
-    "HEALTH   the worst finding that stands; ok, or unknown while its relay is not heard",
-    "RANKS    ranks that report, of all",
+    "HEALTH   the worst active finding; ok, or unknown while its relay is silent",
+    "RANKS    ranks that report, and all ranks",
     "STEP/S   steps a second, the median of its ranks",
-    "STUCK    for how long no rank has made progress",
+    "STUCK    how long no rank has made progress",
     "STARTED  when its first process started",
     "",
     "An ended job is dim: its last state and its recording can still be opened.",
@@ -145,7 +145,7 @@ HELP = (
 
 
 class PickScreen(FilteringScreen):
-    """One row a job."""
+    """One row per job."""
 
     AUTO_FOCUS = "#body"
     DEFAULT_CSS = """

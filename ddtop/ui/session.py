@@ -97,7 +97,7 @@ def kept(chosen: Mapping[str, Any] | None = None) -> Kept:
 
 
 def _read(path: Path) -> tuple[Setup, str | None]:
-    left = f"your setup is not used, and left as it is: {path}"
+    left = f"your setup file is ignored and left unchanged: {path}"
     try:
         # A named pipe would block here until somebody writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,12 +108,12 @@ def _read(path: Path) -> tuple[Setup, str | None]:
     try:
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return Setup(), f"{left} is no file"
+                return Setup(), f"{left} is not a file"
             setup = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=Setup)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Setup(), f"{left}: {error}"
     if setup.schema != SCHEMA:
-        return Setup(), f"{left} is {setup.schema[:40]!r}, this ddtop reads {SCHEMA!r}"
+        return Setup(), f"{left} is {setup.schema[:40]!r}, but this ddtop reads {SCHEMA!r}"
     return _renamed(setup), None
 
 
@@ -232,9 +232,7 @@ class Session:
         the present."""
         span = self._newest.span
         if span is None:
-            self.say(
-                self._newest.untaped or "nothing has been recorded yet that one could go back to"
-            )
+            self.say(self._newest.untaped or "nothing has been recorded yet to go back to")
             return
         at = (span[1] if self._at_unix_ns is None else self._at_unix_ns) + int(
             seconds * units.SECOND_NS

@@ -21,25 +21,25 @@ class SourcePlace:
 
 
 def source_place(session: Session, number: int | None, here: str | None = None) -> SourcePlace:
-    """The source line that this rank is at.
+    """The source line that this rank is at. `here`: the name of this host.
 
-    `here`: the name of this host. A file with the same path on another host may be a different
-    file: with a recording nobody can know, and with a live job it is opened with a note, because
-    homes are often shared.
+    A file with the same path on another host may be a different file. For a recording nobody can
+    know that. For a live job the file is opened with a note, because homes are often shared.
     """
     look, here = session.shown, here or os.uname().nodename
     if look.snapshot is None or number is None:
-        return SourcePlace(why="no rank is under the cursor")
+        return SourcePlace(why="there is no rank under the cursor")
     rank = look.snapshot.rank(number)
     exit_ = rank.process.exit
     error = rank.reported.exception or (exit_.exception if exit_ else None)
     place = rank.reported.place or (error.place if error is not None else None)
     if place is None or not place.file:
-        return SourcePlace(why=f"where rank {number} is has not been reported")
+        return SourcePlace(why=f"rank {number} has not reported where it is")
     elsewhere = bool(rank.host) and rank.host != here
     if look.recording and elsewhere:
         return SourcePlace(
-            why=f"this is a recording of {clean(rank.host or '')}: {clean(place.file)} is there"
+            why=f"this is a recording of {clean(rank.host or '')}: {clean(place.file)} is on that"
+            " host"
         )
     if not os.path.isabs(place.file) or not os.path.isfile(place.file):
         where = f", rank {number} runs on {clean(rank.host or '')}" if elsewhere else ""

@@ -89,7 +89,7 @@ class AskedStacks:
     def _last(self, look: Look, snapshot: Snapshot, width: int) -> list[Line]:
         request = last_request(snapshot)
         if request is None:
-            text = "no stacks have been taken of this job yet" + (
+            text = "no stacks of this job have been taken yet" + (
                 "; D asks all ranks" if self._can_ask(look, snapshot) else ""
             )
             return [((text, "dim"),)]
@@ -171,9 +171,9 @@ class AskedStacks:
         if look.snapshot is not None and (
             look.snapshot.ended is not None or not look.snapshot.live
         ):
-            self._refusal = "the job has ended: these are the last stacks that were taken of it"
+            self._refusal = "the job has ended: these are its last stacks"
         elif look.travelled:
-            self._refusal = "this is the past: stacks can only be asked for now"
+            self._refusal = "you are looking at the past: stacks can only be taken in the present"
         else:
             self._refusal = await self.session.source.ask_stacks(self.ranks or (), by_signal)
 

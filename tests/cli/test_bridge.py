@@ -98,7 +98,7 @@ def test_a_dashboard_that_loses_its_ssh_reports_it_connects_again_and_ends_it(
     second = its_ssh(terminal).pid
     terminal.press("\x03")
 
-    assert "not heard for " in lines[0]
+    assert "silent for " in lines[0]
     assert terminal.ended() == 0
     assert len(there.bridges) == 2
     assert gone([second, *there.bridges])

@@ -210,9 +210,7 @@ def test_a_lost_gpu_and_one_in_another_container_are_reported():
 
     assert "lost: it no longer answers" in "\n".join(gpus_lines(gpus, None, 100, POLICY))
     hidden = Gpu(0, "GPU-a", 0.9, GIB, 2 * GIB, processes=(GpuProcess(4711, GIB, local=False),))
-    assert "pid 4711 outside of this container" in "\n".join(
-        gpus_lines((hidden,), None, 120, POLICY)
-    )
+    assert "pid 4711 outside this container" in "\n".join(gpus_lines((hidden,), None, 120, POLICY))
 
 
 def test_a_child_that_cannot_be_killed_holds_up_neither_the_command_nor_its_reader():

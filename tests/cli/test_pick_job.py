@@ -96,7 +96,7 @@ def test_the_only_live_job_needs_no_list_and_has_none_to_go_back_to(home: Home) 
     try:
         terminal.until("waiting for the first records of only")
         terminal.press("J")
-        terminal.until("no list of jobs came before this one")
+        terminal.until("there is no list of jobs to go back to")
         terminal.press("q")
         assert terminal.ended() == 0
     finally:

@@ -182,7 +182,7 @@ def test_a_restart_of_the_relay_is_reported_and_an_open_finding_is_not_repeated(
         "joined",
         "cleared",
     ]
-    assert events[3].startswith("joined again: the relay is heard after ")
+    assert events[3].startswith("joined again: the relay reports after ")
 
 
 def test_ctrl_c_ends_it_quietly(stage, watching):

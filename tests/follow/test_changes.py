@@ -196,7 +196,7 @@ def test_events_as_lines():
         "22:13:20 joined ranks 0-3 of 4",
         f"22:13:21 appeared critical not-in-collective: {finding().summary}",
         "22:13:26 lost contact: gone",
-        "22:13:29 joined again: the relay is heard after 6 s",
+        "22:13:29 joined again: the relay reports after 6 s of silence",
         "22:13:40 cleared critical not-in-collective of rank 2, after 51 s",
         (
             "22:13:50 appeared critical rank-crashed: rank 2 died: ValueError: bad batch"

@@ -53,15 +53,15 @@ def test_a_quiet_relay_says_nothing():
 
 def test_what_goes_on_is_one_entry_that_counts():
     assert texts((0, {}), (1, {"refused": 1}), (2, {"refused": 4}), (3, {"refused": 4})) == [
-        "node?[2J001: 4 connections refused: another key, none, or no ddtop at all"
+        "node?[2J001: 4 connections refused: wrong key, no key, or not ddtop"
     ]
 
 
 def test_what_comes_again_after_a_minute_is_another_entry():
     again = 2 + APART_NS / SECOND
     assert texts((0, {"refused": 1}), (again, {"refused": 3})) == [
-        "node?[2J001: 1 connection refused: another key, none, or no ddtop at all",
-        "node?[2J001: 2 connections refused: another key, none, or no ddtop at all",
+        "node?[2J001: 1 connection refused: wrong key, no key, or not ddtop",
+        "node?[2J001: 2 connections refused: wrong key, no key, or not ddtop",
     ]
 
 

@@ -90,7 +90,7 @@ def test_the_story_of_a_finding_tells_how_it_went_and_what_it_means():
     went = text.index("how it went")
 
     assert text[0] == "✖ rank 5 is gone"
-    assert "  over          22:13:40, it stood for 51 s" in text
+    assert "  over          22:13:40, it lasted for 51 s" in text
     assert text[went + 1].startswith("  22:13:20  rank 5 has been in the DataLoader")
     assert "  22:13:25  rank 5 is gone" in text
     assert "  22:13:40  over" in text
@@ -237,7 +237,7 @@ def test_contact_that_was_lost_and_came_again_is_reported_once():
 
     assert [entry.text for entry in timeline.entries if entry.what == CONTACT] == [
         "relay not heard",
-        "the relay is heard again, after 2 s",
+        "the relay reports again, after 2 s of silence",
     ]
 
 

@@ -162,7 +162,7 @@ def test_the_page_of_a_group_with_a_mismatch_says_who_is_in_which_call():
 
 
 def test_a_group_that_went_has_a_page_that_says_so():
-    assert plain(group_lines(builders.healthy(), "7", 60)[0]) == "the group 7 is not there any more"
+    assert plain(group_lines(builders.healthy(), "7", 60)[0]) == "the group 7 no longer exists"
 
 
 def test_no_row_is_wider_than_its_table():

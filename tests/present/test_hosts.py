@@ -271,7 +271,7 @@ def test_a_rank_of_a_lost_host_says_what_it_was_in():
     [
         (300_000, "0.3 ms behind the hub's, ±0.1 ms"),
         (-2_500_000_000, "2.5 s ahead of the hub's, ±0.1 ms"),
-        (None, "not measured against the hub's: its times are used as they are"),
+        (None, "not compared with the hub's clock; its times are used as they are"),
     ],
 )
 def test_the_page_of_a_rank_tells_its_hosts_clock_in_full(offset_ns, words):

@@ -128,7 +128,7 @@ def test_a_file_that_was_changed_since_is_reported_and_not_shown():
         merged, 80, around=Around(read=lambda *_: Excerpt(changed=True))
     ).splitlines()
 
-    assert lines[3] == "     (train.py was changed since the job started)"
+    assert lines[3] == "     (train.py has changed since the job started)"
 
 
 def test_the_excerpt_is_the_main_threads_where_it_does_not_wait_for_a_worker():
@@ -347,7 +347,7 @@ def test_a_dump_that_nobody_asked_for_says_so():
 
     assert (
         plain(head_line(merge([stacks]), ", 2 min ago"))
-        == "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, by itself"
+        == "1 rank asked, 1 answered (1 by agent) 22:13:20, 2 min ago, automatically"
     )
 
 

@@ -235,7 +235,7 @@ def test_lost_contact_is_reported_with_the_age_of_what_is_shown():
         plain(line) for line in banner_lines(snapshot, builders.calm(snapshot), 80, contact=contact)
     ]
 
-    assert lines[0].endswith("not heard for 8 s")
+    assert lines[0].endswith("silent for 8 s")
     assert lines[1] == "relay not heard for 8 s, trying again"
 
 

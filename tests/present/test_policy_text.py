@@ -20,13 +20,13 @@ def error_of_a_clock(policy):
 def looks(policy):
     """The sentence about when a finding is shown, as one line."""
     text = " ".join(kinds_text(PAGES.values(), 100, policy).split())
-    return text[text.index("A finding is shown") :]
+    return text[text.index("A finding appears") :]
 
 
 def note(appear, clear):
     return (
-        f"A finding is shown after {appear} looks half a second apart that agree, and dropped"
-        f" after {clear} without it."
+        f"A finding appears after {appear} looks in a row that agree, half a second apart, and"
+        f" goes away after {clear} looks without it."
     )
 
 

@@ -23,9 +23,11 @@ def test_a_part_that_is_off_is_on_the_screen_and_in_json():
     verdict = Judge(POLICY).observe(snapshot)
     rows = [{"rank": 1, "probe": "cuda", "why": "OSError: no: such file"}]
 
-    assert snapshot.notes == ("the agent's part 'cuda' is off on rank 1: OSError: no: such file",)
-    assert "note: the agent's part 'cuda' is off on rank 1" in status_text(snapshot, verdict, 120)
-    assert "note: the agent's part 'cuda' is off on rank 1" in diagnose_text(snapshot, verdict, 120)
+    assert snapshot.notes == ("the agent's probe 'cuda' is off on rank 1: OSError: no: such file",)
+    assert "note: the agent's probe 'cuda' is off on rank 1" in status_text(snapshot, verdict, 120)
+    assert ("note: the agent's probe 'cuda' is off on rank 1") in diagnose_text(
+        snapshot, verdict, 120
+    )
     assert status_json(snapshot, verdict)["probes_off"] == rows
     assert diagnose_json(snapshot, verdict)["probes_off"] == rows
 
@@ -43,7 +45,7 @@ def test_the_same_on_many_ranks_is_one_note():
     )
 
     assert snapshot.notes == (
-        "the agent's part 'place' is off on 6 ranks (0, 1, 2, 3, ...): x",
-        "the agent's part 'mpi' is off on 5 ranks (1, 2, 3, 4, ...): y",
+        "the agent's probe 'place' is off on 6 ranks (0, 1, 2, 3, ...): x",
+        "the agent's probe 'mpi' is off on 5 ranks (1, 2, 3, 4, ...): y",
     )
     assert len(list(progress.probes_off(snapshot.ranks))) == 11

@@ -107,4 +107,4 @@ def test_a_driver_that_does_not_answer_is_told_of_in_every_view():
     ]
 
     (note,) = silent_drivers(silent, POLICY)
-    assert note == "the GPU driver does not answer on node3: the numbers of its GPUs are old"
+    assert note == "the GPU driver does not answer on node3: the GPU numbers there are old"

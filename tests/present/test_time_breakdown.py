@@ -47,7 +47,7 @@ def test_a_straggler_says_who_waits_how_long_and_where_it_is():
     )
 
     assert "  waited for    199.0 ms of each 222.0 ms, by ranks 0,2,3" in shown
-    assert "  no CPU        12% of the time ready to run, and waiting for one" in shown
+    assert "  no CPU        12% of the time ready to run, but waiting for one" in shown
     assert "  last 30 s     62% rotate aug.py:88" in shown
 
 

@@ -234,7 +234,7 @@ async def test_lost_contact_is_reported_and_the_rows_are_old():
     async with watching(FakeSource(look)) as (app, _):
         lines = screen_text(app)
 
-        assert lines[0].endswith("not heard for 8 s")
+        assert lines[0].endswith("silent for 8 s")
         assert lines[2] == "relay not heard for 8 s, trying again"
         assert app.session.old
 

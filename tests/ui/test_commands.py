@@ -224,4 +224,4 @@ async def test_a_recording_says_that_it_is_one_where_signals_would_be():
     async with watching(source) as (app, pilot):
         await pilot.press("f9")
 
-        assert "this is a recording: nobody is there to get a signal" in screen_text(app)
+        assert "this is a recording: no process can get a signal" in screen_text(app)

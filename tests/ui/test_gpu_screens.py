@@ -120,7 +120,7 @@ async def test_of_a_silent_driver_only_its_silence_is_reported():
     snapshot = silent()
     text = "\n".join(page(snapshot, 2))
     assert "silent for 41 s: its last values are left out" in text
-    assert "GPU 2: nothing is reported of it" in text
+    assert "GPU 2: nothing reported yet" in text
 
     async with watching(live(snapshot), size=(80, 24)) as (app, pilot):
         assert "driver silent on node000" in "\n".join(screen_text(app))
@@ -161,7 +161,7 @@ async def test_of_many_hosts_only_the_gpus_in_trouble_are_listed_and_their_hosts
     assert len(rows) == HOSTS_WITH_GPUS + 5
     assert "1 of 8 lost" in rows[0]
     assert "rank 100" in rows[1]
-    assert "1 GPU in trouble, the others not listed" in foot
+    assert "1 GPU with problems, the others not listed" in foot
 
 
 def test_instances_of_a_divided_gpu_are_counted_below_it():

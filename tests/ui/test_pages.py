@@ -55,8 +55,8 @@ def test_the_page_of_a_culprit_says_where_it_is_and_which_worker_must_deliver_th
     ]
     assert "  line          /home/ada/data.py:40" in found
     assert (
-        "  waits since   31 s, worker pid 4811 must deliver it (state D: waits in the kernel,"
-        " cannot be" in found
+        "  has waited    31 s, worker pid 4811 must deliver it (state D: waits in the"
+        " kernel, cannot be" in found
     )
     assert "  MASTER_ADDR=node000" in found
 

@@ -111,7 +111,7 @@ async def test_a_file_that_is_broken_or_anothers_is_reported_once_and_left_alone
         app.tick()
         await pilot.pause()
 
-    assert notice.startswith(f"your setup is not used, and left as it is: {path}")
+    assert notice.startswith(f"your setup file is ignored and left unchanged: {path}")
     assert path.read_text() == text
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_file_is_not_waited_for(path, kind):
     path.parent.mkdir(parents=True)
     path.mkdir() if kind == "folder" else os.mkfifo(path)
 
-    assert Kept(path).problem.startswith("your setup is not used")
+    assert Kept(path).problem.startswith("your setup file is ignored")
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):

@@ -106,10 +106,7 @@ async def test_ranks_of_a_job_that_has_ended_are_not_asked():
         await pilot.pause()
 
         assert source.asked == []
-        assert (
-            screen_text(app)[2]
-            == "the job has ended: these are the last stacks that were taken of it"
-        )
+        assert screen_text(app)[2] == "the job has ended: these are its last stacks"
         assert screen_text(app)[4].startswith("2 ranks asked, 2 answered")
 
 
@@ -118,7 +115,7 @@ async def test_without_a_dump_it_says_which_key_takes_one():
         await pilot.press("4")
         await pilot.pause()
 
-        assert "no stacks have been taken of this job yet; D asks all ranks" in screen_text(app)
+        assert "no stacks of this job have been taken yet; D asks all ranks" in screen_text(app)
 
 
 async def test_asking_again_waits_for_the_new_answers():
@@ -162,7 +159,7 @@ async def test_the_past_cannot_be_asked():
         await pilot.pause()
 
         assert source.asked == []
-        assert screen_text(app)[2].startswith("this is the past")
+        assert screen_text(app)[2].startswith("you are looking at the past")
 
 
 async def test_a_ranks_page_has_its_last_stacks_and_asks_for_new_ones():

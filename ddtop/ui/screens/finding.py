@@ -24,7 +24,7 @@ class FindingScreen(PageScreen):
 
     topic = FINDING_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("left,h", "another(-1)", "the finding before"),
+        ("left,h", "another(-1)", "the previous finding"),
         ("right,l,tab", "another(1)", "the next finding"),
         ("e", "back", "back"),
         ("y", "copy", "copy"),
@@ -61,7 +61,7 @@ class FindingScreen(PageScreen):
         """With several findings, the keys that open another one."""
         if len(self.session.shown.verdict.findings) < 2:
             return ()
-        return (("left", "←", "finding before"), ("right", "→", "next finding"))
+        return (("left", "←", "prev finding"), ("right", "→", "next finding"))
 
     def action_copy(self) -> None:
         """Offer the texts that can be copied about the rank that the opened finding blames."""

@@ -191,8 +191,8 @@ class MainScreen(FilteringScreen, FactsScreen):
         if look.verdict.findings:
             keys.append(("e", "e", "why"))
         if look.span is not None:
-            more.append(("left_square_bracket", "[ ]", "in time"))
-        freeze: Key = ("p", "p", "go on" if self.session.frozen else "freeze")
+            more.append(("left_square_bracket", "[ ]", "time"))
+        freeze: Key = ("p", "p", "resume" if self.session.frozen else "freeze")
         return [*keys, *self.view.keys(), ("tab", "Tab", "views"), freeze, *more]
 
     def help_keys(self) -> tuple[tuple[str, str], ...]:
@@ -316,7 +316,7 @@ class MainScreen(FilteringScreen, FactsScreen):
         """Put the cursor on that rank."""
         self.action_view(RANKS)
         if not self.table.go_to(rank):
-            self.session.say(f"rank {rank} is not among the rows that pass the filter")
+            self.session.say(f"the filter hides rank {rank}")
 
     def action_open_rank(self, rank: int) -> None:
         """Open the page of that rank."""

@@ -28,8 +28,8 @@ from ddtop.ui.widgets.lines import Key, KeyBar, LinesView
 CHOICES = tuple(column for column in COLUMNS if column.room)
 NO_ROOM, NO_GPU, NOT_KNOWN = "no room", "no GPU", "unknown"
 _TEXT = (
-    "RANK, STATE and NOW are always there. A narrow terminal first hides columns whose facts are"
-    " shown elsewhere too."
+    "RANK, STATE and NOW are always shown. A narrow terminal first hides columns whose values are"
+    " also shown elsewhere."
 )
 
 
@@ -200,11 +200,11 @@ class CommandsScreen(SizedScreen[Choice | None]):
         )
         self._show_foot()
         self.keys.show(
-            (("enter", "Enter", "do it"), ("down", "↑↓", "choose"), ("escape", "Esc", "back"))
+            (("enter", "Enter", "run"), ("down", "↑↓", "choose"), ("escape", "Esc", "back"))
         )
 
     def _show_foot(self) -> None:
-        note = self.list.range_note if self._found else "nothing has these words"
+        note = self.list.range_note if self._found else "nothing matches"
         self.foot.show([rule_line(self.size.width, self.session.paint.glyphs.rule, note)])
 
     def _row(self, one: Choice, names: int, width: int) -> Line:

@@ -166,7 +166,7 @@ class PageScreen(FilteringScreen, FactsScreen):
         ("escape,q", "back", "back"),
         Binding("slash", "filter", "search", priority=True),
         ("n", "match(1)", "next match"),
-        ("N", "match(-1)", "match before"),
+        ("N", "match(-1)", "prev match"),
         *((view.key, f"app.on_main(\"view('{view.name}')\")", view.name) for view in VIEWS),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = ()
@@ -270,7 +270,7 @@ class PageScreen(FilteringScreen, FactsScreen):
     def help_keys(self) -> tuple[tuple[str, str], ...]:
         """The page's own keys, and those of all pages."""
         own = tuple((shown, label) for _, shown, label in self.extra_keys())
-        search = (("/ n N", "search this page, next match, match before"),)
+        search = (("/ n N", "search this page, next match, previous match"),)
         return (*own, *(search if self.SEARCHED else ()), ("Esc q", "back"))
 
     def extra_keys(self) -> tuple[Key, ...]:

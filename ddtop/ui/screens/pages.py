@@ -103,7 +103,7 @@ class CopyScreen(PageScreen):
 
     def page_lines(self, width: int) -> list[Line]:
         """Every text below its key."""
-        whose = f"copy, of rank {self.rank}" if self.rank is not None else "copy"
+        whose = f"copy from rank {self.rank}" if self.rank is not None else "copy"
         lines: list[Line] = [((whose, "title"),), ()]
         self._lines_of = ["", ""]
         ellipsis = self.session.paint.glyphs.ellipsis
@@ -147,7 +147,7 @@ class RankScreen(PageScreen):
 
     topic = RANK_PAGE
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("left,h", "neighbour(-1)", "rank before"),
+        ("left,h", "neighbour(-1)", "prev rank"),
         ("right,l", "neighbour(1)", "next rank"),
         ("d", "stacks(False)", "its stacks"),
         ("D", "stacks(True)", "all stacks"),
@@ -156,7 +156,7 @@ class RankScreen(PageScreen):
         ("o", "edit", "open source"),
     ]
     EXTRA_KEYS: ClassVar[tuple[Key, ...]] = (
-        ("left", "←", "rank before"),
+        ("left", "←", "prev rank"),
         ("right", "→", "next rank"),
         ("d", "d", "stacks"),
         ("f9", "F9", "signal"),

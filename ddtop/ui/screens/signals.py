@@ -57,8 +57,8 @@ class SignalsScreen(PageScreen):
         if self._why_not() is not None:
             return ()
         if self.chosen is not None:
-            return (("y", "y", "send it"), ("n", "n", "do not"))
-        return (("down", "↑↓", "move"), ("enter", "Enter", "choose; asks once more"))
+            return (("y", "y", "send it"), ("n", "n", "cancel"))
+        return (("down", "↑↓", "move"), ("enter", "Enter", "choose, then confirm"))
 
     def _ranks(self) -> tuple[RankFacts, ...]:
         """The ranks that a signal can reach now."""
@@ -69,14 +69,16 @@ class SignalsScreen(PageScreen):
     def _why_not(self) -> str | None:
         look = self.session.newest
         if look.snapshot is None:
-            return "nothing is known of the job yet"
+            return "nothing is known about the job yet"
         named = [look.snapshot.rank(number) for number in self.numbers]
         live = look.snapshot.live and look.snapshot.ended is None
         if look.recording:
-            return "this is a recording: nobody is there to get a signal"
+            return "this is a recording: no process can get a signal"
         why = why_no_signals(self.session.readonly, named, live)
         return why or (
-            "this is the past: a signal can only be sent now" if look.travelled else None
+            "you are looking at the past: a signal can only be sent in the present"
+            if look.travelled
+            else None
         )
 
     def action_move(self, steps: int) -> None:

@@ -426,7 +426,7 @@ def _size(update: CompositorUpdate) -> Size:
         return Size(
             max((ends[-1] for ends in update.chop_ends if ends), default=0), len(update.chops)
         )
-    raise TypeError(f"{type(update).__name__} is not known")
+    raise TypeError(f"{type(update).__name__} is unknown")
 
 
 def _segments(strips: Iterable[Any]) -> Iterator[Segment]:
@@ -477,4 +477,4 @@ def unfit() -> str | None:
     if differ.failure is not None:
         return differ.failure
     good = (whole, changed) == ("\x1b[1H\x1b[1mab\x1b[0;31m■ \x1b[0m", "\x1b[1;2H\x1b[1mc\x1b[0m")
-    return None if good else "a line comes out otherwise than expected"
+    return None if good else "a line is encoded differently than expected"

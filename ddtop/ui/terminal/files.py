@@ -64,7 +64,7 @@ def _new_file(folder: Path, name: str, kind: str, data: str) -> Path:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(data)
         return path
-    raise FileExistsError(17, "a hundred files of this second are there", str(folder))
+    raise FileExistsError(17, "a hundred files from this second already exist", str(folder))
 
 
 # -- Opens a file in the user's editor; meanwhile the dashboard leaves the terminal to it

@@ -129,7 +129,7 @@ class SmallScreen(SizedScreen[None]):
         size = self.app.size
         wanted = f"{SMALLEST.width}x{SMALLEST.height}"
         self.query_one(Static).update(
-            f"too small: {size.width}x{size.height}, ddtop wants {wanted}; q quits"
+            f"too small: {size.width}x{size.height}, ddtop needs {wanted}; q quits"
         )
 
 
@@ -166,8 +166,8 @@ class TerminalApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", priority=True, show=False),
-        Binding("ctrl+l", "redraw", "draw everything again", show=False),
-        Binding("ctrl+z", "suspend_process", "stop; fg goes on", show=False, priority=True),
+        Binding("ctrl+l", "redraw", "redraw everything", show=False),
+        Binding("ctrl+z", "suspend_process", "stop; fg continues", show=False, priority=True),
     ]
 
     def __init__(self) -> None:
@@ -333,7 +333,7 @@ class TerminalApp(App[None]):
     def run_suspended(self, program: Callable[[], str | None]) -> str | None:
         """Leave the terminal to a program until it ends; returns the program's message."""
         if self.is_headless or self._driver is None or not self._driver.can_suspend:
-            return "this terminal cannot be left to another program"
+            return "this terminal cannot be handed to another program"
         with self.suspend():
             message = program()
         self._draw_all()

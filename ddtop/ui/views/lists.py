@@ -83,15 +83,15 @@ class EventsView(ListingView):
         del snapshot
         timeline = self.session.timeline
         if self._recalling:
-            return ["reading what was before ..."]
-        gone = f"{timeline.forgotten:,} older ones forgotten" if timeline.forgotten else ""
+            return ["reading earlier events ..."]
+        gone = f"{timeline.forgotten:,} older events forgotten" if timeline.forgotten else ""
         began = timeline.began_unix_ns
         since = f"watched since {units.clock(began)}" if began is not None and not gone else gone
         return [since, self.list.range_note]
 
     def keys(self) -> list[Key]:
         """The keys for an event."""
-        return [("enter", "Enter", "its story"), ("end", "End", "the newest")]
+        return [("enter", "Enter", "details"), ("end", "End", "newest")]
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Open the story of the entry."""

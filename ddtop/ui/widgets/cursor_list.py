@@ -90,7 +90,7 @@ class CursorList(ScrollView, can_focus=True):
         return f"rows {first:,}-{last:,} of {rows:,}" if rows > self.size.height > 0 else ""
 
     def show_keys(self, keys: Sequence[Hashable]) -> None:
-        """Draw one row a key."""
+        """Draw one row per key."""
         before, self._keys = self._keys, keys
         moved = keys is not before and list(keys) != list(before)
         if moved:

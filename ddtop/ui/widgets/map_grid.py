@@ -37,7 +37,7 @@ class MapGrid(Widget, can_focus=True):
         ("home", "to_end(0)", "first"),
         ("end", "to_end(1)", "last"),
         ("n", "trouble(1)", "next unhealthy rank"),
-        ("N", "trouble(-1)", "unhealthy rank before"),
+        ("N", "trouble(-1)", "previous unhealthy rank"),
         ("enter", "open", "rank"),
     ]
 

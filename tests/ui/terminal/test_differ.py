@@ -367,4 +367,4 @@ def test_a_release_that_yields_something_else_is_drawn_its_own_way(monkeypatch):
         room, "_segments", lambda strips: Reversed(part for strip in strips for part in strip)
     )
 
-    assert room.unfit() == "a line comes out otherwise than expected"
+    assert room.unfit() == "a line is encoded differently than expected"
