@@ -156,13 +156,13 @@ DEMOS: Mapping[str, Demo] = {
 
 NOT_HERE: Mapping[str, str] = {
     "collective-stuck": "it takes a network or a GPU that loses what all ranks have sent",
-    "comm-error": "it takes a network that fails while every process lives on",
-    "peer-unreachable": "it takes two hosts, or interfaces that do not reach each other",
+    "comm-error": "it takes a network that fails while every process stays alive",
+    "peer-unreachable": "it takes two hosts, or interfaces that cannot reach each other",
     "host-lost": "it takes two hosts, and a network that is cut between them",
     "version-skew": "it takes ranks with two installations of torch or Python",
     "memory-pressure": "it takes a host whose memory is nearly used up, and yours should not be",
     "disk-full": "it takes a disk that is nearly full",
-    "wrong-backend": "its ranks end at once, and `rank-crashed` is what stands then",
+    "wrong-backend": "its ranks end at once, and the finding then is `rank-crashed`",
     "io-stall": "it takes a disk or a file server that does not answer",
     "gpu-unavailable": "it takes a GPU that somebody else holds",
     "gpu-busy": "it takes a GPU that somebody else uses",
@@ -171,14 +171,14 @@ NOT_HERE: Mapping[str, str] = {
     "gpu-throttled": "it takes a GPU that is too hot, or out of power",
     "gpu-error": "it takes a GPU that fails",
     "exception-swallowed": (
-        "it is looked for only where DDTOP_EXCEPTIONS=1 asks for it, on Python 3.12 and later"
+        "ddtop looks for it only with DDTOP_EXCEPTIONS=1, on Python 3.12 and later"
     ),
     "helper-crashed": (
         "it takes a program that starts its ranks and a helper itself; a demo's launcher starts"
-        " ranks only"
+        " only ranks"
     ),
-    "not-distributed": "it takes half a minute of training, in which nothing is wrong to look at",
+    "not-distributed": "it takes half a minute of training in which nothing looks wrong",
     "slowdown": "it takes ten minutes at one speed and two at another",
-    "cancelled": "it is what Ctrl-C in the terminal of a job of yours is read as",
+    "cancelled": "press Ctrl-C in the terminal of one of your own jobs to see it",
 }
 """Kinds of finding that a demo on the CPU of one host cannot make, and why."""

@@ -27,11 +27,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--store",
-        help="a file on which the ranks meet; without one they meet at MASTER_ADDR:MASTER_PORT",
+        help="a file through which the ranks meet; without one they meet at"
+        " MASTER_ADDR:MASTER_PORT",
     )
     parser.add_argument("--licensed", type=int, help="the rank that asks for a licence first")
     parser.add_argument(
-        "--dies-after", type=int, default=1_000_000, help="steps, then it dies as if killed"
+        "--dies-after",
+        type=int,
+        default=1_000_000,
+        help="number of steps after which it dies as if killed",
     )
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -21,7 +21,7 @@ def main() -> None:
     """Train until stopped."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--sampler", action="store_true", help="with a DistributedSampler, and without set_epoch"
+        "--sampler", action="store_true", help="with a DistributedSampler but without set_epoch"
     )
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -92,7 +92,7 @@ def failed(rank: RankFields) -> bool:
 
 
 def went_unix_ns(rank: RankFields) -> int:
-    """When it began to end, unix ns: its exception and the exit of its interpreter come before the
+    """When it began to end (unix ns): its exception and the exit of its interpreter come before the
     end of its process.
 
     Its sockets close while the interpreter exits, so peers can fail some 100 ms before the process

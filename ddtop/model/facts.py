@@ -141,7 +141,7 @@ class Own(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class HostSeen:
-    """How a host is heard."""
+    """Whether and when a host was last heard from."""
 
     #: The host's identity, because containers repeat names. Before `hosts.merged_host` has put the
     #: relays of a host together: that of one relay.
@@ -164,7 +164,7 @@ class HostSeen:
 
     @property
     def lost(self) -> bool:
-        """Nothing of it has been heard for longer than a relay takes to be replaced."""
+        """Nothing has come from it for longer than it takes to replace a relay."""
         return self.lost_since_unix_ns is not None
 
 
@@ -363,7 +363,7 @@ class PeerWait:
 
 
 class ReportedFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the rank's agent reported last of its program."""
+    """What the rank's agent last reported about its program."""
 
     #: starting, joining, running or leaving.
     phase: str = "starting"
@@ -522,7 +522,7 @@ class GpuFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class AgentFacts(msgspec.Struct, frozen=True, gc=False):
-    """How the rank's agent is heard, and what it does itself."""
+    """When the rank's agent was last heard from, and what it costs."""
 
     #: When it was last heard.
     heard_unix_ns: int | None = None
@@ -679,7 +679,7 @@ class Candidate:
 
     @property
     def imports(self) -> bool:
-        """It has not loaded torch yet, which the ranks that wait for it have."""
+        """It has not loaded torch yet, but the ranks that wait for it have."""
         return self.candidacy is not None and self.candidacy.torch_loaded is False
 
 

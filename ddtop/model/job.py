@@ -80,7 +80,7 @@ class Job(JobMemory):
             self.ras = (envelope.unix_ns, record.answer)
 
     def note_host(self, envelope: Envelope) -> None:
-        """Note that the host is not silent: a report of it has arrived and will be applied
+        """Note that the host is not silent: one of its reports has arrived and will be applied
         later."""
         if envelope.sender in self.stated:
             hosts.note_heard(self, envelope.sender, self.on_hub_clock(envelope))

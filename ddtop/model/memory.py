@@ -520,7 +520,7 @@ def _moved(record: Record | None, by_ns: int) -> Record | None:
 
 
 class JobMemory:
-    """What is remembered of one run of one job."""
+    """What is remembered about one run of one job."""
 
     def __init__(self, name: str, policy: Policy) -> None:
         self.name = name
@@ -597,7 +597,7 @@ class JobMemory:
         return self.sorted_groups
 
     def widen(self, hello: Hello) -> None:
-        """The world is as large as the largest report of it."""
+        """Make the world as large as the largest report says."""
         before = self.world_size
         self.world_size = max(before, hello.world_size or 0, (hello.rank or 0) + 1)
         if self.world_size != before:

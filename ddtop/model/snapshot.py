@@ -38,7 +38,7 @@ _MOVING = (State.RUNNING, State.WAITING)
 
 
 def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
-    """What is true of the job at this moment."""
+    """What is true about the job at this moment."""
     seen = hosts.hosts_seen(job, now_unix_ns)
     by_relay = devices_of(job.gpus, job.policy)
     facts = _fields_of_all(job, seen, by_relay, now_unix_ns)

@@ -42,7 +42,7 @@ AnyWait = Union[Wait, PeerWait]
 
 @dataclass
 class Crowd:
-    """Waits for the same ranks."""
+    """The waits for one set of ranks."""
 
     #: The ranks that they wait for.
     behind: frozenset[int]
@@ -479,14 +479,12 @@ class _Front:
         self._roots: dict[int, tuple[int, ...]] = {}
 
     def only(self, root: int) -> tuple[int, ...]:
-        """Only the root, of a collective in which it gives and the others take."""
+        """Only the root, for a collective in which it gives and the others take."""
         return self._roots.setdefault(root, (root,))
 
     def outside_mpi(self, rank: int) -> tuple[int, ...]:
-        """The other members that are in no call of MPI.
-
-        A collective that all have started moves on only while they are in a call.
-        """
+        """The other members that are not in an MPI call. A collective that all have started
+        progresses only while they are in a call."""
         if self._outside is None:
             self._outside = tuple(
                 [one for one in self._members if _is_outside_mpi(self._ranks.get(one))]

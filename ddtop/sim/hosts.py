@@ -51,8 +51,8 @@ def process_of(
     grown_bytes: int,
     init_unix_ns: int | None,
 ) -> ProcessState:
-    """The process of a rank that is there; `grown_bytes`: memory beyond the usual, `init_unix_ns`:
-    inside init_process_group since then."""
+    """The process of a rank that is there. `grown_bytes`: memory beyond the usual. `init_unix_ns`:
+    it has been inside init_process_group since then."""
     role = course.role
     factor = fleet.factors[rank]
     noise = fleet.noise[(rank * 211 + tick * 53) % DIGITS]
@@ -87,9 +87,9 @@ def host_state(
     offset_ns: int,
     lost: int,
 ) -> HostState:
-    """The host with these processes, whose ranks use so many cores; `up_s`: how long its relay has
-    been there. `offset_ns`: of its clock against the hub's, `lost`: relays that the hub does not
-    hear."""
+    """The host with these processes, whose ranks use this many cores. `up_s`: how long its relay
+    has been there. `offset_ns`: of its clock against the hub's. `lost`: relays that the hub does
+    not hear from."""
     noise = fleet.noise[(host * 71 + tick * 37) % DIGITS]
     used = sum(process.rss_bytes or 0 for process in processes) + int((38 + 3 * noise) * GIB)
     return HostState(

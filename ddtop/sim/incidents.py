@@ -64,10 +64,10 @@ OF_HOSTS = frozenset({HOST_LOST, LINK_CUT})
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that goes wrong `begin_s` after the script's beginning, and is over at `end_s`
-    (None: never).
+    """Something that goes wrong `begin_s` after the script begins, and is over at `end_s` (None:
+    never).
 
-    `rank` None: the seed picks one. `rank-missing` begins with the job, `rank-killed` and
+    `rank` None: the seed picks one. `rank-missing` begins with the job; `rank-killed` and
     `gpu-error` never end.
     """
 
@@ -253,37 +253,40 @@ class Era:
 
     @property
     def silent_host(self) -> int | None:
-        """The host that is not heard meanwhile."""
+        """The host that does not report meanwhile."""
         return self.rank // LOCAL_SIZE if self.kind in OF_HOSTS and self.rank is not None else None
 
     def steps_at(self, at_s: float) -> float:
-        """How many steps have been made at this moment of the era, with the part of the one that
-        goes on.
-        """
+        """How many steps have been made at this moment of the era, with the part of the current
+        one."""
         return self.steps + (
             (min(at_s, self.end_s) - self.begin_s) / self.step_s if self.step_s else 0.0
         )
 
 
 def check(incidents: tuple[Incident, ...], world_size: int) -> None:
-    """Raises ValueError where they cannot happen like this, one after the other."""
+    """Check that these incidents can happen in this order.
+
+    Raises:
+        ValueError: they cannot.
+    """
     over: float | None = 0.0
     for one in incidents:
         if one.kind not in KINDS:
             raise ValueError(f"no such incident: {one.kind}; there are {', '.join(KINDS)}")
         if one.rank is not None and not 0 <= one.rank < world_size:
-            raise ValueError(f"{one.kind} of rank {one.rank}: there are {world_size} ranks")
+            raise ValueError(f"{one.kind} of rank {one.rank}: there are only {world_size} ranks")
         if (
             over is None
             or one.begin_s < over
             or (one.end_s is not None and one.end_s <= one.begin_s)
         ):
             raise ValueError(
-                f"{one.kind} at {one.begin_s:g} s begins before the one before is over, or ends too"
-                " early"
+                f"{one.kind} at {one.begin_s:g} s begins before the previous one is over, or ends"
+                " too early"
             )
         if one.kind == RANK_MISSING and (one.begin_s or one.end_s is None):
-            raise ValueError(f"{RANK_MISSING} begins at 0 s, and ends")
+            raise ValueError(f"{RANK_MISSING} must begin at 0 s and must end")
         if one.kind in (RANK_KILLED, GPU_ERROR) and one.end_s is not None:
             raise ValueError(f"{one.kind} has no end: it cannot be undone")
         over = one.end_s

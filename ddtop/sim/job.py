@@ -46,12 +46,11 @@ AUTOMATIC = "auto-simulated"
 
 class SimulatedJob:
     """A job of `world_size` ranks to which a scenario happens, from `began_unix_ns` on.
-
     `reports_per_s`: how often each rank reports, 1 or 2; None: twice a second up to `OFTEN_TO`
     ranks.
 
     Raises:
-        ValueError: such a job cannot be; the text says why.
+        ValueError: there can be no such job; the text says why.
     """
 
     def __init__(
@@ -98,8 +97,8 @@ class SimulatedJob:
             yield from self._on_host_clocks(self._slot(slot))
 
     def joining(self, at_unix_ns: int, history_s: float = 2.0) -> Iterator[bytes]:
-        """What a viewer gets that joins at this moment: the Hello of each rank, the last reports of
-        silent ranks, and this much history, at least the last report of each."""
+        """What a viewer gets if it joins at this moment: the Hello of each rank, the last reports
+        of silent ranks, and this much history, at least the last report of each."""
         history_s = max(history_s, self._turns * SLOT_S)
         yield from self._on_host_clocks(self._before(at_unix_ns, history_s))
         attempt, at_s = self._when((at_unix_ns - self.began_unix_ns) // SLOT_NS * SLOT_NS)
@@ -125,9 +124,8 @@ class SimulatedJob:
             yield from self._last_of_host(attempt, era)
 
     def stacks(self, at_unix_ns: int, request: str, ranks: Collection[int] = ()) -> Iterator[bytes]:
-        """The answers of these ranks (empty: all) to a request for stacks; those that are not
-        there do not answer.
-        """
+        """The answers of these ranks (empty: all) to a request for stacks; ranks that are not there
+        do not answer."""
         attempt, at_s = self._when(at_unix_ns - self.began_unix_ns)
         for rank in ranks or range(self.fleet.world_size):
             if 0 <= rank < self.fleet.world_size and self._there(

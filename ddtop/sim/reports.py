@@ -181,11 +181,8 @@ _PLACES = {
 
 
 class Moment:
-    """One moment of a job at which some ranks report.
-
-    `in_flight`: collectives that will be over in milliseconds are told as pending, as agents do
-    that report twice a second.
-    """
+    """One moment of a job at which some ranks report. `in_flight`: collectives that will complete
+    within milliseconds are reported as pending, as agents that report twice a second do."""
 
     def __init__(
         self,
@@ -212,7 +209,8 @@ class Moment:
     def state(
         self, rank: int, course: Course, later_s: float, phase: str, joined_s: float
     ) -> RankState:
-        """Its report, made so much later than the moment; `phase`, and since when it is joining."""
+        """Its report, made this much later than the moment; `phase`, and since when it has been
+        joining."""
         if phase != "running":
             return self._starting(course, phase, joined_s)
         if course.role in TRAINING:
@@ -642,7 +640,8 @@ def answers_of(
     taken_unix_ns: int,
     automatic: bool = False,
 ) -> list[Stacks]:
-    """The rank's answer, and that of its DataLoader worker where that holds everybody up."""
+    """The rank's answer, and the answer of its DataLoader worker if that worker holds everybody
+    up."""
     if role == STOPPED:
         return [
             Stacks(

@@ -64,10 +64,10 @@ def rank_list(ranks: Iterable[int], most: int = 0) -> str:
 
 
 def rank_ranges(text: str, unfinished: bool = False) -> tuple[range, ...] | None:
-    """`0-7,12` as ranges, in that order; None where it is no such list.
+    """`0-7,12` as ranges, in that order; None if it is not such a list.
 
     A range whose end is below its beginning is empty. `unfinished`: the user is still typing, so
-    `3-` is rank 3, and nothing between two commas is nothing.
+    `3-` is rank 3, and an empty part between two commas is ignored.
     """
     found: list[range] = []
     for part in text.split(","):
@@ -96,7 +96,7 @@ def ranks_text(ranks: Collection[int], most: int = 0) -> str:
 
 
 def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
-    """The ranks of each value, in the order in which the values first come."""
+    """The ranks of each value, in the order in which the values first appear."""
     found: dict[str, list[int]] = {}
     for rank, value in values.items():
         found.setdefault(value, []).append(rank)
@@ -104,7 +104,7 @@ def by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def verb(ranks: Sized | int, one: str, many: str) -> str:
-    """The verb in the number of its subject: of so many things, or of a number."""
+    """The verb in the number of its subject, which is a collection or a number."""
     return one if (ranks if isinstance(ranks, int) else len(ranks)) == 1 else many
 
 
@@ -115,7 +115,7 @@ RANGES_MOST = 4
 
 
 def clipped(text: str, most: int) -> str:
-    """The text in one line, at most so many characters; what is cut shows as an ellipsis."""
+    """The text in one line of at most this many characters; a cut shows as an ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
@@ -131,7 +131,7 @@ def file_line(place: Place | Spot | StackFrame) -> str:
 
 
 def function_text(place: Place) -> str:
-    """`on_train_batch_end of MyCallback`; a function that is no method by its name alone."""
+    """`on_train_batch_end of MyCallback`; a function that is not a method by its name alone."""
     return f"{place.function} of {place.owner}" if place.owner else place.function
 
 
@@ -319,7 +319,7 @@ WAITS: dict[str, Activity] = {
 """By the words of `wire.records.Place.waits_on`."""
 
 COLLECTIVE = Activity("collective", "collective", "in a collective")
-P2P = Activity("p2p", "point-to-point", "in point-to-point")
+P2P = Activity("p2p", "point-to-point", "in a point-to-point call")
 
 COMPUTES = ("forward", "backward", "optimizer")
 """Of `wire.records.ACTIVITIES`: the rank computes. The name is the text of the cell."""
@@ -374,14 +374,20 @@ def phase_text(phase: str) -> str:
 
 
 def expected_text(ranks: Sequence[int], region: Expectation, now_unix_ns: int) -> str:
-    """`rank 0 is in 'export' for 11 min; 10 min were expected`; before that the expected end."""
-    who = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} in '{region.name}'"
+    """`rank 0 has been in 'export' for 11 min; 10 min were expected`; until then the expected
+    end."""
+    who, where = ranks_text(ranks), f"in '{region.name}'"
     if now_unix_ns < region.until_unix_ns:
-        return f"{who}, which is expected to end by {units.clock(region.until_unix_ns)}"
+        return (
+            f"{who} {verb(ranks, 'is', 'are')} {where}, which is expected to end by"
+            f" {units.clock(region.until_unix_ns)}"
+        )
     lasts_s = (now_unix_ns - region.since_unix_ns) / 1e9
     limit = units.duration((region.until_unix_ns - region.since_unix_ns) / 1e9)
-    were = "was" if limit == "1 s" else "were"
-    return f"{who} for {units.duration(lasts_s)}; {limit} {were} expected"
+    return (
+        f"{who} {verb(ranks, 'has', 'have')} been {where} for {units.duration(lasts_s)}; {limit}"
+        f" {'was' if limit == '1 s' else 'were'} expected"
+    )
 
 
 def progress_text(progress: TrainingProgress) -> str:
@@ -405,7 +411,7 @@ def progress_parts(progress: TrainingProgress) -> tuple[str, ...]:
 
 
 def only_steps(progress: TrainingProgress) -> TrainingProgress:
-    """The same without what is over when a job has ended: only steps and epochs."""
+    """The same without the parts that end with the job: only steps and epochs."""
     return TrainingProgress(
         source=progress.source,
         step=progress.step,

@@ -47,19 +47,20 @@ def duration(seconds: float) -> str:
 
 
 def clock(time_unix_ns: int) -> str:
-    """The time of day where the viewer is."""
+    """The time of day in the viewer's time zone."""
     return f"{datetime.fromtimestamp(time_unix_ns / SECOND_NS):%H:%M:%S}"
 
 
 def minute(unix_ns: int, now_unix_ns: int) -> str:
-    """`14:02`, where the viewer is; with the day where that is another: `21 Nov 14:02`."""
+    """`14:02`, in the viewer's time zone; with the day if that is a different one: `21 Nov
+    14:02`."""
     then = datetime.fromtimestamp(unix_ns / SECOND_NS)
     now = datetime.fromtimestamp(now_unix_ns / SECOND_NS)
     return f"{then:%H:%M}" if then.date() == now.date() else f"{then.day} {then:%b %H:%M}"
 
 
 def count(number: int | None) -> str:
-    """With thousands parted: `12,482`."""
+    """With thousands separators: `12,482`."""
     return NOT_MEASURED if number is None else f"{number:,}"
 
 
@@ -74,7 +75,7 @@ def narrow_count(number: int | None, width: int) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Seven columns at most, one decimal as long as that has room."""
+    """At most seven columns, with one decimal as long as there is room."""
     if value is None:
         return NOT_MEASURED
     return f"{value:.1f}" if value < 99_999.95 else narrow_count(round(value), 7)
@@ -86,7 +87,7 @@ def percent(ratio: float | None) -> str:
 
 
 def cores(ratio: float | None) -> str:
-    """Share of one core in percent, from ten cores on the number of cores: `99`, `12c`; three
+    """Share of one core in percent, and from ten cores on the number of cores: `99`, `12c`; three
     columns."""
     if ratio is None:
         return NOT_MEASURED

@@ -230,9 +230,9 @@ def test_a_size_that_cannot_be_is_refused(world: int) -> None:
         ((Incident("loader-stuck", 5.0), Incident("straggler", 9.0)), "begins before"),
         ((Incident("loader-stuck", 5.0, 9.0), Incident("straggler", 7.0)), "begins before"),
         ((Incident("nonsense", 5.0),), "no such incident"),
-        ((Incident(RANK_MISSING, 5.0, 9.0),), "begins at 0"),
+        ((Incident(RANK_MISSING, 5.0, 9.0),), "must begin at 0"),
         ((Incident(RANK_KILLED, 5.0, 9.0),), "no end"),
-        ((Incident("straggler", 5.0, rank=8),), "there are 8 ranks"),
+        ((Incident("straggler", 5.0, rank=8),), "there are only 8 ranks"),
     ],
 )
 def test_a_script_that_cannot_happen_is_refused(incidents: tuple[Incident, ...], why: str) -> None:
