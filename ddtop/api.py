@@ -148,7 +148,7 @@ class _Watching:
         return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None
 
     def _put(self, found: list[Change]) -> None:
-        events = [_event(one, self._entry.job) for one in found]
+        events = [_event(change, self._entry.job) for change in found]
         if events:
             with self._changed:
                 self._waiting.extend(events)

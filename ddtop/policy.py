@@ -288,13 +288,13 @@ class Policy:
 
     def changes(self) -> tuple[tuple[str, float, float], ...]:
         """(name, value, our value) of each limit that somebody has changed."""
-        return tuple(one for one in self._each(self.changed.values()) if one[1] != one[2])
+        return tuple(value for value in self._each(self.changed.values()) if value[1] != value[2])
 
     def _each(self, blocks: Iterable[Limits]) -> Iterator[tuple[str, float, float]]:
         """(name, value, our value): the shared limits, then those of the blocks."""
         owners: list[tuple[str, Policy | Limits]] = [
             ("", self),
-            *((f"{one.block}.", one) for one in blocks),
+            *((f"{limits.block}.", limits) for limits in blocks),
         ]
         for prefix, owner in owners:
             for one in fields(owner):

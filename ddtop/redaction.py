@@ -201,15 +201,15 @@ def _value_end(
         found = plain.match(text, at, at + most)
         return found.end() if found else at
     slashes, quote, end = len(opened[1]), opened[2], min(opened.end() + most, len(text))
-    for one in _quotes().finditer(text, opened.end(), end):
-        if one[2] == "\n":
-            return one.start()
-        more = len(one[1]) - slashes
-        if one[2] != quote or (more > 0 and more % (2 * slashes + 2)):
+    for match in _quotes().finditer(text, opened.end(), end):
+        if match[2] == "\n":
+            return match.start()
+        more = len(match[1]) - slashes
+        if match[2] != quote or (more > 0 and more % (2 * slashes + 2)):
             continue
         # A line of source has the backslash of its own text twice.
-        if more <= 0 or not text[one.end() : one.end() + 1].isalnum():
-            return one.end()
+        if more <= 0 or not text[match.end() : match.end() + 1].isalnum():
+            return match.end()
     return end
 
 

@@ -271,8 +271,8 @@ def of_run(job: str, run: str, sender: str | None = None) -> JobEntry | None:
     Raises:
         RegistryError: the state folder cannot be used.
     """
-    same = [one for one in read_entries() if (one.job, one.run) == (job, run)]
-    return min(same, key=lambda one: (one.sender != sender, one.role != "hub"), default=None)
+    same = [entry for entry in read_entries() if (entry.job, entry.run) == (job, run)]
+    return min(same, key=lambda entry: (entry.sender != sender, entry.role != "hub"), default=None)
 
 
 def left_path(entry: JobEntry) -> Path:
@@ -426,14 +426,16 @@ def _files_by_stem() -> dict[str, dict[Path, os.stat_result]]:
     """
     found: dict[str, dict[Path, os.stat_result]] = {}
     with os.scandir(state_dir()) as entries:
-        for one in entries:
-            stem = one.name.removesuffix(".1")
+        for file in entries:
+            stem = file.name.removesuffix(".1")
             for suffix in (".json", ".last", ".journal"):
-                if stem.endswith(suffix) or one.name.startswith(".new-"):
+                if stem.endswith(suffix) or file.name.startswith(".new-"):
                     with contextlib.suppress(OSError):
-                        status = one.stat(follow_symlinks=False)
+                        status = file.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
-                            found.setdefault(stem.removesuffix(suffix), {})[Path(one.path)] = status
+                            found.setdefault(stem.removesuffix(suffix), {})[Path(file.path)] = (
+                                status
+                            )
                     break
     return found
 

@@ -18,7 +18,7 @@ service `torch-0` makes TORCH_0_SERVICE_HOST and others."""
 # Variables that say how the ranks find each other, on which hosts they are and what started them.
 # From these the relay decides whether there are other hosts.
 _FIRST = re.compile(
-    f"^({'|'.join(one.sent for one in every_launcher() if one.sent)}"
+    f"^({'|'.join(launcher.sent for launcher in every_launcher() if launcher.sent)}"
     "|DDTOP_HUB|(NCCL|GLOO|TP)_SOCKET_IFNAME)$"
 )
 _OTHERS = re.compile(

@@ -52,18 +52,18 @@ class LoaderNotes:
 _NO_ARGUMENTS: tuple[tuple[()]] = ((),)
 
 
-def attribute_of(one: ref[Any], name: str, default: Any = None) -> Any:
+def attribute_of(reference: ref[Any], name: str, default: Any = None) -> Any:
     """An attribute of an object of the program, the default where object or attribute is missing.
 
     One call of C code: this thread does not hold the object at any time at which the program can
     run. So the last reference, and with it the destructor, stays the program's.
     """
-    return next(map(getattr, starmap(one, _NO_ARGUMENTS), (name,), (default,)))
+    return next(map(getattr, starmap(reference, _NO_ARGUMENTS), (name,), (default,)))
 
 
-def is_gone(one: ref[Any]) -> bool:
+def is_gone(reference: ref[Any]) -> bool:
     """Whether the object no longer exists; it is not held either."""
-    return next(map(is_, starmap(one, _NO_ARGUMENTS), (None,)))
+    return next(map(is_, starmap(reference, _NO_ARGUMENTS), (None,)))
 
 
 class GradientNotes:
@@ -129,7 +129,7 @@ def note_mesh(mesh: Any) -> None:
 
 def meshes() -> list[Any]:
     """The DeviceMesh objects that still exist, in the order in which they were made."""
-    return [mesh for one in list(_meshes.values()) if (mesh := one()) is not None]
+    return [mesh for reference in list(_meshes.values()) if (mesh := reference()) is not None]
 
 
 # -- The sources that frameworks register for the progress probe, and the open phases

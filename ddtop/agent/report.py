@@ -195,9 +195,9 @@ class Reporter:
 
     def _send(self, record: AnyRecord) -> None:
         rank = self._rank
-        keys = (one.stuck_key() for one in self._communication)
+        keys = (communication.stuck_key() for communication in self._communication)
         stuck = next((key for key in keys if key), None)
-        ratios = [one.wait_ratio for one in self._communication]
+        ratios = [communication.wait_ratio for communication in self._communication]
         self._link.send(
             frames.seal(
                 record,
@@ -210,7 +210,7 @@ class Reporter:
                 stuck_key="|".join(str(part) for part in (*stuck, rank.who.attempt))
                 if stuck
                 else None,
-                wait_ratio=max((one for one in ratios if one is not None), default=None),
+                wait_ratio=max((ratio for ratio in ratios if ratio is not None), default=None),
             )
         )
 

@@ -285,8 +285,8 @@ def _is_met(run: _PlainRun, me: _Member) -> bool:
     if not me.place or me.world_size <= 1:
         return False
     where = (me.place, me.world_size)
-    others = [one for one in run.members if one.rank != me.rank]
-    return any((one.place, one.world_size) == where and _lives(one) for one in others)
+    others = [member for member in run.members if member.rank != me.rank]
+    return any((member.place, member.world_size) == where and _lives(member) for member in others)
 
 
 def _agreement(run: _PlainRun, me: _Member) -> int:
@@ -295,9 +295,9 @@ def _agreement(run: _PlainRun, me: _Member) -> int:
     A dead member with another size does not count.
     """
     found = [
-        (one.master == me.master) + (one.world_size == me.world_size)
-        for one in run.members
-        if one.world_size == me.world_size or _lives(one)
+        (member.master == me.master) + (member.world_size == me.world_size)
+        for member in run.members
+        if member.world_size == me.world_size or _lives(member)
     ]
     return max(found, default=0)
 

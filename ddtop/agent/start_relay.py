@@ -132,7 +132,7 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
     )
     pairs = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
     envp = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
-    zero, one, top, root = (
+    zero, c_long, top, root = (
         ctypes.c_long(0),
         ctypes.c_long(int(signal.SIGCHLD)),
         ctypes.c_long(0xFFFFFFFF),
@@ -154,7 +154,7 @@ def _launch(arguments: list[str], environment: dict[str, str]) -> None:
     for _ in range(LAUNCH_TRIES):
         child = syscall(clone, zero, zero, zero, zero, zero)
         if child == 0:
-            if syscall(clone, one, zero, zero, zero, zero) == 0:
+            if syscall(clone, c_long, zero, zero, zero, zero) == 0:
                 setsid()
                 chdir(root)
                 syscall(close_range, three, top, zero)

@@ -131,7 +131,7 @@ class Guard:
             self._acted[key[0]] = now
             self._told.add(key)
             self._firing.append(self._begun(event))
-        self._firing = [one for one in self._firing if not self._went_on(one)]
+        self._firing = [firing for firing in self._firing if not self._went_on(firing)]
         for action in (self._actions.command, self._actions.then):
             if action is not None:
                 action.look()
@@ -199,7 +199,7 @@ def variables(event: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-SCHEDULER_VARIABLES = tuple(one.job_mark for one in every_launcher() if one.requeues)
+SCHEDULER_VARIABLES = tuple(launcher.job_mark for launcher in every_launcher() if launcher.requeues)
 
 
 def scheduler_of(environment: Mapping[str, str]) -> dict[str, str]:
@@ -273,7 +273,7 @@ class OnCritical:
             return
         variables = {**os.environ, **environment}
         try:
-            words = [self._expanded(one, variables) for one in self._words]
+            words = [self._expanded(word, variables) for word in self._words]
         except ValueError as error:
             self._complain(f"{self._name} was not run for {kind}: {error}")
             return
@@ -297,12 +297,12 @@ class OnCritical:
     def look(self) -> None:
         """Report the commands that have failed since the last call."""
         still = []
-        for one in self._running:
-            code = one.process.poll()
+        for running in self._running:
+            code = running.process.poll()
             if code is None:
-                still.append(one)
+                still.append(running)
             elif code != 0:
-                self._complain(f"{self._name} failed for {one.kind}: {_how(code)}")
+                self._complain(f"{self._name} failed for {running.kind}: {_how(code)}")
         self._running = still
 
     def leave(self) -> None:
@@ -311,9 +311,11 @@ class OnCritical:
         while self._running and time.monotonic() < until:
             time.sleep(_POLL_S)
             self.look()
-        for one in self._running:
-            pid = one.process.pid
-            self._complain(f"{self._name} for {one.kind} still runs (pid {pid}) and is left alone")
+        for running in self._running:
+            pid = running.process.pid
+            self._complain(
+                f"{self._name} for {running.kind} still runs (pid {pid}) and is left alone"
+            )
 
 
 def _parsed(command: str, option: str) -> list[str]:

@@ -141,12 +141,12 @@ class _There:
                 self.found = self.host.own(asyncio.run(jobs_there(self.pipe)), self.greeted)
             except PipeError as error:
                 raise registry.RegistryError(self.host.why(error, self.pipe.words)) from None
-        return [one.entry for one in self.found]
+        return [job.entry for job in self.found]
 
     def several_live(self) -> bool:
         """True if more than one job could be meant."""
         now = time.time_ns()
-        return len({one.job for one in self.read() if one.live(now)}) > 1
+        return len({entry.job for entry in self.read() if entry.live(now)}) > 1
 
     def health(self, entry: registry.JobEntry) -> Health:
         """The health of a job, by a short look."""
@@ -170,9 +170,9 @@ class _There:
             meant = picked.job, picked.run, picked.sender
             return next(
                 (
-                    one
-                    for one in self.found
-                    if (one.entry.job, one.entry.run, one.entry.sender) == meant
+                    job
+                    for job in self.found
+                    if (job.entry.job, job.entry.run, job.entry.sender) == meant
                 ),
                 None,
             )
@@ -242,7 +242,7 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
     while True:
         jobs = there.host.own(await jobs_there(there.pipe), there.greeted)
         try:
-            entry = registry.choose_job([one.entry for one in jobs], name, time.time_ns())
+            entry = registry.choose_job([job.entry for job in jobs], name, time.time_ns())
         except registry.UnknownJobError as error:
             if not jobs and name is None and time.monotonic() >= until:
                 none = unknown(name, error, f"{there.host.option} ")
@@ -251,7 +251,7 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
                 raise unknown(name, error, f"{there.host.option} ") from None
             await asyncio.sleep(ASK_AGAIN_S)
             continue
-        return next(one for one in jobs if one.entry is entry)
+        return next(job for job in jobs if job.entry is entry)
 
 
 def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:

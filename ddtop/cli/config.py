@@ -65,7 +65,7 @@ SETTINGS = (
     Setting("webhook", str, "", "Where ddtop watch posts events.", "DDTOP_WEBHOOK", "--webhook"),
     Setting("source", bool, True, "Show lines of source.", "DDTOP_SOURCE", "--no-source"),
 )
-BY_NAME = {one.name: one for one in SETTINGS}
+BY_NAME = {setting.name: setting for setting in SETTINGS}
 TEMPLATE_HEAD = """\
 # Your preferences, for every ddtop that you start. Remove the # in front of a line to change it.
 # A flag overrides a variable, and a variable overrides this file: `ddtop config show`.
@@ -201,10 +201,10 @@ def range_of(name: str, default: float) -> tuple[float, float]:
 def template() -> str:
     """The text of a new file: every setting with its meaning, commented out."""
     lines = [TEMPLATE_HEAD]
-    for one in SETTINGS:
-        overriding = " and ".join(filter(None, (one.flag, one.variable)))
-        lines += [f"# {one.meaning}" + (f" Overridden by {overriding}." if overriding else "")]
-        lines += [f"# {one.name} = {_toml(one.default)}", ""]
+    for setting in SETTINGS:
+        overriding = " and ".join(filter(None, (setting.flag, setting.variable)))
+        lines += [f"# {setting.meaning}" + (f" Overridden by {overriding}." if overriding else "")]
+        lines += [f"# {setting.name} = {_toml(setting.default)}", ""]
     lines += ["# When a number is too large: `ddtop config show --all` lists all of them."]
     return "\n".join([*lines, f"# [{LIMITS}]", "# still_limit_s = 5.0", ""])
 

@@ -30,7 +30,7 @@ END_S = 5.0
 LOG_LINES = 15
 """Lines of the demo's log that are shown if it does not start."""
 SCRIPTS = Path(catalogue.__file__).parent
-_OF_A_LAUNCHER = tuple(prefix for one in every_launcher() for prefix in one.prefixes)
+_OF_A_LAUNCHER = tuple(prefix for launcher in every_launcher() for prefix in launcher.prefixes)
 # Open MPI refuses to run as root, as in containers, and to start more ranks than cores. MPICH does
 # not.
 _ANY_HOST = {
@@ -52,7 +52,7 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
     name = f"demo-{os.getpid()}"
     # Remove the files of an earlier demo of this process or of one with the same pid: it would be
     # mistaken for this one.
-    for earlier in [one for one in registry.read_entries() if one.job == name]:
+    for earlier in [entry for entry in registry.read_entries() if entry.job == name]:
         registry.remove(earlier)
     folder = _folder(chosen, name)
     log = folder / "log"
@@ -254,7 +254,7 @@ def _end(started: list[subprocess.Popen[bytes]], name: str) -> None:
         time.sleep(0.05)
     for process in started:
         process.wait()
-    for relay in [one for one in registry.read_entries() if one.job == name]:
+    for relay in [entry for entry in registry.read_entries() if entry.job == name]:
         if registry.start_ticks(relay.relay_pid) == relay.relay_start_ticks:
             os.kill(relay.relay_pid, signal.SIGTERM)
             until = time.monotonic() + END_S

@@ -94,7 +94,9 @@ def hub() -> Line:
     now = time.time_ns()
     try:
         entries = [
-            one for one in registry.read_entries() if one.role == records.HUB and one.live(now)
+            read_entry
+            for read_entry in registry.read_entries()
+            if read_entry.role == records.HUB and read_entry.live(now)
         ]
     except registry.RegistryError as error:
         return BAD, "hub", str(error)

@@ -61,7 +61,7 @@ class Collector:
         told: set[tuple[str, ...]] = set()
 
         def add(name: str, job: list[str], labels: tuple[str, ...], value: float) -> None:
-            job, labels = [clean(one) for one in job], tuple(clean(one) for one in labels)
+            job, labels = [clean(one) for one in job], tuple(clean(label) for label in labels)
             # Two names that differ in a control character only are one now.
             if (name, *job, *labels) not in told:
                 told.add((name, *job, *labels))
@@ -88,10 +88,10 @@ def newest(jobs: Iterable[FleetJob[JobSeries]]) -> list[FleetJob[JobSeries]]:
     series with the same labels would make Prometheus refuse all.
     """
     found: dict[str, FleetJob[JobSeries]] = {}
-    for one in jobs:
-        known = found.get(one.entry.job)
-        if known is None or _rank(one) > _rank(known):
-            found[one.entry.job] = one
+    for job in jobs:
+        known = found.get(job.entry.job)
+        if known is None or _rank(job) > _rank(known):
+            found[job.entry.job] = job
     return list(found.values())
 
 

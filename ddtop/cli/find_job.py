@@ -71,10 +71,10 @@ def find(name: str | None, wait_s: float = 0.0, *, asked_by: str) -> registry.Jo
 def _ended_last() -> registry.JobEntry | None:
     """The job that ended last, if that was within the last hour."""
     try:
-        ended = [one for one in registry.read_entries() if one.ended_unix_ns is not None]
+        ended = [entry for entry in registry.read_entries() if entry.ended_unix_ns is not None]
     except registry.RegistryError:
         return None
-    last = max(ended, key=lambda one: one.ended_unix_ns or 0, default=None)
+    last = max(ended, key=lambda entry: entry.ended_unix_ns or 0, default=None)
     if last is None or time.time_ns() - (last.ended_unix_ns or 0) > ENDED_WITHIN_S * 1e9:
         return None
     return last
@@ -134,8 +134,8 @@ class Launchers:
                 self._lived_s = now_s
         if not self._seen or now_s - self._lived_s < LAUNCHER_ENDED_S:
             return None
-        one = next(iter(self._seen.values()))
-        return f"{os.path.basename(one.argv[0])} (pid {one.pid})"
+        process = next(iter(self._seen.values()))
+        return f"{os.path.basename(process.argv[0])} (pid {process.pid})"
 
 
 def unknown(name: str | None, error: registry.UnknownJobError, there: str = "") -> CommandError:
@@ -176,10 +176,10 @@ def hub_jobs(hubs: Iterable[str]) -> list[tuple[Listed, Health]]:
     with following(lambda: found, health_digest) as fleet:
         jobs = fleet.wait(2 * HEALTH_ANSWER_S)
     rows = []
-    for one in jobs:
-        health = health_now(one)
+    for job in jobs:
+        health = health_now(job)
         # Only its job file says when it started.
-        entry = msgspec.structs.replace(one.entry, started_unix_ns=0)
+        entry = msgspec.structs.replace(job.entry, started_unix_ns=0)
         listed = Listed(entry, True, health.reporting or 0, (entry.host,))
         rows.append((listed, health))
     return rows

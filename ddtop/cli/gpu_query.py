@@ -138,7 +138,9 @@ def _with_processes(gpu: Gpu, own_namespace: bool) -> Gpu:
     if not gpu.processes:
         return gpu
     processes = tuple(
-        msgspec.structs.replace(described(one.pid, own_namespace), used_bytes=one.used_bytes)
-        for one in gpu.processes
+        msgspec.structs.replace(
+            described(process.pid, own_namespace), used_bytes=process.used_bytes
+        )
+        for process in gpu.processes
     )
     return msgspec.structs.replace(gpu, processes=processes)

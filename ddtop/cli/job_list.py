@@ -126,29 +126,29 @@ def _jobs_inside(target: SchedulerTarget) -> list[_Job]:
         raise NoContactError(f"no way into {target.name}: {problem}") from None
     nodes = {name.partition(".")[0] for name in target.nodes}
     return [
-        one
-        for one in jobs
-        if one.live
+        job
+        for job in jobs
+        if job.live
         and (
-            one.job.startswith(target.job_name)
-            or nodes & {name.partition(".")[0] for name in one.hosts}
+            job.job.startswith(target.job_name)
+            or nodes & {name.partition(".")[0] for name in job.hosts}
         )
     ]
 
 
-def _row(one: _Job) -> tuple[Listed, Health]:
-    entry = _entry(one.job, one.hosts, one.script, one.world_size, one.started_unix_ns)
+def _row(job: _Job) -> tuple[Listed, Health]:
+    entry = _entry(job.job, job.hosts, job.script, job.world_size, job.started_unix_ns)
     health = Health(
-        one.health if one.health in HEALTHS else UNKNOWN,
-        one.kind,
-        clean(one.summary)[:SENTENCE_MAX] if one.summary else None,
-        one.reporting,
-        one.world_size,
-        one.steps_per_s,
-        one.no_progress_s,
-        one.health_age_s,
+        job.health if job.health in HEALTHS else UNKNOWN,
+        job.kind,
+        clean(job.summary)[:SENTENCE_MAX] if job.summary else None,
+        job.reporting,
+        job.world_size,
+        job.steps_per_s,
+        job.no_progress_s,
+        job.health_age_s,
     )
-    return Listed(entry, True, one.reporting, one.hosts or ("?",)), health
+    return Listed(entry, True, job.reporting, job.hosts or ("?",)), health
 
 
 def _without(job: SlurmJob, why: str) -> tuple[Listed, Health]:
@@ -253,13 +253,13 @@ def followed() -> Iterator[Callable[[], Mapping[tuple[str, str], Health]]]:
     fleet: Fleet[Health]
     with following(own_jobs, health_digest) as fleet:
         yield lambda: {
-            (one.entry.job, one.entry.run): health_now(one) for one in known(fleet.jobs())
+            (job.entry.job, job.entry.run): health_now(job) for job in known(fleet.jobs())
         }
 
 
 def known(jobs: Iterable[FleetJob[Health]]) -> Iterable[FleetJob[Health]]:
     """The jobs with known health."""
-    return [one for one in jobs if one.settled or one.contact is not None]
+    return [job for job in jobs if job.settled or job.contact is not None]
 
 
 def health_now(job: FleetJob[Health]) -> Health:
@@ -278,18 +278,21 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
     from ddtop.cli.look import health
 
     entries, now = list(entries), time.time_ns()
-    living = [one for one in entries if one.live(now) or one.reachable(now)]
+    living = [entry for entry in entries if entry.live(now) or entry.reachable(now)]
     found: dict[registry.JobEntry, Health] = {}
     if living:
-        targets = [Target(one, secret) for secret in [registry.secret()] for one in living]
+        targets = [Target(entry, secret) for secret in [registry.secret()] for entry in living]
         with following(lambda: targets, health_digest) as fleet:
             jobs = fleet.wait(HEALTH_ANSWER_S)
-            if any(one.looks and not one.settled and one.contact is None for one in jobs):
+            if any(job.looks and not job.settled and job.contact is None for job in jobs):
                 # On a busy host.
                 jobs = fleet.wait(HEALTH_ANSWER_S)
-            found = {one.entry: health_now(one) for one in jobs}
+            found = {job.entry: health_now(job) for job in jobs}
     asked = {id(one) for one in living}
-    return [found.get(one, Health(UNKNOWN)) if id(one) in asked else health(one) for one in entries]
+    return [
+        found.get(entry, Health(UNKNOWN)) if id(entry) in asked else health(entry)
+        for entry in entries
+    ]
 
 
 # -- The jobs of this user as a table and as JSON
@@ -310,14 +313,14 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 
     now = time.time_ns()
     rows = [("JOB", "STATE", "RANKS", "HOST", "SCRIPT", "STARTED")]
-    for one in _listed(entries, parts, now):
-        entry = one.entry
+    for job in _listed(entries, parts, now):
+        entry = job.entry
         ended = entry.ended_reason or ("ended" if entry.ended_unix_ns else "lost")
-        ranks = f"{one.reporting}/{entry.world_size}" if one.live else str(entry.world_size)
+        ranks = f"{job.reporting}/{entry.world_size}" if job.live else str(entry.world_size)
         alone = not parts or entry.role == ALONE
-        host = hosts_text(one) if alone else f"{entry.host} ({entry.role})"
+        host = hosts_text(job) if alone else f"{entry.host} ({entry.role})"
         age = f"{duration((now - entry.started_unix_ns) / 1e9)} ago"
-        state = "live" if one.live else ended
+        state = "live" if job.live else ended
         rows.append((entry.job[:NAME_SHOWN], state, ranks, host, entry.script, age))
     cleaned = [tuple(clean(cell) for cell in row) for row in rows]
     widths = [max(cell_width(row[column]) for row in cleaned) for column in range(len(rows[0]))]
@@ -330,14 +333,14 @@ def table(entries: list[registry.JobEntry], parts: bool = False) -> list[str]:
 def rows_as_table(rows: Rows, width: int, glyphs: Glyphs) -> list[str]:
     """One line a job below the titles, at most so many columns wide."""
     now, shown = time.time_ns(), columns([one for one, _ in rows], width)
-    lines = [shown.titles(), *(row(one, shown, health, now, glyphs) for one, health in rows)]
+    lines = [shown.titles(), *(row(job, shown, health, now, glyphs) for job, health in rows)]
     return [plain(line).rstrip() for line in lines]
 
 
 def rows_of(entries: Iterable[registry.JobEntry], parts: bool = False) -> Rows:
     """The jobs with their health. `parts`: one row for each host of a job."""
     jobs = _listed(entries, parts, time.time_ns())
-    return list(zip(jobs, healths(one.entry for one in jobs), strict=True))
+    return list(zip(jobs, healths(job.entry for job in jobs), strict=True))
 
 
 def jobs_json(parts: bool = False) -> dict[str, object]:
@@ -347,31 +350,33 @@ def jobs_json(parts: bool = False) -> dict[str, object]:
 
 def json_of(rows: Rows) -> dict[str, object]:
     """The schema `ddtop.jobs/1` of these jobs."""
-    return {"schema": JOBS_SCHEMA, "jobs": [_job(one, health) for one, health in rows]}
+    return {"schema": JOBS_SCHEMA, "jobs": [_job(job, health) for job, health in rows]}
 
 
-def _job(one: Listed, health: Health) -> dict[str, object]:
-    reporting = one.reporting if health.reporting is None else health.reporting
+def _job(job: Listed, health: Health) -> dict[str, object]:
+    reporting = job.reporting if health.reporting is None else health.reporting
     return {
-        "job": one.entry.job,
+        "job": job.entry.job,
         "user": own_user(),
-        "live": one.live,
-        "world_size": health.world_size or one.entry.world_size,
-        "reporting": reporting if one.live else 0,
-        "hosts": list(one.hosts),
-        "script": one.entry.script,
+        "live": job.live,
+        "world_size": health.world_size or job.entry.world_size,
+        "reporting": reporting if job.live else 0,
+        "hosts": list(job.hosts),
+        "script": job.entry.script,
         "health": health.word,
         "kind": health.kind,
         "summary": health.sentence,
         "steps_per_s": health.steps_per_s,
         "no_progress_s": health.still_s,
         "health_age_s": health.age_s,
-        "started_unix_ns": one.entry.started_unix_ns,
-        "role": one.entry.role,
+        "started_unix_ns": job.entry.started_unix_ns,
+        "role": job.entry.role,
     }
 
 
 def _listed(entries: Iterable[registry.JobEntry], parts: bool, now_unix_ns: int) -> list[Listed]:
     if not parts:
         return listed(entries, now_unix_ns)
-    return [Listed(one, one.live(now_unix_ns), one.reporting, (one.host,)) for one in entries]
+    return [
+        Listed(entry, entry.live(now_unix_ns), entry.reporting, (entry.host,)) for entry in entries
+    ]

@@ -83,23 +83,23 @@ def list_jobs() -> Json:
     """The jobs of this user: live ones first, each with its health now and its worst finding."""
     rows = _reported(lambda: listed(registry.read_entries(), time.time_ns()))
     shown = rows[:JOBS_MAX]
-    found = _reported(lambda: healths(one.entry for one in shown))
+    found = _reported(lambda: healths(job.entry for job in shown))
     return {
         "jobs": [
             {
-                "job": one.entry.job,
-                "live": one.live,
-                "ended": None if one.live else one.entry.ended_reason or "not known",
-                "ranks": one.entry.world_size,
-                "hosts": list(one.hosts[:RANKS_MAX]),
-                "script": one.entry.script[:TEXT_MAX],
+                "job": job.entry.job,
+                "live": job.live,
+                "ended": None if job.live else job.entry.ended_reason or "not known",
+                "ranks": job.entry.world_size,
+                "hosts": list(job.hosts[:RANKS_MAX]),
+                "script": job.entry.script[:TEXT_MAX],
                 "health": health.word,
                 "kind": health.kind,
                 "summary": (health.sentence or "")[:TEXT_MAX] or None,
                 "steps_per_s": health.steps_per_s,
                 "no_progress_s": health.still_s,
             }
-            for one, health in zip(shown, found, strict=True)
+            for job, health in zip(shown, found, strict=True)
         ],
         "left_out": len(rows) - len(shown),
     }
@@ -116,7 +116,7 @@ def diagnose(job: str | None = None, seconds: float = LOOK_S) -> Json:
     verdict = with_what_stood(entry, snapshot, verdict)
     found = diagnose_json(snapshot, verdict)
     findings = found["findings"]
-    found["findings"] = [_bounded(one) for one in findings[:FINDINGS_MAX]]
+    found["findings"] = [_bounded(finding) for finding in findings[:FINDINGS_MAX]]
     found["left_out"] = len(findings) - len(found["findings"])
     found["probes_off"] = found["probes_off"][:RANKS_MAX]
     found["calm"] = None if findings or verdict.health == UNKNOWN else verdict.calm
@@ -149,23 +149,23 @@ def stacks(job: str | None = None, ranks: str = "") -> Json:
         raise ToolError(f"{ranks[:TEXT_MAX]!r} are not ranks: write 0,3-5")
     snapshot, _ = _reported(lambda: look_once(entry, LOOK_S))
     chosen_ranks = [
-        one for one in snapshot.ranks if not wanted or any(one.rank in part for part in wanted)
+        rank for rank in snapshot.ranks if not wanted or any(rank.rank in part for part in wanted)
     ]
-    dumps = [one.dump.stacks for one in chosen_ranks if one.dump.stacks is not None]
-    workers = [stack for one in chosen_ranks for stack in one.dump.worker_stacks]
+    dumps = [rank.dump.stacks for rank in chosen_ranks if rank.dump.stacks is not None]
+    workers = [stack for rank in chosen_ranks for stack in rank.dump.worker_stacks]
     found = stacks_json(
         merge([*dumps, *workers]), snapshot.job, snapshot.live, snapshot.time_unix_ns
     )
     groups = found["groups"]
     found["groups"] = [
-        one
+        group
         | {
-            "frames": one["frames"][:FRAMES_MAX],
-            "ranks": one["ranks"][:RANKS_MAX],
-            "ranks_count": len(one["ranks"]),
-            "pids": one["pids"][:RANKS_MAX],
+            "frames": group["frames"][:FRAMES_MAX],
+            "ranks": group["ranks"][:RANKS_MAX],
+            "ranks_count": len(group["ranks"]),
+            "pids": group["pids"][:RANKS_MAX],
         }
-        for one in groups[:GROUPS_MAX]
+        for group in groups[:GROUPS_MAX]
     ]
     found["unanswered"] = found["unanswered"][:RANKS_MAX]
     found["left_out"] = len(groups) - len(found["groups"])

@@ -85,7 +85,7 @@ class Environment:
 
     def lacks(self, requirements: Sequence[str]) -> list[str]:
         """The names of those that are not installed there, whatever their versions."""
-        names = [one.partition(">=")[0] for one in requirements]
+        names = [requirement.partition(">=")[0] for requirement in requirements]
         return [name for name in names if name not in self.packages]
 
 
@@ -200,7 +200,9 @@ class OtherPython:
             ) from None
         if done.returncode:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            why = next((one for one in lines if "error" in one.lower()), (lines or ["no word"])[-1])
+            why = next(
+                (line for line in lines if "error" in line.lower()), (lines or ["no word"])[-1]
+            )
             typed = " ".join("..." if "\n" in word else word for word in words[:6])
             raise CommandError(
                 f"ddtop: {typed}: exit code {done.returncode}: {why[:160]}", UNREACHABLE

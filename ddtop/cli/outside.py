@@ -121,9 +121,11 @@ def see(pids: str, command: str, seconds: float, arguments: bool = False) -> See
     `arguments`: also read the arguments of calls that name other ranks.
     """
     found = _targets(pids)
-    if waiting := outside_jobs.judged(name := _name(found, pids), [one.pid for one in found.found]):
+    if waiting := outside_jobs.judged(
+        name := _name(found, pids), [target.pid for target in found.found]
+    ):
         return Seen(name, *waiting, outside=True)
-    needed = rights.needed([one.pid for one in found.found], command, pids)
+    needed = rights.needed([target.pid for target in found.found], command, pids)
     lines = [f"ddtop: {needed}; what is seen without it:"] if needed is not None else []
     lines += [f"note: {text}" for text in (*found.notes, *(why for _, why in found.missing))]
     for line in lines:
@@ -155,11 +157,11 @@ def afterwards(answers: Iterable[Stacks]) -> list[str]:
     stacks."""
     lines: list[str] = []
     whys: dict[str, list[str]] = {}
-    for one in answers:
-        if one.method and one.why:
-            whys.setdefault(one.why, []).append(str(one.pid))
-        elif not one.method and owner_of(one.pid) is not None:
-            lines.append(f"  {targets.facts_line(one.pid)}")
+    for answer in answers:
+        if answer.method and answer.why:
+            whys.setdefault(answer.why, []).append(str(answer.pid))
+        elif not answer.method and owner_of(answer.pid) is not None:
+            lines.append(f"  {targets.facts_line(answer.pid)}")
     if lines:
         lines = ["", "what /proc says about those without stacks:", *lines]
     return [*(f"note: pid {', '.join(pids)}: {why}" for why, pids in whys.items()), *lines]

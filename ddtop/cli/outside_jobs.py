@@ -70,10 +70,10 @@ def pids_of(job: OutsideJob) -> str:
     launchers = [read_one(pid) for pid in job.launchers]
     # A shell at its prompt may have started anything.
     if launchers and all(
-        one is not None and (one.python or len(one.argv) > 1) for one in launchers
+        process is not None and (process.python or len(process.argv) > 1) for process in launchers
     ):
         return ",".join(str(pid) for pid in job.launchers)
-    return ",".join(str(one.pid) for one in job.ranks)
+    return ",".join(str(target.pid) for target in job.ranks)
 
 
 def table(jobs: list[OutsideJob]) -> list[str]:
@@ -106,7 +106,7 @@ def as_json(jobs: list[OutsideJob]) -> list[dict[str, object]]:
             "script": job.script,
             "world_size": job.world_size,
             "launchers": list(job.launchers),
-            "ranks": [{"rank": one.rank, "pid": one.pid} for one in job.ranks],
+            "ranks": [{"rank": target.rank, "pid": target.pid} for target in job.ranks],
             "started_unix_ns": job.started_unix_ns,
             "notes": list(job.notes),
         }
@@ -118,7 +118,7 @@ def entry_of(job: OutsideJob) -> registry.JobEntry:
     """The job as an entry of a list. It has no relay: `pids_in` returns the processes to look
     at."""
     now = time.time_ns()
-    ranks = tuple((one.pid, one.start_ticks) for one in job.ranks)
+    ranks = tuple((target.pid, target.start_ticks) for target in job.ranks)
     return registry.JobEntry(
         registry.SCHEMA,
         job.name,

@@ -85,7 +85,9 @@ def led() -> tuple[str, str] | None:
     Raises:
         CommandError: 2, two of them are given.
     """
-    given = [one for one in _given_options().items() if one[0] != "--remote"]
+    given = [
+        given_option for given_option in _given_options().items() if given_option[0] != "--remote"
+    ]
     if len(given) > 1:
         names = " and ".join(sorted(name for name, _ in given)[:2])
         raise CommandError(f"ddtop: {names} cannot be used together: give one of them", USAGE)

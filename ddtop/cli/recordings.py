@@ -70,9 +70,9 @@ def _entry_of(path: Path) -> registry.JobEntry | None:
         whole = path.resolve()
         return next(
             (
-                one
-                for one in registry.read_entries()
-                if registry.entry_path(one).with_suffix(".journal").resolve() == whole
+                entry
+                for entry in registry.read_entries()
+                if registry.entry_path(entry).with_suffix(".journal").resolve() == whole
             ),
             None,
         )

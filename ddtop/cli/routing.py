@@ -93,7 +93,7 @@ def _leaf_here(hub: registry.JobEntry) -> registry.JobEntry | None:
         for entry in registry.read_entries()
         if entry.job == hub.job and entry.part_of == hub.run
     )
-    return next((one for one in parts if one.sender == here and one.reachable(now)), None)
+    return next((entry for entry in parts if entry.sender == here and entry.reachable(now)), None)
 
 
 def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:

@@ -151,7 +151,8 @@ def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
     frames = thread.frames
     if stacks.worker:
         born = next(
-            (at for at, one in enumerate(frames) if is_birth(one.function, one.file)), len(frames)
+            (at for at, frame in enumerate(frames) if is_birth(frame.function, frame.file)),
+            len(frames),
         )
         frames = frames[:born]
     return _frames_line(frames, frames_max)
@@ -160,7 +161,9 @@ def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
 def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
     """The same for its other threads that run the program's code."""
     others = [thread for thread in stacks.threads if thread is not _main(stacks)]
-    own = [one for one in others if any(owner_of(frame) is Owner.USER for frame in one.frames)]
+    own = [
+        thread for thread in others if any(owner_of(frame) is Owner.USER for frame in thread.frames)
+    ]
     return [
         line for thread in own[:threads_max] if (line := _frames_line(thread.frames, 4)) is not None
     ]

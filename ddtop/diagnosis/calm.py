@@ -32,7 +32,7 @@ def calm(snapshot: Snapshot, policy: Policy) -> str:
         well = snapshot.ended.first_rank is None and not snapshot.ended.failed
         return f"{'ok' if well else 'ended'}: {snapshot.ended.reason}"
     if not total:
-        pids = ", ".join(str(one.pid) for one in snapshot.launchers)
+        pids = ", ".join(str(launcher.pid) for launcher in snapshot.launchers)
         return f"starting: no rank of pid {pids} yet" if pids else "no rank has reported yet"
     missing = [rank.rank for rank in snapshot.ranks if rank.state is State.MISSING]
     # A host that cannot reach its hub shows only its own ranks; that does not mean that the job is
@@ -68,12 +68,12 @@ def from_outside(snapshot: Snapshot) -> str:
     """The sentence about a job that was started without ddtop: what is known of it, and how."""
     if snapshot.ended is not None:
         return f"ended: {snapshot.ended.reason}"
-    hosts = [one for one in snapshot.hosts if one.looks]
+    hosts = [host for host in snapshot.hosts if host.looks]
     words = [JUDGED_BY]
     if len(hosts) == 1:
         words.append(hosts[0].looks)
     elif hosts:
-        names = ", ".join(sorted(one.host for one in hosts))
+        names = ", ".join(sorted(host.host for host in hosts))
         words = [f"{JUDGED_BY}, on {names}", "no rank is paused"]
     seen = [rank.rank for rank in snapshot.ranks if rank.hello is not None]
     if len(seen) < snapshot.world_size:

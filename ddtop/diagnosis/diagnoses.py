@@ -83,9 +83,11 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
         found = row.fold(context, own) if row.fold is not None else found + own
     placed = [for_outside(_with_places(finding, snapshot), snapshot) for finding in found]
     if placed and (changes := policy.changes()):
-        placed = [_with_changes(one, changes) for one in placed]
+        placed = [_with_changes(finding, changes) for finding in placed]
     return tuple(
-        sorted(placed, key=lambda one: (SEVERITIES.index(one.severity), one.since_unix_ns))
+        sorted(
+            placed, key=lambda finding: (SEVERITIES.index(finding.severity), finding.since_unix_ns)
+        )
     )
 
 
@@ -108,7 +110,7 @@ def _with_changes(finding: Finding, changes: Iterable[tuple[str, float, float]])
 def conclude(findings: tuple[Finding, ...], snapshot: Snapshot, policy: Policy) -> Verdict:
     """The verdict with these findings."""
     worst = min(
-        (SEVERITIES.index(one.severity) for one in findings), default=SEVERITIES.index(INFO)
+        (SEVERITIES.index(finding.severity) for finding in findings), default=SEVERITIES.index(INFO)
     )
     health = {CRITICAL: "critical", WARNING: "warning", INFO: "ok"}[SEVERITIES[worst]]
     if snapshot.run != RUN:

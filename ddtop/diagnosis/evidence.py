@@ -172,7 +172,10 @@ def stack_lines(rank: RankFacts, policy: Policy) -> list[str]:
     if classify(rank, policy).word == "gil":
         lines += [f"another thread of rank {rank.rank}: {line}" for line in other_threads(stacks)]
     owing = rank.loader.report.owing_pid if rank.loader.report is not None else None
-    worker = next((one for one in rank.dump.worker_stacks if one.pid == owing and one.method), None)
+    worker = next(
+        (answer for answer in rank.dump.worker_stacks if answer.pid == owing and answer.method),
+        None,
+    )
     text = stack_line(worker) if worker is not None else None
     if text is not None:
         lines.append(f"worker {owing}'s stack: {text}")
@@ -247,7 +250,7 @@ def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
     Uneven inputs only if it has made fewer iterations or taken fewer batches than one that waits,
     or that one averages gradients.
     """
-    if rank.progress.iteration is None or any(_is_ahead(one, rank) for one in waiters):
+    if rank.progress.iteration is None or any(_is_ahead(facts, rank) for facts in waiters):
         return _uneven_advice(rank)
     return (
         "make that call on every rank or on none: even if one rank saves, all ranks must take part"
@@ -255,15 +258,15 @@ def left_advice(rank: RankFacts, waiters: Collection[RankFacts]) -> str:
     )
 
 
-def _is_ahead(one: RankFacts, rank: RankFacts) -> bool:
-    loader, theirs = rank.loader.report, one.loader.report
-    if (one.progress.iteration or 0) > (rank.progress.iteration or 0) or (
+def _is_ahead(facts: RankFacts, rank: RankFacts) -> bool:
+    loader, theirs = rank.loader.report, facts.loader.report
+    if (facts.progress.iteration or 0) > (rank.progress.iteration or 0) or (
         loader is not None and theirs is not None and theirs.batches > loader.batches
     ):
         return True
     # The traceback is newer than the last sample of what it did.
-    error = one.reported.exception
-    functions = [frame.function for frame in error.frames] if error else [one.reported.activity]
+    error = facts.reported.exception
+    functions = [frame.function for frame in error.frames] if error else [facts.reported.activity]
     return any("backward" in (function or "") for function in functions)
 
 
@@ -404,19 +407,19 @@ def other_tag(snapshot: Snapshot, wait: PeerWait) -> str | None:
     sender = snapshot.rank(wait.peer or 0)
     taken = _counts(snapshot.rank(wait.rank), wait.group or "", sender.rank, sent=False)
     kept = sender.comm.mpi.traffic if sender.comm.mpi is not None else ()
-    for one in kept:
-        is_it = one.is_last and (one.group, one.peer) == (wait.group, wait.rank)
-        if is_it and one.tag != wait.tag and one.sent > taken.get(one.tag or 0, 0):
-            return f"rank {sender.rank}'s last send to rank {wait.rank} had tag {one.tag}"
+    for traffic in kept:
+        is_it = traffic.is_last and (traffic.group, traffic.peer) == (wait.group, wait.rank)
+        if is_it and traffic.tag != wait.tag and traffic.sent > taken.get(traffic.tag or 0, 0):
+            return f"rank {sender.rank}'s last send to rank {wait.rank} had tag {traffic.tag}"
     return None
 
 
 def _counts(rank: RankFacts, group: str, peer: int, sent: bool) -> dict[int, int]:
     kept = rank.comm.mpi.traffic if rank.comm.mpi is not None else ()
     found = {
-        one.tag: one.sent if sent else one.received
-        for one in kept
-        if one.tag is not None and (one.group, one.peer) == (group, peer)
+        traffic.tag: traffic.sent if sent else traffic.received
+        for traffic in kept
+        if traffic.tag is not None and (traffic.group, traffic.peer) == (group, peer)
     }
     return {tag: count for tag, count in found.items() if count}
 
@@ -433,7 +436,7 @@ def is_reported(snapshot: Snapshot) -> bool:
     """Whether a rank reports such an error. If so, a finding other than `collective-stuck` explains
     a collective that does not complete."""
     return bool(reporters(snapshot)) or any(
-        one.error is not None and not rank.gone
+        group.error is not None and not rank.gone
         for rank in snapshot.ranks
-        for one in rank.comm.groups
+        for group in rank.comm.groups
     )

@@ -58,32 +58,38 @@ def visible_name(gpus: Iterable[Gpu]) -> str:
     return "HIP_VISIBLE_DEVICES" if any(gpu.vendor == AMD for gpu in gpus) else _CUDA_VISIBLE
 
 
-def holder_text(one: GpuProcess) -> str:
+def holder_text(process: GpuProcess) -> str:
     """`pid 3310 (bob, python sample.py, 31.0 GiB)`."""
-    parts = [one.user, one.command, size(one.used_bytes) if one.used_bytes is not None else None]
+    parts = [
+        process.user,
+        process.command,
+        size(process.used_bytes) if process.used_bytes is not None else None,
+    ]
     known = ", ".join(part for part in parts if part)
-    orphan = ", its parent has ended" if one.orphan and known else ""
-    return f"pid {one.pid} ({known}{orphan})" if known else f"pid {one.pid}"
+    orphan = ", its parent has ended" if process.orphan and known else ""
+    return f"pid {process.pid} ({known}{orphan})" if known else f"pid {process.pid}"
 
 
 def holders_text(processes: Sequence[GpuProcess], most: int = 3) -> str:
     """The largest holders, and the number of the others."""
-    ordered = sorted(processes, key=lambda one: -(one.used_bytes or 0))
-    text = ", ".join(holder_text(one) for one in ordered[:most])
+    ordered = sorted(processes, key=lambda process: -(process.used_bytes or 0))
+    text = ", ".join(holder_text(process) for process in ordered[:most])
     return f"{text} and {len(ordered) - most} more" if len(ordered) > most else text
 
 
 def device_of(rank: RankFacts, snapshot: Snapshot) -> Device | None:
     """The GPU of the rank. If nothing better is known, a guess from its environment."""
-    devices = [one for one in snapshot.devices if one.host == rank.host]
+    devices = [device for device in snapshot.devices if device.host == rank.host]
     if not devices or rank.hello is None:
         return None
     gpu = (
         rank.gpu.own.gpu
         if rank.gpu.own is not None
-        else by_environment(rank.hello, [one.gpu for one in devices])
+        else by_environment(rank.hello, [device.gpu for device in devices])
     )
-    return next((one for one in devices if gpu is not None and one.gpu.uuid == gpu.uuid), None)
+    return next(
+        (device for device in devices if gpu is not None and device.gpu.uuid == gpu.uuid), None
+    )
 
 
 def memory_line(rank: RankFacts, device: Device | None) -> str | None:
@@ -119,11 +125,11 @@ def ranks_on(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
     """The ranks that fail with it: those whose own GPU it is, and those on its MIG instances."""
     parts = {
-        one.rank
-        for one in snapshot.ranks
-        if one.gpu.own is not None
-        and one.gpu.own.gpu.parent == device.gpu.uuid
-        and one.host == device.host
+        rank.rank
+        for rank in snapshot.ranks
+        if rank.gpu.own is not None
+        and rank.gpu.own.gpu.parent == device.gpu.uuid
+        and rank.host == device.host
     }
     return tuple(sorted(parts.union(ranks_on(device, snapshot))))
 
@@ -131,13 +137,17 @@ def ranks_of(device: Device, snapshot: Snapshot) -> tuple[int, ...]:
 def strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
     """Processes outside the job that hold a large part of the GPU, except the MPS server."""
     return tuple(
-        one for one in large(device.foreign, device.gpu, policy) if _MPS not in (one.command or "")
+        process
+        for process in large(device.foreign, device.gpu, policy)
+        if _MPS not in (process.command or "")
     )
 
 
 def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
     """The strangers that have been there for a while."""
-    return tuple(one for one in strangers(device, policy) if one.pid not in device.foreign_new)
+    return tuple(
+        process for process in strangers(device, policy) if process.pid not in device.foreign_new
+    )
 
 
 def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> bool:
@@ -176,9 +186,9 @@ _WHY = {
 
 def free_gpus(host: str | None, snapshot: Snapshot, policy: Policy) -> tuple[Gpu, ...]:
     """GPUs of that host that no process uses and that the job may use."""
-    devices = [one for one in snapshot.devices if one.host == host]
-    free = [one.gpu for one in devices if _is_free(one, policy)]
-    given = _given(host, snapshot, [one.gpu for one in devices]) if free else None
+    devices = [device for device in snapshot.devices if device.host == host]
+    free = [device.gpu for device in devices if _is_free(device, policy)]
+    given = _given(host, snapshot, [device.gpu for device in devices]) if free else None
     return tuple(gpu for gpu in free if given is None or gpu.uuid in given)
 
 
@@ -218,9 +228,9 @@ def mixed(host: str | None, snapshot: Snapshot) -> bool:
     return (
         len(
             {
-                one.gpu.name
-                for one in snapshot.devices
-                if one.host == host and one.gpu.parent is None
+                device.gpu.name
+                for device in snapshot.devices
+                if device.host == host and device.gpu.parent is None
             }
         )
         > 1

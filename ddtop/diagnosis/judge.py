@@ -58,7 +58,9 @@ class Recurrence:
 
     def judged(self, shown: list[Finding], now_unix_ns: int) -> list[Finding]:
         """The same findings; what is usual for this job is an info."""
-        ranks = {rank for one in shown if one.kind == Kind.INPUT_BOUND for rank in one.ranks}
+        ranks = {
+            rank for finding in shown if finding.kind == Kind.INPUT_BOUND for rank in finding.ranks
+        }
         if not ranks:
             self._end()
             return shown
@@ -69,12 +71,12 @@ class Recurrence:
         if not self._is_usual(now_unix_ns):
             return shown
         return [
-            replace(one, severity=INFO)
-            if one.kind == Kind.INPUT_BOUND
-            and one.severity == WARNING
-            and self._ranks.issuperset(one.ranks)
-            else one
-            for one in shown
+            replace(finding, severity=INFO)
+            if finding.kind == Kind.INPUT_BOUND
+            and finding.severity == WARNING
+            and self._ranks.issuperset(finding.ranks)
+            else finding
+            for finding in shown
         ]
 
     def _is_usual(self, now_unix_ns: int) -> bool:
@@ -108,7 +110,7 @@ def heard_and_muted(
     heard: list[Finding] = []
     muted: list[Muted] = []
     for finding in findings:
-        by = next((one for one in mutes if _mutes(one, finding)), None)
+        by = next((mute for mute in mutes if _mutes(mute, finding)), None)
         if by is None:
             heard.append(finding)
         else:
@@ -141,7 +143,7 @@ def heard_and_expected(
     muted: list[Muted] = []
     for finding in findings:
         regions = _regions_of(finding, snapshot)
-        late = {rank: one for rank, one in regions.items() if one.until_unix_ns <= now}
+        late = {rank: region for rank, region in regions.items() if region.until_unix_ns <= now}
         if late:
             heard.append(_late(finding, late, now))
         elif regions:
@@ -176,9 +178,11 @@ def _region_of(rank: RankFacts) -> Expectation | None:
 def _late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> Finding:
     if finding.severity == INFO:
         return finding
-    first = min(late.values(), key=lambda one: one.since_unix_ns)
+    first = min(late.values(), key=lambda region: region.since_unix_ns)
     same = [
-        rank for rank, one in late.items() if (one.name, one.up_to_s) == (first.name, first.up_to_s)
+        rank
+        for rank, region in late.items()
+        if (region.name, region.up_to_s) == (first.name, first.up_to_s)
     ]
     advice = "If this is usual, give ddtop.expected a longer time"
     return replace(
@@ -192,7 +196,7 @@ def _late(finding: Finding, late: dict[int, Expectation], now_unix_ns: int) -> F
 
 def _as_mute(finding: Finding, regions: dict[int, Expectation]) -> Mute:
     """These regions as a mute, until the first of them takes longer than expected."""
-    first = min(regions.values(), key=lambda one: one.until_unix_ns)
+    first = min(regions.values(), key=lambda region: region.until_unix_ns)
     return Mute(
         finding.kind,
         rank_list(regions),
@@ -228,7 +232,9 @@ def began_to_end_unix_ns(findings: Iterable[Finding], snapshot: Snapshot) -> int
     """
     times = [went_unix_ns(rank) for rank in snapshot.ranks if failed(rank)]
     if times:
-        times += [one.since_unix_ns for one in findings if one.kind == Kind.HELPER_CRASHED]
+        times += [
+            finding.since_unix_ns for finding in findings if finding.kind == Kind.HELPER_CRASHED
+        ]
     return min(times, default=None)
 
 
@@ -246,18 +252,20 @@ def with_what_stood(
         return tuple(findings)
     before_unix_ns = end_unix_ns - policy.of(Judging).cancelled_before_s * 1e9
     reasons = [
-        one for one in stood if one.severity == CRITICAL and one.since_unix_ns < before_unix_ns
+        finding
+        for finding in stood
+        if finding.severity == CRITICAL and finding.since_unix_ns < before_unix_ns
     ]
-    if any(one.kind == Kind.CANCELLED for one in findings):
+    if any(finding.kind == Kind.CANCELLED for finding in findings):
         return tuple(
-            _cancelled_because(one, reasons) if one.kind == Kind.CANCELLED else one
-            for one in findings
+            _cancelled_because(finding, reasons) if finding.kind == Kind.CANCELLED else finding
+            for finding in findings
         )
     who = _who_ended(findings)
     hangs = [
-        replace(one, summary=f"until {who} ended: {one.summary}")
-        for one in reasons
-        if not one.kind.is_any(Is.MOVES) and not _is_included(one, findings, snapshot)
+        replace(finding, summary=f"until {who} ended: {finding.summary}")
+        for finding in reasons
+        if not finding.kind.is_any(Is.MOVES) and not _is_included(finding, findings, snapshot)
     ]
     return (*hangs, *findings)
 
@@ -278,7 +286,7 @@ def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
 
 
 def _who_ended(findings: Iterable[Finding]) -> str:
-    ranks = {rank for one in findings if one.kind.is_any(Is.END) for rank in one.ranks}
+    ranks = {rank for finding in findings if finding.kind.is_any(Is.END) for rank in finding.ranks}
     return ranks_text(tuple(sorted(ranks))) if ranks else "the job"
 
 
@@ -290,14 +298,14 @@ def _is_included(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot)
     not joined.
     """
     own = set(hang.ranks)
-    for one in findings:
-        if one.kind == hang.kind and (one.ranks == hang.ranks or own & set(one.ranks)):
+    for finding in findings:
+        if finding.kind == hang.kind and (finding.ranks == hang.ranks or own & set(finding.ranks)):
             return True
-        if not own or not own <= set(one.ranks):
+        if not own or not own <= set(finding.ranks):
             continue
-        if one.kind == Kind.COMM_ERROR:
+        if finding.kind == Kind.COMM_ERROR:
             return True
-        if one.kind == Kind.RANK_CRASHED and all(
+        if finding.kind == Kind.RANK_CRASHED and all(
             fatal_exception(snapshot.rank(rank)) for rank in own
         ):
             return True
@@ -342,7 +350,9 @@ class Judge:
     def wavers(self) -> bool:
         """Whether the next snapshot may let a finding appear or disappear."""
         needed = self._policy.appear_snapshots
-        return any(one.agreed < needed or one.missed for one in self._standing.values())
+        return any(
+            standing.agreed < needed or standing.missed for standing in self._standing.values()
+        )
 
     @property
     def snapshots_needed(self) -> int:
@@ -359,7 +369,7 @@ class Judge:
         kind = known.finding.kind
         if not kind.is_any(Is.PHASE) or known.agreed < self._policy.appear_snapshots:
             return False
-        if any(one.severity == CRITICAL or one.kind == kind for one in found.values()):
+        if any(finding.severity == CRITICAL or finding.kind == kind for finding in found.values()):
             return False
         return (
             snapshot.time_unix_ns - known.seen_unix_ns
@@ -434,7 +444,9 @@ class Judge:
                 del self._standing[identity]
         # A job that has ended sends nothing more, so its last state needs no second snapshot.
         needed = 1 if snapshot.ended is not None else self._policy.appear_snapshots
-        shown = [one.finding for one in self._standing.values() if one.agreed >= needed]
+        shown = [
+            standing.finding for standing in self._standing.values() if standing.agreed >= needed
+        ]
         if snapshot.ended is not None:
             shown = [finding for finding in shown if finding.identity in found]
         shown = self._recurrence.judged(shown, snapshot.time_unix_ns)
@@ -456,16 +468,16 @@ class Judge:
         end_unix_ns = began_to_end_unix_ns(shown, snapshot)
         if end_unix_ns is None:
             self._whole_unix_ns = snapshot.time_unix_ns
-            if any(one.severity == CRITICAL for one in shown):
+            if any(finding.severity == CRITICAL for finding in shown):
                 self._stood, self._stood_unix_ns = tuple(shown), snapshot.time_unix_ns
             return shown
         just_before = end_unix_ns - self._policy.of(Judging).cancelled_because_s * 1e9
         if not is_over(snapshot) or self._stood_unix_ns <= just_before:
             return shown
-        cancelled = any(one.kind == Kind.CANCELLED for one in shown)
+        cancelled = any(finding.kind == Kind.CANCELLED for finding in shown)
         if not cancelled and self._stood_unix_ns != self._whole_unix_ns:
             # A finding that ended before the first rank did. A person who cancels a job may need
             # some time.
             return shown
-        now = [one for one in shown if one.identity in found]
+        now = [finding for finding in shown if finding.identity in found]
         return list(with_what_stood(now, self._stood, snapshot, self._policy))

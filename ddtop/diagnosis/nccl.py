@@ -90,18 +90,20 @@ def ras_lines(snapshot: Snapshot, policy: Policy) -> list[str]:
         return [f"NCCL's status service did not answer: {answer.why}"]
     lines: list[str] = []
     known = _Known(snapshot, answer)
-    for one in answer.communicators:
+    for communicator in answer.communicators:
         # The text does not say which job a communicator belongs to: if two jobs share the port, it
         # may have both.
-        ranks = [rank for rank in one.ranks if not answer.text or known.number(rank) is not None]
-        lines += _gone(one, ranks, known)
+        ranks = [
+            rank for rank in communicator.ranks if not answer.text or known.number(rank) is not None
+        ]
+        lines += _gone(communicator, ranks, known)
         lines += _in_states(ranks, known)
-        lines += _uneven(one, ranks, known)
-        lines += [f"NCCL: {problem}" for problem in one.problems[:3]]
+        lines += _uneven(communicator, ranks, known)
+        lines += [f"NCCL: {problem}" for problem in communicator.problems[:3]]
     if (
         not lines
         and answer.communicators
-        and all(one.state == "ok" for one in answer.communicators)
+        and all(communicator.state == "ok" for communicator in answer.communicators)
     ):
         count = len(answer.communicators)
         lines.append(
@@ -119,9 +121,9 @@ def gone_ranks(snapshot: Snapshot, policy: Policy) -> tuple[int, ...]:
     known = _Known(snapshot, answer)
     gone = [
         rank
-        for one in answer.communicators
-        if not _is_cut_off(one)
-        for rank in one.ranks
+        for communicator in answer.communicators
+        if not _is_cut_off(communicator)
+        for rank in communicator.ranks
         if rank.state in GONE
     ]
     found = {number for rank in gone if (number := known.number(rank)) is not None}
@@ -138,23 +140,27 @@ def launched_less(
     the job.
     """
     known = _Known(snapshot, answer)
-    for one in answer.communicators:
-        named = {rank.number: known.number(rank) for rank in one.ranks}
+    for communicator in answer.communicators:
+        named = {rank.number: known.number(rank) for rank in communicator.ranks}
         members = {number for number in named.values() if number is not None}
-        if answer.text and one.size == len(snapshot.ranks):
+        if answer.text and communicator.size == len(snapshot.ranks):
             members = {rank.rank for rank in snapshot.ranks}
-        if len(members) != one.size or None in named.values():
+        if len(members) != communicator.size or None in named.values():
             continue
-        for op, usual in one.usual.items():
-            late = {named[rank.number] for rank in one.ranks if rank.counts.get(op, usual) < usual}
+        for op, usual in communicator.usual.items():
+            late = {
+                named[rank.number]
+                for rank in communicator.ranks
+                if rank.counts.get(op, usual) < usual
+            }
             ranks = tuple(sorted(number for number in late if number is not None))
-            if ranks and 2 * len(ranks) <= one.size:
+            if ranks and 2 * len(ranks) <= communicator.size:
                 yield op, ranks, tuple(sorted(members.difference(ranks)))
 
 
 def building_line(ranks: Collection[RankFacts]) -> str | None:
     """Which ranks wait in NCCL while it builds a communicator."""
-    found = [rank.rank for rank in ranks if any(one.building for one in rank.comm.groups)]
+    found = [rank.rank for rank in ranks if any(group.building for group in rank.comm.groups)]
     if not found:
         return None
     return (
@@ -163,19 +169,22 @@ def building_line(ranks: Collection[RankFacts]) -> str | None:
     )
 
 
-def _is_cut_off(one: Communicator) -> bool:
+def _is_cut_off(communicator: Communicator) -> bool:
     """Whether the process that answered reaches less than half of the others.
 
     It may have been stopped for a minute itself, and NCCL never revives a rank that it has called
     dead.
     """
-    return 2 * sum(rank.state in GONE for rank in one.ranks) > one.size > 0
+    return 2 * sum(rank.state in GONE for rank in communicator.ranks) > communicator.size > 0
 
 
-def _gone(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
-    if _is_cut_off(one):
-        gone = sum(rank.state in GONE for rank in one.ranks)
-        return [f"NCCL: the process that answered reaches {one.size - gone} of {one.size} ranks"]
+def _gone(communicator: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
+    if _is_cut_off(communicator):
+        gone = sum(rank.state in GONE for rank in communicator.ranks)
+        return [
+            f"NCCL: the process that answered reaches {communicator.size - gone} of"
+            f" {communicator.size} ranks"
+        ]
     by_state: dict[str, list[RasRank]] = {}
     for rank in ranks:
         if rank.state in GONE:
@@ -195,12 +204,12 @@ def _in_states(ranks: Sequence[RasRank], known: _Known) -> list[str]:
     return lines
 
 
-def _uneven(one: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
+def _uneven(communicator: Communicator, ranks: Sequence[RasRank], known: _Known) -> list[str]:
     """Launches are counted when a rank enqueues a collective: a rank with fewer than most has not
     joined.
     """
     lines = []
-    for op, usual in one.usual.items():
+    for op, usual in communicator.usual.items():
         others = [rank for rank in ranks if rank.counts.get(op, usual) != usual]
         who = (
             "the others"
@@ -293,9 +302,17 @@ def watchdog_line(ranks: Collection[RankFacts], since_unix_ns: int, now_unix_ns:
         settings = settings_of(hello.environment, hello.torch)
         if nothing := _nothing_ends(settings):
             return nothing
-        open_ones = [one for one in rank.comm.open_collectives if one.timeout_ms]
+        open_ones = [
+            collective for collective in rank.comm.open_collectives if collective.timeout_ms
+        ]
         if open_ones:
-            first = min(open_ones, key=lambda one: (one.created_unix_ns or since_unix_ns, one.seq))
+            first = min(
+                open_ones,
+                key=lambda collective: (
+                    collective.created_unix_ns or since_unix_ns,
+                    collective.seq,
+                ),
+            )
             waited_s = (now_unix_ns - (first.created_unix_ns or since_unix_ns)) / 1e9
             return _line(settings, (first.timeout_ms or 0) / 1000, waited_s)
     return None

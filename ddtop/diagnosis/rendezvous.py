@@ -100,10 +100,10 @@ def joining_of(snapshot: Snapshot) -> Joining | None:
     entered = [since for rank in inside if (since := entered_unix_ns(rank)) is not None]
     entered += [at for rank in gave_up if (at := _failed_init_unix_ns(rank)) is not None]
     entered += [
-        one.init_unix_ns
+        hello.init_unix_ns
         for rank in snapshot.ranks
-        for one in rank.claimants.hellos
-        if one.init_unix_ns
+        for hello in rank.claimants.hellos
+        if hello.init_unix_ns
     ]
     if not entered:
         return None
@@ -124,8 +124,8 @@ def _communicated(rank: RankFacts) -> bool:
     if rank.progress.iteration or (rank.comm.outside is not None and rank.comm.outside.waits):
         return True
     return any(
-        one.completed > 0 if one.completed is not None else one.enqueued > 1
-        for one in rank.comm.groups
+        group.completed > 0 if group.completed is not None else group.enqueued > 1
+        for group in rank.comm.groups
     )
 
 

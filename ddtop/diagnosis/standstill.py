@@ -131,7 +131,9 @@ class Idle:
         if not is_from_root(wait.op or ""):
             return False
         mine = self._snapshot.rank(wait.rank).comm.open_collectives
-        return all(one.root != wait.rank for one in mine if one.group == wait.group)
+        return all(
+            collective.root != wait.rank for collective in mine if collective.group == wait.group
+        )
 
     def _is_normal_wait(self, blame: Blame) -> bool:
         """Whether workers wait so for orders: they have waited long before, at least twice, or that
@@ -142,7 +144,7 @@ class Idle:
         """
         waiters = [self._snapshot.rank(rank).comm for rank in blame.waiters]
         usual_ms = max((comm.usual_wait_ms or 0.0 for comm in waiters), default=0.0)
-        made = max((one.enqueued for comm in waiters for one in comm.groups), default=0)
+        made = max((group.enqueued for comm in waiters for group in comm.groups), default=0)
         stayed_s = self._snapshot.rank(blame.root).progress.stayed_s or 0.0
         waited_s = (self._snapshot.time_unix_ns - blame.since_unix_ns) / 1e9
         limits = self._policy.of(StandstillLimits)
@@ -218,7 +220,7 @@ class Standstill:
     unseen: tuple[int, ...] = ()
 
     def all_are(self, stance: str) -> bool:
-        return all(one == stance for one in self.stances.values())
+        return all(value == stance for value in self.stances.values())
 
     def any_is(self, stance: str) -> bool:
         return stance in self.stances.values()

@@ -348,8 +348,8 @@ def _foreign_cores(
     they use few."""
     if host is None or host.load is None or (host.load.runnable or 0) <= host.cores:
         return 0.0
-    mates = [one for one in snapshot.ranks if one.agent.sender == rank.agent.sender]
-    foreign = host.cores - sum(used_cores_of(one) for one in mates)
+    mates = [facts for facts in snapshot.ranks if facts.agent.sender == rank.agent.sender]
+    foreign = host.cores - sum(used_cores_of(facts) for facts in mates)
     return foreign if foreign >= policy.foreign_cores else 0.0
 
 
@@ -419,7 +419,7 @@ def _of_limit(rank: RankFacts, others: Sequence[RankFacts], policy: Policy) -> C
 
 
 def _is_short(rank: RankFacts, policy: Policy) -> bool:
-    return any(is_short_of(one, policy) for one in limits_of(rank))
+    return any(is_short_of(limit, policy) for limit in limits_of(rank))
 
 
 def _of_python(

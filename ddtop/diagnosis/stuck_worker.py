@@ -69,8 +69,8 @@ def worker_dump(rank: RankFacts) -> Stacks | None:
         return None
     since = min(loader.waiting_since_unix_ns or 1 << 62, rank.loader.stuck_since_unix_ns or 1 << 62)
     found = (
-        one
-        for one in rank.dump.worker_stacks
-        if one.pid == loader.owing_pid and one.method and one.taken_unix_ns >= since
+        answer
+        for answer in rank.dump.worker_stacks
+        if answer.pid == loader.owing_pid and answer.method and answer.taken_unix_ns >= since
     )
     return next(found, None)

@@ -104,17 +104,19 @@ def job_has_ended(context: Context) -> bool:
 def end_explains_all(context: Context) -> bool:
     """No rank makes progress, because a rank has ended or never started."""
     ends = (finding for name in ENDS for finding in context.reported.get(name, ()))
-    return not context.snapshot.moving and any(one.severity == CRITICAL for one in ends)
+    return not context.snapshot.moving and any(finding.severity == CRITICAL for finding in ends)
 
 
 def anything_critical(context: Context) -> bool:
     """Some finding so far is critical."""
-    return any(one.severity == CRITICAL for one in context.found)
+    return any(finding.severity == CRITICAL for finding in context.found)
 
 
 def hang_found(context: Context) -> bool:
     """Some finding so far is critical, and is not about a slow rank."""
-    return any(one.severity == CRITICAL and one.kind != Kind.STRAGGLER for one in context.found)
+    return any(
+        finding.severity == CRITICAL and finding.kind != Kind.STRAGGLER for finding in context.found
+    )
 
 
 def backend_reports_error(context: Context) -> bool:
@@ -124,14 +126,15 @@ def backend_reports_error(context: Context) -> bool:
 
 def waits_are_explained(context: Context) -> bool:
     """Some finding so far says which rank others wait for."""
-    return any(one.victims for one in context.found)
+    return any(finding.victims for finding in context.found)
 
 
 def standstill_is_explained(context: Context) -> bool:
     """Some finding so far may explain why the job makes no progress."""
     return any(
-        one.severity == CRITICAL or (one.severity == WARNING and not one.kind.is_any(Is.BESIDE))
-        for one in context.found
+        finding.severity == CRITICAL
+        or (finding.severity == WARNING and not finding.kind.is_any(Is.BESIDE))
+        for finding in context.found
     )
 
 
@@ -410,9 +413,9 @@ def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> l
     own = row.rule(replace(context, snapshot=snapshot))
     limit_ns = context.policy.still_limit_s * 1e9
     return [
-        one
-        for one in own
-        if one.severity == CRITICAL and one.since_unix_ns + limit_ns < before_unix_ns
+        finding
+        for finding in own
+        if finding.severity == CRITICAL and finding.since_unix_ns + limit_ns < before_unix_ns
     ]
 
 

@@ -228,10 +228,10 @@ async def jobs_there(pipe: Pipe) -> list[RemoteJob]:
     if not isinstance(answer, Jobs):
         raise PipeError("not the answer that was asked for")
     found, now = [], time.time_ns()
-    for one in answer.jobs:
+    for job in answer.jobs:
         with contextlib.suppress(ValueError, RecursionError):
-            entry = registry.entry_of(one.entry)
-            found.append(RemoteJob(_here(entry, one.reachable, now, answer.now_unix_ns), one.over))
+            entry = registry.entry_of(job.entry)
+            found.append(RemoteJob(_here(entry, job.reachable, now, answer.now_unix_ns), job.over))
     return found
 
 

@@ -119,10 +119,10 @@ class SchedulerTarget:
             return list(jobs)
         hosts = {one.partition(".")[0] for one in (*self.nodes, _host)}
         return [
-            one
-            for one in jobs
-            if (self.job_name and one.entry.job.startswith(self.job_name))
-            or (not one.over and one.entry.host.partition(".")[0] in hosts)
+            job
+            for job in jobs
+            if (self.job_name and job.entry.job.startswith(self.job_name))
+            or (not job.over and job.entry.host.partition(".")[0] in hosts)
         ]
 
     def why(self, error: PipeError, words: Sequence[str]) -> str:
@@ -181,7 +181,7 @@ def through_ssh(name: str, option: str, hosts: Sequence[str], ddtop: str | None)
         NoSuchJobError: the scheduler's answer is no name of a host.
         NoContactError: DDTOP_SSH cannot be read.
     """
-    odd = next((one for one in hosts if not _is_host(one)), None)
+    odd = next((host for host in hosts if not _is_host(host)), None)
     if odd is not None:
         raise NoSuchJobError(f"{name} runs on {odd!r}, which is not a host name")
     each = tuple(
@@ -263,14 +263,14 @@ def _pod_of(text: str, job: str, namespace: str, name: str) -> str:
     word of a command line.
     """
     items = json.loads(text)["items"]
-    named = [one for one in items if _NAME.fullmatch(one["metadata"]["name"])]
+    named = [item for item in items if _NAME.fullmatch(item["metadata"]["name"])]
     pods = [one for one in named if _is_of(one, name)]
     if not pods:
         raise NoSuchJobError(
             f"there are no pods of a job {name} in the namespace {namespace}: kubectl get pods"
             f" -n {namespace} lists what is there"
         )
-    running = sorted((one for one in pods if _phase(one) == "Running"), key=_order)
+    running = sorted((pod for pod in pods if _phase(pod) == "Running"), key=_order)
     if not running:
         raise _pod_not_running(job, min(pods, key=_order))
     return str(running[0]["metadata"]["name"])
@@ -292,7 +292,11 @@ def _phase(pod: dict[str, Any]) -> str:
 def _order(pod: dict[str, Any]) -> tuple[bool, int, str]:
     """The master first, then by index."""
     labels = _labels(pod)
-    numbers = [labels[one] for one in _NUMBER_LABELS if labels.get(one, "").isdigit()]
+    numbers = [
+        labels[number_label]
+        for number_label in _NUMBER_LABELS
+        if labels.get(number_label, "").isdigit()
+    ]
     number = int(numbers[0]) if numbers else 0
     return labels.get(_ROLE, "master") != "master", number, str(pod["metadata"]["name"])
 
@@ -312,7 +316,12 @@ def _pod_not_running(job: str, pod: dict[str, Any]) -> NoSuchJobError:
     ]
     conditions = [*waits, *unmet]
     why = next(
-        (f"{one['reason']}: {one.get('message', '')}" for one in conditions if "reason" in one), ""
+        (
+            f"{condition['reason']}: {condition.get('message', '')}"
+            for condition in conditions
+            if "reason" in condition
+        ),
+        "",
     )
     return NotYetError(
         f"{job} has no nodes yet: pod {name} is Pending ({why.strip(': ') or phase})"
@@ -473,14 +482,14 @@ def running(user: str) -> list[SlurmJob]:
         SlurmJob(number, name.strip(), nodes, now - int(used_s(used) * 1e9))
         for number, used, nodes, name in rows
     ]
-    return sorted(found, key=lambda one: -one.started_unix_ns)
+    return sorted(found, key=lambda job: -job.started_unix_ns)
 
 
 def used_s(text: str) -> float:
     """Seconds of Slurm's `D-HH:MM:SS`; 0 for anything else."""
     days, dash, rest = text.strip().rpartition("-")
     parts = [*([days] if dash else ["0"]), *["0"] * (2 - rest.count(":")), *rest.split(":")]
-    if len(parts) != 4 or not all(one.isascii() and one.isdigit() for one in parts):
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts):
         return 0.0
     return float(sum(int(one) * s for one, s in zip(parts, (86400, 3600, 60, 1), strict=True)))
 

@@ -118,10 +118,10 @@ class SeveralFeed(Feed):
             for (kind, *_), data in self._latest.items()
             if kind == "Stacks" and isinstance(record := _opened(data)[1], Stacks)
         ]
-        wanted = [one for one in found if not ranks or one.of_rank in ranks]
-        for one in wanted:
-            self.say(msgspec.structs.replace(one, request=request), one.of_rank, one.pid)
-        return Reply("stacks", text=request, count=sum(not one.worker for one in wanted))
+        wanted = [answer for answer in found if not ranks or answer.of_rank in ranks]
+        for answer in wanted:
+            self.say(msgspec.structs.replace(answer, request=request), answer.of_rank, answer.pid)
+        return Reply("stacks", text=request, count=sum(not answer.worker for answer in wanted))
 
     def signal(self, rank: int, number: int) -> Reply:
         """Refused: only possible on the host itself."""
@@ -139,7 +139,7 @@ class SeveralFeed(Feed):
         """Whether each host has answered or will not, and each rank was read twice."""
         if not all(part.frames or part.done for part in self._parts):
             return False
-        return all(one is not None and one.looks_s >= EAGER_PLACE_S for one in looks)
+        return all(look is not None and look.looks_s >= EAGER_PLACE_S for look in looks)
 
     @property
     def silent(self) -> tuple[str, ...]:

@@ -87,10 +87,10 @@ class Changes:
         # orders of the past, and the last state of a job is older than the loss of its relay.
         found.sort(key=lambda one: one.unix_ns)
         least = self._told_unix_ns
-        self._told_unix_ns = max([least, *(one.unix_ns for one in found)])
+        self._told_unix_ns = max([least, *(change.unix_ns for change in found)])
         return [
-            replace(one, unix_ns=max(one.unix_ns, least), progress=snapshot.progress)
-            for one in found
+            replace(change, unix_ns=max(change.unix_ns, least), progress=snapshot.progress)
+            for change in found
         ]
 
     def _contact_again(self, snapshot: Snapshot) -> list[Change]:
@@ -108,9 +108,9 @@ class Changes:
     def _ranks(self, snapshot: Snapshot) -> list[Change]:
         attempt = snapshot.attempt
         came = tuple(
-            one.rank
-            for one in snapshot.ranks
-            if one.hello is not None and not one.gone and (attempt, one.rank) not in self._joined
+            rank.rank
+            for rank in snapshot.ranks
+            if rank.hello is not None and not rank.gone and (attempt, rank.rank) not in self._joined
         )
         if not came:
             return []
@@ -122,7 +122,7 @@ class Changes:
         ]
 
     def _orders(self, snapshot: Snapshot) -> list[Change]:
-        new = [one for one in snapshot.orders if one not in self._reported]
+        new = [order for order in snapshot.orders if order not in self._reported]
         self._reported = set(snapshot.orders)
         return [Change(ORDERED, at, snapshot.attempt, order=order) for at, order in new]
 
@@ -139,10 +139,10 @@ class Changes:
                 CLEARED,
                 now,
                 attempt,
-                finding=one,
-                seconds=max(now - one.since_unix_ns, 0) / SECOND_NS,
+                finding=finding,
+                seconds=max(now - finding.since_unix_ns, 0) / SECOND_NS,
             )
-            for one in over
+            for finding in over
         ]
 
     def _appeared(self, look: Look, now: int) -> list[Change]:

@@ -151,7 +151,7 @@ class Follower:
         memory = self.job.ranks.get(envelope.rank) if envelope.rank is not None else None
         if memory is None or memory.state is None:
             return now_unix_ns
-        since = [one.pending_since_unix_ns or now_unix_ns for one in memory.state.groups]
+        since = [group.pending_since_unix_ns or now_unix_ns for group in memory.state.groups]
         since += [call.since_unix_ns for call in memory.state.open_calls]
         # A receive may have been open for hours, and be no part of what has happened now.
         earliest = now_unix_ns - int(STUCK_HEARD_S * 1e9)
@@ -532,16 +532,18 @@ def last_run_speed(name: str, run: str) -> Speed | None:
     `run` is the current run. It reads the state that the relay of the last run left.
     """
     try:
-        entries = [one for one in registry.read_entries() if one.job == name and one.run != run]
-        over = [one for one in entries if one.over(time.time_ns())]
+        entries = [
+            entry for entry in registry.read_entries() if entry.job == name and entry.run != run
+        ]
+        over = [entry for entry in entries if entry.over(time.time_ns())]
         if not over:
             return None
-        last = max(over, key=lambda one: one.started_unix_ns)
+        last = max(over, key=lambda entry: entry.started_unix_ns)
         snapshot, _ = last_state(last, from_journal=False)
     except (registry.RegistryError, UnreachableError, OSError):
         return None
-    speeds = [one.progress.pace.now for one in snapshot.ranks if one.progress.pace is not None]
-    return sorted(speeds, key=lambda one: one.per_s)[len(speeds) // 2] if speeds else None
+    speeds = [rank.progress.pace.now for rank in snapshot.ranks if rank.progress.pace is not None]
+    return sorted(speeds, key=lambda speed: speed.per_s)[len(speeds) // 2] if speeds else None
 
 
 def last_state(entry: registry.JobEntry, *, from_journal: bool = True) -> tuple[Snapshot, Verdict]:
@@ -979,7 +981,7 @@ class Engine:
 
 def _differ(before: Look, look: Look) -> bool:
     """Whether the verdict names other findings than before."""
-    names = [[one.identity for one in found.verdict.findings] for found in (before, look)]
+    names = [[finding.identity for finding in found.verdict.findings] for found in (before, look)]
     return before.verdict.health != look.verdict.health or names[0] != names[1]
 
 

@@ -152,7 +152,7 @@ class Fleet(Generic[T]):
         self._check()
         now = time.monotonic()
         # `age_s` was the moment of the look; here it becomes an age.
-        return tuple(replace(one, age_s=max(now - one.age_s, 0.0)) for one in self._shown)
+        return tuple(replace(job, age_s=max(now - job.age_s, 0.0)) for job in self._shown)
 
     def wait(self, seconds: float) -> tuple[FleetJob[T], ...]:
         """The jobs, as soon as each has a settled verdict or is known to be silent; at the latest
@@ -164,7 +164,7 @@ class Fleet(Generic[T]):
             return self.failure is not None or (
                 self._targets is not None
                 and len(self._shown) == len(self._targets)
-                and all(one.settled or one.contact is not None for one in self._shown)
+                and all(job.settled or job.contact is not None for job in self._shown)
             )
 
         with self._changed:
@@ -212,117 +212,124 @@ class Fleet(Generic[T]):
             return
         kept: dict[Key, _Followed[T]] = {}
         for target in targets:
-            one = self._followed.pop(target.key, None) or _Followed(target)
-            if one.target.entry.endpoint() != target.entry.endpoint():
-                self._disconnect(one)
-            one.target = target
-            kept[target.key] = one
+            followed = self._followed.pop(target.key, None) or _Followed(target)
+            if followed.target.entry.endpoint() != target.entry.endpoint():
+                self._disconnect(followed)
+            followed.target = target
+            kept[target.key] = followed
         for gone in self._followed.values():
             self._disconnect(gone)
         self._followed = kept
 
-    def _disconnect(self, one: _Followed[T]) -> None:
-        if one.follower is not None and self._links is not None:
-            self._links.close_one(one.target.key)
-        one.follower, one.again, one.settled = None, 0.0, False
-        one.queue.clear()
-        one.queue_bytes = 0
+    def _disconnect(self, followed: _Followed[T]) -> None:
+        if followed.follower is not None and self._links is not None:
+            self._links.close_one(followed.target.key)
+        followed.follower, followed.again, followed.settled = None, 0.0, False
+        followed.queue.clear()
+        followed.queue_bytes = 0
 
     def _take_in(self) -> None:
         """Apply the queued frames, for as long as a look may wait."""
         self._fetch()
         until = time.monotonic() + LOOK_S
-        waiting = [one for one in self._followed.values() if one.queue]
+        waiting = [followed for followed in self._followed.values() if followed.queue]
         while waiting and not self._stop.is_set() and time.monotonic() < until:
-            for one in waiting:
-                for _ in range(min(len(one.queue), HEAP_FRAMES)):
-                    data, _ = one.queue.popleft()
-                    one.queue_bytes -= len(data) + FRAME_COST_BYTES
-                    if one.follower is not None:
-                        one.follower.take(data)
+            for followed in waiting:
+                for _ in range(min(len(followed.queue), HEAP_FRAMES)):
+                    data, _ = followed.queue.popleft()
+                    followed.queue_bytes -= len(data) + FRAME_COST_BYTES
+                    if followed.follower is not None:
+                        followed.follower.take(data)
             self._fetch()
-            waiting = [one for one in self._followed.values() if one.queue]
+            waiting = [followed for followed in self._followed.values() if followed.queue]
 
     def _fetch(self) -> None:
         """Move the frames from libzmq into our own bounded queues."""
         assert self._links is not None
         now = time.monotonic()
         for name, data in self._links.receive(0.0):
-            one = self._followed.get(cast(Key, name))
-            if one is None or one.follower is None:
+            followed = self._followed.get(cast(Key, name))
+            if followed is None or followed.follower is None:
                 continue
-            one.heard.heard(now)
-            if one.queue_bytes < QUEUE_BYTES_MAX:
-                one.queue.append((data, now))
-                one.queue_bytes += len(data) + FRAME_COST_BYTES
+            followed.heard.heard(now)
+            if followed.queue_bytes < QUEUE_BYTES_MAX:
+                followed.queue.append((data, now))
+                followed.queue_bytes += len(data) + FRAME_COST_BYTES
             else:
                 self.dropped += 1
 
     def _keep_contact(self) -> None:
         now = time.monotonic()
-        for one in self._followed.values():
-            if one.follower is None:
-                if now >= one.again:
-                    self._connect(one, now)
+        for followed in self._followed.values():
+            if followed.follower is None:
+                if now >= followed.again:
+                    self._connect(followed, now)
                 continue
-            follower = one.follower
-            one.heard.turn(now)
+            follower = followed.follower
+            followed.heard.turn(now)
             limit_s = follower.policy.relay_silent_s
-            is_silent = one.heard.silent_s(now) > limit_s
+            is_silent = followed.heard.silent_s(now) > limit_s
             if follower.refusal:
-                one.contact = f"the relay of {one.target.entry.job} refuses: {follower.refusal}"
+                followed.contact = (
+                    f"the relay of {followed.target.entry.job} refuses: {follower.refusal}"
+                )
             elif is_silent:
-                one.contact = why_silent(one.target.entry)
+                followed.contact = why_silent(followed.target.entry)
             elif follower.live:
-                one.contact = None
-            if follower.refusal or follower.rejoin or one.heard.hopeless(now, limit_s):
-                self._disconnect(one)
-                one.again = now + (0.0 if follower.rejoin else AGAIN_S)
-            elif one.heard.pings(now) and self._links is not None:
-                self._links.send(one.target.key, request(Command("ping")))
+                followed.contact = None
+            if follower.refusal or follower.rejoin or followed.heard.hopeless(now, limit_s):
+                self._disconnect(followed)
+                followed.again = now + (0.0 if follower.rejoin else AGAIN_S)
+            elif followed.heard.pings(now) and self._links is not None:
+                self._links.send(followed.target.key, request(Command("ping")))
 
-    def _connect(self, one: _Followed[T], now: float) -> None:
-        entry = one.target.entry
-        one.again = now + AGAIN_S
+    def _connect(self, followed: _Followed[T], now: float) -> None:
+        entry = followed.target.entry
+        followed.again = now + AGAIN_S
         why = closed(entry)
         if why is not None or self._links is None:
-            one.contact = why
+            followed.contact = why
             return
         try:
-            self._links.open(one.target.key, *entry.endpoint(), one.target.secret)
+            self._links.open(followed.target.key, *entry.endpoint(), followed.target.secret)
         except OSError as error:
-            one.contact = f"no connection to {entry.job}: {error.strerror}"
+            followed.contact = f"no connection to {entry.job}: {error.strerror}"
             return
-        one.follower = Follower(entry.job)
-        one.follower.newest_only = True
-        one.heard = Contact(now)
-        one.heard.opened(now)
-        self._links.send(one.target.key, request(Command("join", history_s=0.0)))
+        followed.follower = Follower(entry.job)
+        followed.follower.newest_only = True
+        followed.heard = Contact(now)
+        followed.heard.opened(now)
+        self._links.send(followed.target.key, request(Command("join", history_s=0.0)))
 
     def _look(self) -> None:
         now = time.monotonic()
         ranks = 0
-        total_s = sum(one.cost_s for one in self._followed.values())
-        for one in self._followed.values():
-            follower = one.follower
-            if follower is None or not follower.live or one.contact is not None or now < one.due:
+        total_s = sum(value.cost_s for value in self._followed.values())
+        for followed in self._followed.values():
+            follower = followed.follower
+            if (
+                follower is None
+                or not follower.live
+                or followed.contact is not None
+                or now < followed.due
+            ):
                 continue
-            if one.queue and now < one.due + BEHIND_S:
+            if followed.queue and now < followed.due + BEHIND_S:
                 continue
             worked = time.thread_time()
             # Ranks with queued frames would look silent, so the look is for an earlier moment.
-            late_s = now - one.queue[0][1] if one.queue else 0.0
+            late_s = now - followed.queue[0][1] if followed.queue else 0.0
             snapshot, verdict = follower.look(follower.now_unix_ns() - int(late_s * 1e9))
-            one.value = self._digest(one.target.entry, snapshot, verdict, one.value)
-            one.looks += 1
-            one.looked = time.monotonic()
-            one.cost_s = time.thread_time() - worked
-            pause_s = max(LOOK_S, one.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
+            followed.value = self._digest(followed.target.entry, snapshot, verdict, followed.value)
+            followed.looks += 1
+            followed.looked = time.monotonic()
+            followed.cost_s = time.thread_time() - worked
+            pause_s = max(LOOK_S, followed.cost_s / JOB_SHARE, total_s / LOOK_SHARE)
             wavers, enough = follower.judge.wavers, follower.policy.first_verdict_looks
-            one.settled = one.settled or (one.looks >= enough and not wavers)
-            if wavers or not one.settled:
-                pause_s = max(SECOND_LOOK_S, 2 * one.cost_s)
-            one.due = one.looked + min(pause_s, LOOK_MOST_S)
+            followed.settled = followed.settled or (followed.looks >= enough and not wavers)
+            if wavers or not followed.settled:
+                pause_s = max(SECOND_LOOK_S, 2 * followed.cost_s)
+            followed.due = followed.looked + min(pause_s, LOOK_MOST_S)
             facts = list(snapshot.ranks)
             del snapshot, verdict
             ranks += len(facts)
@@ -335,8 +342,15 @@ class Fleet(Generic[T]):
 
     def _show(self) -> None:
         self._shown = tuple(
-            FleetJob(one.target.entry, one.value, one.contact, one.looked, one.looks, one.settled)
-            for one in self._followed.values()
+            FleetJob(
+                followed.target.entry,
+                followed.value,
+                followed.contact,
+                followed.looked,
+                followed.looks,
+                followed.settled,
+            )
+            for followed in self._followed.values()
         )
         with self._changed:
             self._changed.notify_all()
@@ -363,8 +377,8 @@ def own_jobs() -> list[Target]:
     """
     now = time.time_ns()
     entries = registry.without_parts(registry.read_entries(), now)
-    wanted = [one for one in entries if _wanted(one, now)]
-    return [Target(one, secret) for secret in _secrets(wanted) for one in wanted]
+    wanted = [entry for entry in entries if _wanted(entry, now)]
+    return [Target(entry, secret) for secret in _secrets(wanted) for entry in wanted]
 
 
 def _secrets(wanted: list[registry.JobEntry]) -> list[bytes]:
@@ -468,7 +482,7 @@ def _with_steps(tally: Tally, snapshot: Snapshot, before: Tally) -> Tally:
     if moved_ns is None:
         # Goodput begins where an iteration ended.
         return replace(tally, iteration=iteration, moved_unix_ns=now, began_unix_ns=now)
-    known = [one.progress.step_ms / 1000 for one in snapshot.ranks if one.progress.step_ms]
+    known = [rank.progress.step_ms / 1000 for rank in snapshot.ranks if rank.progress.step_ms]
     steps_s = (*before.steps_s, median(known))[-STEPS_KEPT:] if known else before.steps_s
     passed_s, done = (now - moved_ns) / 1e9, iteration - before.iteration
     usual_s = median(steps_s) if steps_s else passed_s / done
@@ -483,4 +497,4 @@ def _with_steps(tally: Tally, snapshot: Snapshot, before: Tally) -> Tally:
 
 def _lost_ratio(snapshot: Snapshot) -> float:
     """Share of the time in which ranks wait for a straggler, now; the worst of all groups."""
-    return max((one.late.share_ratio for one in snapshot.ranks if one.late), default=0.0)
+    return max((rank.late.share_ratio for rank in snapshot.ranks if rank.late), default=0.0)

@@ -211,7 +211,7 @@ class JobHistory:
     @property
     def began_unix_ns(self) -> int | None:
         """The time of the first point; None without any."""
-        return next((one.unix_ns for one in self.points()), None)
+        return next((point.unix_ns for point in self.points()), None)
 
     def points(self, until_unix_ns: int | None = None) -> Iterator[Point]:
         """All points up to a time, the older ones at larger steps."""
@@ -279,7 +279,7 @@ class JobHistory:
             return None
         begin = max(until_unix_ns - span_ns, first)
         points = self.points(until_unix_ns - _ns(self.policy.job_apart_s))
-        return _then(field, (one for one in points if one.unix_ns >= begin))
+        return _then(field, (point for point in points if point.unix_ns >= begin))
 
     def at_start(self, field: Field, until_unix_ns: int) -> Then | None:
         """The first minutes that were measured, after a warm-up; None while they are not over for
@@ -291,7 +291,7 @@ class JobHistory:
         return _then(field, [one for one in self._first if begin <= one.unix_ns <= end])
 
     def _values(self, field: Field, begin: int, end: int) -> list[float]:
-        values = (field(one.numbers) for one in self.points(end) if one.unix_ns > begin)
+        values = (field(point.numbers) for point in self.points(end) if point.unix_ns > begin)
         return [value for value in values if value is not None]
 
 
@@ -303,7 +303,7 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
     """The numbers of one snapshot. Takes 4 ms of 10,000 ranks, each on a GPU."""
     steps = [rank.progress.step_ms for rank in snapshot.ranks if rank.progress.step_ms]
     still = snapshot.still_since_unix_ns is not None and snapshot.iteration is not None
-    used = [one.gpu for one in snapshot.devices if one.ranks]
+    used = [device.gpu for device in snapshot.devices if device.ranks]
     sized = [gpu for gpu in used if gpu.used_bytes is not None and gpu.total_bytes]
     return Numbers(
         iterations_per_s=0.0 if still else snapshot.iterations_per_s,
@@ -329,7 +329,9 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
 
 
 def _then(field: Field, points: Iterable[Point]) -> Then | None:
-    found = [(one.unix_ns, value) for one in points if (value := field(one.numbers)) is not None]
+    found = [
+        (point.unix_ns, value) for point in points if (value := field(point.numbers)) is not None
+    ]
     return Then(found[0][0], median([value for _, value in found])) if found else None
 
 
@@ -344,10 +346,12 @@ def _sum_of(values: list[float]) -> float | None:
 def _mean(points: Iterable[Point]) -> Point:
     """One point for several: means, but the largest of the longest steps."""
     points = list(points)
-    columns = zip(*(one.numbers for one in points), strict=True)
+    columns = zip(*(point.numbers for point in points), strict=True)
     known = [[value for value in column if value is not None] for column in columns]
     numbers = Numbers(*[_mean_of(values) for values in known])
-    most = [one.numbers.step_most_ms for one in points if one.numbers.step_most_ms is not None]
+    most = [
+        point.numbers.step_most_ms for point in points if point.numbers.step_most_ms is not None
+    ]
     return Point(points[-1].unix_ns, numbers._replace(step_most_ms=max(most, default=None)))
 
 

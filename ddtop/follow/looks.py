@@ -90,7 +90,7 @@ def _looks_at(snapshot: Snapshot) -> list[OutsideLook | None]:
 def _says_why(look: Look) -> bool:
     """Whether a finding explains a wait. Ranks that share a GPU do not: a hanging job may have them
     too."""
-    return any(one.severity == CRITICAL or one.victims for one in look.verdict.findings)
+    return any(finding.severity == CRITICAL or finding.victims for finding in look.verdict.findings)
 
 
 def _suspects(look: Look) -> bool:

@@ -58,7 +58,9 @@ def every_launcher() -> tuple[Launcher, ...]:
 
 def programs() -> frozenset[str]:
     """Launchers that are not Python programs, and what they start on each node."""
-    return frozenset(name for one in every_launcher() for name in (*one.commands, *one.helpers))
+    return frozenset(
+        name for launcher in every_launcher() for name in (*launcher.commands, *launcher.helpers)
+    )
 
 
 def begins_a_job(argv: Sequence[str]) -> bool:
@@ -80,8 +82,10 @@ def numbers(
     """
     if MARKS.isdisjoint(environ):
         return None, None, None
-    for one in every_launcher():
-        if (any_task or not one.numbers_any_task) and (found := one.numbers(environ)) is not None:
+    for launcher in every_launcher():
+        if (any_task or not launcher.numbers_any_task) and (
+            found := launcher.numbers(environ)
+        ) is not None:
             return found
     return None, None, None
 
@@ -90,40 +94,40 @@ def rank(environ: Mapping[str, str], any_task: bool = True) -> int | None:
     """The rank, also if the launcher sets no world size."""
     from ddtop.launch.launcher import first_number
 
-    known = (one for one in every_launcher() if any_task or not one.numbers_any_task)
-    return _first(first_number(environ, one.ranks) for one in known)
+    known = (launcher for launcher in every_launcher() if any_task or not launcher.numbers_any_task)
+    return _first(first_number(environ, launcher.ranks) for launcher in known)
 
 
 def world_size(environ: Mapping[str, str]) -> int | None:
     """The world size alone."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, one.world_sizes) for one in every_launcher())
+    return _first(first_number(environ, launcher.world_sizes) for launcher in every_launcher())
 
 
 def local_rank(environ: Mapping[str, str]) -> int | None:
     """The local rank alone."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, one.local_ranks) for one in every_launcher())
+    return _first(first_number(environ, launcher.local_ranks) for launcher in every_launcher())
 
 
 def local_size(environ: Mapping[str, str]) -> int | None:
     """How many ranks of the job are on this host."""
     from ddtop.launch.launcher import first_number
 
-    return _first(first_number(environ, one.local_sizes) for one in every_launcher())
+    return _first(first_number(environ, launcher.local_sizes) for launcher in every_launcher())
 
 
 def local_and_world_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """(ranks on this host, ranks of the job), both from the same launcher."""
-    found = (one.local_and_world_size(environ) for one in every_launcher())
+    found = (launcher.local_and_world_size(environ) for launcher in every_launcher())
     return next((sizes for sizes in found if sizes is not None), None)
 
 
 def restarts(environ: Mapping[str, str]) -> int:
     """How often the launcher has restarted the ranks; 0 if it does not set such a variable."""
-    return _first(one.restarts(environ) for one in every_launcher()) or 0
+    return _first(launcher.restarts(environ) for launcher in every_launcher()) or 0
 
 
 def fingerprint(environ: Mapping[str, str]) -> str:
@@ -138,12 +142,15 @@ def fingerprint(environ: Mapping[str, str]) -> str:
 
 def batch_job(environ: Mapping[str, str]) -> str | None:
     """The id of the whole batch job. Check: `squeue --me`, `qstat -u $USER`, `bjobs`."""
-    return next((job for one in every_launcher() if (job := one.job_id(environ)) is not None), None)
+    return next(
+        (job for launcher in every_launcher() if (job := launcher.job_id(environ)) is not None),
+        None,
+    )
 
 
 def in_batch_job(environ: Mapping[str, str]) -> bool:
     """Whether a scheduler runs this process, in whichever job."""
-    return any(one.job_mark in environ for one in every_launcher() if one.job_mark)
+    return any(launcher.job_mark in environ for launcher in every_launcher() if launcher.job_mark)
 
 
 def chosen_name(environ: Mapping[str, str]) -> str | None:
@@ -157,8 +164,8 @@ def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStar
     `ancestors` gives the command lines of the parent processes, the nearest first.
     """
     job = batch_job(environ)
-    for one in every_launcher():
-        if (found := one.start(environ, ancestors, job)) is not None:
+    for launcher in every_launcher():
+        if (found := launcher.start(environ, ancestors, job)) is not None:
             return found
     return None
 
@@ -175,7 +182,7 @@ def start_across_nodes(environ: Mapping[str, str]) -> str | None:
 def nodes_of_world(environ: Mapping[str, str], size: int | None) -> int | None:
     """How many nodes the ranks are on, from a launcher that has as many tasks as there are
     ranks."""
-    return _first(one.nodes_of_world(environ, size) for one in every_launcher())
+    return _first(launcher.nodes_of_world(environ, size) for launcher in every_launcher())
 
 
 def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
@@ -185,8 +192,8 @@ def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
 
 def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Where rank 0 may be, likeliest first. A launcher often runs on the first host."""
-    first = [one.first_host(environ) for one in every_launcher()]
-    started = [host for one in every_launcher() for host in one.started_from(environ)]
+    first = [launcher.first_host(environ) for launcher in every_launcher()]
+    started = [host for launcher in every_launcher() for host in launcher.started_from(environ)]
     return tuple(dict.fromkeys(host for host in (*first, *started) if host))
 
 

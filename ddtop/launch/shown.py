@@ -15,11 +15,11 @@ def launcher_of(environ: Mapping[str, str]) -> str:
     """The name of the innermost launcher whose variables are set; empty if there is none."""
     if any(name.startswith(_OF_TORCHRUN) for name in environ):
         return "torchrun"
-    others = [one for one in every_launcher() if one.name != "torchrun"]
-    for one in others:
-        if one.numbers(environ) is not None:
-            return one.name
-    for one in others:
-        if one.sent and any(re.fullmatch(one.sent, name) for name in environ):
-            return one.name
+    others = [launcher for launcher in every_launcher() if launcher.name != "torchrun"]
+    for launcher in others:
+        if launcher.numbers(environ) is not None:
+            return launcher.name
+    for other in others:
+        if other.sent and any(re.fullmatch(other.sent, name) for name in environ):
+            return other.name
     return ""

@@ -115,8 +115,12 @@ def packet_filter(addresses: Iterable[Address]) -> bytes:
     For IPv6 it drops the whole /64 network of each address.
     """
     given = list(addresses)
-    words4 = [int(one) for one in given if one.version == 4]
-    words6 = [(int(one) >> 96, int(one) >> 64 & 0xFFFFFFFF) for one in given if one.version == 6]
+    words4 = [int(i_pv4_address) for i_pv4_address in given if i_pv4_address.version == 4]
+    words6 = [
+        (int(i_pv6_address) >> 96, int(i_pv6_address) >> 64 & 0xFFFFFFFF)
+        for i_pv6_address in given
+        if i_pv6_address.version == 6
+    ]
     size4 = 1 + len(words4) + 1
     drop = 3 + size4 + 4 * len(words6) + 1
     program = [(_LOAD_BYTE, 0, 0, _NETWORK_HEADER), (_SHIFT, 0, 0, 4), (_EQUAL, 0, size4, 4)]

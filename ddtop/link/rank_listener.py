@@ -120,7 +120,7 @@ class RankListener:
     @property
     def broken(self) -> int:
         """Dropped frames, and invalid packets."""
-        living = sum(one.rejoiner.broken for one in self._connections.values())
+        living = sum(connection.rejoiner.broken for connection in self._connections.values())
         return self._bad_packets + self._broken_of_gone + living
 
     def who(self, name: bytes) -> Credentials | None:
@@ -139,15 +139,17 @@ class RankListener:
                 self._accept(now)
             elif self._old is not None and descriptor == self._old.fileno():
                 self._name_older()
-            elif at_most > 0 and (one := self._connections.get(descriptor)) is not None:
-                for frame in self._read(one, min(at_most, PACKETS_AT_ONCE), now):
+            elif at_most > 0 and (connection := self._connections.get(descriptor)) is not None:
+                for frame in self._read(connection, min(at_most, PACKETS_AT_ONCE), now):
                     at_most -= 1
-                    yield one.name, frame
+                    yield connection.name, frame
 
-    def _read(self, one: _Connection, at_most: int, now: float) -> Iterator[bytes]:
+    def _read(self, connection: _Connection, at_most: int, now: float) -> Iterator[bytes]:
         for _ in range(at_most):
             try:
-                size = one.socket.recv_into(self._view, 0, socket.MSG_DONTWAIT | socket.MSG_TRUNC)
+                size = connection.socket.recv_into(
+                    self._view, 0, socket.MSG_DONTWAIT | socket.MSG_TRUNC
+                )
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -155,41 +157,41 @@ class RankListener:
             if not 0 < size <= PACKET_BYTES_MAX:
                 # 0: it has closed. More than the size of a packet: it is not one of ours.
                 self._bad_packets += size > 0
-                self._close(one)
+                self._close(connection)
                 return
             packet = bytes(self._view[:size])
-            if not one.greeted:
-                if not self._greets(one, packet):
+            if not connection.greeted:
+                if not self._greets(connection, packet):
                     return
                 continue
             try:
-                frame = one.rejoiner.take(packet, now)
+                frame = connection.rejoiner.take(packet, now)
             except PacketError:
                 self._bad_packets += 1
                 continue
             if frame is not None:
                 yield frame
             elif self._half_bytes() > HALF_BYTES_MAX:
-                one.rejoiner.drop()
-            if one.socket.fileno() < 0:
+                connection.rejoiner.drop()
+            if connection.socket.fileno() < 0:
                 return
 
     def _half_bytes(self) -> int:
-        return sum(one.rejoiner.held_bytes for one in self._connections.values())
+        return sum(connection.rejoiner.held_bytes for connection in self._connections.values())
 
-    def _greets(self, one: _Connection, packet: bytes) -> bool:
+    def _greets(self, connection: _Connection, packet: bytes) -> bool:
         """Whether the first packet is a greeting of our version. If not, close the connection."""
         try:
             theirs = other_version(packet) if is_greeting(packet) else "no ddtop"
         except PacketError:
             theirs = "no ddtop"
         if theirs is None:
-            one.greeted = True
+            connection.greeted = True
             return True
         if theirs != "no ddtop":
-            self._complain(one.who.pid, theirs)
+            self._complain(connection.who.pid, theirs)
         self.refused += 1
-        self._close(one)
+        self._close(connection)
         return False
 
     def _complain(self, pid: int, runs: str) -> None:
@@ -215,7 +217,7 @@ class RankListener:
                 found.close()
                 continue
             self._counter += 1
-            one = _Connection(found, str(self._counter).encode(), who, now)
+            connection = _Connection(found, str(self._counter).encode(), who, now)
             found.setblocking(False)
             try:
                 self._epoll.register(found.fileno(), select.EPOLLIN)
@@ -223,7 +225,7 @@ class RankListener:
             except OSError:
                 # It has already closed; its packets are still read.
                 pass
-            self._connections[found.fileno()] = self._by_name[one.name] = one
+            self._connections[found.fileno()] = self._by_name[connection.name] = connection
             self._of_pid[who.pid] = self._of_pid.get(who.pid, 0) + 1
 
     def _has_room(self, who: Credentials) -> bool:
@@ -251,46 +253,46 @@ class RankListener:
         if now - self._tended_s < TEND_EVERY_S:
             return
         self._tended_s = now
-        for one in list(self._connections.values()):
-            one.rejoiner.expire(now)
-            if not one.greeted and now - one.since_s > GREET_S:
+        for connection in list(self._connections.values()):
+            connection.rejoiner.expire(now)
+            if not connection.greeted and now - connection.since_s > GREET_S:
                 self.refused += 1
-                self._close(one)
+                self._close(connection)
 
     # -- out
 
     def send(self, name: bytes, frame: bytes) -> bool:
         """Send a frame to a rank now; False if it has ended, or does not read."""
-        one = self._by_name.get(name)
-        if one is None:
+        connection = self._by_name.get(name)
+        if connection is None:
             return False
-        one.number += 1
+        connection.number += 1
         try:
-            for packet in packets_of(frame, one.number):
-                one.socket.send(packet, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            for packet in packets_of(frame, connection.number):
+                connection.socket.send(packet, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except (OSError, PacketError):
             # The rank drops the first pieces of an incomplete frame.
             return False
         return True
 
-    def _close(self, one: _Connection) -> None:
-        descriptor = one.socket.fileno()
+    def _close(self, connection: _Connection) -> None:
+        descriptor = connection.socket.fileno()
         with contextlib.suppress(OSError, ValueError):
             self._epoll.unregister(descriptor)
         self._connections.pop(descriptor, None)
-        self._by_name.pop(one.name, None)
-        self._broken_of_gone += one.rejoiner.broken
-        left = self._of_pid.get(one.who.pid, 1) - 1
+        self._by_name.pop(connection.name, None)
+        self._broken_of_gone += connection.rejoiner.broken
+        left = self._of_pid.get(connection.who.pid, 1) - 1
         if left > 0:
-            self._of_pid[one.who.pid] = left
+            self._of_pid[connection.who.pid] = left
         else:
-            self._of_pid.pop(one.who.pid, None)
-        one.socket.close()
+            self._of_pid.pop(connection.who.pid, None)
+        connection.socket.close()
 
     def close(self) -> None:
         """Close all connections and remove the paths."""
-        for one in list(self._connections.values()):
-            self._close(one)
+        for connection in list(self._connections.values()):
+            self._close(connection)
         for found in self._older:
             found.close()
         self._epoll.close()

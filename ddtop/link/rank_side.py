@@ -430,9 +430,9 @@ class RankLink:
 
     def leave(self) -> None:
         """In a forked child: close the child's copies. The parent's connection stays as it is."""
-        for one in (self._socket, self._bell):
-            if one is not None:
-                one.close()
+        for own_socket in (self._socket, self._bell):
+            if own_socket is not None:
+                own_socket.close()
         self._socket = self._bell = None
 
 

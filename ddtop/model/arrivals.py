@@ -120,7 +120,7 @@ def _round_of(
             # The recorder holds 2,000 collectives. With 300 a step those are too few steps to see
             # who is late, but enough collectives to see how even the ranks are.
             pieces = _steps_of(group.name, members, pieces=True) if few else steps
-            hosts, error_ms = len({host_of(one.host) for one in members}), _error_ms(members)
+            hosts, error_ms = len({host_of(answer.host) for answer in members}), _error_ms(members)
             if (
                 pieces is not None
                 and not even
@@ -159,7 +159,7 @@ def _comparable(by_host: list[list[Answer]]) -> list[list[Answer]]:
     known = [members for members in by_host if members[0].error_ns is not None]
     if len(known) < 2:
         return by_host
-    return [[one for members in known for one in members], *by_host]
+    return [[member for members in known for member in members], *by_host]
 
 
 def _count_apart(
@@ -169,7 +169,7 @@ def _count_apart(
     others = [
         theirs
         for host, theirs in by_host.items()
-        if all(host_of(one.host) != host for one in members)
+        if all(host_of(answer.host) != host for answer in members)
     ]
     return sum(
         theirs[0].error_ns is None
@@ -181,7 +181,7 @@ def _count_apart(
 
 def _error_ms(members: Sequence[Answer]) -> float:
     """How far the clocks of two of these ranks' hosts may differ."""
-    errors = sorted({host_of(one.host): one.error_ns or 0 for one in members}.values())
+    errors = sorted({host_of(answer.host): answer.error_ns or 0 for answer in members}.values())
     return sum(errors[-2:]) / 1e6 if len(errors) > 1 else 0.0
 
 
@@ -218,11 +218,11 @@ def _steps_of(group: str, members: Sequence[Answer], pieces: bool = False) -> _S
     if len(members) < 2:
         return None
     times = [_times(answer.arrivals, group) for answer in members]
-    common = sorted(set.intersection(*(set(one) for one in times)))
+    common = sorted(set.intersection(*(set(time) for time in times)))
     if not any(counts):
         # Without steps, a rank that broadcasts to all looks like a late one.
         common = [seq for seq in common if times[0][seq][1] != ROOTED]
-    arrived = [[one[seq][0] for seq in common] for one in times]
+    arrived = [[time[seq][0] for seq in common] for time in times]
     last = [max(at) for at in zip(*arrived, strict=True)]
     per_step = _per_step(members, group)
     each = len(common) // PIECES if pieces else per_step
@@ -280,7 +280,7 @@ def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
                 late = _late_ranks(
                     group,
                     steps.members,
-                    [one[-length:] for one in waits],
+                    [wait[-length:] for wait in waits],
                     ends[-length:],
                     width,
                     policy,

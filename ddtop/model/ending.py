@@ -203,7 +203,7 @@ def first_to_go(ranks: Collection[Rank], policy: Policy) -> tuple[Rank, ...]:
     return (first,)
 
 
-_OF_LAUNCHERS = tuple(prefix for one in every_launcher() for prefix in one.ends_all)
+_OF_LAUNCHERS = tuple(prefix for launcher in every_launcher() for prefix in launcher.ends_all)
 """Variables of launchers that end all ranks when one has gone."""
 
 
@@ -273,7 +273,7 @@ def _may_have_lost(rank: RankFields, ranks: Collection[RankFields], policy: Poli
         return ended - last.since_unix_ns > policy.stack_wait_s * 1e9
     if last is not None or _by_cancel(rank):
         return False
-    looks = [one.comm.outside for one in ranks if not one.gone]
+    looks = [fields.comm.outside for fields in ranks if not fields.gone]
     return any(look is not None and look.kind is None and look.asleep for look in looks)
 
 
@@ -402,32 +402,34 @@ def failed_helper(
     """
     bad = [rank for rank in ranks if failed(rank)]
     if not bad and all(rank.gone for rank in ranks):
-        return next((one for one in helpers if one.launcher and _went_wrong(one)), None)
+        return next((helper for helper in helpers if helper.launcher and _went_wrong(helper)), None)
     if not bad or any(
         interrupted(rank) or not (is_consequence(rank) or _by_cancel(rank)) for rank in bad
     ):
         return None
     first = min(went_unix_ns(rank) for rank in bad)
-    found = [one for one in helpers if _explains(one, first, policy)]
+    found = [helper for helper in helpers if _explains(helper, first, policy)]
     return min(
-        found, key=lambda one: (one.launcher, one.exception is None, one.unix_ns), default=None
+        found,
+        key=lambda helper: (helper.launcher, helper.exception is None, helper.unix_ns),
+        default=None,
     )
 
 
-def _went_wrong(one: HelperEnd) -> bool:
-    if one.exception is not None and one.exception.type != "SystemExit":
-        return one.exception.type != "KeyboardInterrupt"
-    return one.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
+def _went_wrong(helper: HelperEnd) -> bool:
+    if helper.exception is not None and helper.exception.type != "SystemExit":
+        return helper.exception.type != "KeyboardInterrupt"
+    return helper.code not in (None, 0, *(128 + number for number in CANCEL_SIGNALS))
 
 
-def _explains(one: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
+def _explains(helper: HelperEnd, first_unix_ns: int, policy: Policy) -> bool:
     # A process that raises after the ranks have ended fails because of them.
-    if one.exception is not None:
-        early = one.unix_ns <= first_unix_ns + policy.of(Ending).cancel_gap_s * 1e9
-        return early and _went_wrong(one)
-    if one.signal is not None:
-        return not one.launcher and one.signal not in CANCEL_SIGNALS
-    return _went_wrong(one)
+    if helper.exception is not None:
+        early = helper.unix_ns <= first_unix_ns + policy.of(Ending).cancel_gap_s * 1e9
+        return early and _went_wrong(helper)
+    if helper.signal is not None:
+        return not helper.launcher and helper.signal not in CANCEL_SIGNALS
+    return _went_wrong(helper)
 
 
 def interrupted(rank: RankFields) -> bool:

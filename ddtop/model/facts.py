@@ -625,12 +625,12 @@ class RankFields(msgspec.Struct, gc=False):
             return None
         if self.hello is None or "nccl" not in (self.hello.backend or "") or not self.comm.groups:
             return None
-        if any(one.error is not None for one in self.comm.groups):
+        if any(group.error is not None for group in self.comm.groups):
             return "err"
-        if any(one.building for one in self.comm.groups):
+        if any(group.building for group in self.comm.groups):
             return "init"
-        on_nccl = [one for one in self.comm.groups if not one.group.endswith(BESIDE)]
-        pending = any(one.pending_since_unix_ns is not None for one in on_nccl)
+        on_nccl = [group for group in self.comm.groups if not group.group.endswith(BESIDE)]
+        pending = any(group.pending_since_unix_ns is not None for group in on_nccl)
         return "wait" if pending and not self.comm.collective_young else "ok"
 
 
@@ -835,12 +835,12 @@ class Snapshot:
         for rank in self.ranks:
             if rank.hello is not None:
                 found.setdefault(rank.agent.sender or rank.hello.host, []).append(rank)
-        keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
+        keys = [host.sender for host in self.seen] or [host.host for host in self.hosts]
         return [(host, found.get(key, [])) for host, key in zip(self.hosts, keys, strict=True)]
 
     def host_of(self, rank: RankFacts) -> HostState | None:
         """The last report of its host's relay."""
-        keys = [one.sender for one in self.seen] or [host.host for host in self.hosts]
+        keys = [host.sender for host in self.seen] or [host.host for host in self.hosts]
         own = rank.agent.sender if self.seen else rank.host
         pairs = zip(self.hosts, keys, strict=True)
         return next((host for host, key in pairs if key == own), None)

@@ -39,7 +39,7 @@ States = tuple[Union[RankState, None], ...]
 def done(states: States) -> GpuProgress:
     """How far the ranks of one GPU are."""
     steps = states[0].iteration if len(states) == 1 and states[0] is not None else None
-    calls = sum([one.enqueued for state in states if state for one in state.groups])
+    calls = sum([group.enqueued for state in states if state for group in state.groups])
     return GpuProgress(steps, calls, _refused(states))
 
 
@@ -196,7 +196,7 @@ class JobGpus:
     def __copy__(self) -> JobGpus:
         made = JobGpus()
         made.kept = {
-            sender: {uuid: copy.copy(one) for uuid, one in kept.items()}
+            sender: {uuid: copy.copy(memory) for uuid, memory in kept.items()}
             for sender, kept in self.kept.items()
         }
         made.reports, made.devices = dict(self.reports), dict(self.devices)
@@ -210,8 +210,8 @@ class JobGpus:
 
     def move(self, sender: str, by_ns: int) -> None:
         """Add `by_ns` to all times of that relay: the offset of its clock was corrected."""
-        for one in self.kept.get(sender, {}).values():
-            one.move(by_ns)
+        for value in self.kept.get(sender, {}).values():
+            value.move(by_ns)
         if sender in self.reports:
             report = self.reports[sender]
             self.reports[sender] = replace(report, at_unix_ns=report.at_unix_ns + by_ns)

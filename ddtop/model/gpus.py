@@ -43,7 +43,9 @@ def own_gpu(hello: Hello, cuda: CudaState | None, gpus: Sequence[Gpu]) -> Own | 
         for gpu in gpus:
             if cuda.pci is not None and gpu.pci == cuda.pci and not gpu.mig:
                 return Own(gpu, TORCH)
-    held = [gpu for gpu in gpus if any(one.rank == hello.rank for one in gpu.processes or ())]
+    held = [
+        gpu for gpu in gpus if any(process.rank == hello.rank for process in gpu.processes or ())
+    ]
     parents = {gpu.parent for gpu in held}
     held = [gpu for gpu in held if gpu.uuid not in parents]
     if len(held) == 1:
@@ -172,7 +174,11 @@ def large(processes: Iterable[GpuProcess], gpu: Gpu, policy: Policy) -> tuple[Gp
     """
     least = policy.gpu_foreign_ratio * (gpu.total_bytes or 0)
     return tuple(
-        [one for one in processes if one.used_bytes is not None and one.used_bytes >= least > 0]
+        [
+            process
+            for process in processes
+            if process.used_bytes is not None and process.used_bytes >= least > 0
+        ]
     )
 
 
@@ -203,7 +209,7 @@ def take(
     kept = gpus.kept.setdefault(sender, {})
     if len(kept) > GPUS_MAX:
         here = {gpu.uuid for gpu in host.gpus}
-        kept = gpus.kept[sender] = {uuid: one for uuid, one in kept.items() if uuid in here}
+        kept = gpus.kept[sender] = {uuid: memory for uuid, memory in kept.items() if uuid in here}
     on: dict[str, list[int]] = {}
     for rank, own in owns.items():
         if own.certain:
@@ -211,19 +217,19 @@ def take(
     age_ms = host.gpu_watch.age_ms if host.gpu_watch is not None else None
     fresh = (age_ms or 0) <= policy.of(GpuNumbers).fresh_s * 1000
     for gpu in host.gpus:
-        one = kept.get(gpu.uuid)
-        if one is None:
-            one = kept[gpu.uuid] = GpuMemory()
-        _remember(one, gpu, at_unix_ns, pids)
+        memory = kept.get(gpu.uuid)
+        if memory is None:
+            memory = kept[gpu.uuid] = GpuMemory()
+        _remember(memory, gpu, at_unix_ns, pids)
         mine = on.get(gpu.uuid)
         if mine is not None and not gpu.mig:
             states_here = tuple([states.get(rank) for rank in mine])
-            if one.load is None:
-                one.load = Load()
+            if memory.load is None:
+                memory.load = Load()
             if gpu.lost or (gpu.util_ratio is None and gpu.used_bytes is None):
-                one.load.silent()
+                memory.load.silent()
             elif fresh:
-                one.load.add(at_unix_ns, gpu, states_here, policy)
+                memory.load.add(at_unix_ns, gpu, states_here, policy)
     gpus.reports[sender] = GpuReport(host.host, host.gpus, on, at_unix_ns)
     gpus.devices.pop(sender, None)
 
@@ -251,9 +257,9 @@ def _devices_of_one(
 
 
 def _device(
-    report: GpuReport, gpu: Gpu, mine: Sequence[int], one: GpuMemory, policy: Policy
+    report: GpuReport, gpu: Gpu, mine: Sequence[int], memory: GpuMemory, policy: Policy
 ) -> Device:
-    ranks, complete, foreign = set(mine), gpu.processes is not None, one.strangers
+    ranks, complete, foreign = set(mine), gpu.processes is not None, memory.strangers
     ours_bytes: int | None = 0
     for process in gpu.processes or ():
         if process.rank is not None:
@@ -265,9 +271,9 @@ def _device(
     new: tuple[int, ...] = ()
     if foreign:
         soon = report.at_unix_ns - int(policy.of(GpuNumbers).foreign_s * 1e9)
-        new = tuple([pid for pid, came in one.foreign.items() if came > soon])
+        new = tuple([pid for pid, came in memory.foreign.items() if came > soon])
     theirs_bytes = _sum(process.used_bytes for process in foreign) if foreign else 0
-    load = one.load if mine else None
+    load = memory.load if mine else None
     alone = load if len(ranks) == 1 else None
     return Device(
         report.host,
@@ -276,8 +282,8 @@ def _device(
         foreign,
         ours_bytes if complete else None,
         theirs_bytes if complete else None,
-        max(0, (gpu.ecc_uncorrected or 0) - (one.ecc or 0)) if one.ecc is not None else 0,
-        one.throttled_unix_ns,
+        max(0, (gpu.ecc_uncorrected or 0) - (memory.ecc or 0)) if memory.ecc is not None else 0,
+        memory.throttled_unix_ns,
         load.util_ratio if load is not None else None,
         load.power_watts if load is not None else None,
         load.peak_watts if load is not None else None,
@@ -320,22 +326,22 @@ def _waits(load: Load, gpu: Gpu, foreign: Sequence[GpuProcess], policy: Policy) 
     return not gpu.power_cap_watts or power <= policy.gpu_wait_cap_ratio * gpu.power_cap_watts
 
 
-def _remember(one: GpuMemory, gpu: Gpu, at: int, pids: Collection[int]) -> None:
-    if one.ecc is None:
-        one.ecc = gpu.ecc_uncorrected
+def _remember(memory: GpuMemory, gpu: Gpu, at: int, pids: Collection[int]) -> None:
+    if memory.ecc is None:
+        memory.ecc = gpu.ecc_uncorrected
     if not gpu.throttle or _HELD_DOWN.isdisjoint(gpu.throttle):
-        one.throttled_unix_ns = None
-    elif one.throttled_unix_ns is None:
-        one.throttled_unix_ns = at
+        memory.throttled_unix_ns = None
+    elif memory.throttled_unix_ns is None:
+        memory.throttled_unix_ns = at
     strangers = []
     for process in gpu.processes or ():
         known = process.rank is not None or process.ours or process.pid in pids
         if process.local and not known:
             strangers.append(process)
-    if strangers or one.strangers:
-        since = one.foreign
-        one.strangers = tuple(strangers)
-        one.foreign = {process.pid: since.get(process.pid, at) for process in strangers}
+    if strangers or memory.strangers:
+        since = memory.foreign
+        memory.strangers = tuple(strangers)
+        memory.foreign = {process.pid: since.get(process.pid, at) for process in strangers}
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -426,12 +432,12 @@ def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:
     for sender, devices in found.items():
         by_host.setdefault(host_of(sender), []).append(devices)
     if len(by_host) == len(found):
-        return tuple([one for devices in found.values() for one in devices])
+        return tuple([device for devices in found.values() for device in devices])
     return tuple(
         [
-            one
+            part
             for parts in by_host.values()
-            for one in (parts[0] if len(parts) == 1 else _once(parts))
+            for part in (parts[0] if len(parts) == 1 else _once(parts))
         ]
     )
 
@@ -439,8 +445,8 @@ def all_devices(found: Mapping[str, tuple[Device, ...]]) -> tuple[Device, ...]:
 def _once(parts: Iterable[tuple[Device, ...]]) -> list[Device]:
     by_uuid: dict[str, list[Device]] = {}
     for devices in parts:
-        for one in devices:
-            by_uuid.setdefault(one.gpu.uuid, []).append(one)
+        for device in devices:
+            by_uuid.setdefault(device.gpu.uuid, []).append(device)
     return [_joined(same) if len(same) > 1 else same[0] for same in by_uuid.values()]
 
 
@@ -449,11 +455,11 @@ def _joined(same: list[Device]) -> Device:
     so."""
     ours = {
         process.pid: process
-        for one in same
-        for process in one.gpu.processes or ()
+        for device in same
+        for process in device.gpu.processes or ()
         if _is_ours(process)
     }
-    first = max(same, key=lambda one: (len(one.ranks), len(one.spans)))
+    first = max(same, key=lambda device: (len(device.ranks), len(device.spans)))
     foreign = tuple(process for process in first.foreign if process.pid not in ours)
     processes = first.gpu.processes
     if processes is not None:
@@ -464,12 +470,12 @@ def _joined(same: list[Device]) -> Device:
     return structs.replace(
         first,
         gpu=structs.replace(first.gpu, processes=processes),
-        ranks=tuple(sorted({rank for one in same for rank in one.ranks})),
+        ranks=tuple(sorted({rank for device in same for rank in device.ranks})),
         foreign=foreign,
         ours_bytes=(first.ours_bytes or 0) + theirs if known else first.ours_bytes,
         foreign_bytes=(first.foreign_bytes or 0) - theirs if known else first.foreign_bytes,
-        ecc_new=max(one.ecc_new for one in same),
-        refused_lately=sum(one.refused_lately for one in same),
+        ecc_new=max(device.ecc_new for device in same),
+        refused_lately=sum(device.refused_lately for device in same),
     )
 
 

@@ -99,15 +99,17 @@ def note_progress(job: JobMemory, before: RankState | None, state: RankState, at
     if before is None:
         return
     done = {
-        one.group: one.enqueued if one.completed is None else one.completed for one in before.groups
+        group.group: group.enqueued if group.completed is None else group.completed
+        for group in before.groups
     }
     if before.mpi is not None:
-        done |= {one.name: one.completed for one in before.mpi.comms}
+        done |= {comm.name: comm.completed for comm in before.mpi.comms}
     now = {
-        one.group: one.enqueued if one.completed is None else one.completed for one in state.groups
+        group.group: group.enqueued if group.completed is None else group.completed
+        for group in state.groups
     }
     if state.mpi is not None:
-        now |= {one.name: one.completed for one in state.mpi.comms}
+        now |= {comm.name: comm.completed for comm in state.mpi.comms}
     for name, count in now.items():
         if name in job.groups and count > done.get(name, count):
             job.completed[name] = max(at, job.completed.get(name, at))
@@ -145,15 +147,15 @@ def merged_host(parts: Sequence[HostSeen]) -> HostSeen:
 
     If one of the relays has a fault, the ranks of the host have it too.
     """
-    first = min(parts, key=lambda one: _NEAREST.index(one.role))
+    first = min(parts, key=lambda host: _NEAREST.index(host.role))
     if len(parts) > 1:
-        lost = [one for one in parts if one.lost_since_unix_ns is not None]
+        lost = [host for host in parts if host.lost_since_unix_ns is not None]
         first = replace(
             first,
-            heard_unix_ns=max(one.heard_unix_ns for one in lost or parts),
-            quiet=any(one.quiet for one in parts),
-            lost_since_unix_ns=min((one.lost_since_unix_ns or 0 for one in lost), default=None),
-            completing_unix_ns=max((one.completing_unix_ns or 0 for one in lost), default=0)
+            heard_unix_ns=max(host.heard_unix_ns for host in lost or parts),
+            quiet=any(host.quiet for host in parts),
+            lost_since_unix_ns=min((host.lost_since_unix_ns or 0 for host in lost), default=None),
+            completing_unix_ns=max((host.completing_unix_ns or 0 for host in lost), default=0)
             or None,
         )
     return replace(first, sender=host_of(first.sender))
@@ -163,13 +165,15 @@ def merged_report(parts: Sequence[HostState]) -> HostState:
     """What the relays of one host report together: the host once, and the ranks of each relay."""
     if len(parts) == 1:
         return parts[0]
-    first = min(parts, key=lambda one: _NEAREST.index(role_of(one)))
-    launchers = {one.launcher_alive for one in parts} - {None}
-    launching = {one.launching for one in parts} - {None}
+    first = min(parts, key=lambda host: _NEAREST.index(role_of(host)))
+    launchers = {host.launcher_alive for host in parts} - {None}
+    launching = {host.launching for host in parts} - {None}
     return structs.replace(
         first,
-        **{name: sum(getattr(one, name) for one in parts) for name in _COUNTS},
-        **{name: tuple(found for one in parts for found in getattr(one, name)) for name in _LISTS},
+        **{name: sum(getattr(host, name) for host in parts) for name in _COUNTS},
+        **{
+            name: tuple(found for host in parts for found in getattr(host, name)) for name in _LISTS
+        },
         launcher_alive=any(launchers) if launchers else None,
         launching=any(launching) if launching else None,
     )
@@ -294,11 +298,11 @@ def unanswered_paths(job: JobMemory, seen: dict[str, HostSeen]) -> tuple[str, ..
     From the latest reports of the hosts that are heard.
     """
     found = {}
-    for sender, one in seen.items():
+    for sender, host in seen.items():
         load = job.hosts[sender][1].load
-        for path, seconds in load.unanswered if load is not None and not one.lost else ():
-            found[one.host, path] = (
-                f"on {one.host} the file system of {path} has not answered for {seconds:.0f} s"
+        for path, seconds in load.unanswered if load is not None and not host.lost else ():
+            found[host.host, path] = (
+                f"on {host.host} the file system of {path} has not answered for {seconds:.0f} s"
             )
     return tuple(found.values())[:UNANSWERED_MAX]
 

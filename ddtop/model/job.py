@@ -146,7 +146,7 @@ class Job(JobMemory):
         living = [memory.others[pid] for pid in memory.other_pids if pid in memory.others]
         # ... unless the other is the parent, which waits for the real rank.
         own = memory.hello
-        heirs = (one for one in living if one.claim == own.claim and one.above != own.pid)
+        heirs = (hello for hello in living if hello.claim == own.claim and hello.above != own.pid)
         successor = next(heirs, None)
         if successor is None or successor.rank is None:
             return

@@ -114,13 +114,13 @@ class Rounds:
     def move(self, host: str, by_ns: int) -> None:
         """Add `by_ns` to all times of that host: the offset of its clock was corrected."""
         for answers in self.answers.values():
-            for rank, one in answers.items():
-                if one.host == host:
-                    before = moved(one.before, by_ns) if one.before is not None else None
+            for rank, answer in answers.items():
+                if answer.host == host:
+                    before = moved(answer.before, by_ns) if answer.before is not None else None
                     answers[rank] = replace(
-                        one,
-                        unix_ns=one.unix_ns + by_ns,
-                        arrivals=moved(one.arrivals, by_ns),
+                        answer,
+                        unix_ns=answer.unix_ns + by_ns,
+                        arrivals=moved(answer.arrivals, by_ns),
                         before=before,
                     )
         self.found.clear()
@@ -308,7 +308,8 @@ class Candidates:
     def __copy__(self) -> Candidates:
         made = Candidates()
         made._found = {
-            key: replace(one, cpu=copy.copy(one.cpu)) for key, one in self._found.items()
+            key: replace(candidate_memory, cpu=copy.copy(candidate_memory.cpu))
+            for key, candidate_memory in self._found.items()
         }
         return made
 
@@ -318,7 +319,7 @@ class Candidates:
         here = {process.pid for process in host.candidates}
         for key in [key for key in self._found if key[0] == sender and key[1] not in here]:
             del self._found[key]
-        why = {one.pid: one for one in host.candidacies}
+        why = {candidacy.pid: candidacy for candidacy in host.candidacies}
         for process in host.candidates:
             known = self._found.get((sender, process.pid))
             if known is None:
@@ -373,7 +374,7 @@ class Candidates:
                     memory.candidacy,
                 )
             )
-        return tuple(sorted(found, key=lambda one: (one.host, one.process.pid)))
+        return tuple(sorted(found, key=lambda candidate: (candidate.host, candidate.process.pid)))
 
 
 # -- The memory of one rank and of the job
@@ -500,7 +501,9 @@ class RankMemory:
         self.exit_unix_ns = _later(self.exit_unix_ns, by_ns)
         self.rendezvous = _moved(self.rendezvous, by_ns)
         self.stacks = _moved(self.stacks, by_ns)
-        self.worker_stacks = {pid: moved(one, by_ns) for pid, one in self.worker_stacks.items()}
+        self.worker_stacks = {
+            pid: moved(answer, by_ns) for pid, answer in self.worker_stacks.items()
+        }
         self.others_gone = {pid: moved(one, by_ns) for pid, one in self.others_gone.items()}
         for series in (self.counters, self.loader, self.cpu):
             series.move(by_ns)
@@ -593,7 +596,7 @@ class JobMemory:
     def groups_by_name(self) -> tuple[Group, ...]:
         """All groups. The same tuple, until one of them changes."""
         if self.sorted_groups is None:
-            self.sorted_groups = tuple(sorted(self.groups.values(), key=lambda one: one.name))
+            self.sorted_groups = tuple(sorted(self.groups.values(), key=lambda group: group.name))
         return self.sorted_groups
 
     def widen(self, hello: Hello) -> None:

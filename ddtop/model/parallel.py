@@ -46,8 +46,8 @@ def axes_of(ranks: Collection[Coordinates], world_size: int) -> tuple[Axis, ...]
     of size 1 is left out.
     """
     sizes: dict[str, int] = {}
-    for one in ranks:
-        for meaning, _, size in one:
+    for rank in ranks:
+        for meaning, _, size in rank:
             sizes[meaning] = max(size, sizes.get(meaning, 0))
     names = [name for name in sorted(sizes, key=rank_of) if sizes[name] > 1][:DIMENSIONS_MOST]
     # Experts' groups cut the same ranks another way: dp 4 is also edp 2 x ep 2.
@@ -76,8 +76,8 @@ def _choices(names: list[str], sizes: dict[str, int], world_size: int) -> Iterat
 def _tells_apart(ranks: Collection[Coordinates], chosen: tuple[str, ...]) -> bool:
     """Whether each rank has all of these dimensions, and no two have the same coordinates."""
     wanted, seen = frozenset(chosen), set()
-    for one in ranks:
-        places = tuple([(name, place) for name, place, _ in one if name in wanted])
+    for rank in ranks:
+        places = tuple([(name, place) for name, place, _ in rank if name in wanted])
         if len(places) < len(chosen) or places in seen:
             return False
         seen.add(places)

@@ -121,9 +121,9 @@ def _peer_behind(
     return (call.peer,)
 
 
-def _same_tag(one: OpenCall, other: OpenCall) -> bool:
+def _same_tag(call: OpenCall, other: OpenCall) -> bool:
     """Whether the communicators are equal, and the tags are equal or one of them is any."""
-    return one.group == other.group and (one.tag == other.tag or None in (one.tag, other.tag))
+    return call.group == other.group and (call.tag == other.tag or None in (call.tag, other.tag))
 
 
 def _has_come(facts: RankFields, peer: RankFields, call: OpenCall) -> bool:
@@ -145,7 +145,14 @@ def traffic_of(
 ) -> MpiTraffic | None:
     """What this rank has begun to send and to receive with that peer and tag."""
     kept = facts.comm.mpi.traffic if facts.comm.mpi is not None else ()
-    return next((one for one in kept if (one.group, one.peer, one.tag) == (group, peer, tag)), None)
+    return next(
+        (
+            traffic
+            for traffic in kept
+            if (traffic.group, traffic.peer, traffic.tag) == (group, peer, tag)
+        ),
+        None,
+    )
 
 
 def _barrier_behind(outside: list[int], rank: int) -> tuple[int, ...]:
@@ -205,12 +212,12 @@ def any_waits_of(
     free = _free(ranks, choices, [*waits, *peer_waits], stuck)
     return tuple(
         PeerWait(
-            one.rank, one.call.name, None, one.call.tag, one.call.since_unix_ns,
-            tuple(sorted(one.others & stuck or _here(ranks, one.others) or one.others)),
-            one.call.within, one.call.group,
+            choice.rank, choice.call.name, None, choice.call.tag, choice.call.since_unix_ns,
+            tuple(sorted(choice.others & stuck or _here(ranks, choice.others) or choice.others)),
+            choice.call.within, choice.call.group,
         )
-        for one in choices
-        if one.others and not one.others & free
+        for choice in choices
+        if choice.others and not choice.others & free
     )  # fmt: skip
 
 
@@ -438,7 +445,7 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
         state,
         groups=state.groups + groups,
         open_collectives=state.open_collectives
-        + tuple(one for _, found in open_now.values() for one in found),
+        + tuple(collective for _, found in open_now.values() for collective in found),
         retired_collectives=state.retired_collectives + done,
         open_calls=state.open_calls + tuple(calls),
         activity="collective" if mpi.calls else state.activity,
@@ -486,7 +493,7 @@ def _done(part: MpiPart) -> Collective:
 
 
 def _is_open(part: MpiPart, open_now: tuple[int, list[Collective]] | None) -> bool:
-    return open_now is not None and any(one.seq == part.seq for one in open_now[1])
+    return open_now is not None and any(collective.seq == part.seq for collective in open_now[1])
 
 
 def _open_call(part: MpiPart, call: MpiCall) -> OpenCall:

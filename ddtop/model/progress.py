@@ -28,26 +28,35 @@ def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> Trainin
     known = [(rank, rank.progress.training) for rank in ranks if rank.progress.training is not None]
     if not known:
         return None
-    counting = [one for _, one in known if one.step is not None]
-    source = _most([one.source for one in counting or [one for _, one in known]])
-    own = [one for one in counting or [one for _, one in known] if one.source == source]
-    rest = [*own, *(one for _, one in known if one.source != source)]
-    phased = _phase([one for rank, one in known if not rank.gone] or [one for _, one in known])
-    steps = [one.step for one in own if one.step is not None]
+    counting = [progress for _, progress in known if progress.step is not None]
+    source = _most(
+        [progress.source for progress in counting or [progress for _, progress in known]]
+    )
+    own = [
+        progress
+        for progress in counting or [progress for _, progress in known]
+        if progress.source == source
+    ]
+    rest = [*own, *(progress for _, progress in known if progress.source != source)]
+    phased = _phase(
+        [progress for rank, progress in known if not rank.gone]
+        or [progress for _, progress in known]
+    )
+    steps = [progress.step for progress in own if progress.step is not None]
     found = TrainingProgress(
         source=source,
         step=int(median(steps)) if steps else None,
-        total_steps=_first(one.total_steps for one in own),
-        epoch=_median([one.epoch for one in own]),
-        total_epochs=_first(one.total_epochs for one in own),
+        total_steps=_first(progress.total_steps for progress in own),
+        epoch=_median([progress.epoch for progress in own]),
+        total_epochs=_first(progress.total_epochs for progress in own),
         phase=phased.phase,
-        samples_per_s=_median([one.samples_per_s for one in rest]),
-        tokens_per_s=_median([one.tokens_per_s for one in rest]),
-        loss=_first(one.loss for one in rest),
-        lr=_first(one.lr for one in rest),
-        eta_s=_median([one.eta_s for one in own]),
+        samples_per_s=_median([progress.samples_per_s for progress in rest]),
+        tokens_per_s=_median([progress.tokens_per_s for progress in rest]),
+        loss=_first(progress.loss for progress in rest),
+        lr=_first(progress.lr for progress in rest),
+        eta_s=_median([progress.eta_s for progress in own]),
         since_unix_ns=phased.since_unix_ns,
-        steps_per_s=_median([one.steps_per_s for one in own]),
+        steps_per_s=_median([progress.steps_per_s for progress in own]),
         usual_s=phased.usual_s,
         longest_s=phased.longest_s,
         phases_ended=phased.phases_ended,
@@ -80,13 +89,13 @@ def _is_pause(progress: TrainingProgress, now_unix_ns: int) -> bool:
 
 def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:
     """The progress whose phase is the job's, with the earliest beginning."""
-    named = [one for one in known if one.phase is not None]
-    others = [one for one in named if one.phase != TRAIN]
+    named = [progress for progress in known if progress.phase is not None]
+    others = [progress for progress in named if progress.phase != TRAIN]
     if not named:
         return known[0]
-    phase = _most([one.phase or "" for one in others or named])
-    same = [one for one in named if one.phase == phase]
-    return min(same, key=lambda one: one.since_unix_ns or 0)
+    phase = _most([progress.phase or "" for progress in others or named])
+    same = [progress for progress in named if progress.phase == phase]
+    return min(same, key=lambda progress: progress.since_unix_ns or 0)
 
 
 def _most(names: Sequence[str]) -> str:
@@ -221,8 +230,8 @@ def probes_off(ranks: Iterable[RankFacts]) -> Iterator[ProbeOff]:
 def notes(ranks: Iterable[RankFacts]) -> tuple[str, ...]:
     """One sentence for each probe and reason, those of most ranks first."""
     found: dict[tuple[str, str], list[int]] = {}
-    for one in probes_off(ranks):
-        found.setdefault((one.probe, one.why), []).append(one.rank)
+    for rank in probes_off(ranks):
+        found.setdefault((rank.probe, rank.why), []).append(rank.rank)
     first = sorted(found.items(), key=lambda item: -len(item[1]))[:NOTES_MAX]
     return tuple(
         f"the agent's probe {probe!r} is off on {_ranks(numbers)}: {why}"

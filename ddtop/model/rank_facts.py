@@ -299,7 +299,7 @@ def _gpu(
     if device is not None:
         computes = device.computes if memory.exit is None else None
         if device.waits is not None and gpus.may_wait(memory):
-            pending = any(one.pending_since_unix_ns is not None for one in comm.groups)
+            pending = any(group.pending_since_unix_ns is not None for group in comm.groups)
             waits = device.waits and gpus.waits_in_nccl(pending, comm.wait_ratio, policy)
     elif state.cuda is None and memory.own is None:
         return _NO_GPU
@@ -363,8 +363,8 @@ def _worker_stacks(memory: RankMemory, stacks: Stacks) -> tuple[Stacks, ...]:
     """The stacks of the workers in the rank's own last dump. Older ones are out of date."""
     if not memory.worker_stacks:
         return ()
-    found = (one for one in memory.worker_stacks.values() if one.request == stacks.request)
-    return tuple(sorted(found, key=lambda one: one.pid))
+    found = (answer for answer in memory.worker_stacks.values() if answer.request == stacks.request)
+    return tuple(sorted(found, key=lambda answer: answer.pid))
 
 
 def longest_open(open_collectives: tuple[Collective, ...]) -> Collective | None:

@@ -55,7 +55,7 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     reports = _reports_of(job, seen, now_unix_ns)
     ras_age_s = max(now_unix_ns - job.ras[0], 0) / 1e9 if job.ras is not None else None
     first_hellos = [memory.hello_unix_ns for memory in job.ranks.values()]
-    muted = tuple(one for one in job.mutes[1] if one.until_unix_ns > now_unix_ns)
+    muted = tuple(mute for mute in job.mutes[1] if mute.until_unix_ns > now_unix_ns)
     return Snapshot(
         job=job.name,
         run=job.run,
@@ -103,7 +103,7 @@ def _axes(job: JobMemory, ranks: tuple[RankFacts, ...]) -> tuple[Axis, ...]:
     """The grid, worked out again only when some rank's coordinates have changed."""
     if job.axes is None:
         job.axes = axes_of(
-            [one.comm.coordinates for one in ranks if one.comm.coordinates], len(ranks)
+            [rank.comm.coordinates for rank in ranks if rank.comm.coordinates], len(ranks)
         )
     return job.axes
 
@@ -134,7 +134,7 @@ def _expected_notes(
             continue
         inside.setdefault((region.name, region.up_to_s), []).append(rank)
     for same in inside.values():
-        regions = [one.progress.expected for one in same if one.progress.expected is not None]
+        regions = [facts.progress.expected for facts in same if facts.progress.expected is not None]
         first = min(regions, key=lambda one: one.since_unix_ns)
         yield expected_text([rank.rank for rank in same], first, now_unix_ns)
 
@@ -241,10 +241,10 @@ def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen
 
     If all other ranks have ended, a rank on a lost host counts as ended too.
     """
-    heard = [sender for sender, one in seen.items() if not one.lost]
+    heard = [sender for sender, host in seen.items() if not host.lost]
     launchers = [job.hosts[sender][1].launcher_alive for sender in heard]
     helpers = [helper for sender in seen for helper in job.hosts[sender][1].helpers]
-    there = [one for one in facts if one.state is not State.LOST]
+    there = [rank for rank in facts if rank.state is not State.LOST]
     return ended(there, any(launchers), job.policy, helpers)
 
 
@@ -271,13 +271,13 @@ def _without_lost(facts: dict[int, RankFields], world_size: int) -> int:
 
     The job has been restarted without them.
     """
-    lost = {rank for rank, one in facts.items() if one.state is State.LOST}
+    lost = {rank for rank, fields in facts.items() if fields.state is State.LOST}
     if not lost:
         return world_size
     heard = [
-        max(one.hello.world_size or 0, rank + 1)
-        for rank, one in facts.items()
-        if rank not in lost and one.hello
+        max(fields.hello.world_size or 0, rank + 1)
+        for rank, fields in facts.items()
+        if rank not in lost and fields.hello
     ]
     smaller = max(heard, default=world_size)
     for rank in lost:
@@ -309,9 +309,9 @@ def _mark_blocked(
         if not wait.behind and now - wait.since_unix_ns > policy.still_limit_s * 1e9:
             blocked.add(rank)
     for rank in blocked - roots:
-        one = facts.get(rank)
-        if one is not None and one.state in _MOVING:
-            one.state = State.BLOCKED
+        fields = facts.get(rank)
+        if fields is not None and fields.state in _MOVING:
+            fields.state = State.BLOCKED
 
 
 def _mark_cycles(

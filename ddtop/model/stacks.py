@@ -182,7 +182,7 @@ class Branch:
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that go through here."""
-        return tuple(sorted({rank for one in self.classes for rank in one.ranks}))
+        return tuple(sorted({rank for stack_class in self.classes for rank in stack_class.ranks}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +219,24 @@ class Merged:
     @property
     def main(self) -> tuple[StackClass, ...]:
         """The classes of the ranks' main threads."""
-        return tuple(one for one in self.classes if one.main)
+        return tuple(stack_class for stack_class in self.classes if stack_class.main)
 
     @property
     def others(self) -> tuple[StackClass, ...]:
         """The classes of the ranks' other threads."""
-        return tuple(one for one in self.classes if not one.main)
+        return tuple(stack_class for stack_class in self.classes if not stack_class.main)
 
-    def is_odd(self, one: StackClass) -> bool:
+    def is_odd(self, stack_class: StackClass) -> bool:
         """Whether this class of main threads is not the largest, or contains a rank at fault."""
         return (
-            one.main
-            and not one.worker
-            and any(place in self.odd for place in _places(self.classes, one))
+            stack_class.main
+            and not stack_class.worker
+            and any(place in self.odd for place in _places(self.classes, stack_class))
         )
 
 
-def _places(classes: tuple[StackClass, ...], one: StackClass) -> Iterable[int]:
-    return (number for number, other in enumerate(classes) if other is one)
+def _places(classes: tuple[StackClass, ...], stack_class: StackClass) -> Iterable[int]:
+    return (number for number, other in enumerate(classes) if other is stack_class)
 
 
 _Key = tuple[bool, str, tuple[FrameKey, ...]]
@@ -252,48 +252,48 @@ def merge(stacks: Iterable[Stacks], blamed: Iterable[int] = ()) -> Merged:
     """
     answers = _newest(stacks)
     found: dict[_Key, list[_Entry]] = {}
-    for one in answers:
-        for place, thread in enumerate(one.threads):
-            frames = _shown(thread, one.worker)
+    for answer in answers:
+        for place, thread in enumerate(answer.threads):
+            frames = _shown(thread, answer.worker)
             if frames is None:
                 continue
             member = Member(
-                _number(one.of_rank),
-                one.pid,
+                _number(answer.of_rank),
+                answer.pid,
                 place,
-                one.method,
-                one.taken_unix_ns,
+                answer.method,
+                answer.taken_unix_ns,
                 thread.thread_id,
                 thread.name,
             )
-            key = (one.worker, role_of(thread), tuple(frame.key for frame in frames))
+            key = (answer.worker, role_of(thread), tuple(frame.key for frame in frames))
             found.setdefault(key, []).append((member, thread, frames))
     _name_unnamed_threads(found)
     classes = [_class(key[1], key[0], entries) for key, entries in found.items()]
     at_fault = frozenset(blamed)
-    classes.sort(key=lambda one: _order(one, at_fault))
-    ranks = tuple(one for one in classes if not one.worker)
-    asked = [one for one in answers if not one.worker]
-    given = [one for one in asked if one.method]
-    times = [one.taken_unix_ns for one in given]
+    classes.sort(key=lambda stack_class: _order(stack_class, at_fault))
+    ranks = tuple(stack_class for stack_class in classes if not stack_class.worker)
+    asked = [answer for answer in answers if not answer.worker]
+    given = [answer for answer in asked if answer.method]
+    times = [answer.taken_unix_ns for answer in given]
     return Merged(
         classes=ranks,
-        workers=tuple(one for one in classes if one.worker),
+        workers=tuple(stack_class for stack_class in classes if stack_class.worker),
         odd=_odd(ranks, at_fault),
         asked=len(asked),
         answered=len(given),
         methods=tuple(
-            (method, sum(one.method == method for one in given))
-            for method in sorted({one.method for one in given})
+            (method, sum(answer.method == method for answer in given))
+            for method in sorted({answer.method for answer in given})
         ),
         unanswered=tuple(
-            Unanswered(_number(one.of_rank), one.pid, one.why or "it did not answer")
-            for one in asked
-            if not one.method
+            Unanswered(_number(answer.of_rank), answer.pid, answer.why or "it did not answer")
+            for answer in asked
+            if not answer.method
         ),
         first_unix_ns=min(times, default=None),
         last_unix_ns=max(times, default=None),
-        automatic=any(one.automatic for one in asked),
+        automatic=any(answer.automatic for answer in asked),
     )
 
 
@@ -319,15 +319,15 @@ def _number(rank: int | None) -> int:
 def _newest(stacks: Iterable[Stacks]) -> list[Stacks]:
     """One answer for each process, by rank and pid."""
     found: dict[tuple[int, bool, int], Stacks] = {}
-    for one in stacks:
-        key = (_number(one.of_rank), one.worker, one.pid)
+    for answer in stacks:
+        key = (_number(answer.of_rank), answer.worker, answer.pid)
         known = found.get(key)
-        if known is None or (one.taken_unix_ns, one.method, repr(one)) > (
+        if known is None or (answer.taken_unix_ns, answer.method, repr(answer)) > (
             known.taken_unix_ns,
             known.method,
             repr(known),
         ):
-            found[key] = one
+            found[key] = answer
     return [found[key] for key in sorted(found)]
 
 
@@ -342,20 +342,22 @@ def role_of(thread: ThreadStack) -> str:
 
 def _shown(thread: ThreadStack, worker: bool) -> tuple[Frame, ...] | None:
     """The frames without ddtop's own; None for a thread of ddtop and for one without frames."""
-    frames = [Frame(one.function, one.file, one.line, owner_of(one)) for one in thread.frames]
+    frames = [
+        Frame(frame.function, frame.file, frame.line, owner_of(frame)) for frame in thread.frames
+    ]
     if not thread.main:
         if thread.name == OWN_THREAD or not frames:
             return None
-        begun = next((one for one in reversed(frames) if not _starts_threads(one)), None)
+        begun = next((frame for frame in reversed(frames) if not _starts_threads(frame)), None)
         if begun is not None and begun.owner is Owner.OWN:
             return None
     if worker:
         born = next(
-            (place for place, one in enumerate(frames) if is_birth(one.function, one.file)),
+            (place for place, frame in enumerate(frames) if is_birth(frame.function, frame.file)),
             len(frames),
         )
         frames = frames[:born]
-    return tuple(one for one in frames if one.owner is not Owner.OWN)
+    return tuple(frame for frame in frames if frame.owner is not Owner.OWN)
 
 
 def _starts_threads(frame: Frame) -> bool:
@@ -370,27 +372,31 @@ def _class(role: str, worker: bool, entries: list[_Entry]) -> StackClass:
     )
 
 
-def _order(one: StackClass, at_fault: frozenset[int]) -> tuple[object, ...]:
-    keys = tuple(frame.key for frame in one.frames)
+def _order(stack_class: StackClass, at_fault: frozenset[int]) -> tuple[object, ...]:
+    keys = tuple(frame.key for frame in stack_class.frames)
     return (
-        not one.main,
-        at_fault.isdisjoint(one.ranks),
-        len(one.members),
-        one.members[0],
-        one.role,
+        not stack_class.main,
+        at_fault.isdisjoint(stack_class.ranks),
+        len(stack_class.members),
+        stack_class.members[0],
+        stack_class.role,
         keys,
     )
 
 
 def _odd(classes: tuple[StackClass, ...], at_fault: frozenset[int]) -> frozenset[int]:
-    main = [(number, one) for number, one in enumerate(classes) if one.main]
+    main = [(number, stack_class) for number, stack_class in enumerate(classes) if stack_class.main]
     if len(main) < 2:
         return frozenset()
-    named = frozenset(number for number, one in main if not at_fault.isdisjoint(one.ranks))
+    named = frozenset(
+        number for number, stack_class in main if not at_fault.isdisjoint(stack_class.ranks)
+    )
     if named and len(named) < len(main):
         return named
-    largest = max(len(one.members) for _, one in main)
-    smaller = frozenset(number for number, one in main if len(one.members) < largest)
+    largest = max(len(stack_class.members) for _, stack_class in main)
+    smaller = frozenset(
+        number for number, stack_class in main if len(stack_class.members) < largest
+    )
     return smaller or frozenset(number for number, _ in main)
 
 
@@ -402,7 +408,8 @@ def tree(classes: Iterable[StackClass]) -> tuple[Branch, ...]:
     """
     branches: list[Branch] = []
     waiting = [
-        _Fork(tuple(group), 0, ()) for group in _groups([one for one in classes if one.frames], 0)
+        _Fork(tuple(group), 0, ())
+        for group in _groups([stack_class for stack_class in classes if stack_class.frames], 0)
     ]
     waiting = [replace(fork, last=(fork is waiting[-1],)) for fork in reversed(waiting)]
     while waiting:
@@ -413,8 +420,11 @@ def tree(classes: Iterable[StackClass]) -> tuple[Branch, ...]:
         chain = tuple(group[0].frames[-1 - depth] for depth in range(fork.begins, at))
         ends = _ending(group, at)
         branches.append(Branch(chain, fork.classes, ends, fork.last))
-        deeper = _groups([one for one in group if len(one.frames) > at], at)
-        children = [_Fork(tuple(one), at, (*fork.last, one is deeper[-1])) for one in deeper]
+        deeper = _groups([stack_class for stack_class in group if len(stack_class.frames) > at], at)
+        children = [
+            _Fork(tuple(stack_classes), at, (*fork.last, stack_classes is deeper[-1]))
+            for stack_classes in deeper
+        ]
         waiting += reversed(children)
     return tuple(branches)
 
@@ -430,10 +440,10 @@ class _Fork:
 
 def _groups(classes: list[StackClass], depth: int) -> list[list[StackClass]]:
     groups: dict[FrameKey, list[StackClass]] = {}
-    for one in classes:
-        groups.setdefault(one.frames[-1 - depth].key, []).append(one)
+    for stack_class in classes:
+        groups.setdefault(stack_class.frames[-1 - depth].key, []).append(stack_class)
     return list(groups.values())
 
 
 def _ending(group: list[StackClass], depth: int) -> tuple[StackClass, ...]:
-    return tuple(one for one in group if len(one.frames) == depth)
+    return tuple(stack_class for stack_class in group if len(stack_class.frames) == depth)

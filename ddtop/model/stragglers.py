@@ -111,15 +111,15 @@ def mark_late(
     found.sort(key=lambda late: -late.share_ratio)
     for late in found:
         for rank in late.ranks:
-            one = facts[rank]
-            one.late = late
-            if one.state in (State.RUNNING, State.WAITING):
-                one.state = State.STRAGGLER
+            fields = facts[rank]
+            fields.late = late
+            if fields.state in (State.RUNNING, State.WAITING):
+                fields.state = State.STRAGGLER
         for rank in (*late.ranks, *late.waiters):
             if rank in facts:
                 facts[rank].hold = _hold(job.ranks[rank], now_unix_ns, policy)
     oldest = now_unix_ns - policy.of(Reads).stale_s * 1e9
-    balances = next((one.balances for one in reversed(rounds) if one.balances), ())
+    balances = next((round_.balances for round_ in reversed(rounds) if round_.balances), ())
     return tuple(balance for balance in balances if balance.unix_ns >= oldest)
 
 
@@ -428,10 +428,10 @@ def mark_late_gpus(
         return
     for late in _found(busy, _Work(facts, list(groups), now_unix_ns, policy)):
         for rank in late.ranks:
-            one = facts[rank]
-            one.gpu_late = late
-            if one.state in (State.RUNNING, State.WAITING) and not late.others_there:
-                one.state = State.STRAGGLER
+            fields = facts[rank]
+            fields.gpu_late = late
+            if fields.state in (State.RUNNING, State.WAITING) and not late.others_there:
+                fields.state = State.STRAGGLER
 
 
 def _busy(
@@ -502,10 +502,10 @@ class _Work:
         """
         if self._stages is None:
             named = {
-                one.group
+                progress.group
                 for rank in self.facts.values()
-                for one in rank.comm.groups
-                if sends(rank, one.group, self.policy)
+                for progress in rank.comm.groups
+                if sends(rank, progress.group, self.policy)
             }
             self._stages = [frozenset(one.ranks) for one in self.groups if one.name in named]
         return any(len(stage.intersection(group.ranks)) > 1 for stage in self._stages)
@@ -559,7 +559,7 @@ _Split = tuple[list[_Gpu], list[_Gpu]]
 
 def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
     """A few compute in each span, while all others draw what a waiting kernel draws."""
-    ordered = sorted(members, key=lambda one: one.watts[-1])
+    ordered = sorted(members, key=lambda gpu: gpu.watts[-1])
     usual, most = ordered[len(ordered) // 2].watts[-1], ordered[-1].watts[-1]
     # Also true if all of them report 0 W.
     if usual >= policy.gpu_wait_power_ratio * most:
@@ -570,14 +570,14 @@ def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
     )
     late, others = ordered[split:], ordered[:split]
     for at in range(SPANS):
-        if _most([one.watts[at] for one in others], policy) > policy.gpu_wait_power_ratio * min(
-            one.watts[at] for one in late
+        if _most([gpu.watts[at] for gpu in others], policy) > policy.gpu_wait_power_ratio * min(
+            gpu.watts[at] for gpu in late
         ):
             return None
-    caps = [one.device.gpu.power_cap_watts for one in others]
+    caps = [gpu.device.gpu.power_cap_watts for gpu in others]
     if any(
-        cap and one.watts[-1] > policy.gpu_wait_cap_ratio * cap
-        for one, cap in zip(others, caps, strict=True)
+        cap and gpu.watts[-1] > policy.gpu_wait_cap_ratio * cap
+        for gpu, cap in zip(others, caps, strict=True)
     ):
         return None
     return late, others
@@ -585,28 +585,28 @@ def _by_power(members: Sequence[_Gpu], policy: Policy) -> _Split | None:
 
 def _by_clock(members: Sequence[_Gpu], now_unix_ns: int, policy: Policy) -> _Split | None:
     """A few have been at low clocks for long, and all others draw less than they have drawn."""
-    usual = median([one.mhz[-1] for one in members])
-    late = [one for one in members if one.mhz[-1] < policy.gpu_slow_ratio * usual]
+    usual = median([gpu.mhz[-1] for gpu in members])
+    late = [gpu for gpu in members if gpu.mhz[-1] < policy.gpu_slow_ratio * usual]
     if not late or 2 * len(late) >= len(members):
         return None
-    slow = {one.rank for one in late}
-    others = [one for one in members if one.rank not in slow]
+    slow = {gpu.rank for gpu in late}
+    others = [gpu for gpu in members if gpu.rank not in slow]
     for at in range(SPANS):
-        if max(one.mhz[at] for one in late) >= policy.gpu_slow_ratio * median(
-            [one.mhz[at] for one in others]
+        if max(gpu.mhz[at] for gpu in late) >= policy.gpu_slow_ratio * median(
+            [gpu.mhz[at] for gpu in others]
         ):
             return None
     long_ns = int(SPANS * policy.gpu_mean_s * 1e9)
-    for one in late:
-        since, throttle = one.device.throttled_since_unix_ns, one.device.gpu.throttle or ()
+    for gpu in late:
+        since, throttle = gpu.device.throttled_since_unix_ns, gpu.device.gpu.throttle or ()
         # Every GPU that has much to do runs at its power cap.
         if since is None or now_unix_ns - since < long_ns or set(throttle) <= {"sw_power_cap"}:
             return None
     below = [
-        one.watts[at] / one.device.power_peak_watts
-        for one in others
+        gpu.watts[at] / gpu.device.power_peak_watts
+        for gpu in others
         for at in range(SPANS)
-        if one.device.power_peak_watts
+        if gpu.device.power_peak_watts
     ]
     if not below or _most(below, policy) > policy.of(GpuWait).below_peak_ratio:
         return None
@@ -624,10 +624,10 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
     They have equal GPUs, make the same steps over all spans, and communicate mostly with each
     other."""
     limits, now = work.policy.of(GpuWait), work.now_unix_ns
-    if len({one.kind for one in members}) > 1:
+    if len({gpu.kind for gpu in members}) > 1:
         return False
-    for one in members:
-        rank = work.facts[one.rank]
+    for gpu in members:
+        rank = work.facts[gpu.rank]
         if (
             rank.gone
             or rank.agent.unheard
@@ -637,11 +637,11 @@ def _compares(group: Group, members: Sequence[_Gpu], work: _Work) -> bool:
             return False
         if now - (rank.reported.phase_since_unix_ns or now) < limits.job_s * 1e9:
             return False
-        if not _moves(one, limits) or _busiest(rank, work.on_nccl) != group.name:
+        if not _moves(gpu, limits) or _busiest(rank, work.on_nccl) != group.name:
             return False
     steps = [
-        (one.device.spans[-1].done.steps or 0) - (one.device.spans[0].done.steps or 0)
-        for one in members
+        (gpu.device.spans[-1].done.steps or 0) - (gpu.device.spans[0].done.steps or 0)
+        for gpu in members
     ]
     most_apart = 1 + limits.steps_ratio * max(steps)
     return max(steps) - min(steps) <= most_apart and not work.is_staged(group)
@@ -659,24 +659,24 @@ def _moves(gpu: _Gpu, limits: GpuWait) -> bool:
 
 def _busiest(rank: RankFields, on_nccl: Collection[str]) -> str | None:
     """The group in which it has enqueued most."""
-    counts = {one.group: one.enqueued for one in rank.comm.groups if one.group in on_nccl}
+    counts = {group.group: group.enqueued for group in rank.comm.groups if group.group in on_nccl}
     return max(counts, key=lambda name: counts[name], default=None)
 
 
 def _late_of(group: Group, split: _Split, policy: Policy) -> GpuLate:
     late, others = split
     watts, theirs = (
-        fmean([fmean(one.watts) for one in late]),
-        median([fmean(one.watts) for one in others]),
+        fmean([fmean(gpu.watts) for gpu in late]),
+        median([fmean(gpu.watts) for gpu in others]),
     )
     return GpuLate(
         group=group.name,
-        ranks=tuple(sorted(one.rank for one in late)),
-        waiters=tuple(sorted(one.rank for one in others)),
+        ranks=tuple(sorted(gpu.rank for gpu in late)),
+        waiters=tuple(sorted(gpu.rank for gpu in others)),
         power_watts=watts,
         others_watts=theirs,
-        sm_mhz=median([fmean(one.mhz) for one in late]),
-        others_mhz=median([fmean(one.mhz) for one in others]),
+        sm_mhz=median([fmean(gpu.mhz) for gpu in late]),
+        others_mhz=median([fmean(gpu.mhz) for gpu in others]),
         seconds=SPANS * policy.gpu_mean_s,
-        others_there=any(large(one.device.foreign, one.device.gpu, policy) for one in late),
+        others_there=any(large(gpu.device.foreign, gpu.device.gpu, policy) for gpu in late),
     )

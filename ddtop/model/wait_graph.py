@@ -487,7 +487,7 @@ class _Front:
         progresses only while they are in a call."""
         if self._outside is None:
             self._outside = tuple(
-                [one for one in self._members if _is_outside_mpi(self._ranks.get(one))]
+                [member for member in self._members if _is_outside_mpi(self._ranks.get(member))]
             )
         return tuple([other for other in self._outside if other != rank])
 

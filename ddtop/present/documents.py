@@ -66,7 +66,7 @@ def diagnose_json(snapshot: Snapshot, verdict: Verdict) -> Json:
         **_contact(verdict),
         "findings": [finding_json(finding, snapshot) for finding in verdict.findings],
         "progress": progress_json(snapshot.progress),
-        "muted": [_muted(one) for one in verdict.muted],
+        "muted": [_muted(muted) for muted in verdict.muted],
     }
 
 
@@ -111,7 +111,7 @@ def pace_json(snapshot: Snapshot) -> Json | None:
     }
     found: Json = {"unit": unit}
     for name, speeds in then.items():
-        known = [one.per_s for one in speeds if one is not None and one.unit == unit]
+        known = [speed.per_s for speed in speeds if speed is not None and speed.unit == unit]
         found[name] = median(known) if known else None
     return found
 
@@ -135,7 +135,8 @@ def _muted(muted: Muted) -> Json:
 def probes_off_json(snapshot: Snapshot) -> list[Json]:
     """Parts of agents that are off, and why."""
     return [
-        {"rank": one.rank, "probe": one.probe, "why": one.why} for one in probes_off(snapshot.ranks)
+        {"rank": probe.rank, "probe": probe.probe, "why": probe.why}
+        for probe in probes_off(snapshot.ranks)
     ]
 
 
@@ -354,29 +355,33 @@ def stacks_json(merged: Merged, job: str | None, live: bool, time_unix_ns: int) 
         "live": live,
         "time_unix_ns": time_unix_ns,
         "groups": [
-            _stack_group(one, method)
-            for one in merged.classes + merged.workers
-            for method in sorted({member.method for member in one.members})
+            _stack_group(stack_class, method)
+            for stack_class in merged.classes + merged.workers
+            for method in sorted({member.method for member in stack_class.members})
         ],
         "unanswered": [
-            {"rank": None if one.rank < 0 else one.rank, "pid": one.pid, "why": one.why}
-            for one in merged.unanswered
+            {
+                "rank": None if unanswered.rank < 0 else unanswered.rank,
+                "pid": unanswered.pid,
+                "why": unanswered.why,
+            }
+            for unanswered in merged.unanswered
         ],
     }
 
 
-def _stack_group(one: StackClass, method: str) -> Json:
-    members = [member for member in one.members if member.method == method]
+def _stack_group(stack_class: StackClass, method: str) -> Json:
+    members = [member for member in stack_class.members if member.method == method]
     return {
         "ranks": sorted({member.rank for member in members if member.rank >= 0}),
-        "thread": one.role,
-        "frames": [_frame(frame) for frame in one.frames],
+        "thread": stack_class.role,
+        "frames": [_frame(frame) for frame in stack_class.frames],
         "method": method,
         "pids": list(dict.fromkeys(member.pid for member in members)),
-        "worker": one.worker,
+        "worker": stack_class.worker,
         "threads": len(members),
         "taken_unix_ns": max(member.taken_unix_ns for member in members),
-        "omitted": one.omitted,
+        "omitted": stack_class.omitted,
     }
 
 

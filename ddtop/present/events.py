@@ -382,9 +382,9 @@ class Timeline:
                 for one in before
                 if set(one.ranks) < set(entry.ranks) and _attempt_of(one) == _attempt_of(entry)
             ]
-            first = min((one.unix_ns for one in parts), default=entry.unix_ns)
+            first = min((part.unix_ns for part in parts), default=entry.unix_ns)
             if parts and entry.unix_ns - first <= TOGETHER_NS:
-                found.update(one.key for one in parts)
+                found.update(part.key for part in parts)
                 self._put(replace(entry, unix_ns=min(first, entry.unix_ns)))
         return found
 
@@ -549,8 +549,10 @@ class Timeline:
         if known is not None and len(known.ranks) >= len(ranks):
             return
         found = [rank.dump.stacks for rank in ranks if rank.dump.stacks is not None]
-        at = min(one.taken_unix_ns for one in found)
-        why = ", because ranks made no progress" if any(one.automatic for one in found) else ""
+        at = min(answer.taken_unix_ns for answer in found)
+        why = (
+            ", because ranks made no progress" if any(answer.automatic for answer in found) else ""
+        )
         numbers = tuple(rank.rank for rank in ranks)
         text = f"stacks were taken{why}: {ranks_text(numbers, 6)}"
         self._put(Entry((STACKS, request), at, STACKS, ((at, text),), numbers))

@@ -82,13 +82,13 @@ def _gpu_json(gpu: Gpu, policy: Policy) -> dict[str, Any]:
         if gpu.processes is None
         else [
             {
-                "pid": one.pid,
-                "local": one.local,
-                "user": one.user,
-                "used_bytes": one.used_bytes,
-                "command": one.command,
+                "pid": process.pid,
+                "local": process.local,
+                "user": process.user,
+                "used_bytes": process.used_bytes,
+                "command": process.command,
             }
-            for one in gpu.processes
+            for process in gpu.processes
         ],
     }
 
@@ -128,16 +128,16 @@ def headline(gpus: Sequence[Gpu], driver: str | None, policy: Policy) -> str:
     return f"{text} (driver {clean(driver)})" if driver else text
 
 
-def process_text(one: GpuProcess) -> str:
+def process_text(process: GpuProcess) -> str:
     """`ada 4711 python train.py 40.0G`; only the pid for a process that is not visible."""
-    if not one.local:
-        return f"pid {one.pid} outside this container {units.size(one.used_bytes)}"
-    command = clean(one.command or "")
+    if not process.local:
+        return f"pid {process.pid} outside this container {units.size(process.used_bytes)}"
+    command = clean(process.command or "")
     words = [
-        clean(one.user or ""),
-        str(one.pid),
+        clean(process.user or ""),
+        str(process.pid),
         command,
-        units.size(one.used_bytes) if one.used_bytes else "",
+        units.size(process.used_bytes) if process.used_bytes else "",
     ]
     return " ".join(word for word in words if word)
 
@@ -148,7 +148,7 @@ def _held(gpu: Gpu, policy: Policy) -> list[str]:
     if gpu.prohibited and not gpu.processes:
         return ["no process may: compute mode prohibited"]
     if gpu.processes:
-        return [process_text(one) for one in gpu.processes]
+        return [process_text(process) for process in gpu.processes]
     if is_free(gpu, policy):
         return ["free"]
     if gpu.mig:
@@ -231,7 +231,7 @@ def trouble_text(gpu: Gpu) -> str:
     parts = []
     if gpu.xids:
         parts.append(
-            "Xid " + ", ".join(str(code) for code in dict.fromkeys(one.code for one in gpu.xids))
+            "Xid " + ", ".join(str(code) for code in dict.fromkeys(xid.code for xid in gpu.xids))
         )
     if gpu.ecc_uncorrected:
         parts.append(f"{gpu.ecc_uncorrected:,} uncorrectable memory errors")
@@ -432,7 +432,7 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if own is None and cuda is None:
         return
     page.heading("GPU")
-    watch = next((one.gpu_watch for one in snapshot.hosts if one.host == rank.host), None)
+    watch = next((host.gpu_watch for host in snapshot.hosts if host.host == rank.host), None)
     device = _device(snapshot, rank)
     if own is not None:
         gpu = own.gpu
@@ -463,7 +463,9 @@ def gpu_lines(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     if device is not None:
         others = tuple(number for number in device.ranks if number != rank.rank)
         page.item("shared with", ranks_text(others, 8) if others else "", "warning")
-        page.item("strangers", "; ".join(process_text(one) for one in device.foreign), "warning")
+        page.item(
+            "strangers", "; ".join(process_text(process) for process in device.foreign), "warning"
+        )
     page.item("clock", clocks_text(own.gpu))
     page.item("held back", throttle_text(own.gpu), "warning")
     heat = "" if own.gpu.celsius is None else f"{own.gpu.celsius} C"
@@ -499,7 +501,12 @@ def _device(snapshot: Snapshot, rank: RankFacts) -> Device | None:
         return None
     uuid = rank.gpu.own.gpu.uuid
     return next(
-        (one for one in snapshot.devices if one.gpu.uuid == uuid and one.host == rank.host), None
+        (
+            device
+            for device in snapshot.devices
+            if device.gpu.uuid == uuid and device.host == rank.host
+        ),
+        None,
     )
 
 

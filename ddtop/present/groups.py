@@ -43,43 +43,43 @@ _BYTES = {
 }  # fmt: skip
 
 
-def what_moves(one: Collective) -> str:
+def what_moves(collective: Collective) -> str:
     """Sizes, data types and bytes of a collective's input: `[1024, 1024] float32, 4.0 MiB`."""
-    shapes = " ".join(f"[{', '.join(map(str, sizes))}]" for sizes in one.sizes[:3])
-    if len(one.sizes) > 3:
-        shapes += f" and {len(one.sizes) - 3} more"
-    words = " ".join(part for part in (shapes, types_text(one)) if part)
-    number = input_bytes(one)
+    shapes = " ".join(f"[{', '.join(map(str, sizes))}]" for sizes in collective.sizes[:3])
+    if len(collective.sizes) > 3:
+        shapes += f" and {len(collective.sizes) - 3} more"
+    words = " ".join(part for part in (shapes, types_text(collective)) if part)
+    number = input_bytes(collective)
     return words if number is None else f"{words}, {units.long_size(number)}"
 
 
-def op_with_bytes(one: Collective) -> str:
+def op_with_bytes(collective: Collective) -> str:
     """`all_reduce 4.0 MiB float32`, as much of it as is known."""
-    number = input_bytes(one)
+    number = input_bytes(collective)
     parts = (
-        clean(op_name(one.op)) or "collective",
+        clean(op_name(collective.op)) or "collective",
         "" if number is None else units.long_size(number),
-        types_text(one),
+        types_text(collective),
     )
     return " ".join(part for part in parts if part)
 
 
-def types_text(one: Collective) -> str:
+def types_text(collective: Collective) -> str:
     """The data types, each once."""
-    return ", ".join(dict.fromkeys(clean(name.lower()) for name in one.dtypes))
+    return ", ".join(dict.fromkeys(clean(name.lower()) for name in collective.dtypes))
 
 
-def input_bytes(one: Collective) -> int | None:
+def input_bytes(collective: Collective) -> int | None:
     """Bytes of all input tensors; None if a type or a size is not known."""
-    if not one.sizes or not one.dtypes:
+    if not collective.sizes or not collective.dtypes:
         return None
-    widths = [_BYTES.get(name.lower()) for name in one.dtypes]
+    widths = [_BYTES.get(name.lower()) for name in collective.dtypes]
     if len(widths) == 1:
-        widths *= len(one.sizes)
-    if len(widths) != len(one.sizes):
+        widths *= len(collective.sizes)
+    if len(widths) != len(collective.sizes):
         return None
     total = 0
-    for sizes, width in zip(one.sizes, widths, strict=True):
+    for sizes, width in zip(collective.sizes, widths, strict=True):
         if width is None:
             return None
         total += prod(sizes) * width
@@ -180,9 +180,9 @@ def order_of(
     longest wait; then all others by name."""
     limit = snapshot.time_unix_ns - int(policy.group_stuck_s * SECOND_NS)
     stuck = sorted(
-        (one.behind.isdisjoint(at_fault), one.since_unix_ns // SECOND_NS, name)
-        for name, one in waits.items()
-        if one.since_unix_ns <= limit
+        (group_wait.behind.isdisjoint(at_fault), group_wait.since_unix_ns // SECOND_NS, name)
+        for name, group_wait in waits.items()
+        if group_wait.since_unix_ns <= limit
     )
     first = [name for _, _, name in stuck]
     known = set(first)
@@ -211,11 +211,11 @@ def group_facts(snapshot: Snapshot, group: Group, wait: GroupWait | None) -> Gro
                 last_op = last_op or progress.last_op or ""
                 break
         reached.setdefault(seq, []).append(number)
-        for one in rank.comm.open_collectives:
-            if one.group == name:
-                held.setdefault(one.seq, {}).setdefault((one.op, one.sizes, one.dtypes), []).append(
-                    number
-                )
+        for collective in rank.comm.open_collectives:
+            if collective.group == name:
+                held.setdefault(collective.seq, {}).setdefault(
+                    (collective.op, collective.sizes, collective.dtypes), []
+                ).append(number)
     front = max((seq for seq in reached if seq is not None), default=None)
     # Texts are made once for all members in the same call: to make them for each of ten thousand
     # members would be the largest cost.
@@ -239,7 +239,14 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
     for number in group.ranks:
         rank = snapshot.rank(number)
         progress = next((one for one in rank.comm.groups if one.group == group.name), None)
-        held = next((one for one in rank.comm.open_collectives if one.group == group.name), None)
+        held = next(
+            (
+                collective
+                for collective in rank.comm.open_collectives
+                if collective.group == group.name
+            ),
+            None,
+        )
         enqueued = comparable_seq(progress) if progress is not None else None
         behind = (progress.p2p_offset or 0) if progress is not None else 0
         back = (
@@ -257,7 +264,14 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
             since[key] = min(since.get(key, at), at)
     classes = [MemberClass(tuple(ranks), *key, since.get(key)) for key, ranks in found.items()]
     return tuple(
-        sorted(classes, key=lambda one: (one.enqueued is not None, one.enqueued or 0, one.ranks))
+        sorted(
+            classes,
+            key=lambda member_class: (
+                member_class.enqueued is not None,
+                member_class.enqueued or 0,
+                member_class.ranks,
+            ),
+        )
     )
 
 
@@ -368,19 +382,19 @@ _MEMBER_FIELDS = (
 def _members(page: Page, snapshot: Snapshot, found: GroupFacts, glyphs: Glyphs) -> None:
     table = table_for(_MEMBER_FIELDS, page.width - 2)
     page.add(("  ", ""), *table.titles())
-    for one in member_classes(snapshot, found.group):
+    for member_class in member_classes(snapshot, found.group):
         age = (
             None
-            if one.since_unix_ns is None
-            else (snapshot.time_unix_ns - one.since_unix_ns) / units.SECOND_NS
+            if member_class.since_unix_ns is None
+            else (snapshot.time_unix_ns - member_class.since_unix_ns) / units.SECOND_NS
         )
         cells: dict[str, Span] = {
-            "ranks": (rank_list(one.ranks, 5), ""),
-            "state": (state_text(one.state, glyphs), STATE_STYLES[one.state]),
-            "in": (units.count(one.enqueued), ""),
-            "back": (units.count(one.completed), ""),
+            "ranks": (rank_list(member_class.ranks, 5), ""),
+            "state": (state_text(member_class.state, glyphs), STATE_STYLES[member_class.state]),
+            "in": (units.count(member_class.enqueued), ""),
+            "back": (units.count(member_class.completed), ""),
             "since": (units.age(age), ""),
-            "op": (one.op or "-", "" if one.open else "dim"),
+            "op": (member_class.op or "-", "" if member_class.open else "dim"),
         }
         page.add(("  ", ""), *table.line(cells, glyphs.ellipsis))
 
@@ -398,7 +412,7 @@ def hosts_answering(snapshot: Snapshot) -> tuple[int, int]:
 
     A host whose ranks have all ended counts in neither.
     """
-    quiet = {one.sender for one in snapshot.seen if one.quiet}
+    quiet = {host.sender for host in snapshot.seen if host.quiet}
     missed = (
         {rank.agent.sender for rank in snapshot.ranks if rank.process.exit is None} & quiet
         if quiet

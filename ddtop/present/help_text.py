@@ -77,8 +77,10 @@ _PICKED = (RANKS, MAP)
 
 ACTIONS = (
     *(
-        Action(f"view-{one.name}", one.key, one.key, one.name, one.meaning, f"view('{one.name}')")
-        for one in VIEWS
+        Action(
+            f"view-{view.name}", view.key, view.key, view.name, view.meaning, f"view('{view.name}')"
+        )
+        for view in VIEWS
     ),
     Action(
         "next-view",
@@ -341,7 +343,7 @@ MOVES = (
 
 def key_table() -> tuple[tuple[str, str], ...]:
     """All keys that work, for the help: the key as people write it, and what it does."""
-    return (*MOVES, *((one.shown, one.meaning) for one in ACTIONS if one.listed))
+    return (*MOVES, *((action.shown, action.meaning) for action in ACTIONS if action.listed))
 
 
 # -- The texts of the help
@@ -522,9 +524,10 @@ def help_lines(
 
 def _classes(page: Page) -> None:
     page.heading("signs")
-    for code, one in reversed(list(enumerate(CLASSES))):
+    for code, state_class in reversed(list(enumerate(CLASSES))):
         page.add(
-            (f"  {glyph_of(code, page.glyphs)} {one.word:<11}", one.style), (_meaning(one.word), "")
+            (f"  {glyph_of(code, page.glyphs)} {state_class.word:<11}", state_class.style),
+            (_meaning(state_class.word), ""),
         )
 
 

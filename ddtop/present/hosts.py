@@ -203,7 +203,9 @@ def clock_words(seen: HostSeen | None) -> str:
 def part_of(devices: Sequence[Device], number: int) -> int | None:
     """The number of this MIG instance on its GPU, from 0; None for a whole GPU."""
     parent = devices[number].gpu.parent
-    return None if parent is None else sum(one.gpu.parent == parent for one in devices[:number])
+    return (
+        None if parent is None else sum(device.gpu.parent == parent for device in devices[:number])
+    )
 
 
 def gpus_note(hosts: Sequence[HostFacts], gpus: bool, folded: bool) -> str:
@@ -344,12 +346,12 @@ def _gpus(host: HostFacts) -> Span:
     silent = driver_text(watch, chosen())
     if silent:
         return silent, "critical" if watch is not None and watch.why is None else "warning"
-    whole = [one for one in host.devices if one.gpu.parent is None]
+    whole = [device for device in host.devices if device.gpu.parent is None]
     if not whole:
         return (
             units.NOT_MEASURED if host.state is None or watch is not None else "no driver"
         ), "dim"
-    gpus = [one.gpu for one in whole]
+    gpus = [device.gpu for device in whole]
     lost = sum(gpu.lost for gpu in gpus)
     if lost:
         return f"{lost} of {len(gpus)} lost", "critical"

@@ -56,7 +56,9 @@ class Listed:
 def health_of(verdict: Verdict, snapshot: Snapshot | None = None) -> Health:
     """The verdict in a word or two, and with a snapshot the progress of the job."""
     known = verdict.health != UNKNOWN
-    worst = next((one for one in verdict.findings if one.severity in (CRITICAL, WARNING)), None)
+    worst = next(
+        (finding for finding in verdict.findings if finding.severity in (CRITICAL, WARNING)), None
+    )
     kind = worst.kind if worst and known else None
     sentence = (worst.summary if worst else None) if known else verdict.unheard
     if snapshot is None or not known:
@@ -80,7 +82,7 @@ def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Liste
     for entry in entries:
         runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
     found = [_one_run(parts, now_unix_ns) for parts in runs.values()]
-    return sorted(found, key=lambda one: (not one.live, -one.entry.started_unix_ns, one.key))
+    return sorted(found, key=lambda job: (not job.live, -job.entry.started_unix_ns, job.key))
 
 
 def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
@@ -100,7 +102,7 @@ def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:
 def passing(jobs: Iterable[Listed], text: str) -> list[Listed]:
     """The jobs that have every word of the text in their name, script or hosts."""
     words = text.casefold().split()
-    return [one for one in jobs if all(word in _searched(one) for word in words)]
+    return [job for job in jobs if all(word in _searched(job) for word in words)]
 
 
 def _searched(job: Listed) -> str:
@@ -132,7 +134,7 @@ def in_order(
 
 def heading(jobs: Sequence[Listed]) -> str:
     """`2 live jobs, 14 that have ended`."""
-    live = sum(one.live for one in jobs)
+    live = sum(job.live for job in jobs)
     ended = len(jobs) - live
     text = f"{live} live {'job' if live == 1 else 'jobs'}" if live else "no live job"
     return f"{text}, {ended} ended" if ended else text
@@ -141,10 +143,10 @@ def heading(jobs: Sequence[Listed]) -> str:
 def columns(jobs: Sequence[Listed], width: int) -> Table[Field]:
     """The columns of these jobs for this width. Columns that help least to recognise a job are
     dropped first."""
-    ranks = max([len("RANKS"), *(len(_ranks(one)) for one in jobs)])
-    name = min(max([10, *(cell_width(clean(one.entry.job)) for one in jobs)]), MOST_JOB)
-    script = min(max([6, *(cell_width(_script(one)) for one in jobs)]), 40)
-    host = min(max([4, *(cell_width(hosts_text(one)) for one in jobs)]), 24)
+    ranks = max([len("RANKS"), *(len(_ranks(job)) for job in jobs)])
+    name = min(max([10, *(cell_width(clean(job.entry.job)) for job in jobs)]), MOST_JOB)
+    script = min(max([6, *(cell_width(_script(job)) for job in jobs)]), 40)
+    host = min(max([4, *(cell_width(hosts_text(job)) for job in jobs)]), 24)
     fields = (
         Field("job", "JOB", 10, grows=40, most=name),
         Field("health", "HEALTH", 11, grows=8, most=26),

@@ -402,12 +402,12 @@ def metrics_of(snapshot: Snapshot) -> tuple[Number, ...]:
     """The numbers by which this job's map can be coloured, in the order of their key, after the
     state."""
     missing = absent(snapshot)
-    return tuple(one for one in NUMBERS if one.scale.label and one.key not in missing)
+    return tuple(number for number in NUMBERS if number.scale.label and number.key not in missing)
 
 
 def map_metric(key: str) -> Number | None:
     """The number of that key; None: the map shows states."""
-    return next((one for one in NUMBERS if one.key == key and one.scale.label), None)
+    return next((number for number in NUMBERS if number.key == key and number.scale.label), None)
 
 
 def scaled(number: Number, rank: RankFacts, time_unix_ns: int) -> float | None:
@@ -458,7 +458,7 @@ class Levelled:
         if last is not None and snapshot is self._snapshot:
             return last
         values = [scaled(metric, rank, snapshot.time_unix_ns) for rank in snapshot.ranks]
-        known = [one for one in values if one is not None]
+        known = [value for value in values if value is not None]
         low, high = _range(metric, known, last)
         same = last is not None and (last.low, last.high) == (low, high)
         before = last.codes if last is not None and same else b""

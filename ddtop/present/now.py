@@ -237,7 +237,7 @@ def _chosen(
     culprits = frozenset(at_fault)
 
     def trouble(number: int) -> tuple[bool, bool, int]:
-        ranks = [rank for one in rows[number].cells for rank in one]
+        ranks = [rank for cell in rows[number].cells for rank in cell]
         states = {snapshot.rank(rank).state for rank in ranks}
         return culprits.isdisjoint(ranks), State.BLOCKED not in states, number
 

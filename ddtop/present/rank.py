@@ -280,9 +280,9 @@ def _pace(page: Page, rank: RankFacts, last_run: Speed | None) -> None:
         ("in the last run", last_run),
     )
     then = [
-        f"{number_text(one.per_s)} {when}"
-        for when, one in known
-        if one and one.unit == pace.now.unit
+        f"{number_text(speed.per_s)} {when}"
+        for when, speed in known
+        if speed and speed.unit == pace.now.unit
     ]
     now = f"{number_text(pace.now.per_s)} {clean(pace.now.unit)}/s of training"
     page.item("speed", "; ".join([now, *then]))
@@ -331,7 +331,9 @@ def _there_for(snapshot: Snapshot, place: Place) -> str:
 
 
 def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
-    newest = sorted(rank.comm.retired_collectives, key=lambda one: (one.group, one.seq))[-4:]
+    newest = sorted(
+        rank.comm.retired_collectives, key=lambda collective: (collective.group, collective.seq)
+    )[-4:]
     wait = rank.wait
     if (
         wait is not None
@@ -350,9 +352,9 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item(
             "waits for", f"{whom}, {since}, in {group_label(snapshot, wait.group)}", "blocked"
         )
-    for one in rank.comm.open_collectives:
-        page.item("open", _collective(snapshot, one))
-        page.item("", _deadline(snapshot, one), "dim")
+    for collective in rank.comm.open_collectives:
+        page.item("open", _collective(snapshot, collective))
+        page.item("", _deadline(snapshot, collective), "dim")
     for one in reversed(newest):
         page.item("before", _collective(snapshot, one), "dim")
     if rank.comm.healthy_wait_max_ms is not None:
@@ -362,17 +364,19 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         )
 
 
-def _collective(snapshot: Snapshot, one: Collective) -> str:
-    text = clean(collective_text(one.op, one.seq, group_label(snapshot, one.group)))
-    return f"{text}, {clean(one.state)} {what_moves(one)}".strip()
+def _collective(snapshot: Snapshot, collective: Collective) -> str:
+    text = clean(
+        collective_text(collective.op, collective.seq, group_label(snapshot, collective.group))
+    )
+    return f"{text}, {clean(collective.state)} {what_moves(collective)}".strip()
 
 
-def _deadline(snapshot: Snapshot, one: Collective) -> str:
-    if one.timeout_ms is None or one.created_unix_ns is None:
+def _deadline(snapshot: Snapshot, collective: Collective) -> str:
+    if collective.timeout_ms is None or collective.created_unix_ns is None:
         return ""
-    age_s = (snapshot.time_unix_ns - one.created_unix_ns) / units.SECOND_NS
-    left = one.timeout_ms / 1000 - age_s
-    timeout = f"torch's timeout is {units.duration(one.timeout_ms / 1000)}"
+    age_s = (snapshot.time_unix_ns - collective.created_unix_ns) / units.SECOND_NS
+    left = collective.timeout_ms / 1000 - age_s
+    timeout = f"torch's timeout is {units.duration(collective.timeout_ms / 1000)}"
     return f"{timeout}, {units.duration(left)} left" if left > 0 else f"{timeout}, and has passed"
 
 
@@ -385,13 +389,13 @@ def _groups(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("runs", text)
     rows = [
         (
-            group_label(snapshot, one.group),
-            units.count(one.enqueued),
-            units.count(one.completed),
-            clean(one.last_op or "-"),
-            _ago(snapshot, one.pending_since_unix_ns) or "-",
+            group_label(snapshot, group.group),
+            units.count(group.enqueued),
+            units.count(group.completed),
+            clean(group.last_op or "-"),
+            _ago(snapshot, group.pending_since_unix_ns) or "-",
         )
-        for one in rank.comm.groups
+        for group in rank.comm.groups
     ]
     page.table(
         ("group", "enqueued", "completed", "last", "open for"),
@@ -518,7 +522,9 @@ def _agent(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     page.item("recorder", clean(rank.agent.recorder or ""))
     page.item(
         "host's clock",
-        clock_words(next((one for one in snapshot.seen if one.sender == rank.agent.sender), None)),
+        clock_words(
+            next((host for host in snapshot.seen if host.sender == rank.agent.sender), None)
+        ),
     )
 
 
@@ -566,7 +572,7 @@ def copies_of(snapshot: Snapshot, verdict: Verdict, number: int | None) -> tuple
             CopyItem("l", "line", clean(f"{place.file}:{place.line}") if place else ""),
             CopyItem("k", "stack", _stack(rank)),
         ]
-    return tuple(one for one in found if one.text)
+    return tuple(item for item in found if item.text)
 
 
 def _sentence(verdict: Verdict) -> str:

@@ -110,7 +110,7 @@ def _head(material: Material) -> list[str]:
     snapshot = material.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
     started = min(
-        (one.started_unix_ns for one in hellos.values() if one.started_unix_ns), default=None
+        (hello.started_unix_ns for hello in hellos.values() if hello.started_unix_ns), default=None
     )
     ended, progress = snapshot.ended, snapshot.progress
     lines = [
@@ -128,15 +128,18 @@ def _head(material: Material) -> list[str]:
         source = clean(progress.source)
         lines.append(f"progress: {clean(progress_text(progress))} (source: {source})")
     for what, values in (
-        ("hosts", {rank: one.host for rank, one in hellos.items()}),
-        ("command", {rank: " ".join(one.argv) or one.script for rank, one in hellos.items()}),
-        ("Python", {rank: one.python for rank, one in hellos.items()}),
-        ("torch", {rank: one.torch or _not_yet(one, "not loaded") for rank, one in hellos.items()}),
+        ("hosts", {rank: hello.host for rank, hello in hellos.items()}),
+        ("command", {rank: " ".join(hello.argv) or hello.script for rank, hello in hellos.items()}),
+        ("Python", {rank: hello.python for rank, hello in hellos.items()}),
+        (
+            "torch",
+            {rank: hello.torch or _not_yet(hello, "not loaded") for rank, hello in hellos.items()},
+        ),
         (
             "backend",
-            {rank: one.backend or _not_yet(one, "none yet") for rank, one in hellos.items()},
+            {rank: hello.backend or _not_yet(hello, "none yet") for rank, hello in hellos.items()},
         ),
-        ("agent", {rank: one.agent_version for rank, one in hellos.items()}),
+        ("agent", {rank: hello.agent_version for rank, hello in hellos.items()}),
     ):
         lines.append(f"{what}: {'; '.join(_by_value(values))}")
     return [f"- {line}" for line in lines]

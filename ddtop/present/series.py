@@ -52,7 +52,7 @@ def series_of(
 
 
 def _job(snapshot: Snapshot, about: Mapping[str, str]) -> Iterator[Sample]:
-    hello = next((one.hello for one in snapshot.ranks[:_INFO_FROM] if one.hello), None)
+    hello = next((rank.hello for rank in snapshot.ranks[:_INFO_FROM] if rank.hello), None)
     environment = hello.environment if hello is not None else {}
     labels = (
         snapshot.run,
@@ -65,7 +65,7 @@ def _job(snapshot: Snapshot, about: Mapping[str, str]) -> Iterator[Sample]:
         environment.get("SLURM_JOB_ID", ""),
     )
     yield Sample("ddtop_job_live", float(snapshot.live))
-    yield Sample("ddtop_job_info", 1, tuple(_label(one) for one in labels))
+    yield Sample("ddtop_job_info", 1, tuple(_label(label) for label in labels))
     yield Sample("ddtop_world_size", snapshot.world_size)
     if "started_unix_ns" in about:
         yield Sample("ddtop_job_start_time_seconds", int(about["started_unix_ns"]) / 1e9)
@@ -77,16 +77,16 @@ def _label(text: str) -> str:
 
 
 def _ranks(snapshot: Snapshot) -> Iterator[Sample]:
-    states = Counter(one.state for one in snapshot.ranks)
+    states = Counter(rank.state for rank in snapshot.ranks)
     # States without a rank too, because a series should not disappear.
     yield from (Sample("ddtop_ranks", states[state], (state.value,)) for state in State)
-    lost = sum(one.lost for one in snapshot.seen)
+    lost = sum(host.lost for host in snapshot.seen)
     yield Sample("ddtop_hosts", len(snapshot.seen) - lost, ("heard",))
     yield Sample("ddtop_hosts", lost, ("lost",))
 
 
 def _findings(snapshot: Snapshot, verdict: Verdict, muted: int) -> Iterator[Sample]:
-    kinds = Counter((one.kind, one.severity) for one in verdict.findings)
+    kinds = Counter((finding.kind, finding.severity) for finding in verdict.findings)
     worst = sorted(kinds, key=lambda one: SEVERITIES.index(one[1]))
     yield Sample("ddtop_findings", len(verdict.findings))
     for key in worst[:FINDINGS_MAX]:
@@ -101,16 +101,18 @@ def _findings(snapshot: Snapshot, verdict: Verdict, muted: int) -> Iterator[Samp
 
 def _named(verdict: Verdict) -> dict[tuple[str, int], None]:
     """(kind, rank) of all ranks at fault, those of critical findings first, each once."""
-    blaming = [one for one in verdict.findings if one.severity != INFO]
-    blaming.sort(key=lambda one: one.severity != CRITICAL)
-    return dict.fromkeys((str(one.kind.value), rank) for one in blaming for rank in one.ranks)
+    blaming = [finding for finding in verdict.findings if finding.severity != INFO]
+    blaming.sort(key=lambda finding: finding.severity != CRITICAL)
+    return dict.fromkeys(
+        (str(finding.kind.value), rank) for finding in blaming for rank in finding.ranks
+    )
 
 
 def _pace(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
     ranks = snapshot.ranks
     if snapshot.iteration is not None:
         yield Sample("ddtop_steps_total", snapshot.iteration)
-    steps_s = [step / 1000 for one in ranks if (step := one.progress.step_now_ms)]
+    steps_s = [step / 1000 for rank in ranks if (step := rank.progress.step_now_ms)]
     if steps_s:
         yield Sample("ddtop_step_seconds", min(steps_s), ("min",))
         yield Sample("ddtop_step_seconds", median(steps_s), ("median",))
@@ -118,11 +120,11 @@ def _pace(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
     still = snapshot.still_since_unix_ns
     still_s = (snapshot.time_unix_ns - still) / 1e9 if still is not None else 0.0
     yield Sample("ddtop_no_progress_seconds", max(still_s, 0.0))
-    waits = [one.comm.wait_ratio for one in ranks if one.comm.wait_ratio is not None]
+    waits = [rank.comm.wait_ratio for rank in ranks if rank.comm.wait_ratio is not None]
     if waits:
         yield Sample("ddtop_comm_wait_ratio", min(waits), ("min",))
         yield Sample("ddtop_comm_wait_ratio", fmean(waits), ("mean",))
-    loads = [one.loader.wait_ratio for one in ranks if one.loader.wait_ratio is not None]
+    loads = [rank.loader.wait_ratio for rank in ranks if rank.loader.wait_ratio is not None]
     if loads:
         yield Sample("ddtop_loader_wait_ratio", fmean(loads), ("mean",))
         yield Sample("ddtop_loader_wait_ratio", max(loads), ("max",))
@@ -136,33 +138,33 @@ def _gpus(snapshot: Snapshot) -> Iterator[Sample]:
     if not gpus:
         return
     yield Sample("ddtop_gpus", len(gpus))
-    used = [one.util_ratio for one in gpus if one.util_ratio is not None]
+    used = [gpu.util_ratio for gpu in gpus if gpu.util_ratio is not None]
     if used:
         yield Sample("ddtop_gpu_utilization_ratio", fmean(used))
     for family, values in (
-        ("ddtop_gpu_memory_used_bytes", [one.used_bytes for one in gpus]),
+        ("ddtop_gpu_memory_used_bytes", [gpu.used_bytes for gpu in gpus]),
         ("ddtop_gpu_memory_bytes", [one.total_bytes for one in gpus]),
-        ("ddtop_gpu_power_watts", [one.power_watts for one in gpus]),
+        ("ddtop_gpu_power_watts", [gpu.power_watts for gpu in gpus]),
     ):
-        known = [one for one in values if one is not None]
+        known = [value for value in values if value is not None]
         if known:
             yield Sample(family, sum(known))
 
 
 def _own_gpus(ranks: Iterable[RankFacts]) -> list[Gpu]:
     """Each GPU once, even if ranks share it."""
-    owned = [(one.agent.sender, one.gpu.own.gpu) for one in ranks if one.gpu.own is not None]
+    owned = [(rank.agent.sender, rank.gpu.own.gpu) for rank in ranks if rank.gpu.own is not None]
     found = {(sender, gpu.uuid): gpu for sender, gpu in owned}
     return list(found.values())
 
 
 def _own(snapshot: Snapshot) -> Iterator[Sample]:
     """What ddtop itself costs."""
-    agents = [one.agent.cpu_ratio for one in snapshot.ranks if one.agent.cpu_ratio is not None]
+    agents = [rank.agent.cpu_ratio for rank in snapshot.ranks if rank.agent.cpu_ratio is not None]
     if agents:
         yield Sample("ddtop_agent_cpu_ratio", fmean(agents))
     hosts = snapshot.hosts
-    yield Sample("ddtop_relay_cpu_seconds_total", sum(one.relay_cpu_ns for one in hosts) / 1e9)
-    yield Sample("ddtop_relay_resident_memory_bytes", sum(one.relay_rss_bytes for one in hosts))
-    dropped = sum(one.agent.drops for one in snapshot.ranks) + sum(one.dropped for one in hosts)
+    yield Sample("ddtop_relay_cpu_seconds_total", sum(host.relay_cpu_ns for host in hosts) / 1e9)
+    yield Sample("ddtop_relay_resident_memory_bytes", sum(host.relay_rss_bytes for host in hosts))
+    dropped = sum(rank.agent.drops for rank in snapshot.ranks) + sum(host.dropped for host in hosts)
     yield Sample("ddtop_dropped_records_total", dropped)

@@ -108,36 +108,38 @@ def frame_style(frame: Frame) -> str:
     return "" if frame.user else "dim"
 
 
-def place_of(one: StackClass) -> Span:
+def place_of(stack_class: StackClass) -> Span:
     """The innermost user frame; without one, the innermost frame."""
-    frame = one.user_frame or (one.frames[0] if one.frames else None)
+    frame = stack_class.user_frame or (stack_class.frames[0] if stack_class.frames else None)
     return (
         (frame_text(frame), frame_style(frame)) if frame is not None else ("no Python frame", "dim")
     )
 
 
-def who_text(one: StackClass, ranks: Sequence[int] | None = None) -> str:
+def who_text(stack_class: StackClass, ranks: Sequence[int] | None = None) -> str:
     """`7 ranks [0-4,6,7]`; pids for processes that are not ranks."""
-    numbers = one.ranks if ranks is None else ranks
+    numbers = stack_class.ranks if ranks is None else ranks
     if numbers:
         return f"{plural(len(numbers), 'rank')} [{rank_list(numbers, RANGES_MAX)}]"
-    pids = ", ".join(map(str, one.pids[:RANGES_MAX])) + (
-        ", .." if len(one.pids) > RANGES_MAX else ""
+    pids = ", ".join(map(str, stack_class.pids[:RANGES_MAX])) + (
+        ", .." if len(stack_class.pids) > RANGES_MAX else ""
     )
-    return f"{plural(len(one.pids), 'pid')} [{pids}]"
+    return f"{plural(len(stack_class.pids), 'pid')} [{pids}]"
 
 
-def threads_each(one: StackClass) -> str:
+def threads_each(stack_class: StackClass) -> str:
     """How many threads these are, if it is more than one in each process."""
     # Two ranks on different hosts may have the same pid.
-    processes = {(member.rank, member.pid) for member in one.members}
-    return f", {len(one.members)} threads" if len(one.members) > len(processes) else ""
+    processes = {(member.rank, member.pid) for member in stack_class.members}
+    return (
+        f", {len(stack_class.members)} threads" if len(stack_class.members) > len(processes) else ""
+    )
 
 
-def path_steps(one: StackClass) -> list[Span]:
+def path_steps(stack_class: StackClass) -> list[Span]:
     """The stack from the outermost user frame inwards: user frames one by one; for consecutive
     other frames their library and their number."""
-    frames = list(reversed(one.frames))
+    frames = list(reversed(stack_class.frames))
     first = next((place for place, frame in enumerate(frames) if frame.user), 0)
     steps: list[Span] = []
     run: list[Frame] = []
@@ -190,14 +192,14 @@ def _shortened(steps: list[Span]) -> list[Span]:
     return [*steps[:USER_HEAD], (f"({left_out} more)", "dim"), *steps[-USER_TAIL:]]
 
 
-def frame_lines(one: StackClass, width: int, glyphs: Glyphs) -> list[Line]:
+def frame_lines(stack_class: StackClass, width: int, glyphs: Glyphs) -> list[Line]:
     """Every frame in a line of its own, the innermost last; those of libraries with their library.
 
     The program's own frames are highlighted most, those of training frameworks more than other
     libraries.
     """
     lines: list[Line] = []
-    for frame in reversed(one.frames):
+    for frame in reversed(stack_class.frames):
         library = "" if frame.user or not frame.file else f"  {package_of(frame.file)}"
         style = "bold" if frame.user else "" if framework_of(frame.file) else "dim"
         spans: Line = ((frame_text(frame), style), (clean(library), "dim"))
@@ -243,11 +245,13 @@ def tree_lines(
             before + (" " * STEP if branch.last[-1] else glyphs.upright + " " * (STEP - 1)) + "   "
         )
         head: list[Span] = [(before + corner, "dim"), (_who_at(branch), "bold")]
-        notes = [text for one in branch.ends for text in _notes(one, doing)]
+        notes = [text for stack_class in branch.ends for text in _notes(stack_class, doing)]
         if notes:
             head.append((f"  {notes[0]}", ""))
         lines.append(clip_line(tuple(head), width, glyphs.ellipsis))
-        if len(branch.last) == 1 and (omitted := max(one.omitted for one in branch.classes)):
+        if len(branch.last) == 1 and (
+            omitted := max(stack_class.omitted for stack_class in branch.classes)
+        ):
             lines.append(((below, "dim"), (f"({plural(omitted, 'outer frame')} left out)", "dim")))
         for frame in branch.frames:
             line: Line = ((below, "dim"), (frame_text(frame), frame_style(frame)))
@@ -259,14 +263,14 @@ def _who_at(branch: Branch) -> str:
     """All classes of a branch together; `ranks` are those of every one of them."""
     if branch.ranks:
         return who_text(branch.classes[0], branch.ranks)
-    pids = dict.fromkeys(pid for one in branch.classes for pid in one.pids)
+    pids = dict.fromkeys(pid for stack_class in branch.classes for pid in stack_class.pids)
     return f"{plural(len(pids), 'pid')} [{', '.join(map(str, pids))}]"
 
 
-def _notes(one: StackClass, doing: Mapping[int, str]) -> list[str]:
+def _notes(stack_class: StackClass, doing: Mapping[int, str]) -> list[str]:
     """The activity, if all of them do the same; the list of classes has the activity of each
     rank."""
-    found = {doing.get(rank) for rank in one.ranks}
+    found = {doing.get(rank) for rank in stack_class.ranks}
     text = found.pop() if len(found) == 1 else None
     return [clean(text)] if text else []
 
@@ -327,8 +331,12 @@ def stacks_text(
 
 def head_line(merged: Merged, age: str = "") -> Line:
     """`8 ranks asked, 8 answered (7 by agent, 1 by signal) 12:03:41`."""
-    ranks = any(member.rank >= 0 for one in merged.classes for member in one.members)
-    ranks = ranks or any(one.rank >= 0 for one in merged.unanswered) or not merged.asked
+    ranks = any(
+        member.rank >= 0 for stack_class in merged.classes for member in stack_class.members
+    )
+    ranks = (
+        ranks or any(unanswered.rank >= 0 for unanswered in merged.unanswered) or not merged.asked
+    )
     asked = f"{units.plural(merged.asked, 'rank') if ranks else _processes(merged.asked)} asked"
     ways = ", ".join(f"{number} by {clean(method)}" for method, number in merged.methods)
     text = f"{asked}, {merged.answered} answered" + (f" ({ways})" if ways else "")
@@ -356,10 +364,13 @@ def stacks_lines(
     if not shape.threads:
         lines += _summaries(merged.others, width, glyphs)
     elif shape.tree:
-        for role in dict.fromkeys(one.role for one in merged.others):
+        for role in dict.fromkeys(stack_class.role for stack_class in merged.others):
             lines.append(((f"{clean(role)}", "heading"),))
             lines += tree_lines(
-                [one for one in merged.others if one.role == role], width, glyphs, {}
+                [stack_class for stack_class in merged.others if stack_class.role == role],
+                width,
+                glyphs,
+                {},
             )
     else:
         lines += _blocks(merged, merged.others, width, glyphs, Around(), shape.frames)
@@ -394,47 +405,56 @@ def _blocks(
     if not classes:
         return []
     left_out, classes = len(classes) - CLASSES_MAX, classes[:CLASSES_MAX]
-    whos = [_who(one) for one in classes]
-    places = [place_of(one)[0] for one in classes]
+    whos = [_who(stack_class) for stack_class in classes]
+    places = [place_of(stack_class)[0] for stack_class in classes]
     columns = (
         min(max(map(cell_width, whos)), width // 3 if classes[0].main else width // 2),
         min(max(map(cell_width, places)), PLACE_MAX, width // 2),
     )
-    marked = any(one.main and not around.blamed.isdisjoint(one.ranks) for one in classes)
+    marked = any(
+        stack_class.main and not around.blamed.isdisjoint(stack_class.ranks)
+        for stack_class in classes
+    )
     columns = (columns[0] + 2 * marked, columns[1])
     shown_source = 0
     lines: list[Line] = []
-    for number, one in enumerate(classes):
+    for number, stack_class in enumerate(classes):
         last = number == len(classes) - 1
         corner = (glyphs.corner if last else glyphs.fork) + glyphs.rule
         bar = " " if last else glyphs.upright
-        odd = merged.is_odd(one)
+        odd = merged.is_odd(stack_class)
         room = width - len(INDENT)
         body: list[Line] = (
-            frame_lines(one, room, glyphs) if frames else path_lines(path_steps(one), room, glyphs)
+            frame_lines(stack_class, room, glyphs)
+            if frames
+            else path_lines(path_steps(stack_class), room, glyphs)
         )
-        busy = _busy_workers(merged, one)
-        body += _worker_lines(merged, one, busy, odd, width - len(INDENT), glyphs)
+        busy = _busy_workers(merged, stack_class)
+        body += _worker_lines(merged, stack_class, busy, odd, width - len(INDENT), glyphs)
         if odd and shown_source < EXCERPTS_MAX:
-            source = _source(one, busy, around, width - len(INDENT), glyphs)
+            source = _source(stack_class, busy, around, width - len(INDENT), glyphs)
             shown_source += bool(source)
             body += source
-        elif len(classes) == 1 and one.main:
+        elif len(classes) == 1 and stack_class.main:
             # All ranks are at one place, so its source is shown.
-            body += _source(one, busy, around, width - len(INDENT), glyphs)
-        lines.append(_title(one, odd, corner, columns, width, glyphs, around))
+            body += _source(stack_class, busy, around, width - len(INDENT), glyphs)
+        lines.append(_title(stack_class, odd, corner, columns, width, glyphs, around))
         lines += [((bar + INDENT[1:], "dim"), *line) for line in body]
     if left_out > 0:
         lines.append(((f"and {left_out:,} more places", "dim"),))
     return lines
 
 
-def _who(one: StackClass) -> str:
-    return who_text(one) + threads_each(one) + ("" if one.main else f" {clean(one.role)}")
+def _who(stack_class: StackClass) -> str:
+    return (
+        who_text(stack_class)
+        + threads_each(stack_class)
+        + ("" if stack_class.main else f" {clean(stack_class.role)}")
+    )
 
 
 def _title(
-    one: StackClass,
+    stack_class: StackClass,
     odd: bool,
     corner: str,
     columns: tuple[int, int],
@@ -442,14 +462,14 @@ def _title(
     glyphs: Glyphs,
     around: Around,
 ) -> Line:
-    at_fault = not around.blamed.isdisjoint(one.ranks) and one.main
+    at_fault = not around.blamed.isdisjoint(stack_class.ranks) and stack_class.main
     style = "critical" if at_fault else "warning" if odd else ""
-    place, place_style = place_of(one)
+    place, place_style = place_of(stack_class)
     mark = f"{glyphs.critical} " if at_fault else ""
-    doing = doing_text(one, around.doing)
+    doing = doing_text(stack_class, around.doing)
     line: list[Span] = [
         (f"{corner} ", "dim"),
-        (fit(mark + _who(one), columns[0], ellipsis=glyphs.ellipsis), style),
+        (fit(mark + _who(stack_class), columns[0], ellipsis=glyphs.ellipsis), style),
         ("  ", ""),
         (
             fit(place, columns[1], ellipsis=glyphs.ellipsis) if doing else place,
@@ -461,24 +481,24 @@ def _title(
     return clip_line(tuple(line), width, glyphs.ellipsis)
 
 
-def doing_text(one: StackClass, doing: Mapping[int, str]) -> str:
+def doing_text(stack_class: StackClass, doing: Mapping[int, str]) -> str:
     """What these ranks do, only for the rank's own thread. If ranks at one line do different
     things, each is listed with its ranks."""
     found: dict[str, list[int]] = {}
-    for rank in one.ranks if one.main else ():
+    for rank in stack_class.ranks if stack_class.main else ():
         if rank in doing:
             found.setdefault(doing[rank], []).append(rank)
-    if len(found) == 1 and sum(map(len, found.values())) == len(one.ranks):
+    if len(found) == 1 and sum(map(len, found.values())) == len(stack_class.ranks):
         return clean(next(iter(found)))
     most = sorted(found.items(), key=lambda item: -len(item[1]))
     return clean("; ".join(f"{ranks_text(ranks, 4)}: {text}" for text, ranks in most[:DOING_MAX]))
 
 
-def _busy_workers(merged: Merged, one: StackClass) -> list[StackClass]:
+def _busy_workers(merged: Merged, stack_class: StackClass) -> list[StackClass]:
     """The classes of these ranks' DataLoader workers that are in the program's own code."""
-    if not one.main:
+    if not stack_class.main:
         return []
-    ranks = set(one.ranks)
+    ranks = set(stack_class.ranks)
     return [
         each
         for each in merged.workers
@@ -488,15 +508,15 @@ def _busy_workers(merged: Merged, one: StackClass) -> list[StackClass]:
 
 def _worker_lines(
     merged: Merged,
-    one: StackClass,
+    stack_class: StackClass,
     busy: Sequence[StackClass],
     odd: bool,
     width: int,
     glyphs: Glyphs,
 ) -> list[Line]:
-    if not one.main:
+    if not stack_class.main:
         return []
-    ranks = set(one.ranks)
+    ranks = set(stack_class.ranks)
     of_these = [each for each in merged.workers if each.main and not ranks.isdisjoint(each.ranks)]
     idle = sum(len(_pids(each, ranks)) for each in of_these if each not in busy)
     lines: list[Line] = []
@@ -521,23 +541,23 @@ def _worker_lines(
     return lines
 
 
-def _pids(one: StackClass, ranks: set[int]) -> list[int]:
-    return list(dict.fromkeys(member.pid for member in one.members if member.rank in ranks))
+def _pids(stack_class: StackClass, ranks: set[int]) -> list[int]:
+    return list(dict.fromkeys(member.pid for member in stack_class.members if member.rank in ranks))
 
 
 # -- other threads in a line
 
 
 def _summaries(classes: Sequence[StackClass], width: int, glyphs: Glyphs) -> list[Line]:
-    whos = [who_text(one) + threads_each(one) for one in classes]
-    roles = [clean(one.role) for one in classes]
+    whos = [who_text(stack_class) + threads_each(stack_class) for stack_class in classes]
+    roles = [clean(stack_class.role) for stack_class in classes]
     columns = (
         min(max(map(cell_width, whos)), width // 3),
         min(max(map(cell_width, roles)), ROLE_MAX, width // 3),
     )
     lines = []
-    for who, role, one in zip(whos, roles, classes, strict=True):
-        text, style = place_of(one)
+    for who, role, stack_class in zip(whos, roles, classes, strict=True):
+        text, style = place_of(stack_class)
         line: Line = (
             (f"  {fit(who, columns[0], ellipsis=glyphs.ellipsis)}  ", "dim"),
             (f"{fit(role, columns[1], ellipsis=glyphs.ellipsis)}  ", ""),
@@ -551,13 +571,13 @@ def _summaries(classes: Sequence[StackClass], width: int, glyphs: Glyphs) -> lis
 
 
 def _source(
-    one: StackClass, busy: Sequence[StackClass], around: Around, width: int, glyphs: Glyphs
+    stack_class: StackClass, busy: Sequence[StackClass], around: Around, width: int, glyphs: Glyphs
 ) -> list[Line]:
     """The source lines around the innermost user frame.
 
     For a rank that waits for a DataLoader worker, those of the worker.
     """
-    shown = busy[0] if busy and _in_loader(one) else one
+    shown = busy[0] if busy and _in_loader(stack_class) else stack_class
     frame = shown.user_frame
     if frame is None or around.read is None:
         return []
@@ -568,9 +588,13 @@ def _source(
     return [] if excerpt is None else excerpt_lines(excerpt, frame, width, glyphs)
 
 
-def _in_loader(one: StackClass) -> bool:
+def _in_loader(stack_class: StackClass) -> bool:
     """Whether it waits for a batch; then its workers' lines say more than its own."""
-    called = one.frames[: one.frames.index(one.user_frame)] if one.user_frame is not None else ()
+    called = (
+        stack_class.frames[: stack_class.frames.index(stack_class.user_frame)]
+        if stack_class.user_frame is not None
+        else ()
+    )
     return any("/torch/utils/data/" in frame.file for frame in called)
 
 

@@ -95,15 +95,17 @@ THROUGHPUT = MEASURES[0]
 
 def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
     """The measures that have a value up to this moment."""
-    points = [one.numbers for one in history.points(until_unix_ns)]
-    return tuple(one for one in MEASURES if any(one.field(known) is not None for known in points))
+    points = [point.numbers for point in history.points(until_unix_ns)]
+    return tuple(
+        measure for measure in MEASURES if any(measure.field(known) is not None for known in points)
+    )
 
 
 def span_ns(history: JobHistory, until_unix_ns: int) -> int:
     """How much time the lines show."""
     began = history.began_unix_ns
     known_s = 0.0 if began is None else (until_unix_ns - began) / units.SECOND_NS
-    return next((one for one in SPANS_S if known_s <= one), SPANS_S[-1]) * units.SECOND_NS
+    return next((spans_ for spans_ in SPANS_S if known_s <= spans_), SPANS_S[-1]) * units.SECOND_NS
 
 
 def scale_top(measure: Measure, highest: float, whole: float | None = None) -> float:
@@ -124,7 +126,7 @@ def scale_top(measure: Measure, highest: float, whole: float | None = None) -> f
 def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float, float]:
     """The ends of a line of one row: its smallest and its largest value, but far enough apart that
     noise looks flat."""
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     spread = LINE_SPREAD if measure.share else LINE_SPREAD * high
     if high - low < spread:

@@ -85,8 +85,8 @@ class DiskWatch:
         for written in self._written.values():
             if len(uses) < FOLDERS_MAX:
                 uses.setdefault(written.where, written)
-        for path, one in list(self._asked.items()):
-            if path not in uses and not one.waiting_s(now):
+        for path, latest_result in list(self._asked.items()):
+            if path not in uses and not latest_result.waiting_s(now):
                 del self._asked[path]
         for path in uses:
             if path not in self._asked and len(self._asked) < CALLS_MAX:
@@ -110,8 +110,8 @@ class DiskWatch:
         for where in [where for where, one in self._written.items() if one.seen < oldest]:
             del self._written[where]
         # Rank 0 first, because it writes most checkpoints; the others in turn.
-        first = [one for one in ranks if not one.rank]
-        others = [one for one in ranks if one.rank]
+        first = [rank for rank in ranks if not rank.rank]
+        others = [rank for rank in ranks if rank.rank]
         chosen = [
             others[(self._turn + at) % len(others)] for at in range(min(RANKS_A_LOOK, len(others)))
         ]
@@ -119,13 +119,13 @@ class DiskWatch:
         for hello in (*first[:1], *chosen):
             for folder in (*_written_folders(hello.pid), *hello.saves_to):
                 where = self._where(hello.pid, folder, outside)
-                one = self._written.get(where)
-                if one is None:
+                use = self._written.get(where)
+                if use is None:
                     if len(self._written) >= FOLDERS_MAX:
                         continue
-                    one = self._written[where] = Use(folder, where, "files")
-                one.seen = now
-                one.add(hello.rank)
+                    use = self._written[where] = Use(folder, where, "files")
+                use.seen = now
+                use.add(hello.rank)
 
     def disks(self, uses: dict[str, Use], now: float) -> tuple[Disk, ...]:
         """Each file system once, as it was when it last answered.

@@ -46,7 +46,10 @@ from ddtop.words.units import duration
 RANKS_MAX = 1 << 17
 PID_MAX = 1 << 22
 """The largest pid that the kernel uses."""
-_SIGNALS = frozenset(int(one) for one in signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+_SIGNALS = frozenset(int(valid_signal) for valid_signal in signal.valid_signals()) - {
+    signal.SIGKILL,
+    signal.SIGSTOP,
+}
 
 
 class OrderError(ValueError):
@@ -114,7 +117,7 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     if len(arguments) != 3 or len(numbers) != 3:
         raise OrderError("signal needs a rank, a pid and a number")
     rank, pid, which = numbers
-    if which not in {int(one) for one in signal.valid_signals()}:
+    if which not in {int(valid_signal) for valid_signal in signal.valid_signals()}:
         raise OrderError(f"there is no signal {which}")
     if watched is None or watched.hello.rank != rank or watched.hello.pid != pid:
         raise OrderError(f"rank {rank} with pid {pid} is not running here (any more)")
@@ -187,10 +190,10 @@ class Turn:
     def ranks(self) -> RankBudgets:
         """The ranks of all its requests."""
         found: set[int] = set()
-        for one in self.asked.values():
-            if one.ranks is None:
+        for asked in self.asked.values():
+            if asked.ranks is None:
                 return None
-            found |= one.ranks
+            found |= asked.ranks
         return frozenset(found)
 
 
@@ -229,7 +232,7 @@ class Turns:
             return None
         turn = self._waiting.pop(how)
         self.note(turn.ranks, now)
-        others = tuple(one for one in turn.asked.values() if one is not turn.first)
+        others = tuple(asked for asked in turn.asked.values() if asked is not turn.first)
         self._shared = {name: one for name, one in self._shared.items() if now - one[0] < SHARED_S}
         while len(self._shared) >= SHARED_MAX:
             del self._shared[next(iter(self._shared))]
@@ -240,7 +243,7 @@ class Turns:
     def sharers(self, name: str, rank: int | None) -> list[Asked]:
         """The other viewers that want this answer of the dump with that name."""
         _, others = self._shared.get(name, (0.0, ()))
-        return [one for one in others if one.ranks is None or rank in one.ranks]
+        return [asked for asked in others if asked.ranks is None or rank in asked.ranks]
 
     def note(self, ranks: Collection[int] | None, now: float) -> None:
         """Note that these ranks are asked now."""
@@ -361,7 +364,7 @@ class RelayRequests:
             how = turn.first.how
             self._ask_stacks(turn.first.name, turn.ranks, how)
             what = "stacks-by-signal" if how == BY_SIGNAL else "stacks"
-            by = tuple(one.who for one in turn.asked.values())
+            by = tuple(asked.who for asked in turn.asked.values())
             self._publish_order(Order(what, _text_of(turn.ranks), by))
         self.dumps.on_time()
 
@@ -445,9 +448,10 @@ class RelayRequests:
             raise OrderError("mute needs a kind or ranks, and a time of at most a week")
         now = time.time_ns()
         kept = [
-            one
-            for one in self._mutes or ()
-            if one.until_unix_ns > now and (one.kind, one.ranks) != (kind[:64], ranks[:RANKS_TEXT])
+            mute
+            for mute in self._mutes or ()
+            if mute.until_unix_ns > now
+            and (mute.kind, mute.ranks) != (kind[:64], ranks[:RANKS_TEXT])
         ]
         if for_s:
             if len(kept) >= MUTES_MAX:
@@ -497,7 +501,9 @@ class RelayRequests:
 
     def _watched_of(self, ranks: frozenset[int] | None) -> list[Watched]:
         return [
-            one for one in self._ranks.watched.values() if ranks is None or one.hello.rank in ranks
+            watched
+            for watched in self._ranks.watched.values()
+            if ranks is None or watched.hello.rank in ranks
         ]
 
     def _count(self, ranks: frozenset[int] | None) -> int:
@@ -537,10 +543,11 @@ class RelayRequests:
         request, pids = request[:64], pids_of(text)
         watched = [self._ranks.watched[pid] for pid in pids if pid in self._ranks.watched]
         self._turns.note(
-            [one.hello.rank for one in watched if one.hello.rank is not None], time.monotonic()
+            [process.hello.rank for process in watched if process.hello.rank is not None],
+            time.monotonic(),
         )
         self.dumps.ask(request, watched, how=how, automatic=how == "auto")
-        for pid in pids.difference(one.hello.pid for one in watched):
+        for pid in pids.difference(process.hello.pid for process in watched):
             self.unanswered(Stacks(request, None, pid, time.time_ns(), why="gone"))
 
     def unanswered(self, stacks: Stacks) -> None:

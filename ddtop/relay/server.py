@@ -304,7 +304,7 @@ class Server:
                 hellos.append(record)
             elif isinstance(record, Exit):
                 self._note_exit(record, own=True)
-        ended = {one.pid for one in self._exits}
+        ended = {exit_.pid for exit_ in self._exits}
         for hello in hellos:
             # A reported end is not looked up again; an end that nobody saw, while there was
             # no relay, has gone.

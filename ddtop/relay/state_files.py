@@ -106,7 +106,9 @@ class StateFiles:
             part_of=place.part_of,
             hub=place.hub,
             hosts=place.hosts,
-            ranks=tuple((one.pid, one.start_ticks) for one in islice(ranks, registry.RANKS_LISTED)),
+            ranks=tuple(
+                (rank.pid, rank.start_ticks) for rank in islice(ranks, registry.RANKS_LISTED)
+            ),
         )
         # If a thousand hosts share a folder and each prunes it, each reads a thousand job files.
         prunes = place.role != LEAF or ended_unix_ns is not None
@@ -177,7 +179,7 @@ def _remove_join_file(path: Path) -> None:
 
 def _ended_reason(exits: Iterable[Exit]) -> str:
     """How it ended in three words, for the list of jobs; the verdict is the viewer's."""
-    bad = [one for one in exits if one.code != 0 and not _in_good_order(one)]
+    bad = [exit_ for exit_ in exits if exit_.code != 0 and not _in_good_order(exit_)]
     if not bad:
         return "finished"
     if bad[0].signal is not None:

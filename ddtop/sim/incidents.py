@@ -94,7 +94,9 @@ class Scenario:
     @property
     def has_gpus(self) -> str | None:
         """WHOLE or DIVIDED, None for hosts without."""
-        return self.gpus or (WHOLE if any(one.kind in OF_GPUS for one in self.incidents) else None)
+        return self.gpus or (
+            WHOLE if any(incident.kind in OF_GPUS for incident in self.incidents) else None
+        )
 
 
 TOUR, GPU_TOUR = "tour", "gpu-tour"
@@ -271,25 +273,27 @@ def check(incidents: tuple[Incident, ...], world_size: int) -> None:
         ValueError: they cannot.
     """
     over: float | None = 0.0
-    for one in incidents:
-        if one.kind not in KINDS:
-            raise ValueError(f"no such incident: {one.kind}; there are {', '.join(KINDS)}")
-        if one.rank is not None and not 0 <= one.rank < world_size:
-            raise ValueError(f"{one.kind} of rank {one.rank}: there are only {world_size} ranks")
+    for incident in incidents:
+        if incident.kind not in KINDS:
+            raise ValueError(f"no such incident: {incident.kind}; there are {', '.join(KINDS)}")
+        if incident.rank is not None and not 0 <= incident.rank < world_size:
+            raise ValueError(
+                f"{incident.kind} of rank {incident.rank}: there are only {world_size} ranks"
+            )
         if (
             over is None
-            or one.begin_s < over
-            or (one.end_s is not None and one.end_s <= one.begin_s)
+            or incident.begin_s < over
+            or (incident.end_s is not None and incident.end_s <= incident.begin_s)
         ):
             raise ValueError(
-                f"{one.kind} at {one.begin_s:g} s begins before the previous one is over, or ends"
-                " too early"
+                f"{incident.kind} at {incident.begin_s:g} s begins before the previous one is over,"
+                " or ends too early"
             )
-        if one.kind == RANK_MISSING and (one.begin_s or one.end_s is None):
+        if incident.kind == RANK_MISSING and (incident.begin_s or incident.end_s is None):
             raise ValueError(f"{RANK_MISSING} must begin at 0 s and must end")
-        if one.kind in (RANK_KILLED, GPU_ERROR) and one.end_s is not None:
-            raise ValueError(f"{one.kind} has no end: it cannot be undone")
-        over = one.end_s
+        if incident.kind in (RANK_KILLED, GPU_ERROR) and incident.end_s is not None:
+            raise ValueError(f"{incident.kind} has no end: it cannot be undone")
+        over = incident.end_s
 
 
 def eras_of(
@@ -317,19 +321,24 @@ def eras_of(
     if starts:
         absent = _rank_of(incidents[0], world_size, picks) if met > JOINING_S else None
         add(met, RANK_MISSING, absent, 0.0)
-    for one in incidents:
-        rank = _rank_of(one, world_size, picks) if one.kind != RANK_MISSING else None
-        if rank is None or (one.kind in OF_HOSTS and world_size <= LOCAL_SIZE):
+    for incident in incidents:
+        rank = _rank_of(incident, world_size, picks) if incident.kind != RANK_MISSING else None
+        if rank is None or (incident.kind in OF_HOSTS and world_size <= LOCAL_SIZE):
             continue
-        begin = max(one.begin_s, at)
-        if one.kind in STANDS:
+        begin = max(incident.begin_s, at)
+        if incident.kind in STANDS:
             ahead = steps + (begin - at) / step_s
             begin += (-ahead % 1.0) * step_s
         add(begin, None, None, step_s)
-        if one.kind in STANDS:
+        if incident.kind in STANDS:
             steps = float(round(steps))
-        lasts = float("inf") if one.end_s is None else max(one.end_s, begin + 1.0)
-        add(lasts, one.kind, rank, 0.0 if one.kind in STANDS else step_s * _SLOWNESS[one.kind])
+        lasts = float("inf") if incident.end_s is None else max(incident.end_s, begin + 1.0)
+        add(
+            lasts,
+            incident.kind,
+            rank,
+            0.0 if incident.kind in STANDS else step_s * _SLOWNESS[incident.kind],
+        )
     add(float("inf"), None, None, step_s)
     return tuple(found)
 

@@ -410,8 +410,8 @@ class SimulatedJob:
             attempt.unix_ns(at_s),
             automatic,
         )
-        for one in found:
-            yield self._seal(one, attempt, rank, at_s)
+        for answer in found:
+            yield self._seal(answer, attempt, rank, at_s)
 
 
 def _offsets_ns(fleet: SimulatedFleet, skew_s: float, seed: int) -> dict[str, int]:

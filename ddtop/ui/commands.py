@@ -58,18 +58,18 @@ class Choice:
 def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Choice, ...]:
     """All commands that work now, the most useful first."""
     found = [
-        Choice(f"why: {one.kind}", clean(one.summary), f"finding({at})")
-        for at, one in enumerate(findings)
+        Choice(f"why: {finding.kind}", clean(finding.summary), f"finding({at})")
+        for at, finding in enumerate(findings)
     ]
     found += [
         Choice(
-            f"view {one.label}" if one.name.startswith("view-") else one.label,
-            one.meaning,
-            one.run,
-            one.shown,
+            f"view {action.label}" if action.name.startswith("view-") else action.label,
+            action.meaning,
+            action.run,
+            action.shown,
         )
-        for one in ACTIONS
-        if one.listed and one.name not in _HIDDEN and not one.name.startswith("sort")
+        for action in ACTIONS
+        if action.listed and action.name not in _HIDDEN and not action.name.startswith("sort")
     ]
     meanings = {metric.name: metric.meaning for metric in METRICS}
     found.append(
@@ -94,8 +94,10 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
     ]
     found.append(Choice("all ranks", "clear the filter", "filter_to('')"))
     found += [
-        Choice(f"map by {one.scale.label}", "colour the map by it", f"colour_map('{one.key}')")
-        for one in (metrics_of(snapshot) if snapshot is not None else ())
+        Choice(
+            f"map by {number.scale.label}", "colour the map by it", f"colour_map('{number.key}')"
+        )
+        for number in (metrics_of(snapshot) if snapshot is not None else ())
     ]
     found.append(Choice("map by state", "colour the map by the state", "colour_map('state')"))
     found += [
@@ -119,14 +121,14 @@ def matching(found: Iterable[Choice], text: str, snapshot: Snapshot | None) -> t
     text = text.casefold().strip()
     words = text.split()
     order: tuple[list[Choice], list[Choice], list[Choice]] = ([], [], [])
-    for one in found:
-        name = one.name.casefold()
+    for choice in found:
+        name = choice.name.casefold()
         if name.startswith(text):
-            order[0].append(one)
-        elif all(word in f"{name} {one.also}" for word in words):
-            order[1].append(one)
-        elif all(word in f"{name} {one.meaning.casefold()}" for word in words):
-            order[2].append(one)
+            order[0].append(choice)
+        elif all(word in f"{name} {choice.also}" for word in words):
+            order[1].append(choice)
+        elif all(word in f"{name} {choice.meaning.casefold()}" for word in words):
+            order[2].append(choice)
     return (*_ranks(text, snapshot), *order[0], *order[1], *order[2])
 
 

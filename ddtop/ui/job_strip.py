@@ -88,7 +88,7 @@ def strip_lines(facts: JobFacts, width: int, height: int, glyphs: Glyphs) -> lis
     if progress:
         lines.append(_progress_line(facts, progress, width, glyphs))
     charts = _charts(facts, found, width, height - len(lines), glyphs)
-    lines += charts or [_measure_line(facts, one, width, glyphs) for one in found]
+    lines += charts or [_measure_line(facts, measure, width, glyphs) for measure in found]
     room = height - len(lines) - 1
     if facts.events and room >= EVENTS_LEAST and not any(_EVENTS in line for line in lines):
         lines += [(), *_event_lines(facts, width, room, glyphs)]
@@ -128,7 +128,9 @@ def _scale(facts: JobFacts, measure: Measure, values: Sequence[float | None]) ->
     whole = None
     if measure.key == "gpu_memory":
         whole = facts.history.now(lambda one: one.gpu_total_bytes, facts.until_unix_ns)
-    return scale_top(measure, max((one for one in values if one is not None), default=0.0), whole)
+    return scale_top(
+        measure, max((value for value in values if value is not None), default=0.0), whole
+    )
 
 
 def _line_of(facts: JobFacts, measure: Measure, cells: int) -> list[float | None]:
@@ -175,7 +177,8 @@ def _spark(measure: Measure, values: Sequence[float | None], glyphs: Glyphs) -> 
     low, high = scale_range(measure, values)
     last, spread = len(glyphs.levels) - 1, high - low or 1.0
     return "".join(
-        " " if one is None else glyphs.levels[round((one - low) / spread * last)] for one in values
+        " " if value is None else glyphs.levels[round((value - low) / spread * last)]
+        for value in values
     )
 
 
@@ -191,7 +194,7 @@ def _measure_line(facts: JobFacts, measure: Measure, width: int, glyphs: Glyphs)
     scale = _SCALE if room - notes - _SCALE >= 12 else 0
     cells = max(min(room - notes - scale, 120), 0)
     values = _line_of(facts, measure, cells)
-    ends = " to ".join(_bare(measure, one) for one in scale_range(measure, values))
+    ends = " to ".join(_bare(measure, value) for value in scale_range(measure, values))
     text, style = _note(facts, measure, notes - 2) if notes else ("", "")
     return (
         *lead,
@@ -216,7 +219,7 @@ def _charts(
     gap = 3
     wide = (width - gap * (columns - 1)) // columns
     lines: list[Line] = []
-    blocks = [_chart(facts, one, wide, rows, glyphs) for one in found]
+    blocks = [_chart(facts, measure, wide, rows, glyphs) for measure in found]
     if len(found) % columns:
         blocks.append(_events_block(facts, wide, rows, glyphs))
     for band in range(bands):

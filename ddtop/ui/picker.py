@@ -84,17 +84,17 @@ class JobSearch:
 
     def want(self, visible: Sequence[Listed]) -> None:
         """Ask for the state of these jobs first."""
-        self._wanted = deque(one.key for one in visible if one.live)
+        self._wanted = deque(job.key for job in visible if job.live)
 
     def _next(self) -> Listed | None:
         """The job to ask now: the visible one that has waited longest, then one of the others."""
         now = time.monotonic()
         live = {
-            one.key: one
-            for one in self.jobs
-            if one.live
-            and one.key not in self._asking
-            and (self.followed is None or one.entry.relay_pid == 0)
+            job.key: job
+            for job in self.jobs
+            if job.live
+            and job.key not in self._asking
+            and (self.followed is None or job.entry.relay_pid == 0)
         }
         due = [
             key for key in live if now - self._asked_mono_s.get(key, -ASK_AGAIN_S) >= ASK_AGAIN_S
@@ -195,7 +195,7 @@ class PickScreen(FilteringScreen):
             return
         found, width, glyphs = self._found, self.size.width, self._paint.glyphs
         rows = jobs.in_order(jobs.passing(found.jobs, self._filter), found.health, self._sort)
-        self._shown = {one.key: one for one in rows}
+        self._shown = {job.key: job for job in rows}
         table = jobs.columns(found.jobs, width)
         now = found.clock()
         self.head.show([self._head_line(width, now)])
@@ -203,7 +203,7 @@ class PickScreen(FilteringScreen):
         self.titles.show([table.titles()])
         health = found.health
         self.table.show(
-            [one.key for one in rows],
+            [job.key for job in rows],
             lambda index: jobs.row(rows[index], table, health.get(rows[index].key), now, glyphs),
         )
         self._show_foot()
@@ -260,8 +260,8 @@ class PickScreen(FilteringScreen):
 
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
-        for one in (self.head, self.rule, self.titles, self.table, self.foot, self.keys):
-            one.repaint()
+        for key in (self.head, self.rule, self.titles, self.table, self.foot, self.keys):
+            key.repaint()
 
     def on_mount(self) -> None:
         """Draw the first picture."""

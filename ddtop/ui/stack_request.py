@@ -113,7 +113,7 @@ class AskedStacks:
             known is None
             or known[1] != blamed
             or len(known[0]) != len(found)
-            or any(one is not other for one, other in zip(known[0], found, strict=True))
+            or any(answer is not other for answer, other in zip(known[0], found, strict=True))
         ):
             known = self._merged = (
                 tuple(found),

@@ -309,7 +309,7 @@ def filters(found: Sequence[LineFilter], palette: Palette) -> Sequence[LineFilte
     """
     if palette.background is not None:
         return found
-    return [one for one in found if not isinstance(one, Monochrome)]
+    return [line_filter for line_filter in found if not isinstance(line_filter, Monochrome)]
 
 
 def _name(palette: Palette) -> str:

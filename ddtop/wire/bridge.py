@@ -178,7 +178,7 @@ def size_of(message: Message) -> int:
     if isinstance(message, BridgeFrame):
         return len(message.data)
     if isinstance(message, Jobs):
-        return sum(len(one.entry) for one in message.jobs)
+        return sum(len(job.entry) for job in message.jobs)
     return len(message.text) if isinstance(message, Refused) else 0
 
 

@@ -537,9 +537,9 @@ def arrivals_of(group: str, entered: Mapping[int, tuple[int, int]]) -> GroupArri
 
 
 def _after_us(kept: Iterable[tuple[int, int] | None], base_unix_ns: int) -> Iterable[int]:
-    for one in kept:
+    for watched in kept:
         # More than an hour before the last: as good as none.
-        after = (one[0] - base_unix_ns) // 1000 if one is not None else NONE_US
+        after = (watched[0] - base_unix_ns) // 1000 if watched is not None else NONE_US
         yield min(after, NONE_US)
 
 

@@ -160,7 +160,11 @@ def table_of(kind: type) -> dict[str, Any]:
     Raises:
         TableError: the dict cannot be reached.
     """
-    found = [one for one in gc.get_referents(kind.__dict__) if type(one) is dict]
+    found = [
+        get_referent
+        for get_referent in gc.get_referents(kind.__dict__)
+        if type(get_referent) is dict
+    ]
     if len(found) != 1:
         raise TableError(f"no method table behind {kind.__name__}.__dict__")
     return found[0]
@@ -268,9 +272,9 @@ def _wrappers(mpi: Any, lines: Lines) -> dict[tuple[str, str], Make]:
         lambda n, o: wrappers.started_single(lines, n, o, back, persistent=True),
     )
     for name, (dest, sendtag, source, recvtag) in wrappers.EXCHANGES.items():
-        one = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
+        point = wrappers.Point(mpi, dest, sendtag, False, ("dest", "sendtag"))
         two = wrappers.Point(mpi, source, recvtag, True, ("source", "recvtag"))
-        made["*comm", name] = partial(_exchange, lines, name, one, two)
+        made["*comm", name] = partial(_exchange, lines, name, point, two)
     put("*comm", ("Free", "free"), lambda _, o: wrappers.ending(lines, o))
     put("Request", wrappers.WAITS, lambda n, o: wrappers.wait_one(lines, n, o))
     put("Request", wrappers.MANY_WAITS, lambda n, o: wrappers.wait_many(lines, n, o))

@@ -174,7 +174,7 @@ class MpiProbe(Communication):
     def _with_details(self, state: MpiState, unix_ns: int) -> MpiState:
         open_now = {(call.group, call.seq) for call in state.calls if call.seq is not None}
         done = [_past(one) for one in self._lines.last(LOOKED_AT)]
-        done = [one for one in done if (one.group, one.seq) not in open_now][-DONE_KEPT:]
+        done = [part for part in done if (part.group, part.seq) not in open_now][-DONE_KEPT:]
         calls = tuple(self._described(call) for call in state.calls)
         return msgspec.structs.replace(
             state,
@@ -189,7 +189,11 @@ class MpiProbe(Communication):
         holds.
         """
         line = next(
-            (one for one in list(self._lines.by_thread.values()) if one.thread == call.thread_id),
+            (
+                value
+                for value in list(self._lines.by_thread.values())
+                if value.thread == call.thread_id
+            ),
             None,
         )
         if line is None:

@@ -438,9 +438,9 @@ class Collectives(Communication):
         if not gaps and not self._recorder_answers():
             return
         doubted = [
-            one.status
-            for one in self._watches.values()
-            if one.doubted is not None and one.doubted == one.status
+            watch.status
+            for watch in self._watches.values()
+            if watch.doubted is not None and watch.doubted == watch.status
         ]
         stalls = bool(gaps)
         if gaps:
@@ -663,4 +663,6 @@ def take(sources: Iterable[Communication], request: str, iteration: int | None) 
             kind = ROOTED if op in ROOTED_CALLS else _KINDS.get(op, SYMMETRIC)
             entered.setdefault(group, {})[seq] = (created_unix_ns, kind)
     found = (arrivals_of(group, times) for group, times in entered.items())
-    return Arrivals(request, tuple(one for one in found if one is not None), iteration)
+    return Arrivals(
+        request, tuple(arrivals for arrivals in found if arrivals is not None), iteration
+    )

@@ -200,7 +200,7 @@ class LoaderHistory:
                 feed.dataset, queue.workers, queue.prefetch_factor, queue.pin_memory, feeds
             )
             self._remember(now, grown_ns)
-        return max(self._totals, key=lambda one: self._totals[one][0], default=None)
+        return max(self._totals, key=lambda waited: self._totals[waited][0], default=None)
 
     def _remember(self, waited: Waited, grown_ns: int) -> None:
         # The sum is updated with each sample: to add up all samples would cost 10 us per report.

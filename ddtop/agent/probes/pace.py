@@ -109,7 +109,7 @@ class Paces:
             recent = list(self._recent)
             now, end = recent[-pieces:], recent[-1].ended
             long_ago = end - self._limits.pace_before_ns
-            before = [one for one in recent if one.ended <= long_ago][-pieces:]
+            before = [piece for piece in recent if piece.ended <= long_ago][-pieces:]
             later = self._ended >= warm_up + 2 * pieces
             self._told = Pace(
                 now=_speed(now),
@@ -127,18 +127,18 @@ def _grown(before: float | None, now: float | None) -> float:
 def _speed(pieces: list[Piece]) -> Speed:
     """The median of the pieces, and the slowest and fastest of them."""
     unit = next(
-        (name for name in ("tokens", "samples") if all(getattr(one, name) for one in pieces)),
+        (name for name in ("tokens", "samples") if all(getattr(piece, name) for piece in pieces)),
         "steps",
     )
-    rates = [getattr(one, unit) / (one.ns / 1e9) for one in pieces]
+    rates = [getattr(piece, unit) / (piece.ns / 1e9) for piece in pieces]
     return Speed(
         unit=unit,
         per_s=median(rates),
         least_per_s=min(rates),
         most_per_s=max(rates),
-        step_ms=median(one.ns / one.steps / 1e6 for one in pieces),
-        loader_ms=median(one.loader_ns / one.steps / 1e6 for one in pieces),
-        wait_ratio=median(one.waits / one.looks for one in pieces),
+        step_ms=median(piece.ns / piece.steps / 1e6 for piece in pieces),
+        loader_ms=median(piece.loader_ns / piece.steps / 1e6 for piece in pieces),
+        wait_ratio=median(piece.waits / piece.looks for piece in pieces),
     )
 
 

@@ -146,7 +146,7 @@ class PipelineProbe(Probe):
 
     def fields(self, tick: Tick) -> Mapping[str, Any]:
         """The stages now."""
-        stages = [one for one in self._stages if not is_gone(one)]
+        stages = [reference for reference in self._stages if not is_gone(reference)]
         in_schedule, passes = running_pass(self._rank.frames, self._rank.lead_id)
         # With several stages the frames do not show which of them runs.
         passes = passes if len(stages) == 1 else None
@@ -257,10 +257,12 @@ class RpcProbe(Probe):
         """CPU of TensorPipe's reactors: they poll shared memory, also while nothing comes."""
         if self._reactors is None:
             self._reactors = tuple(
-                one for one in tasks("self") if _REACTOR.fullmatch(command_name(one) or "")
+                task for task in tasks("self") if _REACTOR.fullmatch(command_name(task) or "")
             )
-        fields = [found for one in self._reactors if (found := stat_fields(one)) is not None]
-        return sum(int(one[11]) + int(one[12]) for one in fields) * _TICK_NS
+        fields = [
+            found for reactor in self._reactors if (found := stat_fields(reactor)) is not None
+        ]
+        return sum(int(field[11]) + int(field[12]) for field in fields) * _TICK_NS
 
 
 def _number(info: Mapping[str, str], key: str) -> int | None:

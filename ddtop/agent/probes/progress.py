@@ -127,7 +127,7 @@ class ProgressProbe(Probe):
         if not regions and not self._was_expected:
             return {}
         lead = self._rank.lead_id
-        inner = next((one for one in reversed(list(regions)) if one.thread == lead), None)
+        inner = next((region for region in reversed(list(regions)) if region.thread == lead), None)
         self._was_expected = inner is not None
         if inner is None:
             return {"expected": None}
@@ -149,7 +149,9 @@ class ProgressProbe(Probe):
             if name != self._source:
                 self._eta.clear()
         self._phase, self._since, self._source = phase, since, name
-        record = self._record(name or phase_by or "torch", main, [one for _, one in found], tick)
+        record = self._record(
+            name or phase_by or "torch", main, [reading for _, reading in found], tick
+        )
         return {"progress": record}
 
     def _read_all(self) -> list[tuple[str, Reading]]:
@@ -176,7 +178,8 @@ class ProgressProbe(Probe):
             self._note_polled(None, now)
             return inner.name[:NAME_CHARACTERS], inner.since, inner.by
         source, phase = next(
-            ((name, one.phase) for name, one in found if one.phase is not None), (None, None)
+            ((name, reading.phase) for name, reading in found if reading.phase is not None),
+            (None, None),
         )
         if phase is None and counting is not None:
             phase = TRAIN
@@ -238,7 +241,7 @@ def _read(source: ProgressSource, found: list[tuple[str, Reading]]) -> None:
 
 
 def _first(found: list[Reading], name: str) -> Any:
-    return next((value for one in found if (value := getattr(one, name)) is not None), None)
+    return next((value for reading in found if (value := getattr(reading, name)) is not None), None)
 
 
 def _or(first: float | None, second: float | None) -> float | None:

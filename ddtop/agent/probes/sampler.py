@@ -57,7 +57,10 @@ def holds(dataset: Any, length: int | None) -> bool:
 def asks_rank(*programs: Any) -> bool:
     """Whether the code that makes samples asks for the rank, or for random numbers as content."""
     return any(
-        _BY_RANK.match(name) for one in programs for code in _codes(one) for name in code.co_names
+        _BY_RANK.match(name)
+        for program in programs
+        for code in _codes(program)
+        for name in code.co_names
     )
 
 
@@ -381,7 +384,7 @@ def digest_of_batch(batch: Any, deep: int = 3) -> int:
     """
     if type(batch) in (list, tuple):
         parts = (digest_of_batch(one, deep - 1) for one in batch[:_PARTS]) if deep else ()
-        return next((one for one in parts if one), 0)
+        return next((part for part in parts if part), 0)
     if type(batch) is dict:
         return digest_of_batch(list(batch.values()), deep - 1) if deep else 0
     if is_array(batch):

@@ -133,7 +133,7 @@ def _number(wanted: str) -> tuple[int | None, str | None]:
         number = signal.SIGRTMIN + int(more or 0)
     elif f"SIG{text}" in signal.Signals.__members__:
         number = int(signal.Signals[f"SIG{text}"])
-    usable = {int(one) for one in signal.valid_signals()} - {
+    usable = {int(valid_signal) for valid_signal in signal.valid_signals()} - {
         signal.SIGKILL,
         signal.SIGSTOP,
         signal.SIGCHLD,

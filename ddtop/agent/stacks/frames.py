@@ -205,8 +205,8 @@ class FrameReader:
         """The path for which its innermost function polls: that of the locals of a function that
         asks for files. None if there is none, or more than one.
         """
-        texts = [os.fspath(one) for one in self.walk.texts(thread_id, _ASKS, _SEES_LOCALS)]
-        paths = [one for one in texts if len(one) <= LOCK_PATH_MAX and _is_path(one)]
+        texts = [os.fspath(text) for text in self.walk.texts(thread_id, _ASKS, _SEES_LOCALS)]
+        paths = [text for text in texts if len(text) <= LOCK_PATH_MAX and _is_path(text)]
         longest = max(paths, key=len, default="")
         # The others may be the folders from which it was made.
         return redacted(longest) if longest and all(map(longest.startswith, paths)) else None

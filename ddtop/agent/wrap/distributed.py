@@ -231,9 +231,9 @@ def _through_gloo(model: Any, group: Any, world: Any) -> int | None:
         return None
     return int(
         sum(
-            one.numel() * one.element_size()
-            for one in model.module.parameters()
-            if one.requires_grad
+            parameter.numel() * parameter.element_size()
+            for parameter in model.module.parameters()
+            if parameter.requires_grad
         )
     )
 

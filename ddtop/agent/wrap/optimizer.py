@@ -75,7 +75,7 @@ def _digest(optimizer: Any, torch: Any) -> str:
     parts: list[object] = [type(optimizer).__name__, seed if seed < _SEEDS else None]
     for group in optimizer.param_groups:
         # The repr of a tensor might wait for its GPU.
-        settings = (one for one in group.items() if isinstance(one[1], (int, float, str, tuple)))
+        settings = (item for item in group.items() if isinstance(item[1], (int, float, str, tuple)))
         parts.append(sorted(settings))
         parts.append([(tuple(one.shape), str(one.dtype)) for one in group["params"]])
     return f"{zlib.crc32(repr(parts).encode()):08x}"

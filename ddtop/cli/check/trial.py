@@ -305,7 +305,9 @@ def _meeting(trial: Trial, nodes: int, waited_s: float) -> Line:
         return Line(GOOD, "meeting", f"{count} have met")
     if trial.exit_code is not None:
         fix = "fix what it reports; run the command itself to see all of its output"
-        errors = [one for one in trial.last_words if "rror" in one] or trial.last_words
+        errors = [
+            last_word for last_word in trial.last_words if "rror" in last_word
+        ] or trial.last_words
         words = f": {errors[-1]}" if errors else ""
         text = f"the command ends with exit code {trial.exit_code} before the ranks meet{words}"
         return Line(BAD, "meeting", text, fix)
@@ -360,12 +362,12 @@ def _judged_nodes(trial: Trial, policy: Policy) -> list[Line]:
     count = len(trial.nodes)
     each = [list(_node(facts, trial.size, count, policy)) for facts in trial.nodes.values()]
     if count <= SHOWN:
-        return [one for lines in each for one in lines]
-    bad = [[one for one in lines if one.mark == BAD] for lines in each]
+        return [line for lines in each for line in lines]
+    bad = [[line for line in lines if line.mark == BAD] for lines in each]
     text = (
         f"{bad.count([])} of {count} have enough room in /dev/shm, high enough limits and free GPUs"
     )
-    return [Line(GOOD, "nodes", text), *(one for lines in bad for one in lines)]
+    return [Line(GOOD, "nodes", text), *(line for lines in bad for line in lines)]
 
 
 def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Line]:
@@ -380,7 +382,9 @@ def _node(facts: Facts, size: int, nodes: int, policy: Policy) -> Iterator[Line]
     else:
         yield Line(GOOD, "/dev/shm", f"{shm >> 20:,} MiB free on {host}")
     yield from _limits(facts, host, local, size, policy)
-    loopback = [one for one in facts.get("addresses", ()) if str(one).startswith("127.")]
+    loopback = [
+        address for address in facts.get("addresses", ()) if str(address).startswith("127.")
+    ]
     if nodes > 1 and loopback and len(loopback) == len(facts["addresses"]):
         text = f"{host} resolves to {loopback[0]} on {host}: other nodes cannot connect there"
         fix = f"give {host} its network address in /etc/hosts, or set GLOO_SOCKET_IFNAME"
@@ -682,7 +686,7 @@ def _holder(port: int) -> str | None:
                     wanted.add(f"socket:[{words[9]}]")
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):
-            if any(os.readlink(one) in wanted for one in folder.iterdir()):
+            if any(os.readlink(path) in wanted for path in folder.iterdir()):
                 command = (folder.parent / "cmdline").read_bytes().replace(b"\0", b" ")
                 return f"process {folder.parent.name} ({command.decode(errors='replace')[:60]})"
     return None

@@ -72,7 +72,7 @@ def attach_to(place: Place, readonly: bool) -> int:
 def _as_status() -> list[str]:
     """The command as it was typed, but `status` in place of `attach`."""
     _, *options = typed(click.get_current_context())
-    return ["status", *(one for one in options if one != "--readonly")]
+    return ["status", *(option for option in options if option != "--readonly")]
 
 
 def attach(name: str | None, wait_s: float, readonly: bool) -> int:

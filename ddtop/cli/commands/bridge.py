@@ -187,7 +187,8 @@ def _jobs() -> bridge.Jobs:
     now = time.time_ns()
     entries = registry.read_entries()[:JOBS_MAX]
     listed = (
-        BridgeJob(msgspec.json.encode(one), one.reachable(now), one.over(now)) for one in entries
+        BridgeJob(msgspec.json.encode(entry), entry.reachable(now), entry.over(now))
+        for entry in entries
     )
     return bridge.Jobs(now, tuple(listed))
 

@@ -74,7 +74,7 @@ def check(words: Sequence[str], start_s: float = START_S) -> int:
 
 def show(lines: Sequence[Line]) -> None:
     """Print one row per line, with the advice below the bad ones."""
-    for one in lines:
-        click.echo(printable(f"{one.mark:<5}{one.what:<17}{one.text}"))
-        if one.fix and one.mark != GOOD:
-            click.echo(printable(f"{'':<22}-> {one.fix}"))
+    for line in lines:
+        click.echo(printable(f"{line.mark:<5}{line.what:<17}{line.text}"))
+        if line.fix and line.mark != GOOD:
+            click.echo(printable(f"{'':<22}-> {line.fix}"))

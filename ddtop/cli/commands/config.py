@@ -25,10 +25,10 @@ def show(every: bool) -> None:
     """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
     found = settings.read(os.environ)
     _print(f"file: {found.path}" + ("" if found.path.exists() else " (there is none)"))
-    for one in settings.SETTINGS:
-        value, origin = found.origin(one, os.environ)
-        override = f"   (overridden by {one.flag})" if one.flag else ""
-        _print(f"{one.name:<12}{value!s:<26}{origin}{override}")
+    for setting in settings.SETTINGS:
+        value, origin = found.origin(setting, os.environ)
+        override = f"   (overridden by {setting.flag})" if setting.flag else ""
+        _print(f"{setting.name:<12}{value!s:<26}{origin}{override}")
     if every:
         import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
     values = found.policy.values()

@@ -21,7 +21,7 @@ def command(name: str | None) -> None:
     from ddtop.present.schemas import KEYS, NAMES, json_schema
 
     if name is None:
-        click.echo(json.dumps({one: json_schema(one) for one in KEYS}, indent=1))
+        click.echo(json.dumps({key: json_schema(key) for key in KEYS}, indent=1))
         return
     schema = name if name in KEYS else NAMES.get("event" if name == "watch" else name)
     if schema is None:

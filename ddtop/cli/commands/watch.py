@@ -201,7 +201,7 @@ class _Watch:
         click.echo(json.dumps(event) if self._as_json else event_line(change))
         if self._guard is None or look.snapshot is None:
             return
-        hellos = (one.hello for one in look.snapshot.ranks if one.hello is not None)
+        hellos = (rank.hello for rank in look.snapshot.ranks if rank.hello is not None)
         first = next(hellos, None)
         if first is not None:
             self._guard.scheduler = scheduler_of(first.environment)

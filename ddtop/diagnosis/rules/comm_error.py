@@ -89,11 +89,11 @@ def rule(context: Context) -> list[Finding]:
             return []
     else:
         failures = [
-            (rank, one)
+            (rank, progress)
             for rank in snapshot.ranks
             if not rank.gone
-            for one in rank.comm.groups
-            if one.error is not None
+            for progress in rank.comm.groups
+            if progress.error is not None
         ]
         if not failures:
             return []
@@ -189,8 +189,8 @@ def _peers(
 
 def _open(rank: RankFacts) -> GroupProgress | None:
     """The group in which the rank waited last."""
-    pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
-    return min(pending, key=lambda one: one.pending_since_unix_ns or 0, default=None)
+    pending = [group for group in rank.comm.groups if group.pending_since_unix_ns is not None]
+    return min(pending, key=lambda group: group.pending_since_unix_ns or 0, default=None)
 
 
 def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
@@ -216,8 +216,8 @@ def _long_awaited(
     waiting = {
         rank.rank
         for rank in context.snapshot.ranks
-        for one in rank.comm.groups
-        if one.group == wait.group and one.pending_since_unix_ns is not None
+        for group in rank.comm.groups
+        if group.group == wait.group and group.pending_since_unix_ns is not None
     }
     return [rank for rank in behind if rank not in waiting]
 
@@ -248,9 +248,9 @@ def _finding(
     wait = _open(first)
     call = next(
         (
-            one
-            for one in first.comm.open_collectives
-            if wait is not None and one.group == wait.group
+            collective
+            for collective in first.comm.open_collectives
+            if wait is not None and collective.group == wait.group
         ),
         None,
     )

@@ -106,8 +106,8 @@ def _misses(wait: PeerWait, others: list[PeerWait]) -> PeerWait | None:
     return None
 
 
-def _other_tag(one: PeerWait, other: PeerWait) -> bool:
-    return None not in (one.tag, other.tag) and one.tag != other.tag
+def _other_tag(wait: PeerWait, other: PeerWait) -> bool:
+    return None not in (wait.tag, other.tag) and wait.tag != other.tag
 
 
 def _from_itself(about: _About, policy: Policy) -> list[Finding]:

@@ -88,8 +88,8 @@ def rule(context: Context) -> list[Finding]:
 
 def _is_known_to_fail(rank: RankFacts) -> bool:
     """Whether somebody has seen its exit code or its exception."""
-    one = rank.process.exit
-    seen = one is not None and (one.code is not None or one.signal is not None)
+    exit_ = rank.process.exit
+    seen = exit_ is not None and (exit_.code is not None or exit_.signal is not None)
     return seen or fatal_exception(rank)
 
 
@@ -135,7 +135,9 @@ def _unclear(snapshot: Snapshot, candidates: tuple[RankFacts, ...]) -> Finding:
     first = candidates[0]
     gone = [rank for rank in snapshot.ranks if rank.gone]
     ends = {
-        rank.rank: exit_text(one.code, one.signal) for rank in gone if (one := rank.process.exit)
+        rank.rank: exit_text(exit_.code, exit_.signal)
+        for rank in gone
+        if (exit_ := rank.process.exit)
     }
     parts = "; ".join(f"{ranks_text(numbers)}: {text}" for text, numbers in by_value(ends).items())
     kind = Kind.RANK_CRASHED if not _was_killed(first) else Kind.RANK_KILLED
@@ -509,11 +511,11 @@ def _left_behind(snapshot: Snapshot, finished: list[RankFacts]) -> list[Finding]
 
 def _last_call(snapshot: Snapshot, rank: RankFacts, gone: RankFacts) -> str:
     """` in all_gather #121 of default_pg`: what a rank has called last and the other has not."""
-    known = {one.group: comparable_seq(one) for one in gone.comm.groups}
-    for one in rank.comm.groups:
-        if one.last_op is not None and (seq := comparable_seq(one)) > known.get(one.group, 0):
+    known = {group.group: comparable_seq(group) for group in gone.comm.groups}
+    for group in rank.comm.groups:
+        if group.last_op is not None and (seq := comparable_seq(group)) > known.get(group.group, 0):
             names = names_of_groups(snapshot.groups)
-            return f" in {collective_text(one.last_op, seq, names.get(one.group, one.group))}"
+            return f" in {collective_text(group.last_op, seq, names.get(group.group, group.group))}"
     return ""
 
 

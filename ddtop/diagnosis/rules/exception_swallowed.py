@@ -152,15 +152,15 @@ def _lines(snapshot: Snapshot, number: int, victims: tuple[int, ...], policy: Po
     rank = snapshot.rank(number)
     if rank.reported.catching is None or rank.gone or not rank.reported.catching.caught:
         return []
-    others = [snapshot.rank(one).reported.catching for one in victims]
-    alike = {_place(one) for other in others if other is not None for one in other.caught}
+    others = [snapshot.rank(victim).reported.catching for victim in victims]
+    alike = {_place(caught) for other in others if other is not None for caught in other.caught}
     recent = [
-        one
-        for one in rank.reported.catching.caught
-        if one.count > 1 and one.ago <= policy.of(CaughtLimits).recent_windows
+        caught
+        for caught in rank.reported.catching.caught
+        if caught.count > 1 and caught.ago <= policy.of(CaughtLimits).recent_windows
     ]
-    found = [one for one in recent if _place(one) not in alike]
+    found = [caught for caught in recent if _place(caught) not in alike]
     return [
-        f"rank {number} catches {one.type} again and again at {_text(rank, one)}"
-        for one in found[:1]
+        f"rank {number} catches {caught.type} again and again at {_text(rank, caught)}"
+        for caught in found[:1]
     ]

@@ -85,8 +85,10 @@ def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
 def fold_duplicate(context: Context, own: list[Finding]) -> list[Finding]:
     """All findings, without the crash, which is reported with its cause. There is at most one
     crash."""
-    crashes = {one.identity for one in context.found if own and one.kind == Kind.RANK_CRASHED}
-    return [own[0] if one.identity in crashes else one for one in context.found]
+    crashes = {
+        finding.identity for finding in context.found if own and finding.kind == Kind.RANK_CRASHED
+    }
+    return [own[0] if finding.identity in crashes else finding for finding in context.found]
 
 
 # -- `gpu-error`: a GPU of the job has failed. It is lost, has an uncorrectable memory error, or
@@ -177,10 +179,10 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
     begun = min(
         (hello.started_unix_ns for rank in ranks if (hello := snapshot.rank(rank).hello)), default=0
     )
-    xids = [one for one in gpu.xids if one.code not in PROGRAM and one.unix_ns >= begun]
+    xids = [xid for xid in gpu.xids if xid.code not in PROGRAM and xid.unix_ns >= begun]
     if not ranks or not (gpu.lost or xids or device.ecc_new or gpu.remap_failed):
         return None
-    hard = [one for one in xids if one.code in HARDWARE]
+    hard = [xid for xid in xids if xid.code in HARDWARE]
     if gpu.lost:
         what = "no longer answers"
     elif hard:
@@ -207,8 +209,8 @@ def _of(device: Device, snapshot: Snapshot) -> Finding | None:
         since_unix_ns=xids[0].unix_ns if xids else snapshot.time_unix_ns,
         summary=f"{gpu_text(device)} ({ranks_text(ranks)}) {what}",
         evidence=tuple(
-            f"Xid {one.code}: {HARDWARE.get(one.code, 'see the NVIDIA Xid list')}"
-            for one in xids[-4:]
+            f"Xid {xid.code}: {HARDWARE.get(xid.code, 'see the NVIDIA Xid list')}"
+            for xid in xids[-4:]
         ),
         advice=f"take {device.host} out of the job; {health(gpu)}",
     )
@@ -241,17 +243,19 @@ _ADVICE = (
 
 def gpu_unavailable(context: Context) -> list[Finding]:
     """The crashes whose cause is a GPU, with that cause."""
-    crashes = [one for one in context.found if one.kind == Kind.RANK_CRASHED and one.ranks]
-    explained = [(one, _with_cause(one, context)) for one in crashes]
+    crashes = [
+        finding for finding in context.found if finding.kind == Kind.RANK_CRASHED and finding.ranks
+    ]
+    explained = [(finding, _with_cause(finding, context)) for finding in crashes]
     return [new for crash, new in explained if new is not crash]
 
 
 def fold_unavailable(context: Context, own: list[Finding]) -> list[Finding]:
     """All findings, without the crash, which is reported with its cause."""
-    by_rank = {one.ranks: one for one in own}
+    by_rank = {finding.ranks: finding for finding in own}
     return [
-        by_rank.get(one.ranks, one) if one.kind == Kind.RANK_CRASHED else one
-        for one in context.found
+        by_rank.get(finding.ranks, finding) if finding.kind == Kind.RANK_CRASHED else finding
+        for finding in context.found
     ]
 
 
@@ -326,7 +330,7 @@ def _finding(
         others = device.foreign
         if not device.gpu.exclusive:
             others = strangers(device, context.policy) or tuple(
-                one for one in others if one.used_bytes is None
+                process for process in others if process.used_bytes is None
             )
         ours = [number for number in device.ranks if number != rank.rank]
         held = [f"by {holders_text(others)}"] if others else []
@@ -336,7 +340,7 @@ def _finding(
         line = memory_line(rank, device)
         evidence += [line] if line else []
         why += f"; {free_text(free)}"
-        pids = " ".join(str(one.pid) for one in others[:4])
+        pids = " ".join(str(process.pid) for process in others[:4])
         numbers = ",".join(str(gpu.index) for gpu in free)
         name = visible_name(free)
         cuda = name == "CUDA_VISIBLE_DEVICES"
@@ -475,7 +479,7 @@ def _busy(
         f" {holders_text(others)}"
     )
     advice = (
-        f"end them if they are yours: kill {' '.join(str(one.pid) for one in others[:4])}; else"
+        f"end them if they are yours: kill {' '.join(str(other.pid) for other in others[:4])}; else"
         " use another GPU: "
     )
     advice += free_text(free_gpus(device.host, snapshot, policy))
@@ -502,7 +506,7 @@ def _memory_low(
     spare = reserved - sum(cuda.allocated_bytes or 0 for cuda in cudas)
     if others:
         advice = (
-            f"other processes hold {size(sum(one.used_bytes or 0 for one in others))} of it:"
+            f"other processes hold {size(sum(other.used_bytes or 0 for other in others))} of it:"
             f" {holders_text(others)}"
         )
     elif len(ranks) > 1:
@@ -581,9 +585,9 @@ def _throttled(
 def _slower(ranks: tuple[int, ...], snapshot: Snapshot, policy: Policy) -> tuple[str, ...]:
     """The cost for the job: the present steps of these ranks, compared with their shortest ones."""
     steps = [
-        (one.step_ms, one.step_best_ms)
-        for one in (snapshot.rank(rank).progress for rank in ranks)
-        if one.step_ms and one.step_best_ms
+        (progress.step_ms, progress.step_best_ms)
+        for progress in (snapshot.rank(rank).progress for rank in ranks)
+        if progress.step_ms and progress.step_best_ms
     ]
     if not steps:
         return ()
@@ -629,10 +633,17 @@ def fold_use(context: Context, own: list[Finding]) -> list[Finding]:
     explained = {
         number for number in slow if _is_explained(snapshot.rank(number), snapshot, context.policy)
     }
-    kept = [one for one in own if one.kind != Kind.GPU_THROTTLED or not set(one.ranks) <= explained]
+    kept = [
+        finding
+        for finding in own
+        if finding.kind != Kind.GPU_THROTTLED or not set(finding.ranks) <= explained
+    ]
     return [
         *context.found,
-        *(_awaited(one, snapshot) if one.kind == Kind.GPU_BUSY else one for one in kept),
+        *(
+            _awaited(finding, snapshot) if finding.kind == Kind.GPU_BUSY else finding
+            for finding in kept
+        ),
     ]
 
 

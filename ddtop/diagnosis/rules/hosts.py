@@ -57,8 +57,8 @@ def host_lost(context: Context) -> list[Finding]:
         for host in snapshot.seen
         if host.sender in by_sender
     ]
-    cut = [one for one in lost if _takes_part(one, snapshot, policy)]
-    rest = [one for one in lost if one not in cut]
+    cut = [host for host in lost if _takes_part(host, snapshot, policy)]
+    rest = [host for host in lost if host not in cut]
     found = [_of_gone(rest, snapshot)] if rest else []
     return [*found, _of_cut(cut, snapshot)] if cut else found
 
@@ -109,7 +109,7 @@ def _of_gone(lost: list[_Lost], snapshot: Snapshot) -> Finding:
         summary += f"; no rank waits for {it} yet"
     else:
         summary += "; no other rank makes progress"
-    names = " ".join(one.host.host for one in lost[:HOSTS_NAMED])
+    names = " ".join(host.host.host for host in lost[:HOSTS_NAMED])
     return Finding(
         kind=Kind.HOST_LOST,
         severity=WARNING if harmless else CRITICAL,
@@ -152,11 +152,11 @@ def _ranks(lost: list[_Lost]) -> tuple[int, ...]:
 
 
 def _since(lost: list[_Lost]) -> int:
-    return min(one.host.heard_unix_ns for one in lost)
+    return min(host.host.heard_unix_ns for host in lost)
 
 
 def _names(lost: list[_Lost]) -> str:
-    names = [one.host.host for one in lost[:HOSTS_NAMED]]
+    names = [host.host.host for host in lost[:HOSTS_NAMED]]
     more = f" and {len(lost) - HOSTS_NAMED} more" if len(lost) > HOSTS_NAMED else ""
     return f"{'host' if len(lost) == 1 else 'hosts'} {', '.join(names)}{more}"
 
@@ -164,11 +164,11 @@ def _names(lost: list[_Lost]) -> str:
 def _evidence(lost: list[_Lost], snapshot: Snapshot, first: Blame | None) -> tuple[str, ...]:
     now = snapshot.time_unix_ns
     lines = []
-    for one in lost[:HOSTS_NAMED]:
+    for host in lost[:HOSTS_NAMED]:
         lines += [
-            line for rank in one.ranks[:2] if (line := _last(rank, one.host, now)) is not None
+            line for rank in host.ranks[:2] if (line := _last(rank, host.host, now)) is not None
         ]
-    answering = sum(not one.quiet for one in snapshot.seen)
+    answering = sum(not host.quiet for host in snapshot.seen)
     lines.append(f"{answering} of {len(snapshot.seen)} hosts answer, including the hub")
     waiter = snapshot.rank(first.waiters[0]) if first is not None else None
     if waiter is not None and (place := waiter.reported.place) is not None:
@@ -183,7 +183,7 @@ def _last(rank: RankFacts, host: HostSeen, now_unix_ns: int) -> str | None:
         parts.append(f"iteration {rank.progress.iteration:,}")
     if rank.comm.collective is not None:
         parts.append(f"{tensor_text(rank.comm.collective)} #{rank.comm.collective.seq}")
-    elif (done := next((one for one in rank.comm.groups if one.last_op), None)) is not None:
+    elif (done := next((group for group in rank.comm.groups if group.last_op), None)) is not None:
         parts.append(f"after {done.last_op} #{done.enqueued - (done.p2p_offset or 0)}")
     if rank.reported.place is not None:
         parts.append(f"{file_line(rank.reported.place)} {rank.reported.place.function}")
@@ -243,7 +243,7 @@ def _cannot_connect(snapshot: Snapshot, joining: Joining, policy: Policy) -> lis
     ]
     if not dialling:
         return []
-    dialled = sorted({one for rank in dialling for one in _dials(rank)})
+    dialled = sorted({dial for rank in dialling for dial in _dials(rank)})
     found = [
         rank
         for rank in snapshot.ranks

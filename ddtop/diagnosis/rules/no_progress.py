@@ -111,7 +111,7 @@ def _classes(alive: Iterable[RankFacts], policy: Policy) -> list[_Class]:
     found: list[_Class] = []
     for same in by_place.values():
         found += _split_by_stacks(same, policy)
-    return sorted(found, key=lambda one: (len(one.ranks), one.ranks))
+    return sorted(found, key=lambda place: (len(place.ranks), place.ranks))
 
 
 def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
@@ -126,7 +126,10 @@ def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:
 def _split_by_stacks(same: list[RankFacts], policy: Policy) -> list[_Class]:
     """Ranks at one place, grouped by their callers, if all of them have a current dump."""
     stacks = {rank.rank: fresh_stacks(rank) for rank in same}
-    lines = {rank: stack_line(one, 6) if one is not None else None for rank, one in stacks.items()}
+    lines = {
+        rank: stack_line(answer, 6) if answer is not None else None
+        for rank, answer in stacks.items()
+    }
     text = where(same[0], policy)
     if len(set(lines.values())) == 1 or None in lines.values():
         return [_Class(tuple(rank.rank for rank in same), text)]
@@ -159,13 +162,13 @@ def _finding(
     every = tuple(rank.rank for rank in still.alive)
     ranks = () if severity == INFO else _culprits(still, classes, policy) or every
     victims = tuple(rank for rank in every if rank not in ranks) if ranks else ()
-    classes.sort(key=lambda one: not set(one.ranks) & set(ranks))
+    classes.sort(key=lambda place: not set(place.ranks) & set(ranks))
     lead = snapshot.rank(classes[0].ranks[0])
     shown = [
-        f"{ranks_text(one.ranks)} {verb(one.ranks, 'is', 'are')} {one.text}"
-        for one in classes[:CLASSES_MAX]
+        f"{ranks_text(place.ranks)} {verb(place.ranks, 'is', 'are')} {place.text}"
+        for place in classes[:CLASSES_MAX]
     ]
-    more = sum(len(one.ranks) for one in classes[CLASSES_MAX:])
+    more = sum(len(place.ranks) for place in classes[CLASSES_MAX:])
     shown += [f"{more} more ranks elsewhere"] if more else []
     gone = [rank.rank for rank in snapshot.ranks if rank.gone]
     shown += [f"{ranks_text(gone)} {verb(gone, 'has', 'have')} ended"] if gone else []

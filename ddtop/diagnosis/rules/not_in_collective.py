@@ -196,15 +196,15 @@ def _has_fewer_batches(snapshot: Snapshot, rank: RankFacts, blame: Blame, policy
         return False
     others = [snapshot.rank(waiter) for waiter in blame.waiters]
     ahead = [
-        one
-        for one in others
-        if one.loader.report is not None and one.loader.report.exhausted < loader.exhausted
+        facts
+        for facts in others
+        if facts.loader.report is not None and facts.loader.report.exhausted < loader.exhausted
     ]
     return bool(ahead) and all(
-        one.loader.report is not None
+        facts.loader.report is not None
         and rank.loader.report is not None
-        and one.loader.report.batches > rank.loader.report.batches
-        for one in ahead
+        and facts.loader.report.batches > rank.loader.report.batches
+        for facts in ahead
     )
 
 
@@ -318,7 +318,7 @@ def _is_seen_to_work(rank: RankFacts, blame: Blame) -> bool:
 def _one_phase(snapshot: Snapshot, ranks: tuple[int, ...]) -> str | None:
     """The phase that they report, if it is the same; None if they are in none."""
     phases = [phase_of(snapshot.rank(rank)) for rank in ranks]
-    if len({one.phase if one is not None else None for one in phases}) > 1:
+    if len({progress.phase if progress is not None else None for progress in phases}) > 1:
         return None
     return phase_clause(snapshot.rank(ranks[0]), snapshot.time_unix_ns)
 
@@ -524,12 +524,12 @@ def gil_held(context: Context) -> list[Finding]:
             [snapshot.rank(rank) for rank in late],
             [snapshot.rank(rank) for rank in waiters],
         )
-        if any(_is_out(one) for one in roots):
+        if any(_is_out(rank) for rank in roots):
             continue
-        if same_s >= policy.of(GilHeld).ras_same_s and all(_is_frozen(one) for one in others):
+        if same_s >= policy.of(GilHeld).ras_same_s and all(_is_frozen(rank) for rank in others):
             at = snapshot.time_unix_ns - int(((snapshot.ras_age_s or 0.0) + same_s) * 1e9)
             return [_gil_finding(snapshot, op, roots, waiters, at, policy)]
-        if same_s >= policy.wait_s(GilHeld) and all(_may_wait(one) for one in others):
+        if same_s >= policy.wait_s(GilHeld) and all(_may_wait(rank) for rank in others):
             stands_s = (snapshot.ras_age_s or 0.0) + same_s
             at = snapshot.time_unix_ns - int(stands_s * 1e9)
             return [_gil_finding(snapshot, op, roots, waiters, at, policy, stands_s)]
@@ -561,8 +561,8 @@ def _gil_finding(
     stands_s: float | None = None,
 ) -> Finding:
     """`stands_s`: for how long NCCL has reported the same of ranks that are read from outside."""
-    ranks, first = tuple(one.rank for one in roots), roots[0]
-    frozen = all(_is_frozen(one) for one in roots)
+    ranks, first = tuple(rank.rank for rank in roots), roots[0]
+    frozen = all(_is_frozen(rank) for rank in roots)
     if stands_s is not None:
         why = f"no rank has enqueued another for {duration(stands_s)}"
     else:
@@ -576,7 +576,7 @@ def _gil_finding(
     how = "--native " if frozen else ""
     return Finding(
         kind=Kind.INTERPRETER_FROZEN if frozen else Kind.NOT_IN_COLLECTIVE,
-        severity=WARNING if any(one.process.working for one in roots) else CRITICAL,
+        severity=WARNING if any(rank.process.working for rank in roots) else CRITICAL,
         ranks=ranks,
         victims=waiters,
         since_unix_ns=since,

@@ -126,17 +126,17 @@ def _rivals(rank: RankFacts) -> list[int]:
 
 
 def _dead_rivals(rank: RankFacts) -> list[int]:
-    return [one.pid for one in rank.claimants.exits if one.code or one.signal]
+    return [exit_.pid for exit_ in rank.claimants.exits if exit_.code or exit_.signal]
 
 
-def _are_two(one: Hello, other: Hello) -> bool:
+def _are_two(hello: Hello, other: Hello) -> bool:
     """Whether these are two ranks. A program that starts the real rank and waits for it is not a
     rank itself.
     """
-    if one.launcher_pid == other.pid or other.launcher_pid == one.pid:
+    if hello.launcher_pid == other.pid or other.launcher_pid == hello.pid:
         return False
-    return one.claim == other.claim or (
-        one.init_unix_ns is not None and other.init_unix_ns is not None
+    return hello.claim == other.claim or (
+        hello.init_unix_ns is not None and other.init_unix_ns is not None
     )
 
 
@@ -149,14 +149,14 @@ def _claims(rank: RankFacts) -> list[str]:
         for hello in hellos[:4]
     ]
     lines += [
-        f"pid {one.pid}: ended with {'signal' if one.signal else 'exit code'}"
-        f" {one.signal or one.code}"
+        f"pid {exit_.pid}: ended with {'signal' if exit_.signal else 'exit code'}"
+        f" {exit_.signal or exit_.code}"
         + (
-            f", {one.exception.type}: {clipped(one.exception.text, 100)}"
-            if one.exception is not None
+            f", {exit_.exception.type}: {clipped(exit_.exception.text, 100)}"
+            if exit_.exception is not None
             else ""
         )
-        for one in rank.claimants.exits[:2]
+        for exit_ in rank.claimants.exits[:2]
     ]
     return lines
 
@@ -169,10 +169,10 @@ def _below(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     """
     stood_unix_ns = snapshot.time_unix_ns - int(policy.wait_s(RendezvousLimits) * 1e9)
     inside = {
-        one.pid
+        process.pid
         for host in snapshot.hosts
-        for one in host.processes
-        if one.init_since_unix_ns and one.init_since_unix_ns < stood_unix_ns
+        for process in host.processes
+        if process.init_since_unix_ns and process.init_since_unix_ns < stood_unix_ns
     }
     for rank in snapshot.ranks if snapshot.ended is None else ():
         for child in rank.claimants.hellos:

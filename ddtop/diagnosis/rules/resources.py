@@ -160,12 +160,12 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
     """Limits of a rank's process, and of the threads of its cgroup."""
     crowded: dict[tuple[int, int], list[RankFacts]] = {}
     for rank in ranks:
-        for one in limits_of(rank):
-            if is_short_of(one, policy):
-                what, setting = ADDRESSES[one.name]
+        for limit in limits_of(rank):
+            if is_short_of(limit, policy):
+                what, setting = ADDRESSES[limit.name]
                 text = (
-                    f"rank {rank.rank} uses {size_text(one.used)} of at most"
-                    f" {size_text(one.limit)} of {what} ({one.name})"
+                    f"rank {rank.rank} uses {size_text(limit.used)} of at most"
+                    f" {size_text(limit.limit)} of {what} ({limit.name})"
                 )
                 advice = (
                     f"raise the limit ({setting}), or use less: beyond it the next allocation"
@@ -190,10 +190,10 @@ def _of_own_limits(ranks: list[RankFacts], snapshot: Snapshot, policy: Policy) -
                 finding = _memory((rank.rank,), text, evidence, advice, snapshot)
                 yield replace(finding, victims=victims)
             elif (
-                one.name == "pids.max"
-                and one.used >= policy.of(ResourceLimits).pids_full_ratio * one.limit
+                limit.name == "pids.max"
+                and limit.used >= policy.of(ResourceLimits).pids_full_ratio * limit.limit
             ):
-                crowded.setdefault((one.used, one.limit), []).append(rank)
+                crowded.setdefault((limit.used, limit.limit), []).append(rank)
     for (used, most), theirs in crowded.items():
         numbers = tuple(rank.rank for rank in theirs)
         text = (

@@ -72,10 +72,10 @@ def rule(context: Context) -> list[Finding]:
     severity = WARNING if worst.slower >= context.policy.slowdown_warning_ratio else INFO
     unit = worst.now[0].unit
     speeds = (
-        f"{number(median(one.per_s for one in worst.now))} instead of"
-        f" {number(median(one.per_s for one in worst.then))} {unit}/s"
+        f"{number(median(speed.per_s for speed in worst.now))} instead of"
+        f" {number(median(speed.per_s for speed in worst.then))} {unit}/s"
     )
-    since = [one.progress.pace.since_unix_ns or 0 for one in worst.ranks if one.progress.pace]
+    since = [rank.progress.pace.since_unix_ns or 0 for rank in worst.ranks if rank.progress.pace]
     return [
         Finding(
             kind=Kind.SLOWDOWN,
@@ -188,7 +188,7 @@ def _in_own_code(found: _Compared, more_ms: float) -> str:
 
 def _not_waiting(found: _Compared, limits: Slowdown) -> list[int]:
     """A few ranks whose waits have not grown although those of the others have."""
-    grown = dict(zip([one.rank for one in found.ranks], _waits_more(found), strict=True))
+    grown = dict(zip([rank.rank for rank in found.ranks], _waits_more(found), strict=True))
     more = [rank for rank, one in grown.items() if one >= limits.wait_ratio]
     less = [rank for rank, one in grown.items() if one < limits.even_ratio]
     most = max(int(len(grown) * limits.few_part), 1)
@@ -222,10 +222,10 @@ def _lines(found: _Compared) -> list[str]:
         ("waiting for data", "loader_ms", " ms a step"),
     ):
         now, then = (
-            median(getattr(one, field) for one in all_) for all_ in (found.now, found.then)
+            median(getattr(speed, field) for speed in all_) for all_ in (found.now, found.then)
         )
         if max(now, then) >= 1:
             lines.append(f"{title}: {number(now)}{unit} now, {number(then)}{unit} {found.when}")
-    now, then = (median(one.wait_ratio for one in all_) for all_ in (found.now, found.then))
+    now, then = (median(speed.wait_ratio for speed in all_) for all_ in (found.now, found.then))
     lines.append(f"in collectives: {now:.0%} of the time now, {then:.0%} {found.when}")
     return lines

@@ -340,7 +340,11 @@ ALONE = frozenset({Kind.IO_STALL, Kind.LOADER_STUCK})
 def escalation(context: Context) -> list[Finding]:
     """These warnings as critical findings; nothing while some rank makes progress."""
     snapshot, policy = context.snapshot, context.policy
-    warnings = [one for one in context.found if one.kind in ALONE and one.severity == WARNING]
+    warnings = [
+        finding
+        for finding in context.found
+        if finding.kind in ALONE and finding.severity == WARNING
+    ]
     still = standstill_of(snapshot, policy) if warnings else None
     if (
         still is None
@@ -348,13 +352,13 @@ def escalation(context: Context) -> list[Finding]:
         or severity_of(snapshot, still, policy) != CRITICAL
     ):
         return []
-    return [replace(one, severity=CRITICAL) for one in warnings]
+    return [replace(finding, severity=CRITICAL) for finding in warnings]
 
 
 def fold(context: Context, own: list[Finding]) -> list[Finding]:
     """All findings; each such warning is replaced by the critical finding."""
-    raised = {one.identity: one for one in own}
-    return [raised.get(one.identity, one) for one in context.found]
+    raised = {finding.identity: finding for finding in own}
+    return [raised.get(finding.identity, finding) for finding in context.found]
 
 
 # -- `rank-stopped`: state T or a frozen cgroup for two seconds. This is enough, because a stopped

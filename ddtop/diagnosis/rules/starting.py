@@ -56,7 +56,7 @@ class Starting(Waits, of="starting"):
     up after a minute."""
 
 
-_NODES = tuple(name for one in launch.every_launcher() for name in one.nodes_of_job)
+_NODES = tuple(name for launcher in launch.every_launcher() for name in launcher.nodes_of_job)
 _DEFAULT_TIMEOUT_S = {"nccl": 600.0}
 _TIMEOUT_S = 1800.0
 """Torch's default."""
@@ -105,28 +105,32 @@ def _killed(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findin
     There is no process left that may become a missing rank, and one has died for each of them.
     """
     missing = _absent(snapshot)
-    helpers = (one for host in snapshot.hosts for one in host.helpers)
+    helpers = (helper for host in snapshot.hosts for helper in host.helpers)
     dead = [
-        one for one in helpers if not one.launcher and one.signal not in (None, *CANCEL_SIGNALS)
+        helper
+        for helper in helpers
+        if not helper.launcher and helper.signal not in (None, *CANCEL_SIGNALS)
     ]
     if joining.waited_s < policy.gone_limit_s or len(missing) != len(dead):
         return []
     if not missing or _candidates(snapshot, missing):
         return []
-    how = ", ".join(f"pid {one.pid} by {exit_text(None, one.signal)}" for one in dead[:8])
+    how = ", ".join(f"pid {helper.pid} by {exit_text(None, helper.signal)}" for helper in dead[:8])
     return [
         Finding(
             kind=Kind.RANK_KILLED,
             severity=CRITICAL,
             ranks=missing,
             victims=joining.victims,
-            since_unix_ns=min(one.unix_ns for one in dead),
+            since_unix_ns=min(helper.unix_ns for helper in dead),
             summary=(
                 f"{ranks_text(missing)} {verb(missing, 'was', 'were')} killed before"
                 f" {joining.init} ({how}); {joining.wait_text} for {verb(missing, 'it', 'them')},"
                 f" {duration(joining.waited_s)} so far"
             ),
-            evidence=tuple(f"pid {one.pid}: {one.command}" for one in dead[:8] if one.command),
+            evidence=tuple(
+                f"pid {helper.pid}: {helper.command}" for helper in dead[:8] if helper.command
+            ),
             advice=(
                 "find out who sent the signal: SIGKILL usually comes from the out-of-memory killer"
                 f" (dmesg | grep -i kill); {_left_to_wait(joining)}"
@@ -263,7 +267,7 @@ def _late_candidates(
     severity = _candidates_severity(snapshot, joining, found, policy)
     if severity == WARNING and joining.waited_s < policy.of(Starting).init_late_warning_s:
         return []
-    numbered = {one.process.rank for one in found if one.process.rank is not None}
+    numbered = {candidate.process.rank for candidate in found if candidate.process.rank is not None}
     ranks = tuple(rank for rank in missing if rank in numbered) or missing
     return [
         Finding(
@@ -276,7 +280,7 @@ def _late_candidates(
                 f"{_candidates_text(snapshot, joining, ranks, found)}; "
                 f"{joining.wait_text}, {duration(joining.waited_s)} so far"
             ),
-            evidence=tuple(_candidate_line(one) for one in found[:8]),
+            evidence=tuple(_candidate_line(candidate) for candidate in found[:8]),
             advice=f"see where it is: py-spy dump --pid {found[0].process.pid};"
             f" {_left_to_wait(joining)}",
         )
@@ -289,8 +293,8 @@ def _candidates_severity(
     """Critical at once for a process that makes no progress; for one that works or imports, after
     the limit of a rank that works.
     """
-    seen_s = min((snapshot.time_unix_ns - one.since_unix_ns) / 1e9 for one in found)
-    still = all(one.stands_still and not one.imports for one in found)
+    seen_s = min((snapshot.time_unix_ns - candidate.since_unix_ns) / 1e9 for candidate in found)
+    still = all(candidate.stands_still and not candidate.imports for candidate in found)
     if still and seen_s > policy.wait_s(Starting) - policy.of(Starting).init_still_process_slack_s:
         return CRITICAL
     limit_s = min(
@@ -305,12 +309,16 @@ def _candidates_text(
     what = "process" if len(found) == 1 else "processes"
     pids = [one.process.pid for one in found]
     shown = ", ".join(str(pid) for pid in pids[:8])
-    marks = {one.candidacy.mark for one in found if one.candidacy is not None}
+    marks = {candidate.candidacy.mark for candidate in found if candidate.candidacy is not None}
     mark = next(iter(marks)) if len(marks) == 1 else "of the same parent"
     who = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
-    if all(one.imports for one in found):
+    if all(candidate.imports for candidate in found):
         began = min(
-            (one.candidacy.started_unix_ns or 0 for one in found if one.candidacy is not None),
+            (
+                candidate.candidacy.started_unix_ns or 0
+                for candidate in found
+                if candidate.candidacy is not None
+            ),
             default=0,
         )
         age = f", {duration((snapshot.time_unix_ns - began) / 1e9)}" if began else ""
@@ -324,33 +332,37 @@ def _candidates_text(
 
 def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:
     return [
-        one
-        for one in snapshot.candidates
-        if one.process.rank is None or one.process.rank in missing
+        candidate
+        for candidate in snapshot.candidates
+        if candidate.process.rank is None or candidate.process.rank in missing
     ]
 
 
 def _candidates_do(found: list[Candidate]) -> str:
-    if all(one.stands_still for one in found):
+    if all(candidate.stands_still for candidate in found):
         frame = _user_frame(found[0])
         if frame is not None:
             return f"stuck in {frame.function} ({file_line(frame)})"
         call = found[0].process.syscall
         return f"stuck (in {call})" if call else "stuck"
-    if all(one.lacks_cpu for one in found):
+    if all(candidate.lacks_cpu for candidate in found):
         return "ready to run, but other processes have the CPUs"
-    return "still working" if any(one.working or one.woke for one in found) else "alive"
+    return (
+        "still working"
+        if any(candidate.working or candidate.woke for candidate in found)
+        else "alive"
+    )
 
 
-def _user_frame(one: Candidate) -> StackFrame | None:
-    frames = one.candidacy.frames if one.candidacy is not None else ()
+def _user_frame(candidate: Candidate) -> StackFrame | None:
+    frames = candidate.candidacy.frames if candidate.candidacy is not None else ()
     return next((frame for frame in frames if owner_of(frame) is Owner.USER), None)
 
 
-def _candidate_line(one: Candidate) -> str:
-    process = one.process
-    text = f"pid {process.pid} on {one.host}: state {process.state}"
-    text += f", {one.cpu_ratio:.0%} of a core" if one.cpu_ratio is not None else ""
+def _candidate_line(candidate: Candidate) -> str:
+    process = candidate.process
+    text = f"pid {process.pid} on {candidate.host}: state {process.state}"
+    text += f", {candidate.cpu_ratio:.0%} of a core" if candidate.cpu_ratio is not None else ""
     text += (
         f", in {process.syscall}"
         if process.syscall
@@ -358,9 +370,9 @@ def _candidate_line(one: Candidate) -> str:
         if process.wchan
         else ""
     )
-    if one.candidacy is not None:
-        command = f", {one.candidacy.command}" if one.candidacy.command else ""
-        return f"{text}; {one.candidacy.mark}{command}"
+    if candidate.candidacy is not None:
+        command = f", {candidate.candidacy.command}" if candidate.candidacy.command else ""
+        return f"{text}; {candidate.candidacy.mark}{command}"
     return f"{text}; RANK={process.rank} in its environment" if process.rank is not None else text
 
 
@@ -375,7 +387,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
     missing = _absent(snapshot)
     if not missing or joining.waited_s <= policy.init_missing_limit_s:
         return []
-    if any(_is_late(one) for one in snapshot.ranks) or _candidates(snapshot, missing):
+    if any(_is_late(rank) for rank in snapshot.ranks) or _candidates(snapshot, missing):
         # The ranks are still starting: those that exist have not called it either.
         return []
     unseen = unseen_hosts(snapshot)
@@ -388,7 +400,7 @@ def _missing(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Findi
     last = f"no process with {numbers} was seen on any host that reports"
     hosts = sorted({rank.host for rank in snapshot.ranks if rank.host is not None})
     lines = [
-        f"{ranks_text(tuple(one.rank for one in snapshot.ranks if one.hello))} on"
+        f"{ranks_text(tuple(rank.rank for rank in snapshot.ranks if rank.hello))} on"
         f" {', '.join(hosts[:8])}"
     ]
     if unseen is not None:
@@ -498,46 +510,48 @@ def launcher_waits(context: Context) -> list[Finding]:
     """One finding for each launcher that waits."""
     policy, now, found = context.policy, context.snapshot.time_unix_ns, []
     limits = policy.of(Starting)
-    for one in context.snapshot.launchers:
-        waited = duration(one.waited_s)
+    for launcher in context.snapshot.launchers:
+        waited = duration(launcher.waited_s)
         kind, limits_s = (
             Kind.RANK_MISSING,
             (policy.init_missing_limit_s, limits.init_missing_critical_s),
         )
-        missing = one.nodes - (one.nodes_there or 1)
+        missing = launcher.nodes - (launcher.nodes_there or 1)
         nodes = (
-            f"{missing} of {one.nodes} nodes"
-            if one.nodes_there
-            else f"the other nodes of {one.nodes}"
+            f"{missing} of {launcher.nodes} nodes"
+            if launcher.nodes_there
+            else f"the other nodes of {launcher.nodes}"
         )
-        text = f"has waited {waited} for {nodes} at {one.place}"
+        text = f"has waited {waited} for {nodes} at {launcher.place}"
         advice = (
             "start it on the other nodes, with the same --nnodes and the same address; to test the"
             " connection from there"
         )
-        if one.probe is not None:
+        if launcher.probe is not None:
             kind, limits_s = (
                 Kind.MASTER_UNREACHABLE,
                 (limits.init_late_warning_s, limits.store_dial_critical_s),
             )
-            missing = one.probe != "open"
-            why = WHY_NOT.get(one.probe, one.probe)
-            text = f"cannot reach the store at {one.place} ({why}), for {waited}"
+            missing = launcher.probe != "open"
+            why = WHY_NOT.get(launcher.probe, launcher.probe)
+            text = f"cannot reach the store at {launcher.place} ({why}), for {waited}"
             advice = (
                 "start the node that opens the store there; check --rdzv-endpoint or --master-addr"
             )
-        if missing <= 0 or one.waited_s < limits_s[0]:
+        if missing <= 0 or launcher.waited_s < limits_s[0]:
             continue
         found.append(
             Finding(
                 kind=kind,
-                severity=CRITICAL if one.waited_s >= limits_s[1] else WARNING,
+                severity=CRITICAL if launcher.waited_s >= limits_s[1] else WARNING,
                 ranks=(),
                 victims=(),
-                since_unix_ns=now - int(one.waited_s * 1e9),
-                summary=f"the launcher of {one.script} (pid {one.pid}) {text}; no rank yet",
+                since_unix_ns=now - int(launcher.waited_s * 1e9),
+                summary=(
+                    f"the launcher of {launcher.script} (pid {launcher.pid}) {text}; no rank yet"
+                ),
                 evidence=(),
-                advice=f"{advice}: nc -zv {one.place.replace(':', ' ')}",
+                advice=f"{advice}: nc -zv {launcher.place.replace(':', ' ')}",
             )
         )
     return found

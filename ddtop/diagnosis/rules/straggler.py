@@ -295,10 +295,12 @@ def _sync_finding(
 ) -> Finding:
     group = names_of_groups(snapshot.groups).get(balance.group, balance.group)
     lead = members[0]
-    crowded = median([delay_of(one) for one in members])
-    op = next((one.last_op for one in lead.comm.groups if one.group == balance.group), None)
+    crowded = median([delay_of(rank) for rank in members])
+    op = next(
+        (progress.last_op for progress in lead.comm.groups if progress.group == balance.group), None
+    )
     places = flame(lead, policy)
-    pending = median([one.comm.wait_ratio or 0.0 for one in members])
+    pending = median([member.comm.wait_ratio or 0.0 for member in members])
     return Finding(
         kind=Kind.SYNC_BOUND,
         severity=WARNING,

@@ -80,7 +80,7 @@ def _recorded(rank: RankFacts, group: str) -> Calls:
     if len(rank.comm.open_collectives) < 2:
         return ()
     first: dict[int, tuple[str, str]] = {}
-    for call in sorted(rank.comm.open_collectives, key=lambda one: one.seq):
+    for call in sorted(rank.comm.open_collectives, key=lambda collective: collective.seq):
         if (
             call.group == group
             and call.thread_id is not None
@@ -98,7 +98,9 @@ def _dumped(rank: RankFacts, group: str, since_unix_ns: int) -> Calls:
     stacks = rank.dump.stacks
     if stacks is None or stacks.taken_unix_ns < since_unix_ns:
         return ()
-    pending = [one for one in rank.comm.groups if one.pending_since_unix_ns is not None]
+    pending = [
+        progress for progress in rank.comm.groups if progress.pending_since_unix_ns is not None
+    ]
     known = any(call.thread_id is not None for call in rank.comm.open_collectives)
     if known or len(pending) != 1 or pending[0].group != group:
         return ()
@@ -131,10 +133,10 @@ def _finding(snapshot: Snapshot, group: str, sharing: list[tuple[RankFacts, Call
     lead, calls = sharing[0]
     doing = " and ".join(f"{thread} in {call}" for thread, call in calls[:2])
     since = min(
-        one.pending_since_unix_ns
+        progress.pending_since_unix_ns
         for rank, _ in sharing
-        for one in rank.comm.groups
-        if one.group == group and one.pending_since_unix_ns is not None
+        for progress in rank.comm.groups
+        if progress.group == group and progress.pending_since_unix_ns is not None
     )
     return Finding(
         kind=Kind.THREADS_SHARE_GROUP,

@@ -23,7 +23,15 @@ def version_skew(context: Context) -> list[Finding]:
     compared."""
     snapshot = context.snapshot
     hellos = {rank.rank: rank.hello for rank in snapshot.ranks if rank.hello is not None}
-    if len({(one.torch, one.python, one.script, one.script_digest) for one in hellos.values()}) < 2:
+    if (
+        len(
+            {
+                (hello.torch, hello.python, hello.script, hello.script_digest)
+                for hello in hellos.values()
+            }
+        )
+        < 2
+    ):
         return []
     odd: set[int] = set()
     lines, parts = [], []

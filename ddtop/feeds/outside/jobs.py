@@ -70,18 +70,18 @@ class HostProcesses:
 
     def children(self, pid: int) -> list[Process]:
         """Its children in the order of their start."""
-        found = [one for one in self.processes.values() if one.parent == pid]
-        return sorted(found, key=lambda one: (one.start_ticks, one.pid))
+        found = [process for process in self.processes.values() if process.parent == pid]
+        return sorted(found, key=lambda process: (process.start_ticks, process.pid))
 
     def ancestors(self, pid: int) -> list[Process]:
         """Its parent, the parent of that, and so on; never `init`."""
         found: list[Process] = []
-        one = self.processes.get(pid)
-        while one is not None and (above := self.processes.get(one.parent)) is not None:
+        process = self.processes.get(pid)
+        while process is not None and (above := self.processes.get(process.parent)) is not None:
             if above.pid <= 1 or above in found:
                 break
             found.append(above)
-            one = above
+            process = above
         return found
 
 
@@ -97,9 +97,9 @@ def read(uid: int | None = None) -> HostProcesses:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        one = read_one(int(name), boot_unix_ns)
-        if one is not None and (not uid or one.owner == uid):
-            found[one.pid] = one
+        process = read_one(int(name), boot_unix_ns)
+        if process is not None and (not uid or process.owner == uid):
+            found[process.pid] = process
     return HostProcesses(found, own_connections, has_agent)
 
 
@@ -116,9 +116,9 @@ def of_node(host: HostProcesses, environ: Mapping[str, str]) -> HostProcesses:
     return replace(
         host,
         processes={
-            pid: one
-            for pid, one in host.processes.items()
-            if all(one.environment.get(name, value) == value for name, value in own.items())
+            pid: process
+            for pid, process in host.processes.items()
+            if all(process.environment.get(name, value) == value for name, value in own.items())
         },
     )
 
@@ -155,7 +155,7 @@ def own_connections(pid: int) -> frozenset[int] | None:
     table = sockets.table(pid)
     if own is None or table is None:
         return None
-    return frozenset(one.inode for one in table if one.inode in own)
+    return frozenset(connection.inode for connection in table if connection.inode in own)
 
 
 def _boot_unix_ns() -> int:
@@ -237,18 +237,18 @@ class Departed:
     by_torchrun: bool = False
 
 
-def exit_of(one: Departed, order: int) -> Exit:
+def exit_of(departed: Departed, order: int) -> Exit:
     """Its end as a record, the `order`th of its job."""
     """How the end of an unwatched rank was found."""
     code = signal_number = None
     how = "unknown"
-    if one.exit_status is not None:
-        value, how = os.waitstatus_to_exitcode(one.exit_status), "zombie"
+    if departed.exit_status is not None:
+        value, how = os.waitstatus_to_exitcode(departed.exit_status), "zombie"
         code, signal_number = (value, None) if value >= 0 else (None, -value)
-    elif one.by_torchrun:
+    elif departed.by_torchrun:
         # torchrun ends all ranks of the host as soon as one fails.
         code, how = 0, "launcher"
-    return Exit(one.rank, one.pid or 0, code, signal_number, None, order, how)
+    return Exit(departed.rank, departed.pid or 0, code, signal_number, None, order, how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class OutsideJob:
     @property
     def pids(self) -> tuple[int, ...]:
         """Its processes: the launchers and the ranks."""
-        return (*self.launchers, *(one.pid for one in self.ranks))
+        return (*self.launchers, *(target.pid for target in self.ranks))
 
 
 def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
@@ -286,7 +286,7 @@ def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
     numbered = _numbered(host)
     found = [*_by_variables(host, numbered)]
     taken = {pid for job in found for pid in job.pids}
-    below = {one.pid for one in numbered}
+    below = {process.pid for process in numbered}
     found += _spawned(host, taken | below)
     return tuple(sorted(found, key=lambda job: -job.started_unix_ns))
 
@@ -303,7 +303,7 @@ def job_with(
     jobs = jobs_of(host)
     started = [job for job in jobs if pid in job.launchers]
     above = started or [
-        job for job in jobs if any(_is_below(host, one.pid, pid) for one in job.ranks)
+        job for job in jobs if any(_is_below(host, rank.pid, pid) for rank in job.ranks)
     ]
     if not above and communicates is not None:
         return next(_unmet(host, pid, communicates), None)
@@ -314,13 +314,13 @@ def _unmet(
     host: HostProcesses, pid: int, communicates: Callable[[int], bool]
 ) -> Iterator[OutsideJob]:
     """The Python children of this process, or of a Python below it, of which one communicates."""
-    for parent in (one for one in host.processes.values() if one.python):
+    for parent in (process for process in host.processes.values() if process.python):
         if parent.pid != pid and not _is_below(host, parent.pid, pid):
             continue
-        family = [one for one in host.children(parent.pid) if _may_be_rank(one)]
-        if len(family) < LEAST_SPAWNED or any(host.watched(one.pid) for one in family):
+        family = [process for process in host.children(parent.pid) if _may_be_rank(process)]
+        if len(family) < LEAST_SPAWNED or any(host.watched(process.pid) for process in family):
             continue
-        if any(communicates(one.pid) for one in family[:LOOKED_AT_MAX]):
+        if any(communicates(process.pid) for process in family[:LOOKED_AT_MAX]):
             yield _spawned_job(parent, family)
 
 
@@ -336,27 +336,27 @@ def launchers_of(
     The Python or the mpirun that starts ranks tells the job. What counts is the topmost process
     above it that was started with DDTOP too: a script may start its launcher late, or again.
     """
-    mine = {own_pid, *(one.pid for one in host.ancestors(own_pid))}
+    mine = {own_pid, *(process.pid for process in host.ancestors(own_pid))}
     found = {}
-    for one in host.processes.values():
-        if one.pid not in mine and _launches(one, name or ""):
-            above = [one, *host.ancestors(one.pid)]
+    for process in host.processes.values():
+        if process.pid not in mine and _launches(process, name or ""):
+            above = [process, *host.ancestors(process.pid)]
             *_, top = takewhile(lambda up: up.pid not in mine and _is_on(up), above)
             found[top.pid, top.start_ticks] = top
     return found
 
 
-def _launches(one: Process, name: str) -> bool:
-    if not _is_on(one) or one.state in "ZX" or not one.argv:
+def _launches(process: Process, name: str) -> bool:
+    if not _is_on(process) or process.state in "ZX" or not process.argv:
         return False
-    who = identify(one.environment, one.argv, one.pid)
-    job = one.environment.get("DDTOP_JOB") or script_base(who.script)
-    starts = _program(one) in _LAUNCHERS or (one.python and who.role != IGNORED)
+    who = identify(process.environment, process.argv, process.pid)
+    job = process.environment.get("DDTOP_JOB") or script_base(who.script)
+    starts = _program(process) in _LAUNCHERS or (process.python and who.role != IGNORED)
     return starts and job.startswith(name)
 
 
-def _is_on(one: Process) -> bool:
-    return one.environment.get("DDTOP", "0") not in ("", "0")
+def _is_on(process: Process) -> bool:
+    return process.environment.get("DDTOP", "0") not in ("", "0")
 
 
 # -- ranks with variables
@@ -365,26 +365,29 @@ def _is_on(one: Process) -> bool:
 def _numbered(host: HostProcesses) -> list[Process]:
     """The topmost Pythons that a launcher has numbered; their helpers inherit the variables."""
     found = []
-    for one in host.processes.values():
-        if not _may_be_rank(one):
+    for process in host.processes.values():
+        if not _may_be_rank(process):
             continue
-        if launch.rank(one.environment) is None or launch.world_size(one.environment) is None:
+        if (
+            launch.rank(process.environment) is None
+            or launch.world_size(process.environment) is None
+        ):
             continue
-        own = launch.fingerprint(one.environment)
-        above = host.ancestors(one.pid)
+        own = launch.fingerprint(process.environment)
+        above = host.ancestors(process.pid)
         if any(_may_be_rank(other) and _same_number(other, own) for other in above):
             continue
-        if not host.watched(one.pid):
-            found.append(one)
+        if not host.watched(process.pid):
+            found.append(process)
     # srun numbers the task that starts torchrun, too: ranks below it are the ranks.
-    below = {above.pid for one in found for above in host.ancestors(one.pid)}
-    return [one for one in found if one.pid not in below or not _only_a_task(one)]
+    below = {above.pid for process in found for above in host.ancestors(process.pid)}
+    return [process for process in found if process.pid not in below or not _only_a_task(process)]
 
 
-def _may_be_rank(one: Process) -> bool:
-    if not one.python or one.state in "ZX" or not one.argv:
+def _may_be_rank(process: Process) -> bool:
+    if not process.python or process.state in "ZX" or not process.argv:
         return False
-    return identify(one.environment, one.argv, one.pid).role not in (LAUNCHER, IGNORED)
+    return identify(process.environment, process.argv, process.pid).role not in (LAUNCHER, IGNORED)
 
 
 def _same_number(other: Process, fingerprint: str) -> bool:
@@ -392,64 +395,67 @@ def _same_number(other: Process, fingerprint: str) -> bool:
     return numbered and launch.fingerprint(other.environment) == fingerprint
 
 
-def _only_a_task(one: Process) -> bool:
-    return launch.rank(one.environment, any_task=False) is None
+def _only_a_task(process: Process) -> bool:
+    return launch.rank(process.environment, any_task=False) is None
 
 
 def _by_variables(host: HostProcesses, numbered: list[Process]) -> Iterable[OutsideJob]:
     groups: dict[tuple[object, ...], list[Process]] = {}
-    for one in numbered:
-        groups.setdefault(_meeting_place(host, one), []).append(one)
+    for process in numbered:
+        groups.setdefault(_meeting_place(host, process), []).append(process)
     for members in groups.values():
-        numbers = [launch.rank(one.environment) for one in members]
+        numbers = [launch.rank(process.environment) for process in members]
         if len(set(numbers)) == len(numbers):
             yield _job(host, members)
             continue
         # Two jobs with the same variables: each launcher has its own.
         parts: dict[int, list[Process]] = {}
-        for one in members:
-            parts.setdefault(_launcher_of(host, one), []).append(one)
+        for member in members:
+            parts.setdefault(_launcher_of(host, member), []).append(member)
         for part in parts.values():
             yield _job(host, part)
 
 
-def _meeting_place(host: HostProcesses, one: Process) -> tuple[object, ...]:
+def _meeting_place(host: HostProcesses, process: Process) -> tuple[object, ...]:
     """The values that all ranks of one job have in common, with any launcher."""
-    environ = one.environment
-    start = launch.find_start(environ, lambda: [up.argv for up in host.ancestors(one.pid)])
+    environ = process.environment
+    start = launch.find_start(environ, lambda: [up.argv for up in host.ancestors(process.pid)])
     size = launch.world_size(environ)
     if "MASTER_PORT" in environ:
         place: tuple[object, ...] = (environ.get("MASTER_ADDR"), environ["MASTER_PORT"])
     elif start is not None:
         place = (start.run,)
     else:
-        place = (_launcher_of(host, one),)
-    return (one.owner, size, *place, environ.get("TORCHELASTIC_RUN_ID"))
+        place = (_launcher_of(host, process),)
+    return (process.owner, size, *place, environ.get("TORCHELASTIC_RUN_ID"))
 
 
-def _launcher_of(host: HostProcesses, one: Process) -> int:
+def _launcher_of(host: HostProcesses, process: Process) -> int:
     """The nearest launcher above a rank, else its parent."""
-    above = host.ancestors(one.pid)
+    above = host.ancestors(process.pid)
     for other in above:
         role = identify(other.environment, other.argv, other.pid).role
         if role == LAUNCHER or _program(other) in _LAUNCHERS:
             return other.pid
-    return above[0].pid if above else one.parent
+    return above[0].pid if above else process.parent
 
 
-def _program(one: Process) -> str:
-    return os.path.basename(one.argv[0]) if one.argv else ""
+def _program(process: Process) -> str:
+    return os.path.basename(process.argv[0]) if process.argv else ""
 
 
 def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
     ranks = tuple(
         sorted(
-            (_target(one, launch.rank(one.environment) or 0, guessed=False) for one in members),
-            key=lambda one: one.rank,
+            (
+                _target(process, launch.rank(process.environment) or 0, guessed=False)
+                for process in members
+            ),
+            key=lambda target: target.rank,
         )
     )
-    launchers = tuple(sorted({_launcher_of(host, one) for one in members}))
-    size = max([launch.world_size(one.environment) or 0 for one in members])
+    launchers = tuple(sorted({_launcher_of(host, process) for process in members}))
+    size = max([launch.world_size(process.environment) or 0 for process in members])
     size = max(size, ranks[-1].rank + 1)
     here = _all_here(members, size)
     job = OutsideJob(
@@ -459,20 +465,20 @@ def _job(host: HostProcesses, members: list[Process]) -> OutsideJob:
         size,
         here,
         members[0].owner,
-        min(one.started_unix_ns for one in ranks),
+        min(target.started_unix_ns for target in ranks),
     )
     return replace(job, departed=_departed(host, job, members)) if here else job
 
 
-def _target(one: Process, rank: int, guessed: bool) -> Target:
+def _target(process: Process, rank: int, guessed: bool) -> Target:
     return Target(
-        one.pid,
-        one.start_ticks,
+        process.pid,
+        process.start_ticks,
         rank,
         guessed,
-        one.argv,
-        one.environment,
-        one.started_unix_ns,
+        process.argv,
+        process.environment,
+        process.started_unix_ns,
     )
 
 
@@ -483,8 +489,8 @@ def _name(first: Target, launchers: tuple[int, ...]) -> str:
 
 def _all_here(members: list[Process], size: int) -> bool:
     """Whether all ranks of the job are, or were, on this host."""
-    for one in members:
-        environ = one.environment
+    for process in members:
+        environ = process.environment
         local = launch.local_and_world_size(environ)
         if (local is not None and local[0] == local[1]) or environ.get("GROUP_WORLD_SIZE") == "1":
             return True
@@ -495,19 +501,23 @@ def _all_here(members: list[Process], size: int) -> bool:
 
 def _departed(host: HostProcesses, job: OutsideJob, members: list[Process]) -> tuple[Departed, ...]:
     """The ranks of a job of one host that have no process; their zombies by the order of starts."""
-    here = {one.rank for one in job.ranks}
+    here = {target.rank for target in job.ranks}
     absent = [rank for rank in range(job.world_size) if rank not in here]
     if not absent:
         return ()
     torchruns = any(_is_torchrun(host, pid) for pid in job.launchers)
-    parents = {one.parent for one in members}
-    alive = {one.pid: one.rank for one in job.ranks}
+    parents = {process.parent for process in members}
+    alive = {target.pid: target.rank for target in job.ranks}
     zombies: dict[int, Process] = {}
     for parent in parents:
-        siblings = [one for one in host.children(parent) if one.pid in alive or one.state == "Z"]
-        for rank, one in _in_order(siblings, alive):
+        siblings = [
+            process
+            for process in host.children(parent)
+            if process.pid in alive or process.state == "Z"
+        ]
+        for rank, process in _in_order(siblings, alive):
             if rank in absent:
-                zombies[rank] = one
+                zombies[rank] = process
     return tuple(
         Departed(
             rank,
@@ -524,25 +534,27 @@ def _in_order(siblings: list[Process], alive: Mapping[int, int]) -> Iterable[tup
 
     Nothing if the numbers do not fit, because a zombie may be any child of a shell.
     """
-    living = [(at, alive[one.pid]) for at, one in enumerate(siblings) if one.pid in alive]
+    living = [
+        (at, alive[process.pid]) for at, process in enumerate(siblings) if process.pid in alive
+    ]
     offsets = {rank - at for at, rank in living}
     if len(offsets) != 1:
         return
     offset = offsets.pop()
-    for at, one in enumerate(siblings):
-        if one.pid not in alive:
-            yield at + offset, one
+    for at, process in enumerate(siblings):
+        if process.pid not in alive:
+            yield at + offset, process
 
 
 def _is_torchrun(host: HostProcesses, pid: int) -> bool:
-    one = host.processes.get(pid)
-    if one is None or one.state in "ZX":
+    process = host.processes.get(pid)
+    if process is None or process.state in "ZX":
         return False
-    return identify(one.environment, one.argv, pid).role == LAUNCHER
+    return identify(process.environment, process.argv, pid).role == LAUNCHER
 
 
 def _is_below(host: HostProcesses, pid: int, above: int) -> bool:
-    return any(one.pid == above for one in host.ancestors(pid))
+    return any(process.pid == above for process in host.ancestors(pid))
 
 
 # -- ranks without variables
@@ -551,7 +563,9 @@ def _is_below(host: HostProcesses, pid: int, above: int) -> bool:
 def _spawned(host: HostProcesses, below_ranks: set[int]) -> Iterable[OutsideJob]:
     """Children of one Python that have TCP connections of their own, such as those of mp.spawn."""
     parents = {
-        one.parent for one in host.processes.values() if one.python and one.pid not in below_ranks
+        process.parent
+        for process in host.processes.values()
+        if process.python and process.pid not in below_ranks
     }
     for pid in sorted(parents):
         parent = host.processes.get(pid)
@@ -559,39 +573,48 @@ def _spawned(host: HostProcesses, below_ranks: set[int]) -> Iterable[OutsideJob]
             continue
         if not below_ranks.isdisjoint({pid, *(up.pid for up in host.ancestors(pid))}):
             continue
-        family = [one for one in host.children(pid) if _is_of_multiprocessing(one, parent)]
-        living = [one for one in family if one.state not in "ZX"]
-        if len(living) < LEAST_SPAWNED or any(host.watched(one.pid) for one in living):
+        family = [
+            process for process in host.children(pid) if _is_of_multiprocessing(process, parent)
+        ]
+        living = [process for process in family if process.state not in "ZX"]
+        if len(living) < LEAST_SPAWNED or any(host.watched(process.pid) for process in living):
             continue
-        if not all(_talks(host, one, parent) for one in living):
+        if not all(_talks(host, process, parent) for process in living):
             continue
-        apart = [abs(one.start_ticks - living[0].start_ticks) for one in family]
+        apart = [abs(process.start_ticks - living[0].start_ticks) for process in family]
         together = zip(family, apart, strict=True)
-        yield _spawned_job(parent, [one for one, ticks in together if ticks <= TOGETHER_TICKS])
+        yield _spawned_job(
+            parent, [process for process, ticks in together if ticks <= TOGETHER_TICKS]
+        )
 
 
-def _is_of_multiprocessing(one: Process, parent: Process) -> bool:
-    if one.state in "ZX":
+def _is_of_multiprocessing(process: Process, parent: Process) -> bool:
+    if process.state in "ZX":
         return True
-    if not one.python or identify(one.environment, one.argv, one.pid).role in (IGNORED, LAUNCHER):
+    if not process.python or identify(process.environment, process.argv, process.pid).role in (
+        IGNORED,
+        LAUNCHER,
+    ):
         return False
-    return _SPAWNED in one.argv or one.argv == parent.argv
+    return _SPAWNED in process.argv or process.argv == parent.argv
 
 
-def _talks(host: HostProcesses, one: Process, parent: Process) -> bool:
+def _talks(host: HostProcesses, process: Process, parent: Process) -> bool:
     """Whether it has a TCP connection that it did not inherit: DataLoader workers have none."""
-    own = host.connections(one.pid) or frozenset()
+    own = host.connections(process.pid) or frozenset()
     return not own <= (host.connections(parent.pid) or frozenset())
 
 
 def _spawned_job(parent: Process, family: list[Process]) -> OutsideJob:
     ranks = tuple(
-        replace(_target(one, at, guessed=True), argv=parent.argv)
-        for at, one in enumerate(family)
-        if one.state not in "ZX"
+        replace(_target(process, at, guessed=True), argv=parent.argv)
+        for at, process in enumerate(family)
+        if process.state not in "ZX"
     )
     gone = tuple(
-        Departed(at, one.pid, one.exit_status) for at, one in enumerate(family) if one.state in "ZX"
+        Departed(at, process.pid, process.exit_status)
+        for at, process in enumerate(family)
+        if process.state in "ZX"
     )
     job = OutsideJob(
         _name(replace(ranks[0], argv=parent.argv), (parent.pid,)),
@@ -600,10 +623,10 @@ def _spawned_job(parent: Process, family: list[Process]) -> OutsideJob:
         len(family),
         True,
         parent.owner,
-        min(one.started_unix_ns for one in ranks),
+        min(target.started_unix_ns for target in ranks),
         gone,
     )
-    numbers = rank_list(tuple(one.rank for one in ranks))
+    numbers = rank_list(tuple(target.rank for target in ranks))
     note = (
         f"no rank in the environment of the processes: {numbers} is the order in which pid"
         f" {parent.pid} started them"

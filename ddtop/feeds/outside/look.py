@@ -124,10 +124,10 @@ class Surface:
             # What NCCL reported of a wait does not hold any more.
             self._answered = self._is_certain = False
             yield CommStatus(RasAnswer())
-        for one in here:
-            since = self._inside.get(one.hello.pid)
+        for watched in here:
+            since = self._inside.get(watched.hello.pid)
             # That part expects the state page of an agent.
-            one.page = _as_page(one, since) if since is not None else None
+            watched.page = _as_page(watched, since) if since is not None else None
         met = self._rendezvous.look(here, self._launcher, now)
         gpus, gpu_watch = self._gpus.look(sample.owners(here), self._launcher)
         yield self._probe.look(
@@ -136,7 +136,7 @@ class Surface:
             candidates=met.candidates,
             candidacies=met.candidacies,
             launching=met.launching,
-            load=self._load.look([one.hello for one in here]),
+            load=self._load.look([watched.hello for watched in here]),
             gpus=gpus,
             gpu_watch=gpu_watch,
         )
@@ -146,12 +146,12 @@ class Surface:
         reported, and their silence means nothing."""
         return [
             replace(
-                one,
-                hello=msgspec.structs.replace(one.hello, backend="nccl"),
+                watched,
+                hello=msgspec.structs.replace(watched.hello, backend="nccl"),
                 heard_mono_ns=now_mono_ns,
             )
-            for one in here
-            if one.hello.pid in self._nccl
+            for watched in here
+            if watched.hello.pid in self._nccl
         ]
 
     def close(self) -> None:
@@ -164,17 +164,17 @@ def _uneven(answer: RasAnswer) -> bool:
     """Whether some rank has launched fewer collectives than most."""
     return any(
         rank.counts.get(op, usual) < usual
-        for one in answer.communicators
-        for op, usual in one.usual.items()
-        for rank in one.ranks
+        for communicator in answer.communicators
+        for op, usual in communicator.usual.items()
+        for rank in communicator.ranks
     )
 
 
-def _as_page(one: sample.Watched, since_unix_ns: int) -> PageView:
+def _as_page(watched: sample.Watched, since_unix_ns: int) -> PageView:
     since_mono_ns = since_unix_ns - time.time_ns() + time.monotonic_ns()
     return PageView(
-        one.hello.pid,
-        one.hello.start_ticks,
+        watched.hello.pid,
+        watched.hello.start_ticks,
         0,
         0,
         0,
@@ -198,12 +198,12 @@ _MASKS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
     """The exits of those that have ended by now."""
     poll, held, found = select.poll(), {}, []
-    for one in living:
-        if one.pidfd is not None:
-            held[one.pidfd] = one
-            poll.register(one.pidfd, select.POLLIN)
-        elif is_gone(one.hello.pid, one.hello.start_ticks):
-            found.append(one)
+    for watched in living:
+        if watched.pidfd is not None:
+            held[watched.pidfd] = watched
+            poll.register(watched.pidfd, select.POLLIN)
+        elif is_gone(watched.hello.pid, watched.hello.start_ticks):
+            found.append(watched)
     return found + [held[pidfd] for pidfd, _ in poll.poll(0)]
 
 
@@ -216,9 +216,9 @@ class DepartedRanks:
         may_outlive = any(_outlives_sigterm(pid) for pid in pids)
         self._waiting = [_unknown(one) if may_outlive else one for one in departed]
 
-    def add(self, one: Departed) -> None:
+    def add(self, departed: Departed) -> None:
         """Add a rank that ended before it could be watched."""
-        self._waiting.append(one)
+        self._waiting.append(departed)
 
     def due(
         self, looks: Mapping[int, OutsideLook | None], last_start_unix_ns: int
@@ -233,18 +233,18 @@ class DepartedRanks:
         began = any(look.waits and look.asleep for look in known)
         age_s = (time.time_ns() - last_start_unix_ns) / 1e9
         found = [
-            one
-            for one in self._waiting
-            if one.pid is not None or began or (one.by_torchrun and age_s > STARTED_S)
+            departed
+            for departed in self._waiting
+            if departed.pid is not None or began or (departed.by_torchrun and age_s > STARTED_S)
         ]
-        self._waiting = [one for one in self._waiting if one not in found]
+        self._waiting = [departed for departed in self._waiting if departed not in found]
         return found
 
 
-def _unknown(one: Departed) -> Departed:
+def _unknown(departed: Departed) -> Departed:
     """torchrun ends the other ranks when one has failed, but some may survive that. Then a rank
     without a process may have failed."""
-    return Departed(one.rank, one.pid, one.exit_status, by_torchrun=False)
+    return Departed(departed.rank, departed.pid, departed.exit_status, by_torchrun=False)
 
 
 def _outlives_sigterm(pid: int) -> bool:
@@ -337,10 +337,10 @@ class OutsideFeed(Feed):
         self._of, self._asked_for = job, eager
         self._began_mono_s = time.monotonic()
         self._departed = DepartedRanks(
-            job.departed if job is not None else (), [one.pid for one in targets]
+            job.departed if job is not None else (), [target.pid for target in targets]
         )
-        self._targets = [one for one in targets if not one.worker]
-        self._workers = [one for one in targets if one.worker]
+        self._targets = [target for target in targets if not target.worker]
+        self._workers = [target for target in targets if target.worker]
         self._policy = chosen()
         self._surface = Surface(
             job.launchers[0] if job is not None and job.launchers else 0, self._policy
@@ -368,12 +368,14 @@ class OutsideFeed(Feed):
             return Reply("stacks", ok=False, text=NO_DUMP_SIGNAL)
         if pyspy.find() is None:
             return Reply("stacks", ok=False, text=pyspy.NOT_INSTALLED)
-        living = [one.target for one in self._ranks.values() if one.exits_order is None]
-        wanted = [one for one in (*living, *self._workers) if not ranks or one.rank in ranks]
+        living = [watched.target for watched in self._ranks.values() if watched.exits_order is None]
+        wanted = [
+            target for target in (*living, *self._workers) if not ranks or target.rank in ranks
+        ]
         expected = sum(not one.worker for one in wanted)
         if not expected:
             return Reply("stacks", ok=False, text="these ranks are gone")
-        self._asked = deque((one, request) for one in wanted)
+        self._asked = deque((target, request) for target in wanted)
         return Reply("stacks", text=request, count=expected)
 
     def signal(self, rank: int, number: int) -> Reply:
@@ -411,10 +413,10 @@ class OutsideFeed(Feed):
             running.spy.kill()
         self._running.clear()
         self._surface.close()
-        for one in self._ranks.values():
-            if one.exits_order is None:
-                one.exits_order = -1
-                sample.forget(one.process)
+        for watched in self._ranks.values():
+            if watched.exits_order is None:
+                watched.exits_order = -1
+                sample.forget(watched.process)
 
     # -- records
 
@@ -422,20 +424,22 @@ class OutsideFeed(Feed):
         """One look at all processes through /proc."""
         self._note_exits()
         now_s, found = time.monotonic(), []
-        living = [one for one in self._ranks.values() if one.exits_order is None]
+        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
         joins = self._some_joins(living)
-        for one in living:
-            inside = self._inside_since(one)
-            state = sample.look(one.process, time.monotonic_ns())
+        for watched in living:
+            inside = self._inside_since(watched)
+            state = sample.look(watched.process, time.monotonic_ns())
             if state is not None:
                 # Without an agent, a missing report means nothing.
                 found.append(
                     msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
                 )
-            self._take(self._state_of(one, now_s, joins), one.target)
-        self._surface.note_inside({one.target.pid: self._inside_since(one) for one in living})
+            self._take(self._state_of(watched, now_s, joins), watched.target)
+        self._surface.note_inside(
+            {watched.target.pid: self._inside_since(watched) for watched in living}
+        )
         self._note_waits()
-        here = [one.process for one in living]
+        here = [watched.process for watched in living]
         for record in self._surface.look(here, tuple(found)):
             if isinstance(record, HostState):
                 record = msgspec.structs.replace(record, notes=self._notes, looks=self._places())
@@ -443,35 +447,39 @@ class OutsideFeed(Feed):
         self._note_departed(living)
 
     def _note_waits(self) -> None:
-        living = [one for one in self._ranks.values() if one.exits_order is None]
+        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
         # Only where rank 0 is, one is asked for all hosts.
-        environments = [one.process.hello.environment for one in living if one.target.rank == 0]
-        waits = address_of(environments) is not None and any(self._may_wait(one) for one in living)
-        nccl = [one.target.pid for one in living if waits and one.around.may_use_nccl]
+        environments = [
+            watched.process.hello.environment for watched in living if watched.target.rank == 0
+        ]
+        waits = address_of(environments) is not None and any(
+            self._may_wait(watched) for watched in living
+        )
+        nccl = [watched.target.pid for watched in living if waits and watched.around.may_use_nccl]
         self._surface.note_waits(frozenset(nccl))
 
-    def _may_wait(self, one: _Watched) -> bool:
+    def _may_wait(self, watched: _Watched) -> bool:
         """Whether it was in one communication call at each of the last looks. A rank that waits for
         its GPU spins. It sleeps now and then, as a rank that trains does."""
-        reading, track = one.track.reading, one.track
+        reading, track = watched.track.reading, watched.track
         if reading is None or reading.kind in (None, INIT):
             return False
         since = min(track.since_unix_ns, track.same_since_unix_ns)
         return time.time_ns() - since >= EAGER_PLACE_S * 1e9
 
-    def _state_of(self, one: _Watched, now_s: float, joins: bool) -> RankState:
-        track, known = one.track, one.track.reading
+    def _state_of(self, watched: _Watched, now_s: float, joins: bool) -> RankState:
+        track, known = watched.track, watched.track.reading
         if known is None:
             return RankState("running")
-        fresh = now_s - one.placed_mono_s <= self._policy.place_old_s
+        fresh = now_s - watched.placed_mono_s <= self._policy.place_old_s
         place = known.place if fresh else None
         if place is not None and track.asleep:
             place = msgspec.structs.replace(place, since_unix_ns=track.since_unix_ns)
-        inside = self._inside_since(one)
+        inside = self._inside_since(watched)
         calls = () if inside is None else (OpenCall("init_process_group", inside),)
         loader = None
         if place is not None and place.waits_on == "DataLoader":
-            loader = loader_of(one.workers, track.there_since_unix_ns)
+            loader = loader_of(watched.workers, track.there_since_unix_ns)
         return RankState(
             "starting" if joins and known.phase == "running" else known.phase,
             activity=known.activity if fresh else None,
@@ -484,13 +492,13 @@ class OutsideFeed(Feed):
 
     def _some_joins(self, living: Sequence[_Watched]) -> bool:
         """Whether ranks are in init_process_group, and none has left it."""
-        looks = [look for one in living if (look := one.track.look()) is not None]
+        looks = [look for watched in living if (look := watched.track.look()) is not None]
         return any(look.kind == INIT for look in looks) and not any(look.waits for look in looks)
 
-    def _inside_since(self, one: _Watched) -> int | None:
-        known = one.track.reading
-        inside = known is not None and known.kind == INIT and one.exits_order is None
-        return one.track.since_unix_ns if inside else None
+    def _inside_since(self, watched: _Watched) -> int | None:
+        known = watched.track.reading
+        inside = known is not None and known.kind == INIT and watched.exits_order is None
+        return watched.track.since_unix_ns if inside else None
 
     def take_stacks(self, stacks: Stacks, target: Target) -> None:
         """Keep the stacks of a rank, or of its worker."""
@@ -532,14 +540,14 @@ class OutsideFeed(Feed):
 
     def _note_departed(self, living: Sequence[_Watched]) -> None:
         """Note the ranks that had ended before the first look."""
-        looks = {one.target.rank: one.track.look() for one in living}
+        looks = {watched.target.rank: watched.track.look() for watched in living}
         like = self._targets[0]
-        last_start = max((one.target.started_unix_ns for one in living), default=0)
-        for one in self._departed.due(looks, last_start):
-            target = Target(one.pid or 0, 0, one.rank, like.guessed, (), like.environment)
+        last_start = max((watched.target.started_unix_ns for watched in living), default=0)
+        for departed in self._departed.due(looks, last_start):
+            target = Target(departed.pid or 0, 0, departed.rank, like.guessed, (), like.environment)
             hello = self._hello(target)
             self._take(msgspec.structs.replace(hello, script=like.script), target)
-            self._take(exit_of(one, self._exits), target, self._departed.began_unix_ns)
+            self._take(exit_of(departed, self._exits), target, self._departed.began_unix_ns)
             self._exits += 1
 
     def _take(
@@ -549,13 +557,13 @@ class OutsideFeed(Feed):
         self.say(record, rank, pid, at_unix_ns)
 
     def _note_exits(self) -> None:
-        living = [one for one in self._ranks.values() if one.exits_order is None]
-        for process in ended(one.process for one in living):
-            one = self._ranks[process.hello.rank or 0]
-            one.exits_order, self._exits = self._exits, self._exits + 1
+        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
+        for process in ended(watched.process for watched in living):
+            watched = self._ranks[process.hello.rank or 0]
+            watched.exits_order, self._exits = self._exits, self._exits + 1
             now_unix_ns = time.time_ns()
-            gone = sample.last_words(process, one.exits_order, now_unix_ns)
-            self._take(gone, one.target)
+            gone = sample.last_words(process, watched.exits_order, now_unix_ns)
+            self._take(gone, watched.target)
             sample.forget(process)
 
     # -- py-spy
@@ -605,26 +613,26 @@ class OutsideFeed(Feed):
         self._running.append(_Running(spy, target, target.rank, request, now_s, worker, count, tid))
 
     def _due(self, now_s: float) -> _Watched | None:
-        at_work = {one.rank for one in self._running if one.worker is None}
+        at_work = {running.rank for running in self._running if running.worker is None}
         waiting = [
-            one
-            for rank, one in self._ranks.items()
-            if one.exits_order is None
+            watched
+            for rank, watched in self._ranks.items()
+            if watched.exits_order is None
             and rank not in at_work
-            and now_s - one.tried_mono_s >= self._pause_s(one)
+            and now_s - watched.tried_mono_s >= self._pause_s(watched)
         ]
-        return min(waiting, key=lambda one: one.tried_mono_s, default=None)
+        return min(waiting, key=lambda watched: watched.tried_mono_s, default=None)
 
-    def _pause_s(self, one: _Watched) -> float:
+    def _pause_s(self, watched: _Watched) -> float:
         """How long after a look at this rank the next one is due."""
-        if one.refused:
+        if watched.refused:
             return REFUSED_S
-        look = one.track.look()
+        look = watched.track.look()
         runs_apart = look is not None and not look.asleep and look.apart_looks > 0
         if runs_apart and look is not None and look.apart_looks < self._policy.stack_apart_looks:
             return CLOSER_S
         if self._suspects and self._eager:
-            return SUSPECT_S if one.target.rank in self._suspects else BESIDE_S
+            return SUSPECT_S if watched.target.rank in self._suspects else BESIDE_S
         return EAGER_PLACE_S if runs_apart or self._eager else PLACE_S
 
     def _finish(self, running: _Running, now_s: float) -> None:
@@ -677,8 +685,8 @@ class OutsideFeed(Feed):
         self._suspect()
 
     def _suspect(self) -> None:
-        living = [one for one in self._ranks.values() if one.exits_order is None]
-        looks = {one.target.rank: one.track.look() for one in living}
+        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
+        looks = {watched.target.rank: watched.track.look() for watched in living}
         found = stragglers.suspects_of(looks, self._policy)
         self._suspects = found.ranks if found is not None else ()
 
@@ -703,8 +711,8 @@ class OutsideFeed(Feed):
 
     def judged(self, looks: Sequence[OutsideLook | None] = ()) -> bool:  # noqa: ARG002 - it knows
         """Whether each readable rank was sampled twice, at least a second apart."""
-        living = [one for one in self._ranks.values() if one.exits_order is None]
-        return all(one.refused or one.looked_s >= EAGER_PLACE_S for one in living)
+        living = [watched for watched in self._ranks.values() if watched.exits_order is None]
+        return all(watched.refused or watched.looked_s >= EAGER_PLACE_S for watched in living)
 
     @property
     def asks(self) -> bool:
@@ -715,16 +723,20 @@ class OutsideFeed(Feed):
     @property
     def refused(self) -> dict[int, str]:
         """Why the stack of a process cannot be read, by pid."""
-        return {one.target.pid: one.refused for one in self._ranks.values() if one.refused}
+        return {
+            watched.target.pid: watched.refused
+            for watched in self._ranks.values()
+            if watched.refused
+        }
 
     def _places(self) -> str:
         if pyspy.find() is None:
             return f"no places: {pyspy.NOT_INSTALLED}"
         refused = next(
             (
-                one.refused
-                for one in self._ranks.values()
-                if one.refused and one.exits_order is None
+                watched.refused
+                for watched in self._ranks.values()
+                if watched.refused and watched.exits_order is None
             ),
             None,
         )

@@ -379,7 +379,7 @@ class Workers:
         """The present children of that rank. A child is known to be a worker only after its stack
         was read."""
         self.pids = children(rank_pid)
-        self.tracks = {pid: one for pid, one in self.tracks.items() if pid in self.pids}
+        self.tracks = {pid: track for pid, track in self.tracks.items() if pid in self.pids}
         return self.pids[:WORKERS_MAX]
 
 
@@ -413,11 +413,11 @@ def loader_of(workers: Workers, since_unix_ns: int) -> Loader | None:
 
 def is_worker(frames: Iterable[StackFrame]) -> bool:
     """Whether torch's loop of a worker is on the stack."""
-    return any(one.file.endswith(_WORKER) for one in frames)
+    return any(frame.file.endswith(_WORKER) for frame in frames)
 
 
 def _fetches(frames: Iterable[StackFrame]) -> bool:
-    return any(one.file.endswith(_FETCH) for one in frames)
+    return any(frame.file.endswith(_FETCH) for frame in frames)
 
 
 def _state(pid: int) -> str | None:
@@ -427,7 +427,7 @@ def _state(pid: int) -> str | None:
 
 def _cpu_ns(pids: Iterable[int]) -> int:
     found: Mapping[int, list[str] | None] = {pid: stat_fields(pid) for pid in pids}
-    return sum((int(one[11]) + int(one[12])) * _TICK_NS for one in found.values() if one)
+    return sum((int(value[11]) + int(value[12])) * _TICK_NS for value in found.values() if value)
 
 
 def _locked(pids: Iterable[int]) -> int:

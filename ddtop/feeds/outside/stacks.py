@@ -221,7 +221,7 @@ def training_thread(
 
 def marked(threads: Sequence[ThreadStack], trains: ThreadStack) -> tuple[ThreadStack, ...]:
     """The same stacks; this one is that of the rank's thread."""
-    return tuple(msgspec.structs.replace(one, main=one is trains) for one in threads)
+    return tuple(msgspec.structs.replace(thread, main=thread is trains) for thread in threads)
 
 
 def _waits_for_threads(main: ThreadStack) -> bool:

@@ -117,15 +117,15 @@ def find(text: str) -> Targets:
             unmet = job = job_with(host, pid, _communicates)
             ranks = list(job.ranks) if job is not None else []
         if ranks:
-            pids = ", ".join(str(one.pid) for one in ranks)
+            pids = ", ".join(str(target.pid) for target in ranks)
             notes.append(
                 f"pid {pid} ({launcher_name(seen)}) stands for its {plural(len(ranks), 'rank')}:"
                 f" pid {pids}"
             )
             notes += job.notes if job is not None else ()
-            spawned = spawned or any(one.guessed for one in ranks)
+            spawned = spawned or any(target.guessed for target in ranks)
         elif _is_foreign(pid) and (ranks := _children_of(seen)):
-            pids = ", ".join(str(one.pid) for one in ranks)
+            pids = ", ".join(str(target.pid) for target in ranks)
             notes.append(
                 f"pid {pid} ({launcher_name(seen)}) belongs to another user, so the environment of"
                 f" its Pythons cannot be read, and their numbers are the order of their start: pid"
@@ -137,7 +137,7 @@ def find(text: str) -> Targets:
             notes.append(
                 f"pid {pid} has started other Pythons, which may be the ranks: --pid {others}"
             )
-        found.update({one.pid: one for one in ranks or [seen]})
+        found.update({target.pid: target for target in ranks or [seen]})
     if not found:
         whys = dict(missing)
         listed = "; ".join(dict.fromkeys(whys.values()))
@@ -173,17 +173,18 @@ def _is_rank(target: Target) -> bool:
 
 def _job_of(host: HostProcesses, targets: tuple[Target, ...]) -> OutsideJob | None:
     """The job of which these are all the ranks."""
-    pids = {one.pid for one in targets if not one.worker}
-    return next((job for job in jobs_of(host) if {one.pid for one in job.ranks} == pids), None)
+    pids = {target.pid for target in targets if not target.worker}
+    return next((job for job in jobs_of(host) if {rank.pid for rank in job.ranks} == pids), None)
 
 
 def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
     """The targets by rank, and what had to be assumed. If two claim the same number, all ranks are
     numbered in the order of the list."""
-    known = [one.rank for one in targets if one.rank >= 0 and not one.worker]
+    known = [target.rank for target in targets if target.rank >= 0 and not target.worker]
     if len(set(known)) < len(known):
         numbers = tuple(
-            replace(one, rank=at, guessed=True, worker=False) for at, one in enumerate(targets)
+            replace(target, rank=at, guessed=True, worker=False)
+            for at, target in enumerate(targets)
         )
         return (
             numbers,
@@ -191,21 +192,23 @@ def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
         )
     free = (number for number in range(len(targets)) if number not in known)
     given = [
-        one if one.rank >= 0 else replace(one, rank=next(free), guessed=True) for one in targets
+        target if target.rank >= 0 else replace(target, rank=next(free), guessed=True)
+        for target in targets
     ]
-    guessed = [str(one.pid) for one in given if one.guessed]
-    ranks = tuple(sorted(given, key=lambda one: (one.rank, one.worker)))
+    guessed = [str(target.pid) for target in given if target.guessed]
+    ranks = tuple(sorted(given, key=lambda target: (target.rank, target.worker)))
     return ranks, f"no rank in the environment of pid {', '.join(guessed)}" if guessed else None
 
 
 def _with_workers(found: Mapping[int, Target]) -> list[Target]:
     """`pgrep -f train.py` lists the DataLoader workers too: same command line, same environment."""
     marked = []
-    for one in found.values():
-        worker = one.rank >= 0 and any(
-            pid in found and found[pid].rank == one.rank for pid in parents(one.pid, ANCESTORS_MAX)
+    for target in found.values():
+        worker = target.rank >= 0 and any(
+            pid in found and found[pid].rank == target.rank
+            for pid in parents(target.pid, ANCESTORS_MAX)
         )
-        marked.append(replace(one, worker=worker))
+        marked.append(replace(target, worker=worker))
     return marked
 
 
@@ -349,28 +352,32 @@ _RENDEZVOUS = "/distributed/elastic/rendezvous/"
 
 def without_ranks(host: HostProcesses) -> list[OutsideJob]:
     """The launchers of this host that have no child, each as a job without ranks."""
-    parents = {one.parent for one in host.processes.values()}
-    found = [one for one in host.processes.values() if one.pid not in parents and _waits(one)]
+    parents = {process.parent for process in host.processes.values()}
+    found = [
+        process
+        for process in host.processes.values()
+        if process.pid not in parents and _waits(process)
+    ]
     return [
         OutsideJob(
-            f"{identify(one.environment, one.argv, one.pid).script}-{one.pid}",
-            (one.pid,),
+            f"{identify(process.environment, process.argv, process.pid).script}-{process.pid}",
+            (process.pid,),
             (),
             0,
             False,
-            one.owner,
-            one.started_unix_ns,
+            process.owner,
+            process.started_unix_ns,
         )
-        for one in found
+        for process in found
     ]
 
 
-def _waits(one: Process) -> bool:
+def _waits(process: Process) -> bool:
     """Whether it is a launcher that has not had ranks."""
-    fields = stat_fields(one.pid)
-    if fields is None or not one.python or not one.argv:
+    fields = stat_fields(process.pid)
+    if fields is None or not process.python or not process.argv:
         return False
-    role = identify(one.environment, one.argv, one.pid).role
+    role = identify(process.environment, process.argv, process.pid).role
     return role == LAUNCHER and _cpu_s(fields[13:15]) < RANKS_CPU_S
 
 
@@ -380,30 +387,32 @@ def _cpu_s(ticks: list[str]) -> float:
 
 def waiting(pids: Iterable[int]) -> tuple[WaitingLauncher, ...]:
     """Those of these processes that are launchers and wait, and what for."""
-    launchers = [one for one in map(read_one, pids) if one is not None and _waits(one)]
-    return tuple([look(one) for one in launchers if not children(one.pid)])
+    launchers = [
+        process for process in map(read_one, pids) if process is not None and _waits(process)
+    ]
+    return tuple([look(process) for process in launchers if not children(process.pid)])
 
 
-def look(one: Process) -> WaitingLauncher:
+def look(process: Process) -> WaitingLauncher:
     """What this launcher waits for."""
-    given = launch.node_options(one.environment, lambda: iter([one.argv]))
+    given = launch.node_options(process.environment, lambda: iter([process.argv]))
     place = given.endpoint or f"localhost:{launch.MASTER_PORT}"
     address, _, text = (place if ":" in place else f"{place}:{STORE_PORT}").rpartition(":")
     port = int(text) if text.isdigit() else 0
-    own = sockets.inodes(one.pid) or ()
-    mine = [each for each in sockets.table(one.pid) or () if each.inode in own]
+    own = sockets.inodes(process.pid) or ()
+    mine = [each for each in sockets.table(process.pid) or () if each.inode in own]
     linked = [each for each in mine if each.state == "ESTABLISHED"]
     ends = {(each.local, each.port) for each in linked if each.remote_port == port}
     there, waited_s = None, 0.0
     if any(each.state == "LISTEN" and each.port == port for each in mine):
         peers = {(each.remote, each.remote_port) for each in linked if each.port == port}
         there = 1 + len(peers - ends)
-    if ends or _dials(one.pid):
-        used_s = _cpu_s((stat_fields(one.pid) or [])[11:13])
-        waited_s = max(0.0, time.time() - one.started_unix_ns / 1e9 - used_s)
+    if ends or _dials(process.pid):
+        used_s = _cpu_s((stat_fields(process.pid) or [])[11:13])
+        waited_s = max(0.0, time.time() - process.started_unix_ns / 1e9 - used_s)
     return WaitingLauncher(
-        one.pid,
-        identify(one.environment, one.argv, one.pid).script,
+        process.pid,
+        identify(process.environment, process.argv, process.pid).script,
         waited_s,
         f"{address}:{port}",
         given.nodes_min,

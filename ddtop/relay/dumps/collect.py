@@ -125,17 +125,17 @@ class Dumps:
         A rank that is already being asked answers both requests.
         """
         count = 0
-        for one in watched:
+        for process in watched:
             count += 1
-            known = self._targets.get(one.hello.pid)
+            known = self._targets.get(process.hello.pid)
             if known is not None and known.step != DONE:
                 self._join(known, request, how, automatic)
                 continue
             if known is not None:
                 self._leave_child(known)
-            target = _Target(one, [request], automatic, how, first_request=request)
-            target.children.extend(_workers(one, automatic))
-            self._targets[one.hello.pid] = target
+            target = _Target(process, [request], automatic, how, first_request=request)
+            target.children.extend(_workers(process, automatic))
+            self._targets[process.hello.pid] = target
             self._begin(target)
         return count
 
@@ -301,7 +301,7 @@ class Dumps:
 
         py-spy pauses the process only if a person asked.
         """
-        if sum(1 for one in self._targets.values() if one.spy is not None) >= PY_SPY_AT_ONCE:
+        if sum(1 for value in self._targets.values() if value.spy is not None) >= PY_SPY_AT_ONCE:
             return
         gently = target.automatic or (_state(pid) or "T") in "Tt"
         target.spy = PySpy(pid, native=target.how == NATIVE and not gently, nonblocking=gently)

@@ -203,7 +203,7 @@ def python_may_run(
 def is_asleep(pid: int) -> bool:
     """Whether all of its threads sleep; False where that cannot be read."""
     threads = threads_of(pid)
-    return threads is not None and all(one.letter in "SD" for one in threads.values())
+    return threads is not None and all(thread.letter in "SD" for thread in threads.values())
 
 
 # -- Parses the text that faulthandler writes. Pure: text in, records out

@@ -246,7 +246,7 @@ class AmdSmi:
         static, metric = _parts(bus, "pcie_static"), _parts(bus, "pcie_metric")
         links, links_total = self._links(handle)
         pages = self._ask("gpu_bad_page_info", handle)
-        states = [one.get("status") for one in pages] if isinstance(pages, list) else None
+        states = [page.get("status") for page in pages] if isinstance(pages, list) else None
         return Gpu(
             index,
             self._uuid(index, handle),

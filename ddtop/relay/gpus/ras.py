@@ -183,14 +183,14 @@ class _Reader:
 def _communicator_of_text(entry: _Entry, size: int, state: str) -> Communicator:
     usual = {op: usual_of(values) for op, values in entry.values.items()}
     ranks = []
-    for one in entry.ranks.values():
-        late = any(count < usual[op] for op, count in one.counts.items())
-        if one.number < size:
-            words = "behind" if late and one.state == "ok" else one.state
-            ranks.append(RasRank(one.number, one.host, one.pid, words, one.gpu, one.counts))
-    missing = sum(one.state in ("dead", "unresponsive", "left") for one in ranks)
+    for rank in entry.ranks.values():
+        late = any(count < usual[op] for op, count in rank.counts.items())
+        if rank.number < size:
+            words = "behind" if late and rank.state == "ok" else rank.state
+            ranks.append(RasRank(rank.number, rank.host, rank.pid, words, rank.gpu, rank.counts))
+    missing = sum(rank.state in ("dead", "unresponsive", "left") for rank in ranks)
     problems = () if ranks else tuple(text[:TEXT_MAX] for text in entry.problems)
-    ranks.sort(key=lambda one: one.number)
+    ranks.sort(key=lambda rank: rank.number)
     return Communicator(entry.name, size, tuple(ranks), missing, state, problems, usual)
 
 
@@ -214,7 +214,7 @@ def parse_text(text: str) -> RasAnswer:
     if version is None:
         return RasAnswer(why="its answer was not understood", text=True)
     found = list(islice(reader.communicators(), COMMUNICATORS_MAX))
-    named = {(rank.host, rank.pid) for one in found for rank in one.ranks}
+    named = {(rank.host, rank.pid) for communicator in found for rank in communicator.ranks}
     # 2.24 lists the missing processes and the missing ranks separately, without saying which belong
     # together.
     lost = [
@@ -446,44 +446,63 @@ def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
     out only if it names a process of this host that is not ours.
     """
     if answer.text:
-        kept = [one for one in answer.communicators if not _has_stranger(one, pids)]
+        kept = [
+            communicator
+            for communicator in answer.communicators
+            if not _has_stranger(communicator, pids)
+        ]
         return RasAnswer(_bounded(kept), answer.nccl, answer.why, answer.took_ms, True)
     known: set[tuple[str, int]] = set()
     kept = []
     left = list(answer.communicators)
     while True:
-        fitting = [one for one in left if not one.ranks or _shares(one, pids, known)]
+        fitting = [
+            communicator
+            for communicator in left
+            if not communicator.ranks or _shares(communicator, pids, known)
+        ]
         if not fitting:
             return RasAnswer(_bounded(kept), answer.nccl, answer.why, answer.took_ms, answer.text)
         kept += fitting
-        known |= {(rank.host, rank.pid) for one in fitting for rank in one.ranks}
-        left = [one for one in left if one not in fitting]
+        known |= {(rank.host, rank.pid) for communicator in fitting for rank in communicator.ranks}
+        left = [communicator for communicator in left if communicator not in fitting]
 
 
 def _bounded(found: list[Communicator]) -> tuple[Communicator, ...]:
     """At most REPORTED_RANKS_MAX ranks in all, those that differ first, because the size of a frame
     is limited."""
     room, reported = REPORTED_RANKS_MAX, []
-    for one in found:
+    for communicator in found:
         ranks = sorted(
-            one.ranks, key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number)
+            communicator.ranks,
+            key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number),
         )
         kept = tuple(sorted(ranks[:room], key=lambda rank: rank.number))
         room -= len(kept)
         reported.append(
-            Communicator(one.name, one.size, kept, one.missing, one.state, one.problems, one.usual)
+            Communicator(
+                communicator.name,
+                communicator.size,
+                kept,
+                communicator.missing,
+                communicator.state,
+                communicator.problems,
+                communicator.usual,
+            )
         )
     return tuple(reported)
 
 
-def _shares(one: Communicator, pids: Collection[int], known: Collection[tuple[str, int]]) -> bool:
-    return any(rank.pid in pids or (rank.host, rank.pid) in known for rank in one.ranks)
+def _shares(
+    communicator: Communicator, pids: Collection[int], known: Collection[tuple[str, int]]
+) -> bool:
+    return any(rank.pid in pids or (rank.host, rank.pid) in known for rank in communicator.ranks)
 
 
-def _has_stranger(one: Communicator, pids: Collection[int]) -> bool:
+def _has_stranger(communicator: Communicator, pids: Collection[int]) -> bool:
     return any(
         _is_here(host)
-        for host in {rank.host for rank in one.ranks if rank.pid and rank.pid not in pids}
+        for host in {rank.host for rank in communicator.ranks if rank.pid and rank.pid not in pids}
     )
 
 
@@ -539,8 +558,8 @@ class Ras:
         report that something is stuck; then their silence is the reason to ask.
         """
         answer, self._answer = self._answer, None
-        ranks = [one for one in here if "nccl" in (one.hello.backend or "")]
-        if any(now - one.heard_mono_ns / 1e9 > RAS_SILENT_S for one in ranks):
+        ranks = [watched for watched in here if "nccl" in (watched.hello.backend or "")]
+        if any(now - watched.heard_mono_ns / 1e9 > RAS_SILENT_S for watched in ranks):
             self.saw(now)
         if self._since is not None and now - self._last > RAS_STUCK_FRESH_S:
             self._since = None
@@ -549,9 +568,9 @@ class Ras:
             self.stuck(now)
             and not busy
             and now - self._asked >= self._every_s
-            and any(one.hello.rank == 0 for one in ranks)
+            and any(watched.hello.rank == 0 for watched in ranks)
         ):
-            address = address_of([one.hello.environment for one in ranks])
+            address = address_of([watched.hello.environment for watched in ranks])
             if address is not None:
                 self._asked = now
                 arguments = (address, is_whole(ranks, elsewhere))
@@ -560,14 +579,14 @@ class Ras:
                 )
                 self._thread.start()
         return (
-            self._dated(of_job(answer, {one.hello.pid for one in ranks}), now)
+            self._dated(of_job(answer, {watched.hello.pid for watched in ranks}), now)
             if answer is not None
             else None
         )
 
     def _dated(self, answer: RasAnswer, now: float) -> RasAnswer:
         """The same answer from two processes may have its communicators in another order."""
-        reported = sorted(answer.communicators, key=lambda one: one.name)
+        reported = sorted(answer.communicators, key=lambda communicator: communicator.name)
         if reported != self._reported:
             self._reported, self._reported_at = reported, now
         return msgspec.structs.replace(
@@ -581,18 +600,20 @@ class Ras:
 
 def is_whole(here: Collection[Watched], elsewhere: int) -> bool:
     """Whether all ranks of the job live and none of this host is stopped or frozen."""
-    size = max((one.hello.world_size or 0 for one in here), default=0)
+    size = max((watched.hello.world_size or 0 for watched in here), default=0)
     if not size or len(here) + elsewhere < size:
         return False
-    return not any((one.last_state or "?") in "Tt" or cgroup.is_frozen(one.freezer) for one in here)
+    return not any(
+        (watched.last_state or "?") in "Tt" or cgroup.is_frozen(watched.freezer) for watched in here
+    )
 
 
 def address_of(environments: Collection[Mapping[str, str]]) -> str | None:
     """The address of the service of these ranks; None if it is switched off."""
-    for one in environments:
-        if one.get("NCCL_RAS_ENABLE", "1") == "0":
+    for environment in environments:
+        if environment.get("NCCL_RAS_ENABLE", "1") == "0":
             return None
-        address = one.get("NCCL_RAS_ADDR")
+        address = environment.get("NCCL_RAS_ADDR")
         if address:
             return address
     return ADDRESS if environments else None

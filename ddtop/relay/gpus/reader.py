@@ -148,31 +148,31 @@ class GpuReader:
         reported, known = self._processes_of.get(gpu.uuid, ((), ()))
         if reported is not gpu.processes:
             # The list is read every few samples; only then can a pid belong to a new process.
-            known = tuple(self._process(one) for one in gpu.processes)
+            known = tuple(self._process(process) for process in gpu.processes)
             self._processes_of[gpu.uuid] = gpu.processes, known
         return msgspec.structs.replace(
-            gpu, processes=tuple(self._with_rank(one) for one in known), xids=xids
+            gpu, processes=tuple(self._with_rank(process) for process in known), xids=xids
         )
 
-    def _with_rank(self, one: GpuProcess) -> GpuProcess:
-        rank = self._owners.get(one.pid) if one.local else None
-        return one if rank == one.rank else msgspec.structs.replace(one, rank=rank)
+    def _with_rank(self, process: GpuProcess) -> GpuProcess:
+        rank = self._owners.get(process.pid) if process.local else None
+        return process if rank == process.rank else msgspec.structs.replace(process, rank=rank)
 
-    def _process(self, one: GpuProcess) -> GpuProcess:
-        key = (one.pid, registry.start_ticks(one.pid))
+    def _process(self, process: GpuProcess) -> GpuProcess:
+        key = (process.pid, registry.start_ticks(process.pid))
         # A process without a start time is not remembered: it has ended or is hidden, and the pid
         # may get a new process.
         known = self._known.get(key) if key[1] is not None else None
         if known is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            known = self._known[key] = described(one.pid, self._own_namespace)
+            known = self._known[key] = described(process.pid, self._own_namespace)
         ours = (
             known.local
-            and one.pid not in self._owners
-            and family.is_of_the_job(one.pid, self._launcher, self._owners)
+            and process.pid not in self._owners
+            and family.is_of_the_job(process.pid, self._launcher, self._owners)
         )
-        return msgspec.structs.replace(known, used_bytes=one.used_bytes, ours=ours)
+        return msgspec.structs.replace(known, used_bytes=process.used_bytes, ours=ours)
 
 
 class Xids:
@@ -303,4 +303,4 @@ def _has_device(pid: int) -> bool:
     A process that uses a GPU has its device file open.
     """
     numbers = listed(pid, "fd") or ()
-    return any((link(pid, f"fd/{one}") or "").startswith(_DEVICE_FILES) for one in numbers)
+    return any((link(pid, f"fd/{number}") or "").startswith(_DEVICE_FILES) for number in numbers)

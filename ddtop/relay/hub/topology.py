@@ -151,7 +151,7 @@ def names_of_this_host() -> frozenset[str]:
     name = os.uname().nodename
     found = {name, name.split(".", maxsplit=1)[0]}
     for addresses in psutil.net_if_addrs().values():
-        found |= {one.address.partition("%")[0] for one in addresses if one.address}
+        found |= {address.address.partition("%")[0] for address in addresses if address.address}
     return frozenset(one for one in found if one)
 
 

@@ -220,7 +220,7 @@ class HubClock:
             return
         new = _Sample(((had - sent) + (answered - came)) // 2, error, mono_ns, came - mono_ns)
         # Earlier answers that contradict this one are from before one of the clocks was set.
-        fitting = (one for one in self._samples if _agree(one, new))
+        fitting = (sample for sample in self._samples if _agree(sample, new))
         self._samples = deque(fitting, maxlen=KEPT)
         self._samples.append(new)
 
@@ -232,7 +232,7 @@ class HubClock:
         """The result of the fastest of the last answers; None if there is none."""
         best = min(
             self._samples,
-            key=lambda one: one.error_ns + _drift(mono_ns - one.mono_ns),
+            key=lambda sample: sample.error_ns + _drift(mono_ns - sample.mono_ns),
             default=None,
         )
         if best is None:

@@ -62,12 +62,20 @@ def candidates(inside: Collection[Watched], watched: Collection[Watched]) -> lis
     `watched`: all ranks of this host. Called by the relay's thread. It costs some reads of /proc
     for each process below the ranks and their parents.
     """
-    known = {one.hello.pid for one in watched}
-    taken = {one.hello.rank for one in watched}
+    known = {process.hello.pid for process in watched}
+    taken = {process.hello.rank for process in watched}
     found: dict[int, CandidateProcess] = {}
-    for one in (*_of_launchers(inside, known), *_of_ranks(watched), *_helpers(inside)):
-        if one.pid not in known and one.rank not in taken and not has_agent(one.pid):
-            found.setdefault(one.pid, one)
+    for candidate_process in (
+        *_of_launchers(inside, known),
+        *_of_ranks(watched),
+        *_helpers(inside),
+    ):
+        if (
+            candidate_process.pid not in known
+            and candidate_process.rank not in taken
+            and not has_agent(candidate_process.pid)
+        ):
+            found.setdefault(candidate_process.pid, candidate_process)
     return list(found.values())[:CANDIDATES_MAX]
 
 
@@ -78,7 +86,9 @@ def launching(inside: Collection[Watched]) -> bool | None:
     """
     if not inside:
         return None
-    return any(may_start_more(pid) for pid in {one.hello.launcher_pid or 0 for one in inside})
+    return any(
+        may_start_more(pid) for pid in {watched.hello.launcher_pid or 0 for watched in inside}
+    )
 
 
 def torch_loaded(pid: int) -> bool | None:
@@ -106,7 +116,11 @@ def _of_launchers(
 
     Such a child may be a shell that has not started Python yet.
     """
-    torchruns = {one.hello.launcher_pid or 0 for one in inside if is_elastic(one.hello.environment)}
+    torchruns = {
+        watched.hello.launcher_pid or 0
+        for watched in inside
+        if is_elastic(watched.hello.environment)
+    }
     started = {pid for rank in known for pid in parents(rank, ANCESTORS_MAX)}
     for parent in sorted(pid for pid in torchruns if pid > 1):
         for pid in children(parent):
@@ -124,9 +138,9 @@ def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:
 
     DataLoader workers have the number of their own rank.
     """
-    for one in watched:
-        ours = one.hello.environment
-        for pid in descendants(one.hello.pid, DESCENDANTS_MAX):
+    for process in watched:
+        ours = process.hello.environment
+        for pid in descendants(process.hello.pid, DESCENDANTS_MAX):
             theirs = environment_of(pid) or {}
             names = [name for name in ("RANK", "LOCAL_RANK") if name in theirs]
             if not names or not is_python(pid) or not _meets_at_the_same_place(ours, theirs):
@@ -135,13 +149,15 @@ def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:
                 rank = _number(theirs, "RANK")
             else:
                 local = _number(theirs, "LOCAL_RANK")
-                if local == (one.hello.local_rank or 0):
+                if local == (process.hello.local_rank or 0):
                     continue
                 # On the first node both numbers are the same.
                 first = not _number(theirs, "NODE_RANK") and not _number(theirs, "GROUP_RANK")
                 rank = local if first else None
             yield CandidateProcess(
-                pid, rank, f"{names[0]}={theirs[names[0]][:8]}, started by rank {one.hello.rank}"
+                pid,
+                rank,
+                f"{names[0]}={theirs[names[0]][:8]}, started by rank {process.hello.rank}",
             )
 
 

@@ -113,13 +113,15 @@ class HelperWatch:
             self._swept = True
             _sweep()
         before = len(self._failed)
-        known = {one.hello.pid for one in ranks}
+        known = {watched.hello.pid for watched in ranks}
         self._ranks |= known
-        inside = any(one.page is not None and one.page.init_since_mono_ns for one in ranks)
+        inside = any(
+            watched.page is not None and watched.page.init_since_mono_ns for watched in ranks
+        )
         parents: dict[int, int] = {}
-        for one in ranks:
-            if one.hello.claim == "init" and (one.hello.launcher_pid or 0) > 1:
-                parents.setdefault(one.hello.launcher_pid or 0, one.hello.pid)
+        for watched in ranks:
+            if watched.hello.claim == "init" and (watched.hello.launcher_pid or 0) > 1:
+                parents.setdefault(watched.hello.launcher_pid or 0, watched.hello.pid)
         for parent, rank in parents.items():
             self._begin(parent, rank, known, inside, now_unix_ns)
         self._parents.update(parents)
@@ -141,8 +143,8 @@ class HelperWatch:
 
     def close(self) -> None:
         """Close all descriptors."""
-        for one in list(self._watched.values()):
-            self._forget(one)
+        for process in list(self._watched.values()):
+            self._forget(process)
 
     def _begin(
         self, parent: int, rank: int, known: Collection[int], inside: bool, now_unix_ns: int
@@ -168,21 +170,32 @@ class HelperWatch:
                 pid, ticks, parent, os.pidfd_open(pid), command_text(pid), launcher
             )
 
-    def _forget(self, one: _Process) -> None:
-        del self._watched[one.pid]
-        os.close(one.pidfd)
+    def _forget(self, process: _Process) -> None:
+        del self._watched[process.pid]
+        os.close(process.pidfd)
 
-    def _end(self, one: _Process, now_unix_ns: int) -> None:
-        how, exception = ending(one.pidfd, one.pid), None if one.launcher else _left_behind(one)
-        self._forget(one)
+    def _end(self, process: _Process, now_unix_ns: int) -> None:
+        how, exception = (
+            ending(process.pidfd, process.pid),
+            None if process.launcher else _left_behind(process),
+        )
+        self._forget(process)
         if exception is not None or how.code or how.signal is not None:
             at = exception.unix_ns if exception is not None else now_unix_ns
             self._note(
-                HelperEnd(one.pid, at, how.code, how.signal, exception, one.command, one.launcher)
+                HelperEnd(
+                    process.pid,
+                    at,
+                    how.code,
+                    how.signal,
+                    exception,
+                    process.command,
+                    process.launcher,
+                )
             )
 
     def _note(self, end: HelperEnd) -> None:
-        if len(self._failed) < FAILED_MAX and all(one.pid != end.pid for one in self._failed):
+        if len(self._failed) < FAILED_MAX and all(helper.pid != end.pid for helper in self._failed):
             self._failed.append(end)
 
 
@@ -192,10 +205,12 @@ def _has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _left_behind(one: _Process) -> LastException | None:
+def _left_behind(process: _Process) -> LastException | None:
     """The exception in the file that the process left; the file is removed."""
     with contextlib.suppress(OSError, ValueError, private.ForeignError, registry.RegistryError):
-        path = registry.runtime_dir() / registry.helper_file(one.parent, one.pid, one.ticks)
+        path = registry.runtime_dir() / registry.helper_file(
+            process.parent, process.pid, process.ticks
+        )
         found = msgspec.json.decode(private.read(path, FILE_BYTES_MAX), type=LastException)
         path.unlink(missing_ok=True)
         return found

@@ -302,7 +302,7 @@ def asleep_in(found: list[_Thread], pid: int) -> bool | None:
 
 def tids_in(found: list[_Thread]) -> dict[int, int]:
     """The kernel's id of each thread by Python's id."""
-    known = ((one.thread_id, one.os_thread_id) for one in found)
+    known = ((thread.thread_id, thread.os_thread_id) for thread in found)
     return {thread: tid for thread, tid in known if thread is not None and tid is not None}
 
 
@@ -318,8 +318,8 @@ def call_of(found: list[_Thread], pid: int) -> str | None:
             continue
         shown = [
             text
-            for one in (frame.locals or ())[:LOCALS_MAX]
-            if one.arg and (text := _argument(one)) is not None
+            for local in (frame.locals or ())[:LOCALS_MAX]
+            if local.arg and (text := _argument(local)) is not None
         ]
         return f"{frame.name[:TEXT_MAX]}({', '.join(shown)})"[:CALL_MAX]
     return None

@@ -98,7 +98,7 @@ class Ranks:
 
     def hellos(self) -> Iterator[Hello]:
         """Of the living ones."""
-        return (one.hello for one in self.watched.values())
+        return (watched.hello for watched in self.watched.values())
 
     def heard(self, peer: bytes, pid: int) -> bool | None:
         """An agent has sent something as `pid`.
@@ -233,26 +233,26 @@ class Ranks:
         if now >= self._asked_pidfds_s + PIDFD_EVERY_S:
             self._asked_pidfds_s = now
             self._ask_for_pidfds()
-        for one in list(self._unseen.values()):
-            silent_ns = int(now * 1e9) - one.heard_mono_ns
+        for watched in list(self._unseen.values()):
+            silent_ns = int(now * 1e9) - watched.heard_mono_ns
             is_silent = silent_ns > EXIT_UNSEEN_S * 1e9
-            if is_silent and is_gone(one.hello.pid, one.hello.start_ticks):
-                del self._unseen[one.hello.pid]
+            if is_silent and is_gone(watched.hello.pid, watched.hello.start_ticks):
+                del self._unseen[watched.hello.pid]
                 # It was alive then; more is not known.
-                found.append((one, at - silent_ns))
-        for one in list(self.watched.values()):
-            if one.pidfd is None and is_gone(one.hello.pid, one.hello.start_ticks):
-                found.append((self._unwatched(one), at))
+                found.append((watched, at - silent_ns))
+        for process in list(self.watched.values()):
+            if process.pidfd is None and is_gone(process.hello.pid, process.hello.start_ticks):
+                found.append((self._unwatched(process), at))
         # If several ended between two looks, their state pages may show which one was first.
         return sorted(found, key=lambda item: sample.went_unix_ns(*item))
 
     def _ask_for_pidfds(self) -> None:
-        for one in list(self._unseen.values()):
-            self._see(one.hello, one.spoke)
-        for one in self.watched.values():
-            if one.pidfd is None:
-                one.pidfd = sample.pidfd_of(one.hello)
-                self._hold(one)
+        for watched in list(self._unseen.values()):
+            self._see(watched.hello, watched.spoke)
+        for process in self.watched.values():
+            if process.pidfd is None:
+                process.pidfd = sample.pidfd_of(process.hello)
+                self._hold(process)
 
     def forget(self, gone: Watched) -> None:
         """Close what is left of it."""

@@ -74,7 +74,7 @@ class RendezvousWatch:
         self, watched: Collection[sample.Watched], launcher: int, now_mono_ns: int
     ) -> RendezvousLook:
         """What is seen now; nothing as long as no rank has been inside for long."""
-        inside = [one for one in watched if _inside(one, now_mono_ns, self._inside_ns)]
+        inside = [process for process in watched if _inside(process, now_mono_ns, self._inside_ns)]
         if not inside:
             self._owners.clear()
             self._candidates.clear()
@@ -86,22 +86,23 @@ class RendezvousWatch:
             self._ask_again_mono_ns = now_mono_ns + ASK_AGAIN_NS
             self._owners = {one: pid for one, pid in self._owners.items() if pid is not None}
         ranks = {one.hello.pid for one in watched}
-        parents = {one.hello.launcher_pid or 0 for one in watched} | {launcher}
+        parents = {process.hello.launcher_pid or 0 for process in watched} | {launcher}
         # torchrun opens the store itself. A parent that spawns ranks may; a shell does not.
         makes = any(
-            is_elastic(one.hello.environment) or one.hello.claim == "init" for one in watched
+            is_elastic(process.hello.environment) or process.hello.claim == "init"
+            for process in watched
         )
         family = dict.fromkeys(parents - {0}, True if makes else None) | dict.fromkeys(ranks, True)
         tables: dict[str, tuple[sockets.Tcp, ...] | None] = {}
         ways = []
-        for one in inside:
-            place = store_address(one.hello.init_method, one.hello.environment)
+        for process in inside:
+            place = store_address(process.hello.init_method, process.hello.environment)
             if place is None:
                 continue
-            space = _network(one.hello.pid)
+            space = _network(process.hello.pid)
             if space not in tables:
-                tables[space] = sockets.table(one.hello.pid)
-            ways.append(self._way(one.hello, *place, tables[space], family))
+                tables[space] = sockets.table(process.hello.pid)
+            ways.append(self._way(process.hello, *place, tables[space], family))
         states, why = self._look_at_candidates(inside, watched, now_mono_ns)
         return RendezvousLook(tuple(ways), states, why, candidates.launching(inside))
 
@@ -118,12 +119,18 @@ class RendezvousWatch:
         family: Family,
     ) -> Rendezvous:
         own = sockets.inodes(hello.pid)
-        mine = [] if own is None else [one for one in table or () if one.inode in own]
-        there = [one for one in mine if one.remote_port == port]
-        states = (
-            None if own is None or table is None else tuple(sorted({one.state for one in there}))
+        mine = (
+            []
+            if own is None
+            else [connection for connection in table or () if connection.inode in own]
         )
-        held = [one.remote for one in there if one.state == "ESTABLISHED"]
+        there = [connection for connection in mine if connection.remote_port == port]
+        states = (
+            None
+            if own is None or table is None
+            else tuple(sorted({connection.state for connection in there}))
+        )
+        held = [connection.remote for connection in there if connection.state == "ESTABLISHED"]
         probe, numbers = self._probe.result(address, port)
         if not held:
             self._probe.ask(address, port)
@@ -137,11 +144,15 @@ class RendezvousWatch:
             port=port,
             sockets=states,
             dials=_endpoints(
-                (one.remote, one.remote_port)
-                for one in mine
-                if one.state == "SYN_SENT" and one not in there
+                (connection.remote, connection.remote_port)
+                for connection in mine
+                if connection.state == "SYN_SENT" and connection not in there
             ),
-            listens=_endpoints((one.local, one.port) for one in mine if one.state == "LISTEN"),
+            listens=_endpoints(
+                (connection.local, connection.port)
+                for connection in mine
+                if connection.state == "LISTEN"
+            ),
             probe=None if held else probe,
             local=local if held or numbers or local else None,
             listener_pid=listener.pid,
@@ -154,13 +165,17 @@ class RendezvousWatch:
     def _listener(
         self, table: tuple[sockets.Tcp, ...] | None, port: int, family: Family
     ) -> Listener:
-        listening = [one for one in table or () if one.state == "LISTEN" and one.port == port]
+        listening = [
+            connection
+            for connection in table or ()
+            if connection.state == "LISTEN" and connection.port == port
+        ]
         if not listening:
             return Listener()
-        for one in listening:
-            if one.inode not in self._owners:
-                self._owners[one.inode] = sockets.owner(one.inode, family)
-            pid = self._owners[one.inode]
+        for connection in listening:
+            if connection.inode not in self._owners:
+                self._owners[connection.inode] = sockets.owner(connection.inode, family)
+            pid = self._owners[connection.inode]
             if pid is not None:
                 return _described(pid, family.get(pid, False))
         # All processes of this user can be read, except a few that forbid it.
@@ -177,8 +192,8 @@ class RendezvousWatch:
             ticks = registry.start_ticks(found.pid)
             if ticks is None:
                 continue
-            one = self._candidates.get(found.pid)
-            if one is None or one.hello.start_ticks != ticks:
+            process = self._candidates.get(found.pid)
+            if process is None or process.hello.start_ticks != ticks:
                 like = inside[0].hello
                 hello = Hello(
                     like.job,
@@ -191,11 +206,11 @@ class RendezvousWatch:
                     found.pid,
                     ticks,
                 )
-                one = sample.Watched(hello, -1, now_mono_ns)
-            state = sample.look(one, now_mono_ns)
+                process = sample.Watched(hello, -1, now_mono_ns)
+            state = sample.look(process, now_mono_ns)
             if state is None:
                 continue
-            seen[found.pid] = one
+            seen[found.pid] = process
             states.append(msgspec.structs.replace(state, agent_age_ms=None))
             frames = self._stacks.look(state)
             candidacies[found.pid, ticks] = self._candidacy(found, ticks, frames)

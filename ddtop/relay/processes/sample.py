@@ -243,7 +243,9 @@ def _threads_delay(watch: ProcessWatch, pid: int) -> int | None:
     threads = tasks(pid)[: THREADS_MAX + 1]
     if not threads:
         return None
-    delays = {one: scheduled_ns(one)[1] for one in threads if not one.endswith(f"/{pid}")}
+    delays = {
+        thread: scheduled_ns(thread)[1] for thread in threads if not thread.endswith(f"/{pid}")
+    }
     found = {one: delay for one, delay in delays.items() if delay is not None}
     # A thread that has ended leaves the listing, and its waits stay in the sum; so do those of a
     # thread whose number now belongs to another one.
@@ -482,7 +484,11 @@ def _lead(watched: Watched, letter: str) -> tuple[int, str]:
 
 def owners(watched: Iterable[Watched]) -> dict[int, int | None]:
     """The rank of each process that belongs to one, children included."""
-    return {pid: one.hello.rank for one in watched for pid in (*one.children, one.hello.pid)}
+    return {
+        pid: process.hello.rank
+        for process in watched
+        for pid in (*process.children, process.hello.pid)
+    }
 
 
 def _from_page(watched: Watched, now_mono_ns: int) -> tuple[int | None, bool]:

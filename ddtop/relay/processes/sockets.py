@@ -60,7 +60,7 @@ def table(pid: int) -> tuple[Tcp, ...] | None:
     5 ms on a quiet host, 47 ms with 25,000 sockets.
     """
     tables = list(_tables(pid))
-    return tuple([one for data in tables for one in parsed(data)]) if tables else None
+    return tuple([connection for data in tables for connection in parsed(data)]) if tables else None
 
 
 def _tables(pid: int) -> Iterator[bytes]:
@@ -113,12 +113,12 @@ def remote(pid: int, inode: int) -> str | None:
     """
     # To parse all lines of a busy host takes a hundred milliseconds.
     lines = [line for data in _tables(pid) for line in _with(b" %d " % inode, data)]
-    for one in parsed(b"\n".join([b"", *lines])):
-        if one.inode == inode and one.remote_port:
+    for connection in parsed(b"\n".join([b"", *lines])):
+        if connection.inode == inode and connection.remote_port:
             return (
-                f"[{one.remote}]:{one.remote_port}"
-                if ":" in one.remote
-                else f"{one.remote}:{one.remote_port}"
+                f"[{connection.remote}]:{connection.remote_port}"
+                if ":" in connection.remote
+                else f"{connection.remote}:{connection.remote_port}"
             )
     return None
 

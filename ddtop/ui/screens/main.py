@@ -51,13 +51,13 @@ class MainScreen(FilteringScreen, FactsScreen):
         # Keys that Textual also handles have priority. So has the filter's key: on a slow line,
         # what was typed ahead goes into the filter and does not run as commands.
         Binding(
-            one.keys,
-            one.run,
-            one.label,
-            priority=one.name in ("filter", "next-view", "view-before"),
+            action.keys,
+            action.run,
+            action.label,
+            priority=action.name in ("filter", "next-view", "view-before"),
         )
-        for one in ACTIONS
-        if not one.run.startswith("app.")
+        for action in ACTIONS
+        if not action.run.startswith("app.")
     ]
 
     def __init__(self, session: Session) -> None:
@@ -199,9 +199,13 @@ class MainScreen(FilteringScreen, FactsScreen):
         """The keys of the view in front: first those of the key bar, then those that work only in
         this view."""
         bar = self.view.keys()
-        own = {one.shown: one.meaning for one in ACTIONS if one.listed and self.topic in one.views}
+        own = {
+            action.shown: action.meaning
+            for action in ACTIONS
+            if action.listed and self.topic in action.views
+        }
         known = {key for keys in own for key in keys.split()}
-        meanings = {one.shown: one.meaning for one in ACTIONS}
+        meanings = {action.shown: action.meaning for action in ACTIONS}
         first = {
             key: meanings.get(key, label)
             for _, key, label in bar

@@ -179,7 +179,7 @@ class CommandsScreen(SizedScreen[Choice | None]):
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
         """Run that command."""
-        picked = next((one for one in self._found if one.run == message.key), None)
+        picked = next((choice for choice in self._found if choice.run == message.key), None)
         if picked is not None:
             self.dismiss(picked)
 
@@ -189,14 +189,18 @@ class CommandsScreen(SizedScreen[Choice | None]):
 
     def _show(self) -> None:
         found = {
-            one.run: one for one in reversed(matching(self._all, self.input.value, self._snapshot))
+            choice.run: choice
+            for choice in reversed(matching(self._all, self.input.value, self._snapshot))
         }
         self._found = tuple(reversed(found.values()))
         glyphs, width = self.session.paint.glyphs, self.size.width
         self.rule.show([rule_line(width, glyphs.rule)])
-        names = min(max((len(one.name) for one in self._all), default=0), NAME_MOST, width // 2)
+        names = min(
+            max((len(choice.name) for choice in self._all), default=0), NAME_MOST, width // 2
+        )
         self.list.show(
-            [one.run for one in self._found], lambda at: self._row(self._found[at], names, width)
+            [choice.run for choice in self._found],
+            lambda at: self._row(self._found[at], names, width),
         )
         self._show_foot()
         self.keys.show(
@@ -207,11 +211,15 @@ class CommandsScreen(SizedScreen[Choice | None]):
         note = self.list.range_note if self._found else "nothing matches"
         self.foot.show([rule_line(self.size.width, self.session.paint.glyphs.rule, note)])
 
-    def _row(self, one: Choice, names: int, width: int) -> Line:
+    def _row(self, choice: Choice, names: int, width: int) -> Line:
         ellipsis = self.session.paint.glyphs.ellipsis
-        shown = f"  {one.shown}" if one.shown else ""
+        shown = f"  {choice.shown}" if choice.shown else ""
         left = clip_line(
-            ((fit(one.name, names, False, ellipsis), "bold"), ("  ", ""), (one.meaning, "dim")),
+            (
+                (fit(choice.name, names, False, ellipsis), "bold"),
+                ("  ", ""),
+                (choice.meaning, "dim"),
+            ),
             width - len(shown),
             ellipsis,
         )
