@@ -147,8 +147,8 @@ class _Watching:
             self._entry = again or self._entry
         return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None
 
-    def _put(self, found: list[Change]) -> None:
-        events = [_event(change, self._entry.job) for change in found]
+    def _put(self, changes: list[Change]) -> None:
+        events = [_event(change, self._entry.job) for change in changes]
         if events:
             with self._changed:
                 self._waiting.extend(events)

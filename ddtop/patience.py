@@ -58,13 +58,13 @@ def at_most(seconds: float, call: Callable[[], Result]) -> Result | None:
 
     It runs on a separate thread, which is left alone then.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     thread = threading.Thread(
-        target=lambda: found.append(call()), name="ddtop-at-most", daemon=True
+        target=lambda: results.append(call()), name="ddtop-at-most", daemon=True
     )
     thread.start()
     thread.join(seconds)
-    return found[0] if found else None
+    return results[0] if results else None
 
 
 # -- Awaits something for a limited time, and can always be cancelled

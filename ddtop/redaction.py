@@ -175,15 +175,15 @@ def _without_named(text: str) -> str:
     """
     head, opening, plain = _name_patterns()
     parts, at = [], 0
-    while (found := head.search(text, at)) is not None:
-        name, end = found[1] or found[2] or found[3], found.end()
+    while (match := head.search(text, at)) is not None:
+        name, end = match[1] or match[2] or match[3], match.end()
         parts.append(text[at:end])
         at = end
         if name != "-p" and not secret_name(name):
             continue
         opened = opening.match(text, end)
         begun = text[opened.start(1) if opened else end : _value_end(text, end, opened, plain, 200)]
-        if begun and _is_secret_in_text(name, begun, found[0] == f"{name}="):
+        if begun and _is_secret_in_text(name, begun, match[0] == f"{name}="):
             parts.append(HIDDEN)
             at = _value_end(text, end, opened, plain, VALUE_CHARACTERS_MAX)
     return "".join((*parts, text[at:]))

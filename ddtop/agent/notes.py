@@ -120,8 +120,8 @@ def note_mesh(mesh: Any) -> None:
     thousands.
     """
     if len(_meshes) >= MESHES_MAX:
-        for key, known in _meshes.copy().items():
-            if known() is None:
+        for key, reference in _meshes.copy().items():
+            if reference() is None:
                 _meshes.pop(key, None)
     root = getattr(mesh, "_root_mesh", None)
     _meshes[mesh.mesh_dim_names, id(mesh if root is None else root)] = ref(mesh)

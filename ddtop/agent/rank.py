@@ -65,7 +65,7 @@ class Rank:
 
     def __init__(
         self,
-        who: Identity,
+        identity: Identity,
         job: str,
         run: str,
         socket: Path,
@@ -75,7 +75,7 @@ class Rank:
         above: int | None = None,
     ) -> None:
         self.limits = limits
-        self.who, self.job, self.run, self.socket, self.source = who, job, run, socket, source
+        self.who, self.job, self.run, self.socket, self.source = identity, job, run, socket, source
         self.backend = backend
         self.pid = os.getpid()
         self.start_ticks = registry.start_ticks(self.pid) or 0
@@ -174,10 +174,10 @@ class Rank:
             self.tick.release()
 
 
-def say(who: Identity, text: str) -> None:
+def say(identity: Identity, text: str) -> None:
     """Print one line on stderr, from rank 0 only; DDTOP_QUIET=1 silences it."""
     quiet = os.environ.get("DDTOP_QUIET", "0") not in ("", "0")
-    if who.rank == 0 and not quiet and sys.stderr is not None:
+    if identity.rank == 0 and not quiet and sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text + "\n")
             sys.stderr.flush()

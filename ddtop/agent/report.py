@@ -248,24 +248,24 @@ class Reporter:
 
     def _send_hello(self) -> None:
         rank = self._rank
-        who, given = rank.who, rank.init_arguments
+        identity, init_arguments = rank.who, rank.init_arguments
         method = None
-        if given is not None and given.method:
-            method = redacted_start(given.method, VALUE_CHARACTERS)
+        if init_arguments is not None and init_arguments.method:
+            method = redacted_start(init_arguments.method, VALUE_CHARACTERS)
         version = getattr(sys.modules.get("torch"), "__version__", None)
         self._send(
             Hello(
                 job=rank.job,
                 run=rank.run,
-                attempt=who.attempt,
-                rank=who.rank,
-                local_rank=who.local_rank,
-                world_size=who.world_size,
+                attempt=identity.attempt,
+                rank=identity.rank,
+                local_rank=identity.local_rank,
+                world_size=identity.world_size,
                 host=os.uname().nodename,
                 pid=rank.pid,
                 start_ticks=rank.start_ticks,
                 claim=rank.source,
-                script=who.script,
+                script=identity.script,
                 argv=redacted_argv(sys.orig_argv),
                 python=sys.version.split()[0],
                 torch=str(version) if version else None,
@@ -281,9 +281,9 @@ class Reporter:
                 dump_fd=rank.dump_file.descriptor,
                 dump_off=rank.dump_file.off,
                 init_method=method,
-                init_timeout_ms=given.timeout_ms if given else None,
-                init_unix_ns=given.unix_ns if given else None,
-                store_file=given.store_file if given else None,
+                init_timeout_ms=init_arguments.timeout_ms if init_arguments else None,
+                init_unix_ns=init_arguments.unix_ns if init_arguments else None,
+                store_file=init_arguments.store_file if init_arguments else None,
                 script_digest=self._script_digest,
                 role=parallel.role(),
                 joined=rank.page.words[layout.MEMBER_AT] > 0,

@@ -36,7 +36,7 @@ from ddtop.wire.records import is_loopback
 
 
 def name_across_hosts(
-    who: Identity,
+    identity: Identity,
     environ: Mapping[str, str],
     parent_pid: int,
     endpoint: str | None,
@@ -48,25 +48,25 @@ def name_across_hosts(
     this rank was given; `start` is the start of MPI's launcher.
     """
     nodes = NodeOptions(None, 1)
-    if who.elastic:
+    if identity.elastic:
         nodes = launch.node_options(environ, command_lines(parent_pid))
     named_endpoint = (
         nodes.endpoint if _is_elsewhere(nodes.endpoint) else endpoint_in(environ, endpoint)
     )
     named_endpoint = named_endpoint if _is_elsewhere(named_endpoint) else None
-    if not _spans(who, environ, nodes, named_endpoint):
+    if not _spans(identity, environ, nodes, named_endpoint):
         return None
     if start is not None:
-        return start.label if start.whole else f"{who.script}-{start.label}"
+        return start.label if start.whole else f"{identity.script}-{start.label}"
     name = launch.start_across_nodes(environ)
     if name is not None:
         return name
     if named_endpoint is not None or environ.get("DDTOP_HUB"):
-        return _named_after(who.script, named_endpoint or environ["DDTOP_HUB"])
+        return _named_after(identity.script, named_endpoint or environ["DDTOP_HUB"])
     job, own = launch.batch_job(environ), nodes.endpoint or endpoint_in(environ)
-    if job is None and who.elastic and own:
+    if job is None and identity.elastic and own:
         # The address is `localhost`: several launchers on one host.
-        return _named_after(who.script, f"{os.uname().nodename}:{own.rpartition(':')[2]}")
+        return _named_after(identity.script, f"{os.uname().nodename}:{own.rpartition(':')[2]}")
     return job
 
 
@@ -79,9 +79,9 @@ def endpoint_in(environ: Mapping[str, str], given: str | None = None) -> str | N
 
 
 def _spans(
-    who: Identity, environ: Mapping[str, str], nodes: NodeOptions, named_endpoint: str | None
+    identity: Identity, environ: Mapping[str, str], nodes: NodeOptions, named_endpoint: str | None
 ) -> bool:
-    if who.elastic and nodes.nodes_max > 1 and named_endpoint is not None:
+    if identity.elastic and nodes.nodes_max > 1 and named_endpoint is not None:
         # Also if only one node has joined so far: torchrun --nnodes 1:4.
         return True
     sizes = launch.local_and_world_size(environ)
@@ -89,10 +89,10 @@ def _spans(
         return sizes[0] < sizes[1]
     if environ.get("DDTOP_HUB"):
         return True
-    nodes_of_world = launch.nodes_of_world(environ, who.world_size)
+    nodes_of_world = launch.nodes_of_world(environ, identity.world_size)
     if nodes_of_world is not None:
         return nodes_of_world > 1
-    return named_endpoint is not None and (who.world_size or 0) > 1
+    return named_endpoint is not None and (identity.world_size or 0) > 1
 
 
 def _is_elsewhere(endpoint: str | None) -> bool:
@@ -126,7 +126,7 @@ def launcher_tree(script: str, pid: int) -> str:
 
 
 def name_run(
-    who: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None = None
+    identity: Identity, environ: Mapping[str, str], parent_pid: int, endpoint: str | None = None
 ) -> tuple[str, str, str | None]:
     """(job, run, complaint).
 
@@ -138,36 +138,36 @@ def name_run(
     """
     tree_name, _, tree_run = environ.get(TREE, "").partition("|")
     wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
-    start = launch.find_start(environ, command_lines(parent_pid)) if not who.elastic else None
+    start = launch.find_start(environ, command_lines(parent_pid)) if not identity.elastic else None
     if start is not None:
         run = start.run
-        default = start.label if start.whole else f"{who.script}-{start.label}"
+        default = start.label if start.whole else f"{identity.script}-{start.label}"
         # Each task of srun that was not a rank at first has named a different process tree.
-        is_own = tree_name == f"{who.script}-{os.getpid()}"
+        is_own = tree_name == f"{identity.script}-{os.getpid()}"
         default = default if is_own else tree_name or default
-    elif who.elastic:
+    elif identity.elastic:
         run = tree_run or f"{parent_pid}.{registry.start_ticks(parent_pid) or 0}"
-        default = tree_name or f"{who.script}-{parent_pid}"
+        default = tree_name or f"{identity.script}-{parent_pid}"
     else:
-        first, run = join_plain(who, environ, endpoint)
+        first, run = join_plain(identity, environ, endpoint)
         default = first.tree or f"{first.script}-{first.pid}"
         met = place_of(environ, endpoint)
-        if met and (met, who.world_size) == (first.place, first.world_size):
+        if met and (met, identity.world_size) == (first.place, first.world_size):
             # They use one rendezvous, so they are one job with one name.
             wanted = first.wanted
-        who = Identity(
-            role=who.role,
+        identity = Identity(
+            role=identity.role,
             script=first.script,
-            rank=who.rank,
-            local_rank=who.local_rank,
-            world_size=who.world_size,
-            attempt=who.attempt,
-            elastic=who.elastic,
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            world_size=identity.world_size,
+            attempt=identity.attempt,
+            elastic=identity.elastic,
         )
         # The first one's: a rank with a wrong MASTER_PORT belongs to the job of the ranks that it
         # cannot find.
         endpoint = first.master
-    default = name_across_hosts(who, environ, parent_pid, endpoint, start) or default
+    default = name_across_hosts(identity, environ, parent_pid, endpoint, start) or default
     if not wanted:
         return registry.clean_job_name(default), run, None
     name = registry.clean_job_name(wanted)
@@ -208,7 +208,7 @@ class _PlainRun(msgspec.Struct):
 
 
 def join_plain(
-    who: Identity, environ: Mapping[str, str], endpoint: str | None = None
+    identity: Identity, environ: Mapping[str, str], endpoint: str | None = None
 ) -> tuple[_Member, str]:
     """(first member, run) of the plain run that this rank belongs to; makes one if there is none.
 
@@ -221,15 +221,15 @@ def join_plain(
     Of several runs the rank takes the one with the same master and the same size. It never joins a
     run where both differ.
     """
-    rank = who.rank if who.rank is not None else -1
+    rank = identity.rank if identity.rank is not None else -1
     key = f"{os.getcwd()}|{script_path()}|{_tree_of(environ)}"
     key = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     path = registry.runtime_dir() / registry.JOIN_FILE
     master = endpoint_in(environ, endpoint) or f":{environ.get('MASTER_PORT', '')}"
     me = _Member(
-        rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, who.world_size or 0
+        rank, os.getpid(), registry.start_ticks(os.getpid()) or 0, master, identity.world_size or 0
     )
-    me.place, me.script = place_of(environ, endpoint), who.script
+    me.place, me.script = place_of(environ, endpoint), identity.script
     me.tree = environ.get(TREE, "").partition("|")[0]
     me.wanted = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
     now_s = time.time()
@@ -238,23 +238,23 @@ def join_plain(
         fcntl.flock(file, fcntl.LOCK_EX)
         if not os.fstat(descriptor).st_nlink:
             # A relay that ended has just removed it.
-            return join_plain(who, environ, endpoint)
+            return join_plain(identity, environ, endpoint)
         try:
             runs = msgspec.json.decode(file.read(1 << 20), type=list[_PlainRun])
         except ValueError:
             runs = []
         runs = [run for run in runs if now_s - run.started_s < JOIN_S]
-        known = [run for run in reversed(runs) if run.key == key or _is_met(run, me)]
-        fitting = [run for run in known if _fits(run, me, now_s)]
-        mine = max(fitting, key=lambda run: _agreement(run, me), default=None)
-        if mine is None or not _agreement(mine, me):
-            mine = _PlainRun(f"p{me.pid}.{me.start_ticks}", now_s, [], key)
-            runs.append(mine)
-        mine.members.append(me)
+        plain_runs = [run for run in reversed(runs) if run.key == key or _is_met(run, me)]
+        fitting = [run for run in plain_runs if _fits(run, me, now_s)]
+        plain_run = max(fitting, key=lambda run: _agreement(run, me), default=None)
+        if plain_run is None or not _agreement(plain_run, me):
+            plain_run = _PlainRun(f"p{me.pid}.{me.start_ticks}", now_s, [], key)
+            runs.append(plain_run)
+        plain_run.members.append(me)
         file.seek(0)
         file.truncate()
         file.write(msgspec.json.encode(runs[-RUNS_MAX:]))
-    return mine.members[0], mine.run
+    return plain_run.members[0], plain_run.run
 
 
 def _tree_of(environ: Mapping[str, str]) -> str:

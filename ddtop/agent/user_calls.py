@@ -46,13 +46,13 @@ class UserSource(ProgressSource):
 
     def read(self) -> Reading | None:
         """The numbers of `ddtop.progress`, and the count of `ddtop.step` where no step is given."""
-        found = Reading(**self.given)
+        reading = Reading(**self.given)
         rank = current.get()
-        if found.step is None and rank is not None:
+        if reading.step is None and rank is not None:
             words = rank.page.words
             if words[layout.ITERATION_SOURCE_AT] == layout.SOURCE_USER:
-                found.step = words[layout.ITERATION_AT]
-        return found if found != Reading() else None
+                reading.step = words[layout.ITERATION_AT]
+        return reading if reading != Reading() else None
 
 
 class OpenPhase:

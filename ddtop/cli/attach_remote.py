@@ -98,16 +98,16 @@ def live_there(
     from ddtop.follow.live import LiveSource
 
     with opened(host) as there:
-        found = asyncio.run(_choose(there, name, wait_s))
-        if found.over:
+        job = asyncio.run(_choose(there, name, wait_s))
+        if job.over:
             raise CommandError(
-                f"ddtop: {found.entry.job} has ended; what it left: ddtop diagnose {host.option}"
-                f" {found.entry.job}",
+                f"ddtop: {job.entry.job} has ended; what it left: ddtop diagnose {host.option}"
+                f" {job.entry.job}",
                 UNREACHABLE,
             )
-        route = SshRoute(host, found.entry, there.pipe)
+        route = SshRoute(host, job.entry, there.pipe)
         try:
-            yield LiveSource(route, controller), found.entry.job
+            yield LiveSource(route, controller), job.entry.job
         finally:
             there.pipe = route.pipe
 
@@ -212,15 +212,15 @@ def _show_picked(there: _There, readonly: bool) -> None:
             return
 
 
-def _show_job(there: _There, found: RemoteJob, readonly: bool, from_list: bool = False) -> None:
+def _show_job(there: _There, job: RemoteJob, readonly: bool, from_list: bool = False) -> None:
     """The dashboard on a live job, or on the journal of one that is over."""
     from ddtop.feeds.bridge import SshRoute
     from ddtop.follow.live import LiveSource
 
-    if found.over:
-        there.to_list = _show_left(there, found, from_list)
+    if job.over:
+        there.to_list = _show_left(there, job, from_list)
         return
-    route = SshRoute(there.host, found.entry, there.pipe)
+    route = SshRoute(there.host, job.entry, there.pipe)
     source = LiveSource(route, controller=not readonly)
     try:
         there.to_list = dashboard.show(source, route.job, readonly=readonly, from_list=from_list)
@@ -254,16 +254,14 @@ async def _choose(there: _There, name: str | None, wait_s: float) -> RemoteJob:
         return next(job for job in jobs if job.entry is entry)
 
 
-def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
+def _show_left(there: _There, job: RemoteJob, from_list: bool) -> bool:
     """Show the journal of an ended job from a copy that is removed afterwards."""
     from ddtop.feeds import bridge
     from ddtop.feeds.bridge import fetch
 
     with bridge.folder() as folder:
         try:
-            path = asyncio.run(
-                fetch(there.pipe, found.entry, folder, last=False, progress=_progress)
-            )
+            path = asyncio.run(fetch(there.pipe, job.entry, folder, last=False, progress=_progress))
         except OSError as error:
             if isinstance(error, ConnectionError):
                 raise
@@ -271,11 +269,11 @@ def _show_left(there: _There, found: RemoteJob, from_list: bool) -> bool:
                 f"ddtop: cannot write to {folder}: {error.strerror}", UNREACHABLE
             ) from None
         if path is None:
-            left = f"the relay of {found.entry.job} is gone and left nothing on {there.host.name}"
+            left = f"the relay of {job.entry.job} is gone and left nothing on {there.host.name}"
             raise CommandError(f"ddtop: {left}", UNREACHABLE)
         if not from_list:
             there.pipe.close()
-        recorded = recordings.Recorded(path, found.entry.job, None)
+        recorded = recordings.Recorded(path, job.entry.job, None)
         return recordings.open_journal(recorded, from_list)
 
 

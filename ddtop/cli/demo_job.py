@@ -78,15 +78,15 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
 
 
 def _demo_of(fault: str, ranks: int) -> Demo:
-    found = DEMOS.get(fault)
-    if found is None and fault in NOT_HERE:
+    demo = DEMOS.get(fault)
+    if demo is None and fault in NOT_HERE:
         reason = f"{fault} cannot be shown by processes of one host on the CPU: {NOT_HERE[fault]}"
         raise CommandError(f"ddtop: {reason}\nread instead: ddtop explain {fault}", USAGE)
-    if found is None:
+    if demo is None:
         hint = did_you_mean(fault, DEMOS)
         there = ", ".join(DEMOS)
         raise CommandError(f"ddtop: no demo for {fault!r}{hint}\nthere are: {there}", USAGE)
-    _check_ranks(found, fault, ranks)
+    _check_ranks(demo, fault, ranks)
     installed = interpreter.looks(sys.executable)
     if installed is None or not installed[1]:
         raise CommandError(
@@ -96,15 +96,15 @@ def _demo_of(fault: str, ranks: int) -> Demo:
         )
     if not installed[0]:
         raise CommandError(f"ddtop: {interpreter.advice(sys.executable)}", USAGE)
-    return found
+    return demo
 
 
 def _mpi_demo_of(fault: str, ranks: int) -> Demo:
-    found = MPI_DEMOS.get(fault)
-    if found is None:
+    demo = MPI_DEMOS.get(fault)
+    if demo is None:
         there = f"{did_you_mean(fault, MPI_DEMOS)}\nthere are: {', '.join(MPI_DEMOS)}"
         raise CommandError(f"ddtop: no demo for {fault!r} on MPI{there}", USAGE)
-    _check_ranks(found, fault, ranks)
+    _check_ranks(demo, fault, ranks)
     if importlib.util.find_spec("mpi4py") is None or _mpirun() is None:
         lacks = f"mpi4py is not in {sys.executable}" if _mpirun() else "mpirun is not here"
         raise CommandError(
@@ -112,7 +112,7 @@ def _mpi_demo_of(fault: str, ranks: int) -> Demo:
         )
     if (hint := interpreter.advice(sys.executable)) is not None:
         raise CommandError(f"ddtop: {hint}", USAGE)
-    return found
+    return demo
 
 
 def _check_ranks(demo: Demo, fault: str, ranks: int) -> None:

@@ -50,21 +50,25 @@ def spans() -> Line:
         world_size=size,
         elastic=is_elastic(environ),
     )
-    found = _topology(identity, environ)
-    if not found.spans:
+    topology = _topology(identity, environ)
+    if not topology.spans:
         return GOOD, "hosts", f"rank {rank} of {size}: a job on this host alone"
     name = environ.get("DDTOP_JOB") or launch.chosen_name(environ)
-    if found.is_hub:
-        ports = f"one of the ports {_ports(found)}" if name else "a port"
-        ports = f"port {found.wanted[1]}" if found.wanted else ports
+    if topology.is_hub:
+        ports = f"one of the ports {_ports(topology)}" if name else "a port"
+        ports = f"port {topology.wanted[1]}" if topology.wanted else ports
         text = f"rank 0 of {size} is here: this would be the hub, on {ports}"
         return GOOD, "hosts", f"{text}; the other hosts must reach it"
     ranks = f"rank {rank} of {size}, on several hosts"
-    if found.wanted is None and not found.hosts:
+    if topology.wanted is None and not topology.hosts:
         advice = f"set {HUB}=HOST:PORT on all of them"
         return BAD, "hosts", f"{ranks}, and nothing says where rank 0 is: {advice}"
-    place = f"{found.wanted[0]}:{found.wanted[1]}" if found.wanted else " or ".join(found.hosts)
-    ports = f", ports {_ports(found)}" if name and not found.wanted else ""
+    place = (
+        f"{topology.wanted[0]}:{topology.wanted[1]}"
+        if topology.wanted
+        else " or ".join(topology.hosts)
+    )
+    ports = f", ports {_ports(topology)}" if name and not topology.wanted else ""
     return GOOD, "hosts", f"{ranks}: the hub would be at {place}{ports}"
 
 
@@ -82,8 +86,8 @@ def _topology(identity: Identity, environ: Mapping[str, str]) -> Topology:
     return topology_of(registry.clean_job_name(name), [hello], environ, own_names, WAITED_S)
 
 
-def _ports(found: Topology) -> str:
-    return ", ".join(map(str, sorted(found.ports)))
+def _ports(topology: Topology) -> str:
+    return ", ".join(map(str, sorted(topology.ports)))
 
 
 def hub() -> Line:

@@ -125,10 +125,10 @@ FAMILY_OF = {family.name: family for family in FAMILIES}
 def registry_of(jobs: Callable[[], Iterable[FleetJob[JobSeries]]]) -> CollectorRegistry:
     """The series that are served: those of the jobs, and the costs of the exporter's own process
     (process_*)."""
-    found = CollectorRegistry(auto_describe=False)
-    found.register(Collector(jobs))
-    ProcessCollector(registry=found)
-    return found
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(jobs))
+    ProcessCollector(registry=registry)
+    return registry
 
 
 # -- serving
@@ -199,9 +199,9 @@ class Server(ThreadingWSGIServer):
         """Do nothing: the client is gone."""
 
 
-def application(found: CollectorRegistry) -> Any:
+def application(registry: CollectorRegistry) -> Any:
     """The WSGI application: /metrics, and a page that leads there."""
-    metrics = make_wsgi_app(found)
+    metrics = make_wsgi_app(registry)
 
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
@@ -244,7 +244,7 @@ def mutual_tls(
 
 
 def listening(
-    address: str, port: int, found: CollectorRegistry, tls: ssl.SSLContext | None
+    address: str, port: int, registry: CollectorRegistry, tls: ssl.SSLContext | None
 ) -> Server:
     """A server that listens and does not serve yet.
 
@@ -265,7 +265,7 @@ def listening(
             )
         kind = type("Server", (Server,), {"address_family": family, "tls": tls})
         served: Server = make_server(
-            str(target[0]), port, application(found), kind, handler_class=_Handler
+            str(target[0]), port, application(registry), kind, handler_class=_Handler
         )
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
@@ -283,13 +283,13 @@ class TextFile:
     removed at the end: a file that stayed would show a job that has long ended.
     """
 
-    def __init__(self, folder: str, found: CollectorRegistry) -> None:
+    def __init__(self, folder: str, registry: CollectorRegistry) -> None:
         """
         Raises:
             CommandError: 2, the folder is none, or cannot be written.
         """
         self._path = Path(folder) / TEXTFILE
-        self._found = found
+        self._found = registry
         self._complained = False
         if not Path(folder).is_dir():
             raise CommandError(f"ddtop: --textfile {folder}: there is no such folder", USAGE)

@@ -123,14 +123,14 @@ def _child(driver: Driver, writing: int) -> NoReturn:
 def _read(driver: Driver) -> _Answer:
     try:
         session = driver.session(driver.library())
-        found = session.sample()
+        gpus = session.sample()
     except DriverError as error:
         return _Answer(why=str(error))
     except Exception as error:  # noqa: BLE001 - a foreign library may raise anything
         why = f"the {driver.maker} driver cannot be asked ({type(error).__name__}: {error})"
         return _Answer(why=why[:300])
     own = in_own_pid_namespace()
-    return _Answer(tuple(_with_processes(gpu, own) for gpu in found), session.driver)
+    return _Answer(tuple(_with_processes(gpu, own) for gpu in gpus), session.driver)
 
 
 def _with_processes(gpu: Gpu, own_namespace: bool) -> Gpu:

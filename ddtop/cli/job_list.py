@@ -88,11 +88,11 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
         CommandError: 3, Slurm is not here, or does not answer.
     """
     try:
-        mine = running(getpass.getuser())
+        jobs = running(getpass.getuser())
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [row for rows in pool.map(lambda one: _look_into(one, ddtop), mine) for row in rows]
+        return [row for rows in pool.map(lambda one: _look_into(one, ddtop), jobs) for row in rows]
 
 
 def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:

@@ -55,13 +55,13 @@ def picker(
     from ddtop.ui.picker import JobSearch, PickerApp
     from ddtop.ui.session import kept
 
-    found = JobSearch(read, health)
+    search = JobSearch(read, health)
 
     def pick() -> registry.JobEntry | None:
-        app = PickerApp(found, kept=kept(config.read(os.environ).dashboard))
+        app = PickerApp(search, kept=kept(config.read(os.environ).dashboard))
         if of_this_host:
             with followed() as known:
-                found.followed = known
+                search.followed = known
                 app.run()
         else:
             app.run()

@@ -102,14 +102,14 @@ def from_here(entry: registry.JobEntry, command: str) -> registry.JobEntry:
     Raises:
         CommandError: 3, it can only be asked from its own host; names the command that does so.
     """
-    found = route(entry)
-    if found.ssh is None:
-        if found.why is not None:
-            click.echo(printable(f"ddtop: {found.why}"), err=True)
-        return found.entry
-    there = f"ddtop {command} --ssh {found.ssh}"
+    reached = route(entry)
+    if reached.ssh is None:
+        if reached.why is not None:
+            click.echo(printable(f"ddtop: {reached.why}"), err=True)
+        return reached.entry
+    there = f"ddtop {command} --ssh {reached.ssh}"
     raise CommandError(
-        f"ddtop: {entry.job} is on {found.ssh}, and from here it cannot be asked: {found.why}; "
+        f"ddtop: {entry.job} is on {reached.ssh}, and from here it cannot be asked: {reached.why}; "
         f"try\n  {there} {entry.job}",
         UNREACHABLE,
     )

@@ -123,21 +123,23 @@ def where(facts: RankFacts, policy: Policy) -> str:
 
     For a silent rank without stacks: where its last report found it.
     """
-    found = classify(facts, policy)
-    if found.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
-        return _in_c(facts, found)
+    classified = classify(facts, policy)
+    if classified.source in (STACKS, KERNEL, CPU, NOTHING) and _silent(facts):
+        return _in_c(facts, classified)
     place = facts.reported.place
     if place is None:
         return (
-            found.text if found.text and found.source != CPU else "at a place that cannot be seen"
+            classified.text
+            if classified.text and classified.source != CPU
+            else "at a place that cannot be seen"
         )
     around = framework_text(place)
     spot = f"in {function_text(place)} ({file_line(place)}{around})"
-    if found.source in (CPU, NOTHING):
+    if classified.source in (CPU, NOTHING):
         return spot
-    if found.source == KERNEL:
-        return f"{found.text} {spot}"
-    return f"{found.text} ({file_line(place)} {function_text(place)}{around})"
+    if classified.source == KERNEL:
+        return f"{classified.text} {spot}"
+    return f"{classified.text} ({file_line(place)} {function_text(place)}{around})"
 
 
 def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
@@ -161,11 +163,13 @@ def stack_line(stacks: Stacks, frames_max: int = 4) -> str | None:
 def other_threads(stacks: Stacks, threads_max: int = 3) -> list[str]:
     """The same for its other threads that run the program's code."""
     others = [thread for thread in stacks.threads if thread is not _main(stacks)]
-    own = [
+    threads = [
         thread for thread in others if any(owner_of(frame) is Owner.USER for frame in thread.frames)
     ]
     return [
-        line for thread in own[:threads_max] if (line := _frames_line(thread.frames, 4)) is not None
+        line
+        for thread in threads[:threads_max]
+        if (line := _frames_line(thread.frames, 4)) is not None
     ]
 
 
@@ -262,24 +266,26 @@ def _of_activity(facts: RankFacts) -> Classified | None:
     )
 
 
-def _with_kernel_details(facts: RankFacts, found: Classified) -> Classified:
+def _with_kernel_details(facts: RankFacts, classified: Classified) -> Classified:
     """The word of the frames, with the file or the child that the kernel adds."""
     process = facts.process.report
     if process is None or not sleeps(process):
-        return found
-    text, path = found.text, path_of(process)
-    if found.word == "child":
+        return classified
+    text, path = classified.text, path_of(process)
+    if classified.word == "child":
         text = child_text(process) or text
-    elif found.word == "socket" and (process.syscall == "connect" or process.remote is not None):
+    elif classified.word == "socket" and (
+        process.syscall == "connect" or process.remote is not None
+    ):
         wait = wait_of(process)
         text = wait[1] if wait is not None else text
-    elif found.word == "file" and path is not None and (wait := wait_of(process)) is not None:
+    elif classified.word == "file" and path is not None and (wait := wait_of(process)) is not None:
         return Classified(*wait, FRAMES)
     elif path is not None and process.syscall in READS | WRITES:
         does = f"{'reading' if process.syscall in READS else 'writing'} {short(path)}"
-        if found.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
-            text = f"{found.text}, {does}"
-    return Classified(found.word, text, found.source)
+        if classified.word in ("loader", "checkpoint-save", "checkpoint-load", "import"):
+            text = f"{classified.text}, {does}"
+    return Classified(classified.word, text, classified.source)
 
 
 def waits_on(stacks: Stacks | None) -> str | None:
@@ -371,18 +377,18 @@ def _of_cpu(facts: RankFacts, policy: Policy) -> Classified | None:
     return Classified("python", f"computing in {facts.reported.place.callee or 'Python'}", CPU)
 
 
-def _in_c(facts: RankFacts, found: Classified) -> str:
+def _in_c(facts: RankFacts, classified: Classified) -> str:
     """For a silent rank: C code that this line called holds the GIL, whatever it does."""
     stacks = fresh_stacks(facts)
     user = _user_frame(stacks) if stacks is not None else None
-    does = found.text if found.source in (STACKS, KERNEL) else ""
-    if user is not None and found.word == "gil":
+    does = classified.text if classified.source in (STACKS, KERNEL) else ""
+    if user is not None and classified.word == "gil":
         return f"waiting at {file_line(user)} {user.function} for the GIL, held by another thread"
     if user is not None:
         return f"{does} in C called from {file_line(user)} {user.function}".strip()
     place = facts.reported.place
     if place is None:
-        return found.text or "at a place that cannot be seen"
+        return classified.text or "at a place that cannot be seen"
     last = _of_call(facts) or _of_frames(facts) or _of_activity(facts)
     spot = f"{file_line(place)} {place.function}"
     seen = (

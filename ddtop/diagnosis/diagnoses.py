@@ -68,11 +68,11 @@ PLACES_MOST = 4
 def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
     """The findings of this moment, worst first, one for each root cause."""
     heard = heard_only(snapshot)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     reported: dict[str, tuple[Finding, ...]] = {}
     for row in TABLE:
         explained = frozenset(row.ranks_left_out(reported))
-        context = Context(heard, policy, snapshot, tuple(found), reported, explained)
+        context = Context(heard, policy, snapshot, tuple(findings), reported, explained)
         if not row.can_speak(context):
             continue
         causes = row.silencers(context)
@@ -80,8 +80,8 @@ def diagnose(snapshot: Snapshot, policy: Policy) -> tuple[Finding, ...]:
             continue
         own = earlier_than(causes, row, context) if causes else row.rule(context)
         reported[row.name] = tuple(own)
-        found = row.fold(context, own) if row.fold is not None else found + own
-    placed = [for_outside(_with_places(finding, snapshot), snapshot) for finding in found]
+        findings = row.fold(context, own) if row.fold is not None else findings + own
+    placed = [for_outside(_with_places(finding, snapshot), snapshot) for finding in findings]
     if placed and (changes := policy.changes()):
         placed = [_with_changes(finding, changes) for finding in placed]
     return tuple(

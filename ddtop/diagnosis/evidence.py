@@ -98,8 +98,8 @@ def process_line(rank: RankFacts, policy: Policy) -> str | None:
         text += f", in {process.syscall}" + (f" of {process.file}" if process.file else "")
     if process.children:
         text += f", {process.children} {verb(process.children, 'child', 'children')}"
-    found = classify(rank, policy)
-    return f"{text}, {found.text}" if found.source == CPU else text
+    classified = classify(rank, policy)
+    return f"{text}, {classified.text}" if classified.source == CPU else text
 
 
 def call_lines(ranks: Sequence[RankFacts], lines_max: int = 4) -> list[str]:

@@ -360,19 +360,19 @@ class Judge:
         return self._policy.appear_snapshots
 
     def _holds(
-        self, known: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]
+        self, standing: _Standing, snapshot: Snapshot, found: Mapping[Identity, Finding]
     ) -> bool:
         """Whether a finding about the training phase stays during the other phases.
 
         It does not stay during a hang, nor if the same kind is found for other ranks.
         """
-        kind = known.finding.kind
-        if not kind.is_any(Is.PHASE) or known.agreed < self._policy.appear_snapshots:
+        kind = standing.finding.kind
+        if not kind.is_any(Is.PHASE) or standing.agreed < self._policy.appear_snapshots:
             return False
         if any(finding.severity == CRITICAL or finding.kind == kind for finding in found.values()):
             return False
         return (
-            snapshot.time_unix_ns - known.seen_unix_ns
+            snapshot.time_unix_ns - standing.seen_unix_ns
             < self._policy.of(Judging).clear_rates_s * 1e9
         )
 

@@ -130,9 +130,11 @@ class Idle:
         """Whether this is a broadcast in which its rank is not the one that gives."""
         if not is_from_root(wait.op or ""):
             return False
-        mine = self._snapshot.rank(wait.rank).comm.open_collectives
+        collectives = self._snapshot.rank(wait.rank).comm.open_collectives
         return all(
-            collective.root != wait.rank for collective in mine if collective.group == wait.group
+            collective.root != wait.rank
+            for collective in collectives
+            if collective.group == wait.group
         )
 
     def _is_normal_wait(self, blame: Blame) -> bool:
@@ -228,9 +230,9 @@ class Standstill:
 
 def standstill_of(snapshot: Snapshot, policy: Policy) -> Standstill | None:
     """None while a rank makes progress, and where too little is known of some rank."""
-    there = [rank for rank in snapshot.ranks if not rank.gone]
-    alive = tuple([rank for rank in there if rank.hello is not None])
-    unseen = tuple([rank.rank for rank in there if rank.hello is None])
+    ranks = [rank for rank in snapshot.ranks if not rank.gone]
+    alive = tuple([rank for rank in ranks if rank.hello is not None])
+    unseen = tuple([rank.rank for rank in ranks if rank.hello is None])
     if snapshot.ended is not None or snapshot.moving or not alive:
         return None
     if unseen and not any(rank.comm.outside is not None for rank in alive):

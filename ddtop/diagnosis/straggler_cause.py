@@ -447,9 +447,9 @@ def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, f
     """What `_more` says about the function or line with the largest difference. Zeros without
     samples.
     """
-    mine = _working(rank)
-    found = [_more(spot, rank, others, whole=True) for spot in by_function(mine)]
-    found += [_more(spot, rank, others, whole=False) for spot in mine]
+    spots = _working(rank)
+    found = [_more(spot, rank, others, whole=True) for spot in by_function(spots)]
+    found += [_more(spot, rank, others, whole=False) for spot in spots]
     # A whole function says more than one of its lines, unless the waiting ranks are in it too.
     return max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
 

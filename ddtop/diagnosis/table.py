@@ -410,11 +410,11 @@ def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> l
         and not _waits_for(context, blame.root)
     )
     snapshot = replace(context.snapshot, blames=blames)
-    own = row.rule(replace(context, snapshot=snapshot))
+    findings = row.rule(replace(context, snapshot=snapshot))
     limit_ns = context.policy.still_limit_s * 1e9
     return [
         finding
-        for finding in own
+        for finding in findings
         if finding.severity == CRITICAL and finding.since_unix_ns + limit_ns < before_unix_ns
     ]
 

@@ -227,12 +227,12 @@ async def jobs_there(pipe: Pipe) -> list[RemoteJob]:
         raise PipeError(answer.text)
     if not isinstance(answer, Jobs):
         raise PipeError("not the answer that was asked for")
-    found, now = [], time.time_ns()
+    jobs, now = [], time.time_ns()
     for job in answer.jobs:
         with contextlib.suppress(ValueError, RecursionError):
             entry = registry.entry_of(job.entry)
-            found.append(RemoteJob(_here(entry, job.reachable, now, answer.now_unix_ns), job.over))
-    return found
+            jobs.append(RemoteJob(_here(entry, job.reachable, now, answer.now_unix_ns), job.over))
+    return jobs
 
 
 def _here(

@@ -478,11 +478,11 @@ def running(user: str) -> list[SlurmJob]:
         raise NoContactError(f"squeue does not answer: {last_line(err)}")
     rows = [row.split("|", 3) for row in out.splitlines() if row.count("|") >= 3]
     now = time.time_ns()
-    found = [
+    jobs = [
         SlurmJob(number, name.strip(), nodes, now - int(used_s(used) * 1e9))
         for number, used, nodes, name in rows
     ]
-    return sorted(found, key=lambda job: -job.started_unix_ns)
+    return sorted(jobs, key=lambda job: -job.started_unix_ns)
 
 
 def used_s(text: str) -> float:

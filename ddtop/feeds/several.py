@@ -113,12 +113,12 @@ class SeveralFeed(Feed):
         """The stacks of the last looks; no rank is paused for them."""
         if how:
             return Reply("stacks", ok=False, text=NO_DUMP_SIGNAL)
-        found = [
+        answers = [
             record
             for (kind, *_), data in self._latest.items()
             if kind == "Stacks" and isinstance(record := _opened(data)[1], Stacks)
         ]
-        wanted = [answer for answer in found if not ranks or answer.of_rank in ranks]
+        wanted = [answer for answer in answers if not ranks or answer.of_rank in ranks]
         for answer in wanted:
             self.say(msgspec.structs.replace(answer, request=request), answer.of_rank, answer.pid)
         return Reply("stacks", text=request, count=sum(not answer.worker for answer in wanted))

@@ -76,21 +76,21 @@ class Changes:
             return [
                 Change(LOST, at, snapshot.attempt, contact=look.contact, progress=snapshot.progress)
             ]
-        found = self._contact_again(snapshot)
-        found += self._ranks(snapshot)
-        found += self._orders(snapshot)
-        found += self._cleared(look, now)
-        found += self._appeared(look, now)
+        changes = self._contact_again(snapshot)
+        changes += self._ranks(snapshot)
+        changes += self._orders(snapshot)
+        changes += self._cleared(look, now)
+        changes += self._appeared(look, now)
         if snapshot.ended is not None:
-            found.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
+            changes.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
         # A reader expects the times of the lines in order. But the first look at a job brings
         # orders of the past, and the last state of a job is older than the loss of its relay.
-        found.sort(key=lambda one: one.unix_ns)
+        changes.sort(key=lambda one: one.unix_ns)
         least = self._told_unix_ns
-        self._told_unix_ns = max([least, *(change.unix_ns for change in found)])
+        self._told_unix_ns = max([least, *(change.unix_ns for change in changes)])
         return [
             replace(change, unix_ns=max(change.unix_ns, least), progress=snapshot.progress)
-            for change in found
+            for change in changes
         ]
 
     def _contact_again(self, snapshot: Snapshot) -> list[Change]:
@@ -147,7 +147,7 @@ class Changes:
 
     def _appeared(self, look: Look, now: int) -> list[Change]:
         assert look.snapshot is not None
-        found, attempt = [], look.snapshot.attempt
+        changes, attempt = [], look.snapshot.attempt
         for finding in look.verdict.findings:
             key = _key(attempt, finding)
             known = self._standing.get(key)
@@ -155,11 +155,11 @@ class Changes:
                 known.severity
             )
             if worse:
-                found.append(Change(APPEARED, now, attempt, finding=finding))
+                changes.append(Change(APPEARED, now, attempt, finding=finding))
             # The current sentence, with the worst severity so far.
             severity = finding.severity if worse or known is None else known.severity
             self._standing[key] = replace(finding, severity=severity)
-        return found
+        return changes
 
 
 def _key(attempt: int, finding: Finding) -> _Key:

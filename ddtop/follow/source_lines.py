@@ -91,9 +91,9 @@ class Excerpts:
     def _read(self) -> None:
         while True:
             wanted = self._questions.get()
-            found = read_excerpt(*wanted)
+            excerpt = read_excerpt(*wanted)
             with self._answered:
-                self._known[wanted] = found
+                self._known[wanted] = excerpt
                 self._answered.notify_all()
 
 

@@ -292,13 +292,13 @@ class Past(SeriesHistory):
 
     def of(self, rank: int) -> Memory:
         """The rank's numbers up to that moment, one a second."""
-        known = self._memories.get(rank)
-        if known is None:
-            known = self._memories[rank] = self._read(rank)
-        return known
+        memory = self._memories.get(rank)
+        if memory is None:
+            memory = self._memories[rank] = self._read(rank)
+        return memory
 
     def _read(self, rank: int) -> Memory:
-        made, waits = empty(), Series(self._tape.policy.window_s)
+        memory, waits = empty(), Series(self._tape.policy.window_s)
         state: RankState | None = None
         rss_bytes: int | None = None
         due_unix_ns = 0
@@ -318,8 +318,8 @@ class Past(SeriesHistory):
                 waits.add(at, record.wait_samples, record.all_samples)
                 if at >= due_unix_ns:
                     due_unix_ns = at + PERIOD_NS
-                    _append(made, state, waits, at, rss_bytes, self._tape.policy)
-        return made
+                    _append(memory, state, waits, at, rss_bytes, self._tape.policy)
+        return memory
 
 
 def _append(

@@ -125,8 +125,8 @@ class RankListener:
 
     def who(self, name: bytes) -> Credentials | None:
         """The process that made this connection; None if it is closed."""
-        found = self._by_name.get(name)
-        return found.who if found is not None else None
+        connection = self._by_name.get(name)
+        return connection.who if connection is not None else None
 
     # -- in
 
@@ -211,13 +211,13 @@ class RankListener:
                     self._shut_until_s = now + FULL_AGAIN_S
                     self._epoll.unregister(self._listening.fileno())
                 return
-            who = _credentials(found)
-            if who.uid != self._uid or not self._has_room(who):
+            credentials = _credentials(found)
+            if credentials.uid != self._uid or not self._has_room(credentials):
                 self.refused += 1
                 found.close()
                 continue
             self._counter += 1
-            connection = _Connection(found, str(self._counter).encode(), who, now)
+            connection = _Connection(found, str(self._counter).encode(), credentials, now)
             found.setblocking(False)
             try:
                 self._epoll.register(found.fileno(), select.EPOLLIN)
@@ -226,11 +226,13 @@ class RankListener:
                 # It has already closed; its packets are still read.
                 pass
             self._connections[found.fileno()] = self._by_name[connection.name] = connection
-            self._of_pid[who.pid] = self._of_pid.get(who.pid, 0) + 1
+            self._of_pid[credentials.pid] = self._of_pid.get(credentials.pid, 0) + 1
 
-    def _has_room(self, who: Credentials) -> bool:
+    def _has_room(self, credentials: Credentials) -> bool:
         # All processes without a visible pid have the number 0, so they are not counted by pid.
-        crowd = who.pid != 0 and self._of_pid.get(who.pid, 0) >= CONNECTIONS_OF_ONE_MAX
+        crowd = (
+            credentials.pid != 0 and self._of_pid.get(credentials.pid, 0) >= CONNECTIONS_OF_ONE_MAX
+        )
         return not crowd and len(self._connections) < CONNECTIONS_MAX
 
     def _name_older(self) -> None:

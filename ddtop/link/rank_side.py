@@ -111,13 +111,13 @@ def connected(path: Path, kind: int = socket.SOCK_SEQPACKET) -> OwnSocket:
     descriptor = _slow.socket(int(socket.AF_UNIX), int(kind) | _FLAGS, 0)
     if descriptor < 0:
         raise _error()
-    found = OwnSocket(descriptor)
+    own_socket = OwnSocket(descriptor)
     name = int(socket.AF_UNIX).to_bytes(2, sys.byteorder) + os.fsencode(path) + b"\0"
     if _slow.connect(descriptor, name, len(name)) < 0:
         error = _error()
-        found.close()
+        own_socket.close()
         raise error
-    return found
+    return own_socket
 
 
 def bell() -> OwnSocket:
@@ -132,7 +132,7 @@ def bell() -> OwnSocket:
     descriptor = _slow.socket(int(socket.AF_UNIX), int(socket.SOCK_DGRAM) | _FLAGS, 0)
     if descriptor < 0:
         raise _error()
-    found = OwnSocket(descriptor)
+    own_socket = OwnSocket(descriptor)
     name, size = ctypes.create_string_buffer(128), ctypes.c_int(128)
     family = int(socket.AF_UNIX).to_bytes(2, sys.byteorder)
     # Binding to the family alone makes the kernel choose an unused name.
@@ -142,9 +142,9 @@ def bell() -> OwnSocket:
         or _slow.connect(descriptor, name, size) < 0
     ):
         error = _error()
-        found.close()
+        own_socket.close()
         raise error
-    return found
+    return own_socket
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
@@ -367,14 +367,14 @@ class RankLink:
         self._retry_s = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, RECONNECT_MAX_S)
         try:
-            found = self._connect()
-            found.send(greeting(ddtop.__version__))
+            own_socket = self._connect()
+            own_socket.send(greeting(ddtop.__version__))
         except OSError as error:
             self.refusal = f"{self._path}: {error.strerror}"
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE):
                 self._look_for_older()
             return False
-        self._socket = found
+        self._socket = own_socket
         self._rejoiner.drop()
         return True
 

@@ -46,12 +46,12 @@ def _connect(
     is read again (its issue 3937), and a viewer is sometimes busy for seconds. The owner of the
     socket empties it in each turn and bounds what it keeps.
     """
-    mine = derive(secret, CONTROLLER if controller else VIEWER)
+    keys = derive(secret, CONTROLLER if controller else VIEWER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RCVHWM, NO_LIMIT)
     socket.setsockopt(zmq.CURVE_SERVERKEY, derive(secret, SERVER).public)
-    socket.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
-    socket.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)

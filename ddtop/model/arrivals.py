@@ -247,12 +247,12 @@ def _bursts(arrived: Sequence[Sequence[int]], last: Sequence[int]) -> list[range
     A late rank is late in all of these at once. Nine all_reduces of gradients are one piece of
     evidence, not nine.
     """
-    found, begin = [], 0
+    ranges, begin = [], 0
     for at in range(1, len(last)):
         if min(own[at] for own in arrived) >= last[at - 1]:
-            found.append(range(begin, at))
+            ranges.append(range(begin, at))
             begin = at
-    return [*found, range(begin, len(last))] if last else []
+    return [*ranges, range(begin, len(last))] if last else []
 
 
 def _step_ms(ends: Sequence[int]) -> float:
@@ -261,7 +261,7 @@ def _step_ms(ends: Sequence[int]) -> float:
 
 def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
     between = _step_ms(steps.ends)
-    waited = fmean([fmean(_clipped(own, limits)) for own in steps.waits]) / 1000
+    waited = fmean([fmean(_clipped(step, limits)) for step in steps.waits]) / 1000
     ranks = tuple(sorted(answer.rank for answer in steps.members))
     ratio = min(1.0, waited / between) if between > 0 else 1.0
     newest = max(answer.unix_ns for answer in steps.members)
@@ -272,7 +272,10 @@ def _balance(group: str, steps: _Steps, limits: Straggler) -> Balance:
 def _late_in(group: str, steps: _Steps, policy: Policy) -> Late | None:
     limits = policy.of(Straggler)
     for width in WIDTHS:
-        waits, ends = [_summed(own, width) for own in steps.waits], steps.ends[::-1][::width][::-1]
+        waits, ends = (
+            [_summed(step, width) for step in steps.waits],
+            steps.ends[::-1][::width][::-1],
+        )
         # A few steps are enough only if there are no more of them.
         least = limits.steps if len(ends) >= limits.steps else limits.few_steps
         for length in (len(ends), *LENGTHS):

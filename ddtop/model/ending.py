@@ -377,12 +377,12 @@ def was_cancelled(gone: Collection[RankFields], policy: Policy) -> bool:
 
 def _at_once(bad: Collection[RankFields], policy: Policy) -> bool:
     host = min(bad, key=_signalled_unix_ns).agent.sender
-    there = [rank for rank in bad if rank.agent.sender == host]
-    if len(there) == 1 < len(bad):
+    ranks = [rank for rank in bad if rank.agent.sender == host]
+    if len(ranks) == 1 < len(bad):
         # There is one rank per host. The launcher of another host does not send SIGTERM to its own
         # rank, which fails first because of its connections.
         return True
-    times = sorted(_signalled_unix_ns(rank) for rank in there)
+    times = sorted(_signalled_unix_ns(rank) for rank in ranks)
     return len(times) > 1 and times[1] - times[0] <= policy.of(Ending).cancel_gap_s * 1e9
 
 

@@ -75,10 +75,10 @@ class Load:
         self._util = self._power = self._mhz = 0.0
 
     def __copy__(self) -> Load:
-        made = Load.__new__(Load)
+        load = Load.__new__(Load)
         for name in Load.__slots__:
-            setattr(made, name, getattr(self, name))
-        return made
+            setattr(load, name, getattr(self, name))
+        return load
 
     @property
     def refused_lately(self) -> int:
@@ -158,11 +158,11 @@ class GpuMemory:
         self.load: Load | None = None
 
     def __copy__(self) -> GpuMemory:
-        made = GpuMemory()
-        made.ecc, made.throttled_unix_ns = self.ecc, self.throttled_unix_ns
-        made.foreign, made.strangers = dict(self.foreign), self.strangers
-        made.load = copy.copy(self.load)
-        return made
+        memory = GpuMemory()
+        memory.ecc, memory.throttled_unix_ns = self.ecc, self.throttled_unix_ns
+        memory.foreign, memory.strangers = dict(self.foreign), self.strangers
+        memory.load = copy.copy(self.load)
+        return memory
 
     def move(self, by_ns: int) -> None:
         """Add `by_ns` to all times: the offset of the relay's clock was corrected."""
@@ -194,13 +194,13 @@ class JobGpus:
         self.devices: dict[str, tuple[Device, ...]] = {}
 
     def __copy__(self) -> JobGpus:
-        made = JobGpus()
-        made.kept = {
+        job_gpus = JobGpus()
+        job_gpus.kept = {
             sender: {uuid: copy.copy(memory) for uuid, memory in kept.items()}
             for sender, kept in self.kept.items()
         }
-        made.reports, made.devices = dict(self.reports), dict(self.devices)
-        return made
+        job_gpus.reports, job_gpus.devices = dict(self.reports), dict(self.devices)
+        return job_gpus
 
     def __contains__(self, sender: str) -> bool:
         return sender in self.reports

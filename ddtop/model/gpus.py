@@ -137,16 +137,16 @@ def _visible_to_hip(environment: Mapping[str, str], gpus: list[Gpu]) -> list[Gpu
 
 
 def _by_number(words: Iterable[str], whole: Sequence[Gpu]) -> list[Gpu]:
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for word in words:
         # CUDA stops at the first word that is not a number, or not the number of a GPU.
         number = int(word) if word.isascii() and word.isdigit() and len(word) < 6 else -1
         if not 0 <= number < len(whole):
             break
-        if whole[number] in found:
+        if whole[number] in gpus:
             return []
-        found.append(whole[number])
-    return found
+        gpus.append(whole[number])
+    return gpus
 
 
 def _by_prefix(words: Iterable[str], gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -245,15 +245,15 @@ def devices_of(gpus: JobGpus, policy: Policy) -> dict[str, tuple[Device, ...]]:
 def _devices_of_one(
     gpus: JobGpus, sender: str, report: GpuReport, policy: Policy
 ) -> tuple[Device, ...]:
-    found = gpus.devices.get(sender)
-    if found is None:
+    devices = gpus.devices.get(sender)
+    if devices is None:
         kept, on = gpus.kept[sender], report.on
         made = [
             _device(report, gpu, on.get(gpu.uuid, ()), kept[gpu.uuid], policy)
             for gpu in report.gpus
         ]
-        found = gpus.devices[sender] = tuple(made)
-    return found
+        devices = gpus.devices[sender] = tuple(made)
+    return devices
 
 
 def _device(

@@ -160,9 +160,9 @@ class Job(JobMemory):
 
         Frozen records, numbers and text are shared. It takes about 20 us for each rank.
         """
-        made = object.__new__(Job)
-        copy_parts(self, made)
-        return made
+        job = object.__new__(Job)
+        copy_parts(self, job)
+        return job
 
     def snapshot(self, now_unix_ns: int) -> Snapshot:
         """What is true at this moment (unix ns on the clock of the hub's host)."""

@@ -106,10 +106,10 @@ class Rounds:
             self.found.pop(oldest, None)
 
     def __copy__(self) -> Rounds:
-        made = Rounds()
-        made.answers = {request: dict(answers) for request, answers in self.answers.items()}
-        made.found = dict(self.found)
-        return made
+        rounds = Rounds()
+        rounds.answers = {request: dict(answers) for request, answers in self.answers.items()}
+        rounds.found = dict(self.found)
+        return rounds
 
     def move(self, host: str, by_ns: int) -> None:
         """Add `by_ns` to all times of that host: the offset of its clock was corrected."""
@@ -188,9 +188,13 @@ class Series:
         self._keep_ns = int(keep_s * 1e9)
 
     def __copy__(self) -> Series:
-        made = Series.__new__(Series)
-        made._points, made._stride, made._keep_ns = self._points[:], self._stride, self._keep_ns
-        return made
+        series = Series.__new__(Series)
+        series._points, series._stride, series._keep_ns = (
+            self._points[:],
+            self._stride,
+            self._keep_ns,
+        )
+        return series
 
     def add(self, unix_ns: int, *values: int) -> None:
         """Append a point.
@@ -306,12 +310,12 @@ class Candidates:
         self._found: dict[tuple[str, int], CandidateMemory] = {}
 
     def __copy__(self) -> Candidates:
-        made = Candidates()
-        made._found = {
+        candidates = Candidates()
+        candidates._found = {
             key: replace(candidate_memory, cpu=copy.copy(candidate_memory.cpu))
             for key, candidate_memory in self._found.items()
         }
-        return made
+        return candidates
 
     def apply(self, sender: str, unix_ns: int, host: HostState, policy: Policy) -> None:
         """Take in the report of a relay."""
@@ -321,15 +325,15 @@ class Candidates:
             del self._found[key]
         why = {candidacy.pid: candidacy for candidacy in host.candidacies}
         for process in host.candidates:
-            known = self._found.get((sender, process.pid))
-            if known is None:
+            candidate_memory = self._found.get((sender, process.pid))
+            if candidate_memory is None:
                 if len(self._found) >= CANDIDATES_MAX:
                     continue
-                known = self._found[sender, process.pid] = CandidateMemory(
+                candidate_memory = self._found[sender, process.pid] = CandidateMemory(
                     host.host, process, unix_ns, Series(keep_s)
                 )
-            known.process, known.candidacy = process, why.get(process.pid)
-            known.cpu.add(
+            candidate_memory.process, candidate_memory.candidacy = process, why.get(process.pid)
+            candidate_memory.cpu.add(
                 unix_ns, process.cpu_ns or 0, process.io_bytes or 0, process.switches or 0
             )
 
@@ -349,7 +353,7 @@ class Candidates:
 
     def facts(self, now_unix_ns: int, policy: Policy) -> tuple[Candidate, ...]:
         """All candidates, by host and pid."""
-        found = []
+        candidates = []
         for memory in self._found.values():
             grown = memory.cpu.grown(policy.cpu_window_s, now_unix_ns)
             cpu_ratio = working = woke = None
@@ -363,7 +367,7 @@ class Candidates:
                 # A slow import reads a little between its pauses. A stuck process does not wake up.
                 longer = memory.cpu.grown(policy.of(CandidateLimits).asleep_s, now_unix_ns)
                 woke = bool(switches) or (longer is not None and bool(longer[1][2]))
-            found.append(
+            candidates.append(
                 Candidate(
                     memory.host,
                     memory.process,
@@ -374,7 +378,9 @@ class Candidates:
                     memory.candidacy,
                 )
             )
-        return tuple(sorted(found, key=lambda candidate: (candidate.host, candidate.process.pid)))
+        return tuple(
+            sorted(candidates, key=lambda candidate: (candidate.host, candidate.process.pid))
+        )
 
 
 # -- The memory of one rank and of the job
@@ -465,11 +471,11 @@ class RankMemory:
 
     def copy(self) -> RankMemory:
         """The same facts, independent of these. Only frozen records are shared."""
-        made = object.__new__(RankMemory)
+        memory = object.__new__(RankMemory)
         for name in RankMemory.__slots__:
             value = getattr(self, name)
-            setattr(made, name, _copy_part(value) if type(value) in _MUTABLE else value)
-        return made
+            setattr(memory, name, _copy_part(value) if type(value) in _MUTABLE else value)
+        return memory
 
     def is_from(self, envelope: Envelope) -> bool:
         """Whether this process sent the record. Pids repeat in containers and on other hosts."""
@@ -478,11 +484,11 @@ class RankMemory:
     def successor(self, pid: int) -> RankMemory:
         """What is known of another process that claims this rank, as if it were the rank."""
         hello, at, sender = self.others[pid], self.other_pids[pid], self.others_from[pid]
-        found = RankMemory(hello, at, sender, self.generation, self.keep_s)
-        found.other_pids = {one: at for one, at in self.other_pids.items() if one != pid}
-        found.others = {one: hello for one, hello in self.others.items() if one != pid}
-        found.others_from = {one: frm for one, frm in self.others_from.items() if one != pid}
-        return found
+        memory = RankMemory(hello, at, sender, self.generation, self.keep_s)
+        memory.other_pids = {one: at for one, at in self.other_pids.items() if one != pid}
+        memory.others = {one: hello for one, hello in self.others.items() if one != pid}
+        memory.others_from = {one: frm for one, frm in self.others_from.items() if one != pid}
+        return memory
 
     def move(self, by_ns: int) -> None:
         """Add `by_ns` to all times: the offset of the sender's clock was corrected."""
@@ -623,10 +629,10 @@ class JobMemory:
         return envelope.unix_ns + (clock.offset_ns if clock is not None else 0)
 
 
-def copy_parts(known: JobMemory, made: JobMemory) -> None:
+def copy_parts(memory: JobMemory, made: JobMemory) -> None:
     """Give `made` all parts of `known`, with copies of those that change."""
     own = vars(made)
-    for name, value in vars(known).items():
+    for name, value in vars(memory).items():
         own[name] = _copy_part(value) if type(value) in _MUTABLE else value
 
 

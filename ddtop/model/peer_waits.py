@@ -51,7 +51,7 @@ BARRIER = "monitored_barrier"
 
 def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
     """All open waits for single ranks, one for each rank and thread."""
-    found = []
+    waits = []
     calling = sorted(rank for rank, facts in ranks.items() if facts.comm.open_calls)
     outside = [other for other in sorted(ranks) if not _in_barrier(ranks[other])] if calling else []
     elsewhere = (
@@ -75,15 +75,15 @@ def peer_waits_of(ranks: Mapping[int, RankFields]) -> tuple[PeerWait, ...]:
                 # The wait of a Work is isend or irecv on the page; people call both send and recv.
                 name = call.name.removeprefix("i") if call.name in _OF_TORCH else call.name
                 since = call.since_unix_ns
-                found.append(
+                waits.append(
                     PeerWait(
                         rank, name, call.peer, call.tag, since, behind, call.within, call.group
                     )
                 )
         makes = _new_group(facts)
         if makes is not None and makes.tag != OF_MEMBERS_ONLY:
-            found.append(PeerWait(rank, makes.name, None, None, makes.since_unix_ns, elsewhere))
-    return tuple(found)
+            waits.append(PeerWait(rank, makes.name, None, None, makes.since_unix_ns, elsewhere))
+    return tuple(waits)
 
 
 def _innermost(facts: RankFields) -> list[OpenCall]:
@@ -399,19 +399,23 @@ def newest(
 
     For a rank that has ended: the last content of its page.
     """
-    own, outside = state.mpi, process.mpi if process is not None else None
+    mpi_state, outside = state.mpi, process.mpi if process is not None else None
     outside = (ended.mpi if ended is not None else None) or outside
-    if own is None or outside is None or outside.unix_ns <= own.unix_ns:
-        return own or outside
-    calls = tuple(_with_dtype(call, own.calls) for call in outside.calls)
+    if mpi_state is None or outside is None or outside.unix_ns <= mpi_state.unix_ns:
+        return mpi_state or outside
+    calls = tuple(_with_dtype(call, mpi_state.calls) for call in outside.calls)
     return msgspec.structs.replace(
-        outside, calls=calls, done=own.done, traffic=own.traffic, failed=own.failed
+        outside,
+        calls=calls,
+        done=mpi_state.done,
+        traffic=mpi_state.traffic,
+        failed=mpi_state.failed,
     )
 
 
-def _with_dtype(call: MpiCall, known: tuple[MpiCall, ...]) -> MpiCall:
+def _with_dtype(call: MpiCall, calls: tuple[MpiCall, ...]) -> MpiCall:
     same = next(
-        (one for one in known if (one.thread_id, one.serial) == (call.thread_id, call.serial)), None
+        (one for one in calls if (one.thread_id, one.serial) == (call.thread_id, call.serial)), None
     )
     return (
         call
@@ -429,9 +433,9 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
     for call in mpi.calls:
         for part in _parts(call):
             if part.group is not None and part.seq is not None:
-                since, found = open_now.get(part.group, (call.since_unix_ns, []))
-                found.append(_collective(part, call))
-                open_now[part.group] = min(since, call.since_unix_ns), found
+                since, collectives = open_now.get(part.group, (call.since_unix_ns, []))
+                collectives.append(_collective(part, call))
+                open_now[part.group] = min(since, call.since_unix_ns), collectives
             else:
                 calls.append(_open_call(part, call))
     groups = tuple(_progress(comm, open_now.get(comm.name)) for comm in mpi.comms)
@@ -445,7 +449,7 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
         state,
         groups=state.groups + groups,
         open_collectives=state.open_collectives
-        + tuple(collective for _, found in open_now.values() for collective in found),
+        + tuple(collective for _, collectives in open_now.values() for collective in collectives),
         retired_collectives=state.retired_collectives + done,
         open_calls=state.open_calls + tuple(calls),
         activity="collective" if mpi.calls else state.activity,
@@ -507,8 +511,8 @@ def _open_call(part: MpiPart, call: MpiCall) -> OpenCall:
 def _progress(comm: MpiComm, open_now: tuple[int, list[Collective]] | None) -> GroupProgress:
     if open_now is None:
         return GroupProgress(comm.name, comm.enqueued, comm.completed, 0, None, comm.last_op)
-    since, found = open_now
-    first = min(found, key=lambda one: one.seq)
+    since, collectives = open_now
+    first = min(collectives, key=lambda one: one.seq)
     enqueued = max(comm.enqueued, first.seq)
     return GroupProgress(comm.name, enqueued, first.seq - 1, 0, since, first.op)
 

@@ -32,36 +32,36 @@ def of_job(ranks: Iterable[RankFacts], still: bool, now_unix_ns: int) -> Trainin
     source = _most(
         [progress.source for progress in counting or [progress for _, progress in known]]
     )
-    own = [
+    trainings = [
         progress
         for progress in counting or [progress for _, progress in known]
         if progress.source == source
     ]
-    rest = [*own, *(progress for _, progress in known if progress.source != source)]
+    rest = [*trainings, *(progress for _, progress in known if progress.source != source)]
     phased = _phase(
         [progress for rank, progress in known if not rank.gone]
         or [progress for _, progress in known]
     )
-    steps = [progress.step for progress in own if progress.step is not None]
-    found = TrainingProgress(
+    steps = [progress.step for progress in trainings if progress.step is not None]
+    training = TrainingProgress(
         source=source,
         step=int(median(steps)) if steps else None,
-        total_steps=_first(progress.total_steps for progress in own),
-        epoch=_median([progress.epoch for progress in own]),
-        total_epochs=_first(progress.total_epochs for progress in own),
+        total_steps=_first(progress.total_steps for progress in trainings),
+        epoch=_median([progress.epoch for progress in trainings]),
+        total_epochs=_first(progress.total_epochs for progress in trainings),
         phase=phased.phase,
         samples_per_s=_median([progress.samples_per_s for progress in rest]),
         tokens_per_s=_median([progress.tokens_per_s for progress in rest]),
         loss=_first(progress.loss for progress in rest),
         lr=_first(progress.lr for progress in rest),
-        eta_s=_median([progress.eta_s for progress in own]),
+        eta_s=_median([progress.eta_s for progress in trainings]),
         since_unix_ns=phased.since_unix_ns,
-        steps_per_s=_median([progress.steps_per_s for progress in own]),
+        steps_per_s=_median([progress.steps_per_s for progress in trainings]),
         usual_s=phased.usual_s,
         longest_s=phased.longest_s,
         phases_ended=phased.phases_ended,
     )
-    return as_it_stands(found, still, now_unix_ns)
+    return as_it_stands(training, still, now_unix_ns)
 
 
 def as_it_stands(progress: TrainingProgress, still: bool, now_unix_ns: int) -> TrainingProgress:
@@ -87,12 +87,12 @@ def _is_pause(progress: TrainingProgress, now_unix_ns: int) -> bool:
     return now_unix_ns - progress.since_unix_ns <= progress.longest_s * 1e9
 
 
-def _phase(known: Sequence[TrainingProgress]) -> TrainingProgress:
+def _phase(trainings: Sequence[TrainingProgress]) -> TrainingProgress:
     """The progress whose phase is the job's, with the earliest beginning."""
-    named = [progress for progress in known if progress.phase is not None]
+    named = [progress for progress in trainings if progress.phase is not None]
     others = [progress for progress in named if progress.phase != TRAIN]
     if not named:
-        return known[0]
+        return trainings[0]
     phase = _most([progress.phase or "" for progress in others or named])
     same = [progress for progress in named if progress.phase == phase]
     return min(same, key=lambda progress: progress.since_unix_ns or 0)
@@ -148,7 +148,7 @@ def helpless(loader: Loader) -> bool:
 
 
 def follow(
-    known: Owing | None,
+    owing: Owing | None,
     before: Loader | None,
     now: Loader | None,
     at_unix_ns: int,
@@ -169,11 +169,11 @@ def follow(
     if not cannot and now.workers_cpu_ns is None:
         return None
     key = (now.owing_pid, now.batches, now.exhausted)
-    if known is None or before is None or (known.key, known.helpless) != (key, cannot):
+    if owing is None or before is None or (owing.key, owing.helpless) != (key, cannot):
         return Owing(key, cannot, at_unix_ns)
     if not cannot and _moved(before, now, seconds, policy):
         return Owing(key, False, at_unix_ns, at_unix_ns)
-    return known
+    return owing
 
 
 def moves(owing: Owing | None, now_unix_ns: int, policy: Policy) -> bool:

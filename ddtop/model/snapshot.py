@@ -244,8 +244,8 @@ def _ended(job: JobMemory, facts: Iterable[RankFields], seen: dict[str, HostSeen
     heard = [sender for sender, host in seen.items() if not host.lost]
     launchers = [job.hosts[sender][1].launcher_alive for sender in heard]
     helpers = [helper for sender in seen for helper in job.hosts[sender][1].helpers]
-    there = [rank for rank in facts if rank.state is not State.LOST]
-    return ended(there, any(launchers), job.policy, helpers)
+    ranks = [rank for rank in facts if rank.state is not State.LOST]
+    return ended(ranks, any(launchers), job.policy, helpers)
 
 
 class _Reports(NamedTuple):
@@ -258,11 +258,11 @@ class _Reports(NamedTuple):
 
 def _reports_of(job: JobMemory, seen: dict[str, HostSeen], now_unix_ns: int) -> _Reports:
     reports, ages_s, heard = [], [], []
-    for own in hosts.by_host(job, seen):
-        reports.append(hosts.merged_report([job.hosts[sender][1] for sender in own]))
-        stated = min([job.stated.get(sender, now_unix_ns) for sender in own])
+    for host in hosts.by_host(job, seen):
+        reports.append(hosts.merged_report([job.hosts[sender][1] for sender in host]))
+        stated = min([job.stated.get(sender, now_unix_ns) for sender in host])
         ages_s.append(max(now_unix_ns - stated, 0) / 1e9)
-        heard.append(hosts.merged_host([seen[sender] for sender in own]))
+        heard.append(hosts.merged_host([seen[sender] for sender in host]))
     return _Reports(tuple(reports), tuple(ages_s), tuple(heard))
 
 

@@ -344,8 +344,8 @@ def suspects_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> Late
 
 def _together(known: Mapping[int, OutsideLook], ranks: Iterable[int]) -> float:
     """The share of all looks at these ranks that found one in a collective."""
-    found = [known[rank] for rank in ranks]
-    return sum(look.wait_looks for look in found) / sum(look.looks for look in found)
+    looks = [known[rank] for rank in ranks]
+    return sum(look.wait_looks for look in looks) / sum(look.looks for look in looks)
 
 
 def late_of(looks: Mapping[int, OutsideLook | None], policy: Policy) -> LateByStack | None:

@@ -132,15 +132,15 @@ def blames_of(
         for rank in crowd.behind - graph.held:
             roots.setdefault(rank, []).append(number)
     kinds: dict[tuple[int, ...], _Kind] = {}
-    found = []
+    blames = []
     for root, numbers in roots.items():
         if _waits_elsewhere(ranks.get(root)):
             continue
         kind = kinds.get(key := tuple(numbers))
         if kind is None:
             kind = kinds[key] = _kind(graph, key, ranks)
-        found.append(kind.blame(root, ranks.get(root), now_unix_ns, policy))
-    return tuple(sorted(found, key=lambda blame: (-len(blame.waiters), blame.root)))
+        blames.append(kind.blame(root, ranks.get(root), now_unix_ns, policy))
+    return tuple(sorted(blames, key=lambda blame: (-len(blame.waiters), blame.root)))
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ def waits_of(
     """
     members, nccl = {group.name: group.ranks for group in groups}, on_nccl(groups)
     fronts: dict[str, _Front] = {}
-    found = []
+    waits = []
     for rank in sorted(ranks):
         facts = ranks[rank]
         # Ignore the last reported wait of a rank that is stopped or silent: it may be over by now.
@@ -460,8 +460,8 @@ def waits_of(
                 behind = front.only(root)
             if not behind and op in MPI_STARTED:
                 behind = front.outside_mpi(facts.rank)
-            found.append(Wait(facts.rank, name, seq, since, behind, op or progress.last_op))
-    return tuple(found)
+            waits.append(Wait(facts.rank, name, seq, since, behind, op or progress.last_op))
+    return tuple(waits)
 
 
 class _Front:

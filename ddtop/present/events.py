@@ -163,12 +163,12 @@ class Losses:
     def follow(self, earlier: Losses) -> Iterator[Loss]:
         """The sums of the first look without those in an earlier entry; no `text` if nothing
         remains."""
-        for of, known in self._first.items():
+        for of, count in self._first.items():
             before = earlier._seen.get(of)
-            if before is None or before.now > known.now:
+            if before is None or before.now > count.now:
                 continue
-            rest = replace(known, base=before.now)
-            if self._seen[of] == known:
+            rest = replace(count, base=before.now)
+            if self._seen[of] == count:
                 self._seen[of] = rest
             yield _loss(of, rest) if rest.now > rest.base else Loss(of, rest.since_unix_ns, "")
 
@@ -392,10 +392,10 @@ class Timeline:
         """Remove from the sums of the first look the losses that are now known to be earlier."""
         for loss in self._losses.follow(earlier._losses):
             key = (LOSS, loss.of, loss.unix_ns)
-            known = self._entries.pop(key, None)
+            entry = self._entries.pop(key, None)
             self._sorted = None
-            if known is not None and loss.text:
-                self._entries[key] = replace(known, words=((loss.unix_ns, loss.text),))
+            if entry is not None and loss.text:
+                self._entries[key] = replace(entry, words=((loss.unix_ns, loss.text),))
 
     def _add(self, entry: Entry) -> None:
         if entry.key in self._entries:
@@ -545,13 +545,15 @@ class Timeline:
             self._add(Entry((END, rank.rank, pid), at, END, ((at, text),), (rank.rank,)))
 
     def _dumped(self, request: str, ranks: list[RankFacts]) -> None:
-        known = self._entries.get((STACKS, request))
-        if known is not None and len(known.ranks) >= len(ranks):
+        entry = self._entries.get((STACKS, request))
+        if entry is not None and len(entry.ranks) >= len(ranks):
             return
-        found = [rank.dump.stacks for rank in ranks if rank.dump.stacks is not None]
-        at = min(answer.taken_unix_ns for answer in found)
+        answers = [rank.dump.stacks for rank in ranks if rank.dump.stacks is not None]
+        at = min(answer.taken_unix_ns for answer in answers)
         why = (
-            ", because ranks made no progress" if any(answer.automatic for answer in found) else ""
+            ", because ranks made no progress"
+            if any(answer.automatic for answer in answers)
+            else ""
         )
         numbers = tuple(rank.rank for rank in ranks)
         text = f"stacks were taken{why}: {ranks_text(numbers, 6)}"

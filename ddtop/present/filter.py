@@ -214,9 +214,9 @@ def parse_filter(text: str) -> Filter:
         elif name == "host":
             hosts += [part for part in value.split(",") if part]
         else:
-            found = rank_ranges(value, unfinished=True)
-            problem = problem if found is not None else f"not a list of ranks: {value!r}"
-            ranks = found if found is not None else ranks
+            ranges = rank_ranges(value, unfinished=True)
+            problem = problem if ranges is not None else f"not a list of ranks: {value!r}"
+            ranks = ranges if ranges is not None else ranks
     return Filter(
         frozenset(states),
         tuple(hosts),
@@ -236,8 +236,8 @@ def _place(name: str, value: str) -> list[tuple[str, tuple[range, ...]]] | None:
         return None
     if not value:
         return [] if name in ORDER else None
-    found = rank_ranges(value, unfinished=True)
-    return None if found is None else [(short(name), found)]
+    ranges = rank_ranges(value, unfinished=True)
+    return None if ranges is None else [(short(name), ranges)]
 
 
 def describe_filter(found: Filter, shown: int, total: int) -> str:

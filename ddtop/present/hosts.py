@@ -121,12 +121,12 @@ _NO_GPUS: tuple[frozenset[int], tuple[int, ...]] = (frozenset(), ())
 
 
 def _of_gpus(
-    snapshot: Snapshot, ranks: Sequence[int], own: Sequence[Device], policy: Policy
+    snapshot: Snapshot, ranks: Sequence[int], devices: Sequence[Device], policy: Policy
 ) -> tuple[frozenset[int], tuple[int, ...]]:
     every, now = snapshot.ranks, snapshot.time_unix_ns
     waiting = frozenset([rank for rank in ranks if rank < len(every) and every[rank].gpu.waits])
     return waiting, tuple(
-        [number for number, device in enumerate(own) if trouble_of(device, now, policy)]
+        [number for number, device in enumerate(devices) if trouble_of(device, now, policy)]
     )
 
 
@@ -392,12 +392,12 @@ def _reported(
 def _worst(host: HostFacts, codes: bytes, glyphs: Glyphs) -> Span:
     if not host.ranks:
         return "no rank", "dim"
-    found = class_of(host.worst)
+    state_class = class_of(host.worst)
     bad = () if host.calm else tuple(rank for rank in host.ranks if codes[rank] == host.worst)
     which = f" {rank_list(bad, 2)}" if bad and len(bad) < len(host.ranks) else ""
     return (
-        f"{glyph_of(host.worst, glyphs)} {found.word}{which}",
-        "critical" if host.worst >= AT_FAULT else found.style,
+        f"{glyph_of(host.worst, glyphs)} {state_class.word}{which}",
+        "critical" if host.worst >= AT_FAULT else state_class.style,
     )
 
 

@@ -81,8 +81,8 @@ def listed(entries: Iterable[registry.JobEntry], now_unix_ns: int) -> list[Liste
     runs: dict[tuple[str, str], list[registry.JobEntry]] = {}
     for entry in entries:
         runs.setdefault((entry.job, entry.part_of or entry.run), []).append(entry)
-    found = [_one_run(parts, now_unix_ns) for parts in runs.values()]
-    return sorted(found, key=lambda job: (not job.live, -job.entry.started_unix_ns, job.key))
+    jobs = [_one_run(parts, now_unix_ns) for parts in runs.values()]
+    return sorted(jobs, key=lambda job: (not job.live, -job.entry.started_unix_ns, job.key))
 
 
 def _one_run(parts: list[registry.JobEntry], now_unix_ns: int) -> Listed:

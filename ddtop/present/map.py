@@ -300,8 +300,12 @@ def class_of(code: int) -> StateClass:
 def glyph_of(code: int, glyphs: Glyphs = UNICODE) -> str:
     """The sign of a code's class: the glyph of its state. A rank that has finished in order has a
     glyph of its own."""
-    found = class_of(code)
-    return glyphs.finished if found.word == CLASSES[FINISHED].word else glyphs.states[found.state]
+    state_class = class_of(code)
+    return (
+        glyphs.finished
+        if state_class.word == CLASSES[FINISHED].word
+        else glyphs.states[state_class.state]
+    )
 
 
 def codes_of(snapshot: Snapshot, at_fault: Collection[int] = ()) -> bytes:
@@ -462,8 +466,8 @@ class Levelled:
         low, high = _range(metric, known, last)
         same = last is not None and (last.low, last.high) == (low, high)
         before = last.codes if last is not None and same else b""
-        made = Levels(metric, b"", low, high)
-        codes = _codes(made, values, before)
+        levels = Levels(metric, b"", low, high)
+        codes = _codes(levels, values, before)
         for number, state in enumerate(states[: len(codes)]):
             if state >= AT_FAULT:
                 codes[number] = state

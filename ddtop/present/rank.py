@@ -253,13 +253,13 @@ def _progress(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         page.item("expected", clean(_expected(snapshot, region)))
     if progress is None:
         return
-    known = as_it_stands(progress, snapshot.is_still, snapshot.time_unix_ns)
-    counts = msgspec.structs.replace(known, phase=None)
+    training = as_it_stands(progress, snapshot.is_still, snapshot.time_unix_ns)
+    counts = msgspec.structs.replace(training, phase=None)
     page.item(clean(progress.source), clean(progress_text(counts)))
     if progress.phase is not None:
         page.item("phase", clean(_phase(snapshot, progress)))
-    if known.steps_per_s is not None:
-        page.item("steps/s", number_text(known.steps_per_s))
+    if training.steps_per_s is not None:
+        page.item("steps/s", number_text(training.steps_per_s))
 
 
 def _expected(snapshot: Snapshot, region: Expectation) -> str:

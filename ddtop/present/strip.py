@@ -97,7 +97,7 @@ def measured(history: JobHistory, until_unix_ns: int) -> tuple[Measure, ...]:
     """The measures that have a value up to this moment."""
     points = [point.numbers for point in history.points(until_unix_ns)]
     return tuple(
-        measure for measure in MEASURES if any(measure.field(known) is not None for known in points)
+        measure for measure in MEASURES if any(measure.field(point) is not None for point in points)
     )
 
 

@@ -254,12 +254,12 @@ class Turns:
             self._at.update(dict.fromkeys(ranks, now))
 
     def _last(self, ranks: RankBudgets) -> float:
-        known = (
+        dict_values = (
             self._at.values()
             if ranks is None
             else [at for rank, at in self._at.items() if rank in ranks]
         )
-        return max(self._all_at, *known, float("-inf"))
+        return max(self._all_at, *dict_values, float("-inf"))
 
     def native_wait_s(self, ranks: RankBudgets, now: float) -> float:
         """Seconds until these ranks may be read natively again.

@@ -80,11 +80,13 @@ class SimulatedFleet:
         host, local = divmod(rank, LOCAL_SIZE)
         every = self.spread_by_rank
         _, data, tensor = self.groups_of(rank) if self.grouped else (WORLD, "", "")
-        found = []
+        groups = []
         if every or rank == 0:
-            found.append(packed(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND)))
+            groups.append(
+                packed(Group(WORLD, "default_pg", tuple(range(self.world_size)), BACKEND))
+            )
         if self.grouped and (every or host == 0):
-            found.append(
+            groups.append(
                 packed(
                     Group(
                         data,
@@ -95,8 +97,8 @@ class SimulatedFleet:
                 )
             )
         if self.grouped and (every or local == 0):
-            found.append(packed(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND)))
-        return tuple(found)
+            groups.append(packed(Group(tensor, f"tp_{host}", tuple(self.ranks_of(host)), BACKEND)))
+        return tuple(groups)
 
     def hello(
         self, rank: int, attempt: int, started_unix_ns: int, init_unix_ns: int | None

@@ -237,11 +237,11 @@ class SimulatedGpus:
             # Its last report: the numbers stay the same, and their age grows.
             age_ms += round((at_s - era.begin_s) * 1000)
             at_s = era.begin_s
-        found: list[Gpu] = []
+        gpus: list[Gpu] = []
         for local in range(GPUS_PER_HOST):
             role = roles[local] if local < len(roles) else None
-            found += self._gpu(host, local, role, era, at_s)
-        return tuple(found), GpuWatch(age_ms, DRIVER, None, COST_NS)
+            gpus += self._gpu(host, local, role, era, at_s)
+        return tuple(gpus), GpuWatch(age_ms, DRIVER, None, COST_NS)
 
     def _era(self, at_s: float) -> Era:
         return next((era for era in reversed(self._eras) if era.begin_s <= at_s), self._eras[0])
@@ -310,9 +310,9 @@ class SimulatedGpus:
         )
 
     def _holders(self, rank: int, used_bytes: int, busy: bool) -> list[GpuProcess]:
-        own = GpuProcess(self._fleet.pid(rank, self._attempt), used_bytes, rank)
+        process = GpuProcess(self._fleet.pid(rank, self._attempt), used_bytes, rank)
         stranger = GpuProcess(STRANGER_PID, STRANGER_BYTES, user="bob", command="python sample.py")
-        return ([own] if used_bytes else []) + ([stranger] if busy else [])
+        return ([process] if used_bytes else []) + ([stranger] if busy else [])
 
     def _work(self, role: str | None, era: Era) -> tuple[float, float]:
         """The utilisation as a ratio, and the power in watts, of a GPU with such a role."""

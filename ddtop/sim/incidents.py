@@ -305,7 +305,7 @@ def eras_of(
     What stands, stands at the end of a step: its beginning is put off until then.
     """
     picks = Random(f"{seed}/{world_size}/ranks")
-    found: list[Era] = []
+    eras: list[Era] = []
     met = JOINING_S + (
         incidents[0].end_s or 0.0 if incidents and incidents[0].kind == RANK_MISSING else 0.0
     )
@@ -315,8 +315,8 @@ def eras_of(
     def add(end_s: float, kind: str | None, rank: int | None, pace_s: float) -> None:
         nonlocal at, steps
         if end_s > at:
-            found.append(Era(at, end_s, kind, rank, pace_s, steps))
-            steps, at = found[-1].steps_at(end_s), end_s
+            eras.append(Era(at, end_s, kind, rank, pace_s, steps))
+            steps, at = eras[-1].steps_at(end_s), end_s
 
     if starts:
         absent = _rank_of(incidents[0], world_size, picks) if met > JOINING_S else None
@@ -340,7 +340,7 @@ def eras_of(
             0.0 if incident.kind in STANDS else step_s * _SLOWNESS[incident.kind],
         )
     add(float("inf"), None, None, step_s)
-    return tuple(found)
+    return tuple(eras)
 
 
 def _rank_of(incident: Incident, world_size: int, picks: Random) -> int:

@@ -205,11 +205,11 @@ class SimulatedJob:
         """
         restarts_s, at_s = self._scenario.restarts_s, after_ns / SECOND_NS
         number = max(floor(at_s / restarts_s), 0) if restarts_s else 0
-        found = self._attempts.get(number)
-        if found is None:
-            found = self._attempts[number] = self._make_attempt(number)
+        attempt = self._attempts.get(number)
+        if attempt is None:
+            attempt = self._attempts[number] = self._make_attempt(number)
         # To a microsecond: 0.30000000000000004 s would be another slot than 0.3 s.
-        return found, round(at_s - number * (restarts_s or 0.0), 6)
+        return attempt, round(at_s - number * (restarts_s or 0.0), 6)
 
     def _make_attempt(self, number: int) -> _Attempt:
         incidents = self._scenario.incidents
@@ -288,7 +288,7 @@ class SimulatedJob:
 
     def _host(self, attempt: _Attempt, host: int, at_s: float, common: _Courses) -> bytes:
         tick, era = int(at_s * 10), attempt.era(at_s)
-        found, cores, roles = [], 0.0, []
+        processes, cores, roles = [], 0.0, []
         for rank in self.fleet.ranks_of(host):
             if not self._there(attempt, era, rank, at_s):
                 roles.append(ABSENT)
@@ -298,7 +298,7 @@ class SimulatedJob:
             joining = attempt.phase(rank, at_s) == "joining"
             init = attempt.unix_ns(attempt.joined_s(rank)) if joining else None
             grown = attempt.grown_bytes(rank, at_s)
-            found.append(
+            processes.append(
                 hosts.process_of(self.fleet, rank, attempt.number, course, tick, grown, init)
             )
             cores += script.PACES[course.role].cores
@@ -307,7 +307,7 @@ class SimulatedJob:
         state = hosts.host_state(
             self.fleet,
             host,
-            tuple(found),
+            tuple(processes),
             cores,
             up_s,
             tick,
@@ -401,7 +401,7 @@ class SimulatedJob:
         self, attempt: _Attempt, rank: int, at_s: float, request: str, automatic: bool
     ) -> Iterator[bytes]:
         era = attempt.era(at_s)
-        found: list[Stacks] = answers_of(
+        answers: list[Stacks] = answers_of(
             request,
             rank,
             self.fleet.pid(rank, attempt.number),
@@ -410,7 +410,7 @@ class SimulatedJob:
             attempt.unix_ns(at_s),
             automatic,
         )
-        for answer in found:
+        for answer in answers:
             yield self._seal(answer, attempt, rank, at_s)
 
 
@@ -495,11 +495,11 @@ class _Courses:
     def of(self, rank: int) -> Course:
         if rank not in self._attempt.culprits:
             return self._common
-        found = self._single.get(rank)
-        if found is None:
-            found = course_of(rank, self._attempt.eras, self._at_s)
+        course = self._single.get(rank)
+        if course is None:
+            course = course_of(rank, self._attempt.eras, self._at_s)
             # It starts where others have long been waiting.
-            if found.role == ABSENT and self._at_s >= self._attempt.born_s(rank):
-                found = course_of(-1, self._attempt.eras, self._at_s - self._attempt.born_s(rank))
-            self._single[rank] = found
-        return found
+            if course.role == ABSENT and self._at_s >= self._attempt.born_s(rank):
+                course = course_of(-1, self._attempt.eras, self._at_s - self._attempt.born_s(rank))
+            self._single[rank] = course
+        return course

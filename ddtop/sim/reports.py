@@ -655,7 +655,7 @@ def answers_of(
         ]
     frames = _FRAMES.get(role, _TRAINING) if running else _STARTING
     threads = (ThreadStack(frames, "MainThread", 140_000, True), *((_PIN,) if running else ()))
-    found = [
+    answers = [
         Stacks(
             request,
             rank,
@@ -671,7 +671,7 @@ def answers_of(
         # By itself a relay sends no signal.
         method = "py-spy" if automatic else "signal"
         worker = (ThreadStack(_READS, "MainThread", 140_002, True),)
-        found.append(
+        answers.append(
             Stacks(
                 request,
                 rank,
@@ -683,4 +683,4 @@ def answers_of(
                 automatic=automatic,
             )
         )
-    return found
+    return answers

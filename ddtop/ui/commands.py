@@ -57,11 +57,11 @@ class Choice:
 
 def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Choice, ...]:
     """All commands that work now, the most useful first."""
-    found = [
+    choices = [
         Choice(f"why: {finding.kind}", clean(finding.summary), f"finding({at})")
         for at, finding in enumerate(findings)
     ]
-    found += [
+    choices += [
         Choice(
             f"view {action.label}" if action.name.startswith("view-") else action.label,
             action.meaning,
@@ -72,14 +72,14 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
         if action.listed and action.name not in _HIDDEN and not action.name.startswith("sort")
     ]
     meanings = {metric.name: metric.meaning for metric in METRICS}
-    found.append(
+    choices.append(
         Choice(
             "sort by verdict",
             "culprits first, then waiting ranks, then by number",
             f"sort_to('{BY_VERDICT}')",
         )
     )
-    found += [
+    choices += [
         Choice(
             f"sort by {column.title}",
             meanings[column.metric],
@@ -88,31 +88,33 @@ def commands(snapshot: Snapshot | None, findings: Sequence[Finding]) -> tuple[Ch
         )
         for column in COLUMNS
     ]
-    found += [
+    choices += [
         Choice(name, f"{meaning}: {text}", f"filter_to('{text}')")
         for name, meaning, text in _PRESETS
     ]
-    found.append(Choice("all ranks", "clear the filter", "filter_to('')"))
-    found += [
+    choices.append(Choice("all ranks", "clear the filter", "filter_to('')"))
+    choices += [
         Choice(
             f"map by {number.scale.label}", "colour the map by it", f"colour_map('{number.key}')"
         )
         for number in (metrics_of(snapshot) if snapshot is not None else ())
     ]
-    found.append(Choice("map by state", "colour the map by the state", "colour_map('state')"))
-    found += [
+    choices.append(Choice("map by state", "colour the map by the state", "colour_map('state')"))
+    choices += [
         Choice(f"theme {name}", _THEME_WORDS[name], f"app.theme_to('{name}')") for name in THEMES
     ]
     if snapshot is not None and snapshot.ranks:
-        found.append(Choice("go to rank N", "type its number", f"go_to({snapshot.ranks[0].rank})"))
-    found += [
+        choices.append(
+            Choice("go to rank N", "type its number", f"go_to({snapshot.ranks[0].rank})")
+        )
+    choices += [
         Choice(f"explain {page.kind}", page.brief, f"explain('{page.kind}')")
         for page in PAGES.values()
     ]
-    return tuple(found)
+    return tuple(choices)
 
 
-def matching(found: Iterable[Choice], text: str, snapshot: Snapshot | None) -> tuple[Choice, ...]:
+def matching(choices: Iterable[Choice], text: str, snapshot: Snapshot | None) -> tuple[Choice, ...]:
     """The commands in which every word is found.
 
     Commands whose name begins with the typed text come first, then those with it in the name, then
@@ -121,7 +123,7 @@ def matching(found: Iterable[Choice], text: str, snapshot: Snapshot | None) -> t
     text = text.casefold().strip()
     words = text.split()
     order: tuple[list[Choice], list[Choice], list[Choice]] = ([], [], [])
-    for choice in found:
+    for choice in choices:
         name = choice.name.casefold()
         if name.startswith(text):
             order[0].append(choice)

@@ -78,17 +78,17 @@ class JobFacts:
 
 def strip_lines(facts: JobFacts, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The strip in at most `height` lines of at most `width` columns."""
-    found = measured(facts.history, facts.until_unix_ns)
+    measures = measured(facts.history, facts.until_unix_ns)
     if height <= 0 or width < 20:
         return []
     if height < LINE_LEAST:
-        return [one_line(facts, found, width, glyphs)]
+        return [one_line(facts, measures, width, glyphs)]
     lines = [_head(facts, width, glyphs)]
     progress = progress_facts(facts.snapshot)
     if progress:
         lines.append(_progress_line(facts, progress, width, glyphs))
-    charts = _charts(facts, found, width, height - len(lines), glyphs)
-    lines += charts or [_measure_line(facts, measure, width, glyphs) for measure in found]
+    charts = _charts(facts, measures, width, height - len(lines), glyphs)
+    lines += charts or [_measure_line(facts, measure, width, glyphs) for measure in measures]
     room = height - len(lines) - 1
     if facts.events and room >= EVENTS_LEAST and not any(_EVENTS in line for line in lines):
         lines += [(), *_event_lines(facts, width, room, glyphs)]
@@ -140,18 +140,18 @@ def _line_of(facts: JobFacts, measure: Measure, cells: int) -> list[float | None
 
 def _note(facts: JobFacts, measure: Measure, room: int) -> Span:
     """As many comparisons as fit, but at least the first."""
-    made = facts.compared(measure)
-    style = "warning" if made.great else "dim"
-    whole = ", ".join(made.texts)
+    comparison = facts.compared(measure)
+    style = "warning" if comparison.great else "dim"
+    whole = ", ".join(comparison.texts)
     if len(whole) <= room:
         return whole, style
-    return (made.texts[0] if len(made.texts[0]) <= room else ""), style
+    return (comparison.texts[0] if len(comparison.texts[0]) <= room else ""), style
 
 
-def one_line(facts: JobFacts, found: Sequence[Measure], width: int, glyphs: Glyphs) -> Line:
+def one_line(facts: JobFacts, measures: Sequence[Measure], width: int, glyphs: Glyphs) -> Line:
     """The whole strip in one line; if there is no room, the last parts are left out first."""
     parts: list[Line] = []
-    for measure in found:
+    for measure in measures:
         label = _SHORT.get(measure.key, measure.label)
         text = f"{label} {_value(facts, measure)}".strip()
         if measure is not THROUGHPUT:
@@ -159,8 +159,10 @@ def one_line(facts: JobFacts, found: Sequence[Measure], width: int, glyphs: Glyp
             continue
         line = _spark(measure, _line_of(facts, measure, max(width // 5, 8)), glyphs)
         parts += [((text, facts.style("")),), ((line, facts.chart),)]
-        made = facts.compared(measure)
-        parts += [((text, "warning" if made.great else "dim"),) for text in made.texts[:1]]
+        comparison = facts.compared(measure)
+        parts += [
+            ((text, "warning" if comparison.great else "dim"),) for text in comparison.texts[:1]
+        ]
     parts += [((text, "dim"),) for text in progress_facts(facts.snapshot)]
     used = 0
     spans: list[Span] = []
@@ -205,13 +207,13 @@ def _measure_line(facts: JobFacts, measure: Measure, width: int, glyphs: Glyphs)
 
 
 def _charts(
-    facts: JobFacts, found: Sequence[Measure], width: int, height: int, glyphs: Glyphs
+    facts: JobFacts, measures: Sequence[Measure], width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
     """The numbers as small charts side by side; none where there is no room."""
-    if width < CHARTS_FROM or not found:
+    if width < CHARTS_FROM or not measures:
         return []
-    columns = max(min(width // CHART_COLUMNS, len(found)), 1)
-    bands = -(-len(found) // columns)
+    columns = max(min(width // CHART_COLUMNS, len(measures)), 1)
+    bands = -(-len(measures) // columns)
     # A band has a line of titles, the areas and an empty line.
     rows = min((height - bands) // bands - 1, CHART_ROWS_MOST)
     if rows < 2:
@@ -219,8 +221,8 @@ def _charts(
     gap = 3
     wide = (width - gap * (columns - 1)) // columns
     lines: list[Line] = []
-    blocks = [_chart(facts, measure, wide, rows, glyphs) for measure in found]
-    if len(found) % columns:
+    blocks = [_chart(facts, measure, wide, rows, glyphs) for measure in measures]
+    if len(measures) % columns:
         blocks.append(_events_block(facts, wide, rows, glyphs))
     for band in range(bands):
         row_of = blocks[band * columns : (band + 1) * columns]
@@ -293,8 +295,8 @@ def area_row(
 
 
 def _shown_events(facts: JobFacts, room: int) -> list[EventRow]:
-    found = [row for row in facts.events if row.unix_ns <= facts.until_unix_ns]
-    return found[-min(room, EVENTS_MOST) :]
+    event_rows = [row for row in facts.events if row.unix_ns <= facts.until_unix_ns]
+    return event_rows[-min(room, EVENTS_MOST) :]
 
 
 def _event_lines(facts: JobFacts, width: int, room: int, glyphs: Glyphs) -> list[Line]:

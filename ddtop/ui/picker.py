@@ -160,9 +160,9 @@ class PickScreen(FilteringScreen):
         ("question_mark", "help", "help"),
     ]
 
-    def __init__(self, found: JobSearch, paint: Paint) -> None:
+    def __init__(self, search: JobSearch, paint: Paint) -> None:
         super().__init__()
-        self._found, self._paint = found, paint
+        self._found, self._paint = search, paint
         self._shown: dict[Hashable, Listed] = {}
         self._filter = ""
         self._sort = jobs.NEWEST
@@ -193,15 +193,15 @@ class PickScreen(FilteringScreen):
             self.titles.show([(("keys and columns; ? or Esc goes back", "heading"),)])
             self.table.show(range(len(HELP)), lambda index: ((HELP[index], ""),))
             return
-        found, width, glyphs = self._found, self.size.width, self._paint.glyphs
-        rows = jobs.in_order(jobs.passing(found.jobs, self._filter), found.health, self._sort)
+        search, width, glyphs = self._found, self.size.width, self._paint.glyphs
+        rows = jobs.in_order(jobs.passing(search.jobs, self._filter), search.health, self._sort)
         self._shown = {job.key: job for job in rows}
-        table = jobs.columns(found.jobs, width)
-        now = found.clock()
+        table = jobs.columns(search.jobs, width)
+        now = search.clock()
         self.head.show([self._head_line(width, now)])
         self.rule.show([rule_line(width, glyphs.rule)])
         self.titles.show([table.titles()])
-        health = found.health
+        health = search.health
         self.table.show(
             [job.key for job in rows],
             lambda index: jobs.row(rows[index], table, health.get(rows[index].key), now, glyphs),
@@ -321,13 +321,13 @@ class PickerApp(TerminalApp):
     ]
 
     def __init__(
-        self, found: JobSearch, *, glyphs: Glyphs | None = None, kept: Kept | None = None
+        self, search: JobSearch, *, glyphs: Glyphs | None = None, kept: Kept | None = None
     ) -> None:
         """`kept`: the user's settings, and the file they are kept in: the dashboard that follows
         has the same theme."""
         super().__init__()
         self.picked: registry.JobEntry | None = None
-        self._found = found
+        self._found = search
         self._kept = kept or Kept(None)
         self._paint = Paint(
             PALETTES[style.first_theme(self, self._kept.setup.theme)], glyphs or glyphs_here()

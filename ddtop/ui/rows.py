@@ -249,8 +249,8 @@ def _cells(piece: Piece, codes: bytes, glyphs: Glyphs, looks: StateLooks) -> lis
 
 
 def _look(code: int, glyphs: Glyphs) -> Span:
-    found = class_of(code)
-    return glyph_of(code, glyphs), "alarm" if code >= AT_FAULT else found.style
+    state_class = class_of(code)
+    return glyph_of(code, glyphs), "alarm" if code >= AT_FAULT else state_class.style
 
 
 def _half(upper: int, lower: int, glyphs: Glyphs, looks: StateLooks) -> Span:
@@ -292,12 +292,15 @@ def legend_line(snapshot: Snapshot, codes: bytes, width: int, glyphs: Glyphs = U
     killed: rank 2,731 on node341  ■ 4,095 blocked`."""
     parts: list[list[Span]] = []
     for code, number in counts(codes):
-        found = class_of(code)
-        text = f" {number:,} {found.word}"
+        state_class = class_of(code)
+        text = f" {number:,} {state_class.word}"
         if code > BLOCKED and number <= NAMED_MOST:
             text += f": {_named(snapshot, ranks_in(codes, code, NAMED_MOST))}"
         parts.append(
-            [(glyph_of(code, glyphs), found.style), (text, found.style if code > HEALTHY else "")]
+            [
+                (glyph_of(code, glyphs), state_class.style),
+                (text, state_class.style if code > HEALTHY else ""),
+            ]
         )
     spans: list[Span] = []
     for number, part in enumerate(parts):

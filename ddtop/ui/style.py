@@ -301,15 +301,15 @@ def use(app: App[None], palette: Palette) -> None:
     )
 
 
-def filters(found: Sequence[LineFilter], palette: Palette) -> Sequence[LineFilter]:
+def filters(line_filters: Sequence[LineFilter], palette: Palette) -> Sequence[LineFilter]:
     """Textual's filters, but without its greyscale for NO_COLOR if our palette has no colours.
 
     That filter turns the terminal's default colour into black: on a black terminal nothing would be
     visible.
     """
     if palette.background is not None:
-        return found
-    return [line_filter for line_filter in found if not isinstance(line_filter, Monochrome)]
+        return line_filters
+    return [line_filter for line_filter in line_filters if not isinstance(line_filter, Monochrome)]
 
 
 def _name(palette: Palette) -> str:

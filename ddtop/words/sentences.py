@@ -69,7 +69,7 @@ def rank_ranges(text: str, unfinished: bool = False) -> tuple[range, ...] | None
     A range whose end is below its beginning is empty. `unfinished`: the user is still typing, so
     `3-` is rank 3, and an empty part between two commas is ignored.
     """
-    found: list[range] = []
+    ranges: list[range] = []
     for part in text.split(","):
         if unfinished and not part:
             continue
@@ -77,8 +77,8 @@ def rank_ranges(text: str, unfinished: bool = False) -> tuple[range, ...] | None
         if match is None:
             return None
         first = int(match[1])
-        found.append(range(first, int(match[2] or first) + 1))
-    return tuple(found)
+        ranges.append(range(first, int(match[2] or first) + 1))
+    return tuple(ranges)
 
 
 def ranks_text(ranks: Collection[int], most: int = 0) -> str:

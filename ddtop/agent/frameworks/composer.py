@@ -32,7 +32,7 @@ class ComposerSource(ObjectSource):
     def read_from(self, own: Any) -> Reading | None:
         """The timestamp of its state."""
         at, most = own.state.timestamp, own.state.max_duration
-        found = Reading(
+        reading = Reading(
             step=int(at.batch.value),
             epoch=float(at.epoch.value),
             samples=number(at.sample.value) or None,
@@ -41,7 +41,7 @@ class ComposerSource(ObjectSource):
         )
         unit = str(getattr(getattr(most, "unit", None), "value", ""))
         if unit == "ba":
-            found.total_steps = int(most.value)
+            reading.total_steps = int(most.value)
         elif unit == "ep":
-            found.total_epochs = float(most.value)
-        return found
+            reading.total_epochs = float(most.value)
+        return reading

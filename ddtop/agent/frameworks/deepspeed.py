@@ -38,7 +38,7 @@ class EngineSource(ObjectSource):
         known = vars(own)
         if not known.get("global_steps"):
             return None
-        found = Reading(step=int(known["global_steps"]), samples=number(known["global_samples"]))
+        reading = Reading(step=int(known["global_steps"]), samples=number(known["global_samples"]))
         groups = getattr(known.get("optimizer"), "param_groups", None)
-        found.lr = number(groups[0].get("lr")) if groups else None
-        return found
+        reading.lr = number(groups[0].get("lr")) if groups else None
+        return reading

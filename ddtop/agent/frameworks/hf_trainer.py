@@ -39,7 +39,7 @@ class TrainerSource(ObjectSource):
         """The state of the trainer; None before its first step is known."""
         state, args = own.state, own.args
         step = int(state.global_step)
-        found = Reading(
+        reading = Reading(
             step=step,
             total_steps=int(state.max_steps) or None,
             epoch=number(state.epoch),
@@ -48,10 +48,10 @@ class TrainerSource(ObjectSource):
             tokens=number(state.num_input_tokens_seen) or None,
         )
         batch = own.get_total_train_batch_size(args)
-        found.samples = float(step * batch)
+        reading.samples = float(step * batch)
         for log in reversed(state.log_history[-LOGS_LOOKED_AT:]):
             if "loss" in log:
-                found.loss = number(log["loss"])
-                found.lr = first_number(log, ("learning_rate",))
+                reading.loss = number(log["loss"])
+                reading.lr = first_number(log, ("learning_rate",))
                 break
-        return found
+        return reading

@@ -48,10 +48,10 @@ class EngineSource(ObjectSource):
         """Where the engine is."""
         state = own.state
         length, epochs, step = state.epoch_length, state.max_epochs, int(state.iteration)
-        found = Reading(step=step, total_epochs=number(epochs))
-        found.epoch = step / length if length else number(state.epoch)
-        found.total_steps = length * epochs if length and epochs else None
-        found.phase = None if self._running else IDLE
+        reading = Reading(step=step, total_epochs=number(epochs))
+        reading.epoch = step / length if length else number(state.epoch)
+        reading.total_steps = length * epochs if length and epochs else None
+        reading.phase = None if self._running else IDLE
         output = state.output
-        found.loss = first_number(output, LOSSES) if isinstance(output, dict) else number(output)
-        return found
+        reading.loss = first_number(output, LOSSES) if isinstance(output, dict) else number(output)
+        return reading

@@ -52,7 +52,7 @@ class LightningSource(ObjectSource):
         batches, epochs = number(fit.max_batches), own.max_epochs
         batches = batches if batches and isfinite(batches) else None
         done = fit.epoch_loop.batch_progress.current.completed
-        found = Reading(
+        reading = Reading(
             step=int(own.global_step),
             epoch=own.current_epoch + min(done / batches, 1.0) if batches else None,
             total_epochs=float(epochs) if epochs and epochs > 0 else None,
@@ -61,10 +61,10 @@ class LightningSource(ObjectSource):
             loss=_loss(own._logger_connector),
             lr=_rate(own),
         )
-        if found.epoch is None:
-            found.epoch = float(own.current_epoch)
-        found.total_steps = _total(own, batches, epochs)
-        return found
+        if reading.epoch is None:
+            reading.epoch = float(own.current_epoch)
+        reading.total_steps = _total(own, batches, epochs)
+        return reading
 
 
 def _total(trainer: Any, batches: float | None, epochs: int | None) -> int | None:

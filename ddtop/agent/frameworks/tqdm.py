@@ -53,20 +53,20 @@ class TqdmSource(ProgressSource):
         except RuntimeError:
             # The program opens or closes one right now.
             return None
-        found = _reading([vars(one) for one in bars])
+        reading = _reading([vars(one) for one in bars])
         while bars:
             bar = bars.pop()
             if sys.getrefcount(bar) <= ALONE:
                 kept.append(bar)
             del bar
-        if found is not None and found.phase is not None:
+        if reading is not None and reading.phase is not None:
             # The bar of an evaluation counts its own batches.
             before = self._trained
-            found.step, found.total_steps = before.step, before.total_steps
-            found.epoch, found.total_epochs = before.epoch, before.total_epochs
-        elif found is not None:
-            self._trained = found
-        return found
+            reading.step, reading.total_steps = before.step, before.total_steps
+            reading.epoch, reading.total_epochs = before.epoch, before.total_epochs
+        elif reading is not None:
+            self._trained = reading
+        return reading
 
 
 def _reading(bars: list[dict[str, Any]]) -> Reading | None:
@@ -78,18 +78,18 @@ def _reading(bars: list[dict[str, Any]]) -> Reading | None:
     inner = open_bars[-1]
     desc = str(inner.get("desc") or "")
     total = inner.get("total")
-    found = Reading(step=int(inner["n"]), total_steps=int(total) if total else None)
+    reading = Reading(step=int(inner["n"]), total_steps=int(total) if total else None)
     if _VALIDATES.search(desc):
-        found.phase = VALIDATE
+        reading.phase = VALIDATE
     elif _TESTS.search(desc):
-        found.phase = TEST
+        reading.phase = TEST
     if len(open_bars) > 1:
         outer = open_bars[0]
-        found.epoch = float(outer["n"]) + (found.step or 0) / total if total else None
-        found.total_epochs = float(outer["total"]) if outer.get("total") else None
+        reading.epoch = float(outer["n"]) + (reading.step or 0) / total if total else None
+        reading.total_epochs = float(outer["total"]) if outer.get("total") else None
     postfix = str(inner.get("postfix") or "")
-    found.loss, found.lr = _number(_LOSS, postfix), _number(_LR, postfix)
-    return found
+    reading.loss, reading.lr = _number(_LOSS, postfix), _number(_LR, postfix)
+    return reading
 
 
 def _counts(bar: dict[str, Any]) -> bool:
@@ -103,8 +103,8 @@ def _counts(bar: dict[str, Any]) -> bool:
 
 
 def _number(pattern: re.Pattern[str], text: str) -> float | None:
-    found = pattern.search(text)
+    match = pattern.search(text)
     try:
-        return float(found[1]) if found else None
+        return float(match[1]) if match else None
     except ValueError:
         return None

@@ -94,8 +94,8 @@ class Communicators:
         world = self._mpi.COMM_WORLD
         self._world_group = world.Get_group()
         self._add(world, layout.WORLD_UID, "MPI_COMM_WORLD", tuple(range(world.Get_size())))
-        own = Comm(0, -1, (world.Get_rank(),), None)
-        self.by_handle[self.handle_of(self._mpi.COMM_SELF)] = own
+        comm = Comm(0, -1, (world.Get_rank(),), None)
+        self.by_handle[self.handle_of(self._mpi.COMM_SELF)] = comm
 
     def adopt(self, made: Any, how: str, parent: Comm, seq: int) -> None:
         """A collective call of the parent has made a communicator."""

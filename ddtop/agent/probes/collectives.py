@@ -553,11 +553,11 @@ class Collectives(Communication):
             key: [] for key in known if key[1] in self._watches
         }
         for recorder, name, entry in tracked:
-            own = by_group.setdefault((recorder, name), [])
+            collectives = by_group.setdefault((recorder, name), [])
             if not entry.is_p2p and (recorder, str(entry.pg_id)) not in self._ended:
-                own.append(self._with_root(collective(entry, name)))
-        for (recorder, name), own in by_group.items():
-            self._watches[name].take_entries(own, recorder != "nccl", unix_minus_mono)
+                collectives.append(self._with_root(collective(entry, name)))
+        for (recorder, name), collectives in by_group.items():
+            self._watches[name].take_entries(collectives, recorder != "nccl", unix_minus_mono)
 
     def _with_root(self, call: Collective) -> Collective:
         """An open broadcast with the rank that gives, which the recorder does not have.

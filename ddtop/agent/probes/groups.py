@@ -146,24 +146,24 @@ class GroupWatch:
         return waited
 
     def take_entries(
-        self, own: list[Collective], counts_singles: bool, unix_minus_mono: int
+        self, collectives: list[Collective], counts_singles: bool, unix_minus_mono: int
     ) -> None:
         """Take its collectives from the recorder, in the order in which they were made.
         `counts_singles`: their op_id shows how many calls for single ranks are counted in the
         sequence number."""
         if not counts_singles:
-            own = _by_retirement(own)
-        self.open = [item for item in own if item.state not in DONE]
+            collectives = _by_retirement(collectives)
+        self.open = [item for item in collectives if item.state not in DONE]
         if not counts_singles:
             # Entries of calls that were captured into a CUDA graph stay scheduled for ever.
-            ended = max((item.seq for item in own if item.state in DONE), default=0)
+            ended = max((item.seq for item in collectives if item.state in DONE), default=0)
             self.open = [item for item in self.open if item.seq > ended]
         self.open = self.open[:RETIRED_KEPT]
-        self.retired = [item for item in own if item.state in DONE][-RETIRED_KEPT:]
-        if own:
-            self.last_op = own[-1].op
-        if own and counts_singles:
-            self.offset = max(self.offset or 0, own[-1].op_id - own[-1].seq)
+        self.retired = [item for item in collectives if item.state in DONE][-RETIRED_KEPT:]
+        if collectives:
+            self.last_op = collectives[-1].op
+        if collectives and counts_singles:
+            self.offset = max(self.offset or 0, collectives[-1].op_id - collectives[-1].seq)
         created = [item.created_unix_ns for item in self.open if item.created_unix_ns]
         since = max(0, min(created) - unix_minus_mono) if created and unix_minus_mono else None
         if since is not None and not counts_singles:
@@ -171,7 +171,7 @@ class GroupWatch:
             since = max(since, self.came_at)
         if self.last is not None and self.last[0] != self.last[1]:
             self._settle(since)
-        elif counts_singles and self._fits(own):
+        elif counts_singles and self._fits(collectives):
             self._prove(since)
         elif since is not None and self.pending_since is not None:
             self.pending_since = min(self.pending_since, since)
@@ -184,12 +184,12 @@ class GroupWatch:
         self.completed = min(item.seq for item in self.open) - 1
         self.pending_since = since
 
-    def _fits(self, own: list[Collective]) -> bool:
+    def _fits(self, collectives: list[Collective]) -> bool:
         """Whether these entries match the status. If there are none, the recorder has overwritten
         them, because they are old.
         """
         return self.status is not None and (
-            not own or max(item.op_id for item in own) >= self.status[0]
+            not collectives or max(item.op_id for item in collectives) >= self.status[0]
         )
 
     def _prove(self, since: int | None) -> None:
@@ -213,7 +213,7 @@ class GroupWatch:
             )
 
 
-def _by_retirement(own: list[Collective]) -> list[Collective]:
+def _by_retirement(collectives: list[Collective]) -> list[Collective]:
     """NCCL's collectives. Those that are "completed" but not retired count as open.
 
     A call that is blocked in its launch has that state, because an event that was never recorded
@@ -222,11 +222,11 @@ def _by_retirement(own: list[Collective]) -> list[Collective]:
 
     Source: CUDAEvent.h `query`; ProcessGroupNCCL.cpp `kWatchdogThreadSleepMillis`.
     """
-    if all(item.state != "retired" for item in own):
-        return own
+    if all(item.state != "retired" for item in collectives):
+        return collectives
     return [
         msgspec.structs.replace(item, state="scheduled") if item.state == "completed" else item
-        for item in own
+        for item in collectives
     ]
 
 

@@ -278,9 +278,9 @@ def role() -> str | None:
 
 def role_of(environ: Mapping[str, str], process: str, title: str) -> str | None:
     """The role from the environment, the name of the multiprocessing process, and the title."""
-    found = _TITLED.search(title) or _VLLM.fullmatch(process)
-    if found is not None:
-        return found[0][:ROLE_CHARACTERS]
+    match = _TITLED.search(title) or _VLLM.fullmatch(process)
+    if match is not None:
+        return match[0][:ROLE_CHARACTERS]
     if "HYPERACTOR_MESH_BOOTSTRAP_MODE" in environ:
         # hyperactor_mesh/src/bootstrap.rs: set for each process that Monarch spawns.
         name = environ.get("HYPERACTOR_PROCESS_NAME", "")

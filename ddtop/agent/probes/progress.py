@@ -198,15 +198,15 @@ class ProgressProbe(Probe):
             self._open.since = now
 
     def _record(
-        self, source: str, main: Reading, found: list[Reading], tick: Tick
+        self, source: str, main: Reading, readings: list[Reading], tick: Tick
     ) -> TrainingProgress:
         now = tick.now
-        samples, tokens = _first(found, "samples"), _first(found, "tokens")
+        samples, tokens = _first(readings, "samples"), _first(readings, "tokens")
         self._samples, self._tokens = samples, tokens
         self._speed.add(now, (main.step, samples, tokens))
         self._eta.add(now, (main.step,))
         lengths = sorted(progress_notes.ended.get(self._phase or "", ()))
-        given = _first(found, "samples_per_s"), _first(found, "tokens_per_s")
+        given = _first(readings, "samples_per_s"), _first(readings, "tokens_per_s")
         return TrainingProgress(
             source=source,
             step=main.step,
@@ -216,8 +216,8 @@ class ProgressProbe(Probe):
             phase=self._phase,
             samples_per_s=_rounded(_or(given[0], self._speed.per_s(now, 1))),
             tokens_per_s=_rounded(_or(given[1], self._speed.per_s(now, 2))),
-            loss=_first(found, "loss"),
-            lr=_first(found, "lr"),
+            loss=_first(readings, "loss"),
+            lr=_first(readings, "lr"),
             eta_s=_rounded(_or(main.eta_s, self._eta_s(main, now))),
             since_unix_ns=self._since + tick.unix_minus_mono if self._phase else None,
             steps_per_s=_rounded(self._speed.per_s(now, 0)),
@@ -240,8 +240,10 @@ def _read(source: ProgressSource, found: list[tuple[str, Reading]]) -> None:
         found.append((source.name, reading))
 
 
-def _first(found: list[Reading], name: str) -> Any:
-    return next((value for reading in found if (value := getattr(reading, name)) is not None), None)
+def _first(readings: list[Reading], name: str) -> Any:
+    return next(
+        (value for reading in readings if (value := getattr(reading, name)) is not None), None
+    )
 
 
 def _or(first: float | None, second: float | None) -> float | None:

@@ -219,7 +219,7 @@ def take(
 
 def _thread(ident: int, name: str | None, main: bool, reader: FrameReader) -> ThreadStack:
     stack = reader.walk.stack(ident, DEPTH_MAX)
-    found = tuple(
+    frames = tuple(
         StackFrame(
             qualname[:TEXT_CHARACTERS],
             file[-TEXT_CHARACTERS:],
@@ -228,4 +228,4 @@ def _thread(ident: int, name: str | None, main: bool, reader: FrameReader) -> Th
         )
         for (file, _, qualname, line), _ in stack[:FRAMES_MAX]
     )
-    return ThreadStack(found, name, ident, main, len(stack) - len(found))
+    return ThreadStack(frames, name, ident, main, len(stack) - len(frames))

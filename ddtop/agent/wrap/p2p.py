@@ -165,8 +165,8 @@ def _remember(work: Any, call: int, peer: int, tag: int) -> None:
         return
     if len(_marks) >= _MARKS_MAX:
         # A copy, and `pop` with a default: other threads add and remove marks at the same time.
-        for key, (known, _) in _marks.copy().items():
-            if known() is None:
+        for key, (reference, _) in _marks.copy().items():
+            if reference() is None:
                 _marks.pop(key, None)
         if len(_marks) >= _MARKS_MAX:
             return

@@ -23,19 +23,19 @@ def command() -> None:
 @click.option("--all", "every", is_flag=True, help="Also the limits that you have not changed.")
 def show(every: bool) -> None:
     """Every setting that holds, and where it comes from: a variable, the file, or ddtop."""
-    found = settings.read(os.environ)
-    _print(f"file: {found.path}" + ("" if found.path.exists() else " (there is none)"))
+    config = settings.read(os.environ)
+    _print(f"file: {config.path}" + ("" if config.path.exists() else " (there is none)"))
     for setting in settings.SETTINGS:
-        value, origin = found.origin(setting, os.environ)
+        value, origin = config.origin(setting, os.environ)
         override = f"   (overridden by {setting.flag})" if setting.flag else ""
         _print(f"{setting.name:<12}{value!s:<26}{origin}{override}")
     if every:
         import ddtop.diagnosis.limits  # noqa: F401 - it knows them all
-    values = found.policy.values()
+    values = config.policy.values()
     for name, default in POLICY.values().items():
-        if every or name in found.limits:
+        if every or name in config.limits:
             low, high = settings.range_of(name, default)
-            origin = f"changed by you from {default:g}" if name in found.limits else "default"
+            origin = f"changed by you from {default:g}" if name in config.limits else "default"
             _print(f"{name:<44}{values[name]:<12g}{origin}   ({low:g} to {high:g})")
 
 

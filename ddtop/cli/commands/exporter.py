@@ -57,11 +57,11 @@ def command(listen: str | None, folder: str | None, **tls: str | None) -> None:
     # A folder that cannot be used ends it here, and looks like no job later.
     targets()
     fleet = Fleet(targets, job_list.series_digest)
-    found = exporter.registry_of(fleet.jobs)
-    file = exporter.TextFile(folder, found) if folder is not None else None
+    registry = exporter.registry_of(fleet.jobs)
+    file = exporter.TextFile(folder, registry) if folder is not None else None
     server = None
     if listen is not None or folder is None:
-        server = exporter.listening(host, port, found, context)
+        server = exporter.listening(host, port, registry, context)
     exporter.serve(fleet, server, file)
 
 

@@ -71,9 +71,9 @@ async def _sent(
     from ddtop.patience import in_thread
 
     check_ranks(numbers, snapshot)
-    found = [snapshot.rank(number) for number in numbers]
-    there = [rank for rank in found if not rank.gone and rank.pid is not None]
-    for rank in found:
+    ranks = [snapshot.rank(number) for number in numbers]
+    there = [rank for rank in ranks if not rank.gone and rank.pid is not None]
+    for rank in ranks:
         if rank not in there:
             why = "gone" if rank.gone else "not here"
             click.echo(f"rank {rank.rank}: no signal was sent, its process is {why}")
@@ -84,7 +84,7 @@ async def _sent(
         click.echo("no signal was sent")
         return 0
     results = [await _send(source, rank, what) for rank in there]
-    return 0 if all(results) and len(there) == len(found) else UNREACHABLE
+    return 0 if all(results) and len(there) == len(ranks) else UNREACHABLE
 
 
 def parse_signal(text: str) -> signal.Signals:

@@ -183,13 +183,13 @@ def sampling(context: Context) -> list[Finding]:
             and not rank.gone
         ):
             by_group.setdefault(feed.group, []).append(rank)
-    found = []
+    findings = []
     for name, ranks in by_group.items():
         group = snapshot.group(name)
         # All members must provide evidence.
         if group is not None and len(group.ranks) > 1 and len(ranks) == len(group.ranks):
-            found += _undivided(ranks, name, snapshot, policy) + _unmoved(ranks, name, snapshot)
-    return found
+            findings += _undivided(ranks, name, snapshot, policy) + _unmoved(ranks, name, snapshot)
+    return findings
 
 
 def _feed(rank: RankFacts) -> Feed | None:

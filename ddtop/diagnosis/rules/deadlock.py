@@ -29,7 +29,7 @@ class Deadlock(Waits, of="deadlock"):
 def rule(context: Context) -> list[Finding]:
     """One finding for each cycle whose waits have all lasted long enough."""
     snapshot, policy = context.snapshot, context.policy
-    found = []
+    findings = []
     alone = any(wait.behind == (wait.rank,) for wait in snapshot.peer_waits)
     about = _About(snapshot) if snapshot.cycles or alone else None
     for cycle in snapshot.cycles:
@@ -51,10 +51,10 @@ def rule(context: Context) -> list[Finding]:
             continue
         odd = _cannot_match(single, {wait.rank for wait in single})
         if odd:
-            found.append(_unmatched(about, cycle, since, odd))
+            findings.append(_unmatched(about, cycle, since, odd))
         else:
-            found.append(_cycle(about, cycle, since, collective, single))
-    return found + (_from_itself(about, policy) if alone and about is not None else [])
+            findings.append(_cycle(about, cycle, since, collective, single))
+    return findings + (_from_itself(about, policy) if alone and about is not None else [])
 
 
 class _About:
@@ -114,12 +114,12 @@ def _from_itself(about: _About, policy: Policy) -> list[Finding]:
     """A rank that receives from itself although no message is on its way: only the waiting rank
     could send it.
     """
-    found = []
+    findings = []
     for wait in about.snapshot.peer_waits:
         stands = about.snapshot.time_unix_ns - wait.since_unix_ns > policy.wait_s(Deadlock) * 1e9
         if wait.behind == (wait.rank,) and stands:
-            found.append(_unmatched(about, (wait.rank,), wait.since_unix_ns, [wait]))
-    return found
+            findings.append(_unmatched(about, (wait.rank,), wait.since_unix_ns, [wait]))
+    return findings
 
 
 def _unmatched(about: _About, cycle: tuple[int, ...], since: int, odd: list[PeerWait]) -> Finding:

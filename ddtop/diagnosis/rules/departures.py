@@ -74,7 +74,7 @@ def rule(context: Context) -> list[Finding]:
         return _left_behind(snapshot, [rank for rank in snapshot.ranks if rank.gone])
     if all(rank.gone or interrupted(rank) for rank in present) and was_cancelled(bad, policy):
         return [_cancelled(snapshot, bad)]
-    found, certain = _first_to_go(snapshot, policy)
+    ranks, certain = _first_to_go(snapshot, policy)
     if not certain:
         if all(rank.gone for rank in present) and not any(_is_known_to_fail(rank) for rank in bad):
             # The job has ended, and nobody has seen a failure.
@@ -82,8 +82,8 @@ def rule(context: Context) -> list[Finding]:
         # Peers of a rank that has gone fail within moments: then it is known who else has.
         last = max(went_unix_ns(rank) for rank in snapshot.ranks if rank.gone)
         young = snapshot.time_unix_ns - last < policy.together_s * 1e9
-        return [] if young and snapshot.ended is None else [_unclear(snapshot, found)]
-    return _after(snapshot, policy, found, bad)
+        return [] if young and snapshot.ended is None else [_unclear(snapshot, ranks)]
+    return _after(snapshot, policy, ranks, bad)
 
 
 def _is_known_to_fail(rank: RankFacts) -> bool:
@@ -100,10 +100,10 @@ def _first_to_go(snapshot: Snapshot, policy: Policy) -> tuple[tuple[RankFacts, .
 
 
 def _after(
-    snapshot: Snapshot, policy: Policy, found: tuple[RankFacts, ...], bad: list[RankFacts]
+    snapshot: Snapshot, policy: Policy, ranks: tuple[RankFacts, ...], bad: list[RankFacts]
 ) -> list[Finding]:
     """`found`: the ranks that went first; `bad`: those that failed."""
-    first, *more = found
+    first, *more = ranks
     if not failed(first):
         return [_left_early(snapshot, [first, *more], [rank.rank for rank in bad])]
     # Every failure looks like a consequence of an unseen one: `comm_error` reports it if no living

@@ -52,7 +52,7 @@ def rule(context: Context) -> list[Finding]:
     return [_finding(snapshot, ranks, places) for ranks, places in by_ranks.items()]
 
 
-def fold(context: Context, own: list[Finding]) -> list[Finding]:
+def fold(context: Context, findings: list[Finding]) -> list[Finding]:
     """All findings. If a critical finding blames a rank, the exceptions that the rank catches
     become evidence of that finding.
     """
@@ -69,7 +69,7 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
                 finding = replace(finding, evidence=(*finding.evidence, *lines))
                 named.update(finding.ranks)
         explained.append(finding)
-    return explained + [one for one in own if not set(one.ranks) <= named]
+    return explained + [one for one in findings if not set(one.ranks) <= named]
 
 
 def _is_judged(rank: RankFacts, policy: Policy) -> bool:

@@ -82,13 +82,15 @@ def _ranks_named(snapshot: Snapshot, crashed: int) -> tuple[int, ...]:
     return max(shared, key=len, default=()) or (crashed,)
 
 
-def fold_duplicate(context: Context, own: list[Finding]) -> list[Finding]:
+def fold_duplicate(context: Context, findings: list[Finding]) -> list[Finding]:
     """All findings, without the crash, which is reported with its cause. There is at most one
     crash."""
     crashes = {
-        finding.identity for finding in context.found if own and finding.kind == Kind.RANK_CRASHED
+        finding.identity
+        for finding in context.found
+        if findings and finding.kind == Kind.RANK_CRASHED
     }
-    return [own[0] if finding.identity in crashes else finding for finding in context.found]
+    return [findings[0] if finding.identity in crashes else finding for finding in context.found]
 
 
 # -- `gpu-error`: a GPU of the job has failed. It is lost, has an uncorrectable memory error, or
@@ -137,13 +139,13 @@ def fold_error(context: Context, own: list[Finding]) -> list[Finding]:
     """All findings, without the consequences of a failed GPU: its rank is elsewhere or crashes, or
     all ranks wait for each other.
     """
-    found = context.found
+    findings = context.found
     critical = [error for error in own if error.severity == CRITICAL]
     if not critical:
-        return [*found, *own]
+        return [*findings, *own]
     failed = {rank for error in critical for rank in error.ranks}
     kept, victims = [], set[int]()
-    for finding in found:
+    for finding in findings:
         if finding.kind in _EXPLAINED and set(finding.ranks) <= failed:
             victims |= set(finding.victims)
         else:
@@ -250,9 +252,9 @@ def gpu_unavailable(context: Context) -> list[Finding]:
     return [new for crash, new in explained if new is not crash]
 
 
-def fold_unavailable(context: Context, own: list[Finding]) -> list[Finding]:
+def fold_unavailable(context: Context, findings: list[Finding]) -> list[Finding]:
     """All findings, without the crash, which is reported with its cause."""
-    by_rank = {finding.ranks: finding for finding in own}
+    by_rank = {finding.ranks: finding for finding in findings}
     return [
         by_rank.get(finding.ranks, finding) if finding.kind == Kind.RANK_CRASHED else finding
         for finding in context.found
@@ -421,7 +423,7 @@ def gpu_use(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     if not snapshot.devices:
         return []
-    found: list[Finding] = []
+    findings: list[Finding] = []
     clocks: dict[str, float] | None = None
     for device in snapshot.devices:
         if not _stands_out(device, policy) or device.gpu.mig:
@@ -432,11 +434,11 @@ def gpu_use(context: Context) -> list[Finding]:
         ranks = ranks_on(device, snapshot)
         if not ranks or device.gpu.lost or all(snapshot.rank(rank).gone for rank in ranks):
             continue
-        found += _shared(device, ranks, snapshot, policy)
-        found += _busy(device, ranks, snapshot, policy)
-        found += _memory_low(device, ranks, snapshot, policy)
-        found += _throttled(device, ranks, snapshot, policy, clocks)
-    return found
+        findings += _shared(device, ranks, snapshot, policy)
+        findings += _busy(device, ranks, snapshot, policy)
+        findings += _memory_low(device, ranks, snapshot, policy)
+        findings += _throttled(device, ranks, snapshot, policy, clocks)
+    return findings
 
 
 def _stands_out(device: Device, policy: Policy) -> bool:
@@ -619,7 +621,7 @@ def _clock_under_load(device: Device, snapshot: Snapshot, policy: Policy) -> flo
     return float(median(found)) if len(found) > 2 else None
 
 
-def fold_use(context: Context, own: list[Finding]) -> list[Finding]:
+def fold_use(context: Context, findings: list[Finding]) -> list[Finding]:
     """All findings. A GPU that causes a straggler is part of the straggler finding. Ranks that wait
     for a GPU that other processes use become victims here.
     """
@@ -635,7 +637,7 @@ def fold_use(context: Context, own: list[Finding]) -> list[Finding]:
     }
     kept = [
         finding
-        for finding in own
+        for finding in findings
         if finding.kind != Kind.GPU_THROTTLED or not set(finding.ranks) <= explained
     ]
     return [

@@ -59,8 +59,8 @@ def host_lost(context: Context) -> list[Finding]:
     ]
     cut = [host for host in lost if _takes_part(host, snapshot, policy)]
     rest = [host for host in lost if host not in cut]
-    found = [_of_gone(rest, snapshot)] if rest else []
-    return [*found, _of_cut(cut, snapshot)] if cut else found
+    findings = [_of_gone(rest, snapshot)] if rest else []
+    return [*findings, _of_cut(cut, snapshot)] if cut else findings
 
 
 def _is_over(snapshot: Snapshot, policy: Policy) -> bool:
@@ -343,7 +343,7 @@ def _after_the_end(joining: Joining) -> list[Finding]:
         return []
     texts = [rank.reported.exception.text for rank in failed if rank.reported.exception is not None]
     dialled = sorted(
-        {f"{found[1]}:{found[2]}" for text in texts if (found := _REMOTE.search(text))}
+        {f"{match[1]}:{match[2]}" for text in texts if (match := _REMOTE.search(text))}
     )
     callers = tuple(rank.rank for rank in failed)
     at = f" at {', '.join(dialled[:4])}" if dialled else ""

@@ -108,10 +108,10 @@ def _classes(alive: Iterable[RankFacts], policy: Policy) -> list[_Class]:
     by_place: dict[tuple[object, ...], list[RankFacts]] = {}
     for rank in alive:
         by_place.setdefault(_place_key(rank, policy), []).append(rank)
-    found: list[_Class] = []
+    places: list[_Class] = []
     for same in by_place.values():
-        found += _split_by_stacks(same, policy)
-    return sorted(found, key=lambda place: (len(place.ranks), place.ranks))
+        places += _split_by_stacks(same, policy)
+    return sorted(places, key=lambda place: (len(place.ranks), place.ranks))
 
 
 def _place_key(rank: RankFacts, policy: Policy) -> tuple[object, ...]:

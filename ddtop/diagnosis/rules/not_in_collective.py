@@ -327,11 +327,11 @@ def _only_around_it(rank: RankFacts, policy: Policy) -> bool:
     """Whether its main thread waits for other threads or children of its process, which use the
     CPU.
     """
-    found = classify(rank, policy)
+    classified = classify(rank, policy)
     return (
         bool(rank.process.working)
-        and found.source == FRAMES
-        and found.word in ("lock", "queue", "rpc")
+        and classified.source == FRAMES
+        and classified.word in ("lock", "queue", "rpc")
     )
 
 
@@ -367,8 +367,8 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
             place_line(rank),
         ]
         lines += stack_lines(rank, policy)
-        own = next((item for item in rank.comm.groups if item.group == blame.group), None)
-        enqueued = own.enqueued - (own.p2p_offset or 0) if own else 0
+        group = next((item for item in rank.comm.groups if item.group == blame.group), None)
+        enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
         inside = _waiters_in(snapshot, blame)
         if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(

@@ -187,10 +187,10 @@ def _below(snapshot: Snapshot, policy: Policy) -> list[Finding]:
     return []
 
 
-def _is_twin(own: Hello | None, child: Hello) -> bool:
-    if own is None or not own.joined or child.above != own.pid:
+def _is_twin(hello: Hello | None, child: Hello) -> bool:
+    if hello is None or not hello.joined or child.above != hello.pid:
         return False
-    return (place_of(child), child.world_size) == (place_of(own), own.world_size)
+    return (place_of(child), child.world_size) == (place_of(hello), hello.world_size)
 
 
 def _below_finding(

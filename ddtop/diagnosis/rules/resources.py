@@ -56,13 +56,13 @@ class ResourceLimits(Limits, of="resources"):
 def rule(context: Context) -> list[Finding]:
     """Findings for each host, and for single ranks with their own limit."""
     snapshot, policy = context.snapshot, context.policy
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for host, every in snapshot.by_host():
         ranks = [rank for rank in every if not rank.gone and rank.state is not State.LOST]
         if ranks:
-            found += _of_memory(host, ranks, snapshot, policy)
-            found += _of_disks(host, ranks, snapshot, policy)
-    return found
+            findings += _of_memory(host, ranks, snapshot, policy)
+            findings += _of_disks(host, ranks, snapshot, policy)
+    return findings
 
 
 def _of_memory(
@@ -324,7 +324,7 @@ class Oversubscribed(Limits, of=Kind.CPU_OVERSUBSCRIBED, was="oversubscribed_"):
 def oversubscribed(context: Context) -> list[Finding]:
     """One finding for each host."""
     snapshot, policy = context.snapshot, context.policy
-    found, limits = [], policy.of(Oversubscribed)
+    findings, limits = [], policy.of(Oversubscribed)
     for host, every in snapshot.by_host():
         ranks = [rank for rank in every if rank.process.pressure and not rank.gone]
         if len(ranks) < 2 or not all(_settled(rank, snapshot, policy) for rank in ranks):
@@ -332,7 +332,7 @@ def oversubscribed(context: Context) -> list[Finding]:
         throttled = median([_throttled(rank) for rank in ranks])
         delayed = median([delay_of(rank) for rank in ranks])
         if throttled >= policy.of(ResourceLimits).throttled_ratio:
-            found.append(
+            findings.append(
                 _finding(
                     host,
                     ranks,
@@ -344,12 +344,12 @@ def oversubscribed(context: Context) -> list[Finding]:
         elif (delayed >= policy.oversubscribed_ratio and _of_their_own(host, ranks, limits)) or (
             delayed >= limits.threads_ratio and _by_threads(host, ranks, limits)
         ):
-            found.append(
+            findings.append(
                 _finding(
                     host, ranks, f"wait {about(delayed)} of the time for a CPU", snapshot, policy
                 )
             )
-    return found
+    return findings
 
 
 def _settled(rank: RankFacts, snapshot: Snapshot, policy: Policy) -> bool:

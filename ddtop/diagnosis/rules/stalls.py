@@ -67,8 +67,8 @@ def io_stall(context: Context) -> list[Finding]:
             awaited.append(rank)
         elif now - since >= policy.stall_alone_limit_s * 1e9:
             alone.append(rank)
-    found = [_io_finding(snapshot, CRITICAL, awaited, blames, policy)] if awaited else []
-    return [*found, _io_finding(snapshot, WARNING, alone, {}, policy)] if alone else found
+    findings = [_io_finding(snapshot, CRITICAL, awaited, blames, policy)] if awaited else []
+    return [*findings, _io_finding(snapshot, WARNING, alone, {}, policy)] if alone else findings
 
 
 def _io_finding(
@@ -355,9 +355,9 @@ def escalation(context: Context) -> list[Finding]:
     return [replace(finding, severity=CRITICAL) for finding in warnings]
 
 
-def fold(context: Context, own: list[Finding]) -> list[Finding]:
+def fold(context: Context, findings: list[Finding]) -> list[Finding]:
     """All findings; each such warning is replaced by the critical finding."""
-    raised = {finding.identity: finding for finding in own}
+    raised = {finding.identity: finding for finding in findings}
     return [raised.get(finding.identity, finding) for finding in context.found]
 
 

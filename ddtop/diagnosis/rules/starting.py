@@ -68,10 +68,10 @@ def rule(context: Context) -> list[Finding]:
     joining = joining_of(snapshot)
     if joining is None:
         return []
-    found = _left(snapshot, joining, policy) or _killed(snapshot, joining, policy)
-    if not found and joining.inside:
-        found = _late(snapshot, joining, policy)
-    return found or _missing(snapshot, joining, policy)
+    findings = _left(snapshot, joining, policy) or _killed(snapshot, joining, policy)
+    if not findings and joining.inside:
+        findings = _late(snapshot, joining, policy)
+    return findings or _missing(snapshot, joining, policy)
 
 
 def _left(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding]:
@@ -261,13 +261,15 @@ def _late_candidates(
     """Processes that look like ranks of the job but have no rank number yet, or a number that no
     agent has claimed.
     """
-    found = _candidates(snapshot, missing)
-    if not found or joining.waited_s < policy.wait_s(Starting):
+    candidates = _candidates(snapshot, missing)
+    if not candidates or joining.waited_s < policy.wait_s(Starting):
         return []
-    severity = _candidates_severity(snapshot, joining, found, policy)
+    severity = _candidates_severity(snapshot, joining, candidates, policy)
     if severity == WARNING and joining.waited_s < policy.of(Starting).init_late_warning_s:
         return []
-    numbered = {candidate.process.rank for candidate in found if candidate.process.rank is not None}
+    numbered = {
+        candidate.process.rank for candidate in candidates if candidate.process.rank is not None
+    }
     ranks = tuple(rank for rank in missing if rank in numbered) or missing
     return [
         Finding(
@@ -277,24 +279,26 @@ def _late_candidates(
             victims=joining.victims,
             since_unix_ns=joining.since_unix_ns,
             summary=(
-                f"{_candidates_text(snapshot, joining, ranks, found)}; "
+                f"{_candidates_text(snapshot, joining, ranks, candidates)}; "
                 f"{joining.wait_text}, {duration(joining.waited_s)} so far"
             ),
-            evidence=tuple(_candidate_line(candidate) for candidate in found[:8]),
-            advice=f"see where it is: py-spy dump --pid {found[0].process.pid};"
+            evidence=tuple(_candidate_line(candidate) for candidate in candidates[:8]),
+            advice=f"see where it is: py-spy dump --pid {candidates[0].process.pid};"
             f" {_left_to_wait(joining)}",
         )
     ]
 
 
 def _candidates_severity(
-    snapshot: Snapshot, joining: Joining, found: list[Candidate], policy: Policy
+    snapshot: Snapshot, joining: Joining, candidates: list[Candidate], policy: Policy
 ) -> str:
     """Critical at once for a process that makes no progress; for one that works or imports, after
     the limit of a rank that works.
     """
-    seen_s = min((snapshot.time_unix_ns - candidate.since_unix_ns) / 1e9 for candidate in found)
-    still = all(candidate.stands_still and not candidate.imports for candidate in found)
+    seen_s = min(
+        (snapshot.time_unix_ns - candidate.since_unix_ns) / 1e9 for candidate in candidates
+    )
+    still = all(candidate.stands_still and not candidate.imports for candidate in candidates)
     if still and seen_s > policy.wait_s(Starting) - policy.of(Starting).init_still_process_slack_s:
         return CRITICAL
     limit_s = min(
@@ -304,19 +308,21 @@ def _candidates_severity(
 
 
 def _candidates_text(
-    snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], found: list[Candidate]
+    snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], candidates: list[Candidate]
 ) -> str:
-    what = "process" if len(found) == 1 else "processes"
-    pids = [one.process.pid for one in found]
+    what = "process" if len(candidates) == 1 else "processes"
+    pids = [one.process.pid for one in candidates]
     shown = ", ".join(str(pid) for pid in pids[:8])
-    marks = {candidate.candidacy.mark for candidate in found if candidate.candidacy is not None}
+    marks = {
+        candidate.candidacy.mark for candidate in candidates if candidate.candidacy is not None
+    }
     mark = next(iter(marks)) if len(marks) == 1 else "of the same parent"
     who = f"{what} {shown} {mark}" if mark.startswith("of ") else f"{what} {shown} ({mark})"
-    if all(candidate.imports for candidate in found):
+    if all(candidate.imports for candidate in candidates):
         began = min(
             (
                 candidate.candidacy.started_unix_ns or 0
-                for candidate in found
+                for candidate in candidates
                 if candidate.candidacy is not None
             ),
             default=0,
@@ -327,7 +333,7 @@ def _candidates_text(
             + f"{verb(pids, 'has', 'have')} not loaded it yet"
         )
     text = f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} not entered {joining.init}: {who}"
-    return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(found)}"
+    return f"{text} {verb(pids, 'is', 'are')} {_candidates_do(candidates)}"
 
 
 def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]:
@@ -338,18 +344,18 @@ def _candidates(snapshot: Snapshot, missing: tuple[int, ...]) -> list[Candidate]
     ]
 
 
-def _candidates_do(found: list[Candidate]) -> str:
-    if all(candidate.stands_still for candidate in found):
-        frame = _user_frame(found[0])
+def _candidates_do(candidates: list[Candidate]) -> str:
+    if all(candidate.stands_still for candidate in candidates):
+        frame = _user_frame(candidates[0])
         if frame is not None:
             return f"stuck in {frame.function} ({file_line(frame)})"
-        call = found[0].process.syscall
+        call = candidates[0].process.syscall
         return f"stuck (in {call})" if call else "stuck"
-    if all(candidate.lacks_cpu for candidate in found):
+    if all(candidate.lacks_cpu for candidate in candidates):
         return "ready to run, but other processes have the CPUs"
     return (
         "still working"
-        if any(candidate.working or candidate.woke for candidate in found)
+        if any(candidate.working or candidate.woke for candidate in candidates)
         else "alive"
     )
 
@@ -508,7 +514,7 @@ def _left_to_wait(joining: Joining) -> str:
 
 def launcher_waits(context: Context) -> list[Finding]:
     """One finding for each launcher that waits."""
-    policy, now, found = context.policy, context.snapshot.time_unix_ns, []
+    policy, now, findings = context.policy, context.snapshot.time_unix_ns, []
     limits = policy.of(Starting)
     for launcher in context.snapshot.launchers:
         waited = duration(launcher.waited_s)
@@ -540,7 +546,7 @@ def launcher_waits(context: Context) -> list[Finding]:
             )
         if missing <= 0 or launcher.waited_s < limits_s[0]:
             continue
-        found.append(
+        findings.append(
             Finding(
                 kind=kind,
                 severity=CRITICAL if launcher.waited_s >= limits_s[1] else WARNING,
@@ -554,4 +560,4 @@ def launcher_waits(context: Context) -> list[Finding]:
                 advice=f"{advice}: nc -zv {launcher.place.replace(':', ' ')}",
             )
         )
-    return found
+    return findings

@@ -27,7 +27,7 @@ def rule(context: Context) -> list[Finding]:
     completed.
     """
     snapshot = context.snapshot
-    found = []
+    findings = []
     by_group: dict[str, list[Wait]] = {}
     for wait in snapshot.waits:
         by_group.setdefault(wait.group, []).append(wait)
@@ -38,8 +38,8 @@ def rule(context: Context) -> list[Finding]:
         if all(not wait.behind for wait in _inside(waits)) and _stands(
             context, waits, "nccl" in group.backend
         ):
-            found.append(_finding(context, group.name, waits))
-    return found
+            findings.append(_finding(context, group.name, waits))
+    return findings
 
 
 def _inside(waits: list[Wait]) -> list[Wait]:

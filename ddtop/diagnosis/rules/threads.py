@@ -52,13 +52,13 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
     is wrong where the order of two threads is left to chance.
     """
     by_group = {one.group: one for one in own}
-    found = list(own)
+    findings = list(own)
     for finding in context.found:
         why = by_group.get(finding.group) if finding.kind in _FOLLOWS else None
         if why is None:
-            found.append(finding)
+            findings.append(finding)
             continue
-        found[found.index(why)] = by_group[why.group] = replace(
+        findings[findings.index(why)] = by_group[why.group] = replace(
             why,
             severity=finding.severity,
             victims=tuple(sorted({*finding.ranks, *finding.victims} - set(why.ranks))),
@@ -68,7 +68,7 @@ def fold(context: Context, own: list[Finding]) -> list[Finding]:
             op=finding.op,
             seq=finding.seq,
         )
-    return found
+    return findings
 
 
 _FOLLOWS = frozenset({Kind.COLLECTIVE_MISMATCH, Kind.COLLECTIVE_STUCK, Kind.WAIT_CYCLE})

@@ -70,19 +70,19 @@ class HostProcesses:
 
     def children(self, pid: int) -> list[Process]:
         """Its children in the order of their start."""
-        found = [process for process in self.processes.values() if process.parent == pid]
-        return sorted(found, key=lambda process: (process.start_ticks, process.pid))
+        processes = [process for process in self.processes.values() if process.parent == pid]
+        return sorted(processes, key=lambda process: (process.start_ticks, process.pid))
 
     def ancestors(self, pid: int) -> list[Process]:
         """Its parent, the parent of that, and so on; never `init`."""
-        found: list[Process] = []
+        processes: list[Process] = []
         process = self.processes.get(pid)
         while process is not None and (above := self.processes.get(process.parent)) is not None:
-            if above.pid <= 1 or above in found:
+            if above.pid <= 1 or above in processes:
                 break
-            found.append(above)
+            processes.append(above)
             process = above
-        return found
+        return processes
 
 
 def read(uid: int | None = None) -> HostProcesses:
@@ -284,11 +284,11 @@ class OutsideJob:
 def jobs_of(host: HostProcesses) -> tuple[OutsideJob, ...]:
     """The jobs of this host that no agent watches, the newest first."""
     numbered = _numbered(host)
-    found = [*_by_variables(host, numbered)]
-    taken = {pid for job in found for pid in job.pids}
+    jobs = [*_by_variables(host, numbered)]
+    taken = {pid for job in jobs for pid in job.pids}
     below = {process.pid for process in numbered}
-    found += _spawned(host, taken | below)
-    return tuple(sorted(found, key=lambda job: -job.started_unix_ns))
+    jobs += _spawned(host, taken | below)
+    return tuple(sorted(jobs, key=lambda job: -job.started_unix_ns))
 
 
 def job_with(
@@ -349,9 +349,9 @@ def launchers_of(
 def _launches(process: Process, name: str) -> bool:
     if not _is_on(process) or process.state in "ZX" or not process.argv:
         return False
-    who = identify(process.environment, process.argv, process.pid)
-    job = process.environment.get("DDTOP_JOB") or script_base(who.script)
-    starts = _program(process) in _LAUNCHERS or (process.python and who.role != IGNORED)
+    identity = identify(process.environment, process.argv, process.pid)
+    job = process.environment.get("DDTOP_JOB") or script_base(identity.script)
+    starts = _program(process) in _LAUNCHERS or (process.python and identity.role != IGNORED)
     return starts and job.startswith(name)
 
 
@@ -364,7 +364,7 @@ def _is_on(process: Process) -> bool:
 
 def _numbered(host: HostProcesses) -> list[Process]:
     """The topmost Pythons that a launcher has numbered; their helpers inherit the variables."""
-    found = []
+    processes = []
     for process in host.processes.values():
         if not _may_be_rank(process):
             continue
@@ -378,10 +378,12 @@ def _numbered(host: HostProcesses) -> list[Process]:
         if any(_may_be_rank(other) and _same_number(other, own) for other in above):
             continue
         if not host.watched(process.pid):
-            found.append(process)
+            processes.append(process)
     # srun numbers the task that starts torchrun, too: ranks below it are the ranks.
-    below = {above.pid for process in found for above in host.ancestors(process.pid)}
-    return [process for process in found if process.pid not in below or not _only_a_task(process)]
+    below = {above.pid for process in processes for above in host.ancestors(process.pid)}
+    return [
+        process for process in processes if process.pid not in below or not _only_a_task(process)
+    ]
 
 
 def _may_be_rank(process: Process) -> bool:

@@ -197,14 +197,14 @@ _MASKS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 
 def ended(living: Iterable[sample.Watched]) -> list[sample.Watched]:
     """The exits of those that have ended by now."""
-    poll, held, found = select.poll(), {}, []
+    poll, held, processes = select.poll(), {}, []
     for watched in living:
         if watched.pidfd is not None:
             held[watched.pidfd] = watched
             poll.register(watched.pidfd, select.POLLIN)
         elif is_gone(watched.hello.pid, watched.hello.start_ticks):
-            found.append(watched)
-    return found + [held[pidfd] for pidfd, _ in poll.poll(0)]
+            processes.append(watched)
+    return processes + [held[pidfd] for pidfd, _ in poll.poll(0)]
 
 
 class DepartedRanks:
@@ -423,7 +423,7 @@ class OutsideFeed(Feed):
     def observe(self) -> None:
         """One look at all processes through /proc."""
         self._note_exits()
-        now_s, found = time.monotonic(), []
+        now_s, processes = time.monotonic(), []
         living = [watched for watched in self._ranks.values() if watched.exits_order is None]
         joins = self._some_joins(living)
         for watched in living:
@@ -431,7 +431,7 @@ class OutsideFeed(Feed):
             state = sample.look(watched.process, time.monotonic_ns())
             if state is not None:
                 # Without an agent, a missing report means nothing.
-                found.append(
+                processes.append(
                     msgspec.structs.replace(state, agent_age_ms=None, init_since_unix_ns=inside)
                 )
             self._take(self._state_of(watched, now_s, joins), watched.target)
@@ -440,7 +440,7 @@ class OutsideFeed(Feed):
         )
         self._note_waits()
         here = [watched.process for watched in living]
-        for record in self._surface.look(here, tuple(found)):
+        for record in self._surface.look(here, tuple(processes)):
             if isinstance(record, HostState):
                 record = msgspec.structs.replace(record, notes=self._notes, looks=self._places())
             self._take(record)
@@ -468,11 +468,11 @@ class OutsideFeed(Feed):
         return time.time_ns() - since >= EAGER_PLACE_S * 1e9
 
     def _state_of(self, watched: _Watched, now_s: float, joins: bool) -> RankState:
-        track, known = watched.track, watched.track.reading
-        if known is None:
+        track, reading = watched.track, watched.track.reading
+        if reading is None:
             return RankState("running")
         fresh = now_s - watched.placed_mono_s <= self._policy.place_old_s
-        place = known.place if fresh else None
+        place = reading.place if fresh else None
         if place is not None and track.asleep:
             place = msgspec.structs.replace(place, since_unix_ns=track.since_unix_ns)
         inside = self._inside_since(watched)
@@ -481,8 +481,8 @@ class OutsideFeed(Feed):
         if place is not None and place.waits_on == "DataLoader":
             loader = loader_of(watched.workers, track.there_since_unix_ns)
         return RankState(
-            "starting" if joins and known.phase == "running" else known.phase,
-            activity=known.activity if fresh else None,
+            "starting" if joins and reading.phase == "running" else reading.phase,
+            activity=reading.activity if fresh else None,
             open_calls=calls,
             place=place,
             loader=loader,
@@ -496,8 +496,8 @@ class OutsideFeed(Feed):
         return any(look.kind == INIT for look in looks) and not any(look.waits for look in looks)
 
     def _inside_since(self, watched: _Watched) -> int | None:
-        known = watched.track.reading
-        inside = known is not None and known.kind == INIT and watched.exits_order is None
+        reading = watched.track.reading
+        inside = reading is not None and reading.kind == INIT and watched.exits_order is None
         return watched.track.since_unix_ns if inside else None
 
     def take_stacks(self, stacks: Stacks, target: Target) -> None:

@@ -267,32 +267,34 @@ def _ranks_of(target: Target) -> list[Target]:
     # srun numbers tasks of any kind, as a shell script that starts torchrun.
     if _is_rank(target):
         return []
-    found: list[Target] = []
+    targets: list[Target] = []
     waiting = [target.pid]
-    while waiting and len(found) < PIDS_MAX:
+    while waiting and len(targets) < PIDS_MAX:
         for pid in children(waiting.pop()):
             child = _look(pid)
             if isinstance(child, str):
                 continue
             if child.rank >= 0 and is_python(pid) and not _launches(child):
-                found.append(child)
+                targets.append(child)
             else:
                 waiting.append(pid)
     # A process that is no launcher and whose children inherited a number: they are its helpers.
     if (
         not is_launcher
         and is_python(target.pid)
-        and not any("RANK" in one.environment for one in found)
+        and not any("RANK" in one.environment for one in targets)
     ):
         return []
-    return sorted(found, key=lambda one: (one.rank, one.pid))
+    return sorted(targets, key=lambda one: (one.rank, one.pid))
 
 
 def _spawned(target: Target) -> list[int]:
     """Its Python children that are not helpers of multiprocessing: mp.spawn gives its ranks no
     environment of their own."""
-    found = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
-    roles = {child.pid: identify(child.environment, child.argv, child.pid).role for child in found}
+    targets = [child for pid in children(target.pid) if not isinstance(child := _look(pid), str)]
+    roles = {
+        child.pid: identify(child.environment, child.argv, child.pid).role for child in targets
+    }
     return [pid for pid, role in roles.items() if role != IGNORED and is_python(pid)]
 
 
@@ -322,9 +324,9 @@ def _is_foreign(pid: int) -> bool:
 
 def _children_of(target: Target) -> list[Target]:
     """Its Python children, by the order of their start, where no environment may be read."""
-    found = [child for pid in _spawned(target) if not isinstance(child := _look(pid), str)]
-    found.sort(key=lambda one: (one.start_ticks, one.pid))
-    return [replace(one, rank=at, guessed=True) for at, one in enumerate(found)]
+    targets = [child for pid in _spawned(target) if not isinstance(child := _look(pid), str)]
+    targets.sort(key=lambda one: (one.start_ticks, one.pid))
+    return [replace(one, rank=at, guessed=True) for at, one in enumerate(targets)]
 
 
 def _launches(target: Target) -> bool:
@@ -353,7 +355,7 @@ _RENDEZVOUS = "/distributed/elastic/rendezvous/"
 def without_ranks(host: HostProcesses) -> list[OutsideJob]:
     """The launchers of this host that have no child, each as a job without ranks."""
     parents = {process.parent for process in host.processes.values()}
-    found = [
+    processes = [
         process
         for process in host.processes.values()
         if process.pid not in parents and _waits(process)
@@ -368,7 +370,7 @@ def without_ranks(host: HostProcesses) -> list[OutsideJob]:
             process.owner,
             process.started_unix_ns,
         )
-        for process in found
+        for process in processes
     ]
 
 
@@ -400,11 +402,11 @@ def look(process: Process) -> WaitingLauncher:
     address, _, text = (place if ":" in place else f"{place}:{STORE_PORT}").rpartition(":")
     port = int(text) if text.isdigit() else 0
     own = sockets.inodes(process.pid) or ()
-    mine = [each for each in sockets.table(process.pid) or () if each.inode in own]
-    linked = [each for each in mine if each.state == "ESTABLISHED"]
+    connections = [each for each in sockets.table(process.pid) or () if each.inode in own]
+    linked = [each for each in connections if each.state == "ESTABLISHED"]
     ends = {(each.local, each.port) for each in linked if each.remote_port == port}
     there, waited_s = None, 0.0
-    if any(each.state == "LISTEN" and each.port == port for each in mine):
+    if any(each.state == "LISTEN" and each.port == port for each in connections):
         peers = {(each.remote, each.remote_port) for each in linked if each.port == port}
         there = 1 + len(peers - ends)
     if ends or _dials(process.pid):

@@ -118,15 +118,15 @@ class AmdSmi:
         """
         now_s = time.monotonic() if now_s is None else now_s
         processes, slowly = self._schedule.due(now_s)
-        found = [
+        gpus = [
             self._gpu(index, handle, processes, slowly)
             for index, handle in enumerate(self._all_handles())
         ]
         # The parts of a divided GPU share an address, so it does not identify them.
-        addresses = [gpu.pci for gpu in found]
+        addresses = [gpu.pci for gpu in gpus]
         return tuple(
             gpu if addresses.count(gpu.pci) == 1 else msgspec.structs.replace(gpu, pci=None)
-            for gpu in found
+            for gpu in gpus
         )
 
     def _all_handles(self) -> list[Any]:
@@ -195,9 +195,9 @@ class AmdSmi:
         """A GPU that has answered none of the calls that each GPU answers."""
         if index in self._silent:
             self._silent[index] += 1
-        known = self._rare[index]
+        gpu = self._rare[index]
         is_lost = self._silent.get(index, 0) >= GPU_LOST_SAMPLES
-        return msgspec.structs.replace(known, lost=is_lost)
+        return msgspec.structs.replace(gpu, lost=is_lost)
 
     def _watts(self, power: Callable[[str], Any]) -> float | None:
         for key in ("current_socket_power", "average_socket_power", "socket_power"):

@@ -146,13 +146,13 @@ class Nvml:
                 gpus = self._gpu(index, processes, slowly)
             except _LostError:
                 self._handles.pop(index, None)
-                known = self._seen.get(index, Gpu(index, f"lost-{index}"))
+                gpu = self._seen.get(index, Gpu(index, f"lost-{index}"))
                 lost = Gpu(
                     index,
-                    known.uuid,
-                    name=known.name,
-                    pci=known.pci,
-                    total_bytes=known.total_bytes,
+                    gpu.uuid,
+                    name=gpu.name,
+                    pci=gpu.pci,
+                    total_bytes=gpu.total_bytes,
                     lost=True,
                 )
                 gpus = [lost]
@@ -236,7 +236,7 @@ class Nvml:
 
         They have separate memory; clocks and power are those of the GPU.
         """
-        found = []
+        gpus = []
         for number in range(self._ask(gpu.uuid, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             part = self._ask("", "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
             if part is None:
@@ -246,7 +246,7 @@ class Nvml:
             if processes or uuid not in self._held:
                 self._held[uuid] = self._processes(uuid, part)
             name = text(self._ask("", "nvmlDeviceGetName", part) or gpu.name)
-            found.append(
+            gpus.append(
                 Gpu(
                     gpu.index,
                     uuid,
@@ -259,7 +259,7 @@ class Nvml:
                     exclusive=False,
                 )
             )
-        return found
+        return gpus
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int | None, int | None]:
         """(used, total) as in nvidia-smi: memory that the driver reserves does not count as

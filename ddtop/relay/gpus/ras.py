@@ -125,10 +125,10 @@ class _Reader:
         elif self._entry is not None:
             self._in_entry(self._entry, text)
 
-    def _begin(self, found: re.Match[str]) -> None:
-        self._word, self._op, self._many, self._entry = found[4], "", "", None
-        if found[3] is not None and len(self.entries) < COMMUNICATORS_MAX:
-            self._entry = self.entries.setdefault((int(found[1]), int(found[2])), _Entry(found[3]))
+    def _begin(self, match: re.Match[str]) -> None:
+        self._word, self._op, self._many, self._entry = match[4], "", "", None
+        if match[3] is not None and len(self.entries) < COMMUNICATORS_MAX:
+            self._entry = self.entries.setdefault((int(match[1]), int(match[2])), _Entry(match[3]))
 
     def _in_entry(self, entry: _Entry, text: str) -> None:
         if different := _COUNTS.match(text):
@@ -213,8 +213,8 @@ def parse_text(text: str) -> RasAnswer:
         reader.line(line[:1000])
     if version is None:
         return RasAnswer(why="its answer was not understood", text=True)
-    found = list(islice(reader.communicators(), COMMUNICATORS_MAX))
-    named = {(rank.host, rank.pid) for communicator in found for rank in communicator.ranks}
+    communicators = list(islice(reader.communicators(), COMMUNICATORS_MAX))
+    named = {(rank.host, rank.pid) for communicator in communicators for rank in communicator.ranks}
     # 2.24 lists the missing processes and the missing ranks separately, without saying which belong
     # together.
     lost = [
@@ -223,8 +223,8 @@ def parse_text(text: str) -> RasAnswer:
         if (host, pid) not in named
     ]
     if lost:
-        found.append(Communicator("", 0, tuple(lost), len(lost), "bad"))
-    return RasAnswer(tuple(found), version[1], text=True)
+        communicators.append(Communicator("", 0, tuple(lost), len(lost), "bad"))
+    return RasAnswer(tuple(communicators), version[1], text=True)
 
 
 # -- The question to NCCL's status service, and its answer
@@ -259,12 +259,14 @@ def ask(address: str, deadline_s: float = DEADLINE_S, whole: bool = True) -> Ras
     began = time.monotonic()
     try:
         text, as_json = _ask(address, began + deadline_s, whole)
-        found = parse_json(text) if as_json else parse_text(text)
+        ras_answer = parse_json(text) if as_json else parse_text(text)
     except _NotAskedError:
         return RasAnswer(why=NOT_ASKED, took_ms=_ms(began))
     except (OSError, ValueError, OverflowError) as error:
         return RasAnswer(why=f"{type(error).__name__}: {error}"[:TEXT_MAX], took_ms=_ms(began))
-    return RasAnswer(found.communicators, found.nccl, found.why, _ms(began), found.text)
+    return RasAnswer(
+        ras_answer.communicators, ras_answer.nccl, ras_answer.why, _ms(began), ras_answer.text
+    )
 
 
 def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
@@ -354,13 +356,15 @@ def parse_json(text: str) -> RasAnswer:
         return RasAnswer(why=f"its JSON cannot be read: {error}"[:TEXT_MAX])
     if not isinstance(reported, dict):
         return RasAnswer(why="its JSON is not an object")
-    found = [
+    communicators = [
         _communicator(one)
         for one in _list(reported, "communicators")[:COMMUNICATORS_MAX]
         if isinstance(one, dict)
     ]
     version = reported.get("nccl_version")
-    return RasAnswer(tuple(found), str(version)[:20] if isinstance(version, (str, int)) else None)
+    return RasAnswer(
+        tuple(communicators), str(version)[:20] if isinstance(version, (str, int)) else None
+    )
 
 
 def _communicator(reported: Mapping[str, Any]) -> Communicator:
@@ -468,11 +472,11 @@ def of_job(answer: RasAnswer, pids: Collection[int]) -> RasAnswer:
         left = [communicator for communicator in left if communicator not in fitting]
 
 
-def _bounded(found: list[Communicator]) -> tuple[Communicator, ...]:
+def _bounded(communicators: list[Communicator]) -> tuple[Communicator, ...]:
     """At most REPORTED_RANKS_MAX ranks in all, those that differ first, because the size of a frame
     is limited."""
     room, reported = REPORTED_RANKS_MAX, []
-    for communicator in found:
+    for communicator in communicators:
         ranks = sorted(
             communicator.ranks,
             key=lambda rank: (rank.state == "ok", sum(rank.counts.values()), rank.number),

@@ -145,13 +145,13 @@ class GpuReader:
         xids = self._xids.of(gpu.uuid)
         if not gpu.processes:
             return msgspec.structs.replace(gpu, xids=xids)
-        reported, known = self._processes_of.get(gpu.uuid, ((), ()))
+        reported, processes = self._processes_of.get(gpu.uuid, ((), ()))
         if reported is not gpu.processes:
             # The list is read every few samples; only then can a pid belong to a new process.
-            known = tuple(self._process(process) for process in gpu.processes)
-            self._processes_of[gpu.uuid] = gpu.processes, known
+            processes = tuple(self._process(process) for process in gpu.processes)
+            self._processes_of[gpu.uuid] = gpu.processes, processes
         return msgspec.structs.replace(
-            gpu, processes=tuple(self._with_rank(process) for process in known), xids=xids
+            gpu, processes=tuple(self._with_rank(process) for process in processes), xids=xids
         )
 
     def _with_rank(self, process: GpuProcess) -> GpuProcess:

@@ -121,8 +121,8 @@ def quota_cores(stat: Path | None) -> float | None:
 
 def memory_folder(pid: int, root: Path = ROOT, proc: Path = Path("/proc")) -> Path | None:
     """The folder with the memory limit of the group."""
-    found = _file(pid, "memory", "memory.limit_in_bytes", "memory.max", root, proc)
-    return found.parent if found is not None else None
+    path = _file(pid, "memory", "memory.limit_in_bytes", "memory.max", root, proc)
+    return path.parent if path is not None else None
 
 
 def memory(folder: Path | None) -> tuple[int | None, int | None]:
@@ -260,7 +260,7 @@ def kills_in(records: Iterable[bytes], now_boot_ns: int, recent_s: float) -> tup
 
     `6,1234,5678901,-;text`, the third in us since boot.
     """
-    found = []
+    kills = []
     for record in records:
         head, _, text = record.partition(b";")
         try:
@@ -272,5 +272,5 @@ def kills_in(records: Iterable[bytes], now_boot_ns: int, recent_s: float) -> tup
         line = text.partition(b"\n")[0].decode("utf-8", "replace")
         match = _KILLED.search(line) or _CHOSEN.search(line)
         if match is not None:
-            found.append(Kill(int(match[1]), line[:_LINE_MAX]))
-    return tuple(found)
+            kills.append(Kill(int(match[1]), line[:_LINE_MAX]))
+    return tuple(kills)

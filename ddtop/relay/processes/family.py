@@ -211,9 +211,9 @@ def _left_behind(process: _Process) -> LastException | None:
         path = registry.runtime_dir() / registry.helper_file(
             process.parent, process.pid, process.ticks
         )
-        found = msgspec.json.decode(private.read(path, FILE_BYTES_MAX), type=LastException)
+        last_exception = msgspec.json.decode(private.read(path, FILE_BYTES_MAX), type=LastException)
         path.unlink(missing_ok=True)
-        return found
+        return last_exception
     return None
 
 

@@ -329,9 +329,9 @@ def _argument(local: _Local) -> str | None:
     if local.name not in ARGUMENTS or local.repr is None:
         return None
     text = redacted(local.repr)
-    if (found := _OBJECT.fullmatch(text)) is not None:
+    if (match := _OBJECT.fullmatch(text)) is not None:
         # Of an enumeration or an options object its address says nothing.
-        text = f"object {found[1]}" if "group" in local.name else ""
+        text = f"object {match[1]}" if "group" in local.name else ""
     return f"{local.name}={text[:ARGUMENT_MAX]}" if text.isprintable() and text else None
 
 

@@ -48,15 +48,15 @@ class Peer:
         return pid > 0 and (self.pid is None or self.pid == pid)
 
 
-def peer_of(who: Credentials) -> Peer:
+def peer_of(credentials: Credentials) -> Peer:
     """The process that made a connection. Check: `ss -xp`, `readlink /proc/PID/ns/pid`."""
-    if who.pid <= 0:
+    if credentials.pid <= 0:
         return Peer(None, None, True)
-    ours, theirs = link("self", "ns/pid"), link(who.pid, "ns/pid")
+    ours, theirs = link("self", "ns/pid"), link(credentials.pid, "ns/pid")
     if ours is not None and theirs is not None and ours != theirs:
-        return Peer(_own_number(who.pid), None, True)
+        return Peer(_own_number(credentials.pid), None, True)
     # One that is gone already cannot be asked; its pid was ours to see.
-    return Peer(who.pid, registry.start_ticks(who.pid), False)
+    return Peer(credentials.pid, registry.start_ticks(credentials.pid), False)
 
 
 def _own_number(pid: int) -> int | None:
@@ -125,8 +125,8 @@ class Ranks:
     def peer_of(self, peer: bytes) -> Peer | None:
         """The process behind this connection; None if it was closed before it sent anything."""
         known = self._speakers.get(peer)
-        if known is None and (who := self._link.who(peer)) is not None:
-            known = self._speakers[peer] = peer_of(who)
+        if known is None and (credentials := self._link.who(peer)) is not None:
+            known = self._speakers[peer] = peer_of(credentials)
         return known
 
     def speaks_for_itself(self, peer: bytes, hello: Hello) -> bool | None:
@@ -155,15 +155,15 @@ class Ranks:
         so itself, to this relay. A process that an earlier relay wrote down is watched, and never
         signalled.
         """
-        known = self.watched.get(hello.pid)
-        if known is not None and not self._is_another(known, hello):
-            known.hello = hello
+        watched = self.watched.get(hello.pid)
+        if watched is not None and not self._is_another(watched, hello):
+            watched.hello = hello
             # A program that says Hello after exec is a rank again.
-            known.stack_start = 0
-            known.spoke = known.spoke or spoke
+            watched.stack_start = 0
+            watched.spoke = watched.spoke or spoke
             return False
-        if known is not None:
-            self._replaced.append(self._unwatched(known))
+        if watched is not None:
+            self._replaced.append(self._unwatched(watched))
         # A Hello may be read after the end of the process that sent it.
         return (hello.pid, hello.start_ticks) not in self._gone and self._see(hello, spoke)
 
@@ -173,10 +173,10 @@ class Ranks:
         while len(self._gone) > RANKS_MAX:
             del self._gone[next(iter(self._gone))]
 
-    def _is_another(self, known: Watched, hello: Hello) -> bool:
+    def _is_another(self, watched: Watched, hello: Hello) -> bool:
         """Whether its pid was given to another process before its end was seen."""
-        is_new = known.hello.start_ticks != hello.start_ticks
-        return is_new and is_gone(hello.pid, known.hello.start_ticks) is True
+        is_new = watched.hello.start_ticks != hello.start_ticks
+        return is_new and is_gone(hello.pid, watched.hello.start_ticks) is True
 
     def _see(self, hello: Hello, spoke: bool) -> bool:
         found = sample.watch(hello, time.monotonic_ns())
@@ -191,10 +191,10 @@ class Ranks:
         self._hold(found)
         return True
 
-    def _hold(self, found: Watched) -> None:
-        if found.pidfd is not None:
-            self._pids_of[found.pidfd] = found.hello.pid
-            self._link.watch(found.pidfd)
+    def _hold(self, watched: Watched) -> None:
+        if watched.pidfd is not None:
+            self._pids_of[watched.pidfd] = watched.hello.pid
+            self._link.watch(watched.pidfd)
 
     def ended(self, pidfd: int) -> Watched:
         """The rank whose process has ended.
@@ -203,12 +203,12 @@ class Ranks:
         """
         return self._unwatched(self.watched[self._pids_of[pidfd]])
 
-    def _unwatched(self, found: Watched) -> Watched:
-        del self.watched[found.hello.pid]
-        if found.pidfd is not None:
-            del self._pids_of[found.pidfd]
-            self._link.unwatch(found.pidfd)
-        return found
+    def _unwatched(self, watched: Watched) -> Watched:
+        del self.watched[watched.hello.pid]
+        if watched.pidfd is not None:
+            del self._pids_of[watched.pidfd]
+            self._link.unwatch(watched.pidfd)
+        return watched
 
     def look_due_s(self) -> float:
         """When `look_for_ends` wants to be called next, monotonic s.

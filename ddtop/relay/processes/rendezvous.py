@@ -124,13 +124,15 @@ class RendezvousWatch:
             if own is None
             else [connection for connection in table or () if connection.inode in own]
         )
-        there = [connection for connection in mine if connection.remote_port == port]
+        connections = [connection for connection in mine if connection.remote_port == port]
         states = (
             None
             if own is None or table is None
-            else tuple(sorted({connection.state for connection in there}))
+            else tuple(sorted({connection.state for connection in connections}))
         )
-        held = [connection.remote for connection in there if connection.state == "ESTABLISHED"]
+        held = [
+            connection.remote for connection in connections if connection.state == "ESTABLISHED"
+        ]
         probe, numbers = self._probe.result(address, port)
         if not held:
             self._probe.ask(address, port)
@@ -146,7 +148,7 @@ class RendezvousWatch:
             dials=_endpoints(
                 (connection.remote, connection.remote_port)
                 for connection in mine
-                if connection.state == "SYN_SENT" and connection not in there
+                if connection.state == "SYN_SENT" and connection not in connections
             ),
             listens=_endpoints(
                 (connection.local, connection.port)
@@ -188,32 +190,32 @@ class RendezvousWatch:
         states, seen = [], {}
         candidacies: dict[tuple[int, int], Candidacy] = {}
         self._torch = self._torch or bool(candidates.torch_loaded(inside[0].hello.pid))
-        for found in candidates.candidates(inside, watched):
-            ticks = registry.start_ticks(found.pid)
+        for candidate in candidates.candidates(inside, watched):
+            ticks = registry.start_ticks(candidate.pid)
             if ticks is None:
                 continue
-            process = self._candidates.get(found.pid)
+            process = self._candidates.get(candidate.pid)
             if process is None or process.hello.start_ticks != ticks:
                 like = inside[0].hello
                 hello = Hello(
                     like.job,
                     like.run,
                     like.attempt,
-                    found.rank,
+                    candidate.rank,
                     None,
                     None,
                     like.host,
-                    found.pid,
+                    candidate.pid,
                     ticks,
                 )
                 process = sample.Watched(hello, -1, now_mono_ns)
             state = sample.look(process, now_mono_ns)
             if state is None:
                 continue
-            seen[found.pid] = process
+            seen[candidate.pid] = process
             states.append(msgspec.structs.replace(state, agent_age_ms=None))
             frames = self._stacks.look(state)
-            candidacies[found.pid, ticks] = self._candidacy(found, ticks, frames)
+            candidacies[candidate.pid, ticks] = self._candidacy(candidate, ticks, frames)
         self._stacks.keep(seen)
         self._candidates, self._candidacies = seen, candidacies
         return tuple(states), tuple(candidacies.values())
@@ -221,9 +223,9 @@ class RendezvousWatch:
     def _candidacy(
         self, found: candidates.CandidateProcess, ticks: int, frames: tuple[StackFrame, ...]
     ) -> Candidacy:
-        known = self._candidacies.get((found.pid, ticks))
+        candidacy = self._candidacies.get((found.pid, ticks))
         # What is loaded stays so; the maps of a process with torch have a thousand lines.
-        loaded = known.torch_loaded if known is not None else None
+        loaded = candidacy.torch_loaded if candidacy is not None else None
         if self._torch and not loaded:
             loaded = candidates.torch_loaded(found.pid)
         here = _described(found.pid, None)

@@ -607,11 +607,11 @@ def abandoned() -> list[Path]:
     A relay that was killed leaves them behind. A rank that ended an instant ago is among them, and
     its own relay has yet to read its page: remove them later.
     """
-    found = []
+    paths = []
     for path in registry.runtime_dir().glob("plain-*.json"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > JOIN_FILE_S:
-                found.append(path)
+                paths.append(path)
     for folder in (Path("/dev/shm"), Path("/tmp")):
         for path in (folder / registry.pages_folder()).glob("*-*.[ps]*"):
             pid, _, ticks = path.stem.partition("-")
@@ -621,5 +621,5 @@ def abandoned() -> list[Path]:
                 and ticks.isdigit()
                 and is_gone(int(pid), int(ticks))
             ):
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths

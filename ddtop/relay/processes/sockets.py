@@ -71,13 +71,13 @@ def _tables(pid: int) -> Iterator[bytes]:
 
 def parsed(data: bytes) -> list[Tcp]:
     """The lines of a table of the kernel; what is not such a line is left out."""
-    found = []
+    connections = []
     for line in data.decode("ascii", "replace").splitlines()[1:]:
         words = line.split()
         try:
             local, port = _endpoint(words[1])
             remote, remote_port = _endpoint(words[2])
-            found.append(
+            connections.append(
                 Tcp(
                     local,
                     port,
@@ -90,7 +90,7 @@ def parsed(data: bytes) -> list[Tcp]:
             )
         except (IndexError, ValueError, struct.error):
             continue
-    return found
+    return connections
 
 
 def _endpoint(text: str) -> tuple[str, int]:

@@ -353,8 +353,8 @@ class MainScreen(FilteringScreen, FactsScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the actions that do nothing in this view."""
-        found = [one for one in ACTIONS if one.run.split("(")[0] == action]
-        if found and not any(not one.views or self.view.topic in one.views for one in found):
+        actions = [one for one in ACTIONS if one.run.split("(")[0] == action]
+        if actions and not any(not one.views or self.view.topic in one.views for one in actions):
             return False
         return super().check_action(action, parameters)
 

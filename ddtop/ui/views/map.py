@@ -79,9 +79,9 @@ class MapView(View):
     def next_metric(self, steps: int) -> None:
         """The next number that has values; after the last one comes the first."""
         snapshot = self.session.shown.snapshot
-        known = [None, *(metrics_of(snapshot) if snapshot is not None else ())]
-        at = known.index(self.metric) if self.metric in known else 0
-        self.colour_by(known[(at + steps) % len(known)])
+        numbers = [None, *(metrics_of(snapshot) if snapshot is not None else ())]
+        at = numbers.index(self.metric) if self.metric in numbers else 0
+        self.colour_by(numbers[(at + steps) % len(numbers)])
 
     def search(self, text: str) -> None:
         """Put the cursor on the first rank that passes the filter."""
