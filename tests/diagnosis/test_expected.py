@@ -56,7 +56,7 @@ def test_a_region_that_lasts_too_long_is_a_warning_that_says_so():
 
     assert job.kinds() == [("warning", "not-in-collective", (0,))]
     (finding,) = job.verdict().findings
-    assert finding.summary == "rank 0 is in 'export' for 23 s; 20 s were expected"
+    assert finding.summary == "rank 0 has been in 'export' for 23 s; 20 s were expected"
     assert finding.evidence[0].startswith("rank 0 has been in export (export.py:12)")
     assert finding.advice.startswith("If this is usual, give ddtop.expected a longer time")
     assert job.verdict().muted == ()
@@ -130,7 +130,7 @@ def test_all_ranks_in_a_region_make_no_finding_until_it_lasts_too_long():
 
     assert quiet == []
     assert (finding.severity, finding.kind) == ("warning", "no-progress")
-    assert finding.summary == "ranks 0-3 are in 'export' for 70 s; 60 s were expected"
+    assert finding.summary == "ranks 0-3 have been in 'export' for 70 s; 60 s were expected"
 
 
 def test_a_silent_agent_leaves_the_region_as_it_was_said_last():

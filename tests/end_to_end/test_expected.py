@@ -25,6 +25,6 @@ def test_a_region_that_was_announced_is_quiet_then_a_warning_and_no_excuse(world
     assert (quiet["ranks"], quiet["by"]) == ([0], "ddtop.expected")
     assert (region["name"], region["up_to_s"]) == ("export", 15.0)
     assert late["severity"] == "warning"
-    assert late["summary"].startswith("rank 0 is in 'export' for ")
+    assert late["summary"].startswith("rank 0 has been in 'export' for ")
     assert late["summary"].endswith("; 15 s were expected")
     assert (stopped["severity"], stopped["ranks"]) == ("critical", [0])
