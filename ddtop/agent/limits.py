@@ -72,7 +72,7 @@ class Limits:
     def __init__(self, **changes: int) -> None:
         for name, value in changes.items():
             if not hasattr(Limits, name):
-                raise TypeError(f"there is no limit {name}")
+                raise TypeError(f"no such limit: {name}")
             setattr(self, name, value)
 
 
