@@ -189,3 +189,88 @@ print(reading.step, reading.total_steps)
     )
     assert len(copy.changed) <= 2
     assert said == "7 9\n"
+
+
+@pytest.mark.parametrize("copy", ["finding.md"], indirect=True)
+def test_a_finding_takes_four_files_and_its_limit_none_of_its_own(copy):
+    copy.inserts(
+        "ddtop/diagnosis/kinds.py",
+        '    INPUT_BOUND = "input-bound"',
+        '    TOO_BIG = "too-big", Is.BESIDE | Is.MOVES\n',
+    )
+    copy.adds(
+        "ddtop/diagnosis/rules/too_big.py",
+        """\"\"\"A rank uses more memory than it should.\"\"\"
+
+from dataclasses import dataclass
+
+from ddtop.diagnosis.finding import WARNING, Context, Finding
+from ddtop.diagnosis.kinds import Kind
+from ddtop.policy import Limits
+
+
+@dataclass(frozen=True)
+class TooBig(Limits, of=Kind.TOO_BIG):
+    \"\"\"`too-big`.\"\"\"
+
+    rss_bytes: int = 1 << 40
+    \"\"\"Nobody has so much.\"\"\"
+
+
+def rule(context: Context) -> list[Finding]:
+    most, snapshot = context.policy.of(TooBig).rss_bytes, context.snapshot
+    ranks = tuple(r.rank for r in snapshot.ranks if (r.process.rss_bytes or 0) > most)
+    since, text = snapshot.time_unix_ns, f"{len(ranks)} ranks are too big"
+    finding = Finding(Kind.TOO_BIG, WARNING, ranks, (), since, text, (), "buy memory")
+    return [finding] if ranks else []
+""",
+    )
+    table = "ddtop/diagnosis/table.py"
+    copy.inserts(table, "    versions,\n)", "    too_big,\n")
+    copy.inserts(
+        table,
+        "    RuleRow(\n        versions.version_skew,",
+        '    RuleRow(too_big.rule, (Kind.TOO_BIG,), "memory"),\n',
+    )
+    copy.inserts(
+        "ddtop/diagnosis/explain/slow.py",
+        "    Explanation(\n        kind=Kind.INPUT_BOUND,",
+        """    Explanation(
+        kind=Kind.TOO_BIG,
+        severity="warning",
+        brief="a rank is too big",
+        meaning="It uses more than {too-big.rss_bytes}.",
+        found=("the memory of its process",),
+        steps=("buy memory",),
+    ),
+""",
+    )
+
+    said = copy.proves(FINDING)
+    assert len(copy.changed) <= 4
+    assert said.split("\n")[:3] == ["[]", "[('warning', 'too-big', (0, 1))]", "the limit is known"]
+    assert "It uses more than 1024 GiB." in said
+    assert "too-big" in said.split("kinds:")[1]
+
+
+FINDING = """
+import subprocess, sys
+from ddtop.diagnosis.explain import explain
+from ddtop.diagnosis.limits import BLOCKS
+from ddtop.diagnosis.rules.too_big import TooBig
+from ddtop.policy import POLICY
+from tests.jobs import FakeJob
+
+def job(policy):
+    made = FakeJob(2)
+    made.policy = policy
+    made.trains(10)
+    return made.kinds()
+
+print(job(POLICY))
+print(job(POLICY.with_limits({"too-big.rss_bytes": 1})))
+print("the limit is known" if BLOCKS["too-big"] is TooBig else BLOCKS)
+print(explain("too-big", POLICY).meaning)
+listed = subprocess.run([sys.executable, "-m", "ddtop", "explain"], stdout=subprocess.PIPE)
+print("kinds:", listed.stdout.decode())
+"""

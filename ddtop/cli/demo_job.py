@@ -21,7 +21,8 @@ from ddtop import registry
 from ddtop.cli import interpreter
 from ddtop.cli.errors import UNREACHABLE, USAGE, CommandError, did_you_mean
 from ddtop.demo import catalogue
-from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, NOT_HERE, Demo, DemoPlace, DemoProcess
+from ddtop.demo.catalogue import DEMOS, MPI_DEMOS, Demo, DemoPlace, DemoProcess
+from ddtop.diagnosis.explain import PAGES
 from ddtop.launch import every_launcher
 
 APPEAR_S = 35.0
@@ -78,9 +79,9 @@ def demo_job(fault: str, ranks: int, mpi: bool = False) -> Iterator[registry.Job
 
 
 def _demo_of(fault: str, ranks: int) -> Demo:
-    demo = DEMOS.get(fault)
-    if demo is None and fault in NOT_HERE:
-        reason = f"{fault} cannot be shown by processes of one host on the CPU: {NOT_HERE[fault]}"
+    demo, page = DEMOS.get(fault), PAGES.get(fault)
+    if page is not None and page.no_demo:
+        reason = f"{fault} cannot be shown by processes of one host on the CPU: {page.no_demo}"
         raise CommandError(f"ddtop: {reason}\nread instead: ddtop explain {fault}", USAGE)
     if demo is None:
         hint = did_you_mean(fault, DEMOS)

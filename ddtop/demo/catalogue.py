@@ -153,32 +153,3 @@ DEMOS: Mapping[str, Demo] = {
     "epoch-not-set": Demo("undivided.py", ("--sampler",)),
 }
 """By the kind of finding that the demo causes; `healthy` for none."""
-
-NOT_HERE: Mapping[str, str] = {
-    "collective-stuck": "it takes a network or a GPU that loses what all ranks have sent",
-    "comm-error": "it takes a network that fails while every process stays alive",
-    "peer-unreachable": "it takes two hosts, or interfaces that cannot reach each other",
-    "host-lost": "it takes two hosts, and a network that is cut between them",
-    "version-skew": "it takes ranks with two installations of torch or Python",
-    "memory-pressure": "it takes a host whose memory is nearly used up, and yours should not be",
-    "disk-full": "it takes a disk that is nearly full",
-    "wrong-backend": "its ranks end at once, and the finding then is `rank-crashed`",
-    "io-stall": "it takes a disk or a file server that does not answer",
-    "gpu-unavailable": "it takes a GPU that somebody else holds",
-    "gpu-busy": "it takes a GPU that somebody else uses",
-    "gpu-shared": "it takes a GPU",
-    "gpu-memory-low": "it takes a GPU",
-    "gpu-throttled": "it takes a GPU that is too hot, or out of power",
-    "gpu-error": "it takes a GPU that fails",
-    "exception-swallowed": (
-        "ddtop looks for it only with DDTOP_EXCEPTIONS=1, on Python 3.12 and later"
-    ),
-    "helper-crashed": (
-        "it takes a program that starts its ranks and a helper itself; a demo's launcher starts"
-        " only ranks"
-    ),
-    "not-distributed": "it takes half a minute of training in which nothing looks wrong",
-    "slowdown": "it takes ten minutes at one speed and two at another",
-    "cancelled": "press Ctrl-C in the terminal of one of your own jobs to see it",
-}
-"""Kinds of finding that a demo on the CPU of one host cannot make, and why."""

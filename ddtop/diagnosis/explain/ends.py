@@ -120,6 +120,7 @@ PAGES = (
             "If it was a signal, find out who sent it:\ndmesg | grep -i 'killed process'",
             "If there is an exit code but no exception, read what that process printed.",
         ),
+        no_demo="it takes a program that starts its ranks and a helper itself",
     ),
     Explanation(
         kind=Kind.CANCELLED,
@@ -159,5 +160,6 @@ PAGES = (
                 "#SBATCH --signal=USR1@300"
             ),
         ),
+        no_demo="press Ctrl-C in the terminal of one of your own jobs to see it",
     ),
 )

@@ -34,6 +34,7 @@ PAGES = (
         ),
         before=("torch.cuda.set_device(rank)              # the number in the whole job",),
         after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',),
+        no_demo="it takes a GPU that somebody else holds",
     ),
     Explanation(
         kind=Kind.GPU_BUSY,
@@ -60,6 +61,7 @@ PAGES = (
             "If an older run left it behind (its parent has ended), end it:\nkill PID",
             "If it belongs to someone else, use another GPU:\nddtop gpus",
         ),
+        no_demo="it takes a GPU that somebody else uses",
     ),
     Explanation(
         kind=Kind.GPU_SHARED,
@@ -87,6 +89,7 @@ PAGES = (
         ),
         before=('model.to("cuda")                         # every rank: GPU 0',),
         after=('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', 'model.to("cuda")'),
+        no_demo="it takes a GPU",
     ),
     Explanation(
         kind=Kind.GPU_MEMORY_LOW,
@@ -122,6 +125,7 @@ PAGES = (
             ),
             "What uses the memory?\ntorch.cuda.memory_summary()",
         ),
+        no_demo="it takes a GPU",
     ),
     Explanation(
         kind=Kind.GPU_THROTTLED,
@@ -152,6 +156,7 @@ PAGES = (
             "Check fans, air flow and hot neighbours. Compare it with the other GPUs of that host.",
             "Start without that host, and have it checked.",
         ),
+        no_demo="it takes a GPU that is too hot, or out of power",
     ),
     Explanation(
         kind=Kind.GPU_ERROR,
@@ -175,5 +180,6 @@ PAGES = (
             "Check the GPU's state, and whether it needs a reset:\nnvidia-smi -q -d "
             "ECC,ROW_REMAPPER\namd-smi metric --ecc",
         ),
+        no_demo="it takes a GPU that fails",
     ),
 )

@@ -18,7 +18,7 @@ class Explanation:
     `severity`: when it is critical, in words. `brief`: one line for a list. `meaning`: what is
     going on in the job. `found`: the facts and limits that make the rule speak. `steps`: what to
     do; what follows a line break is a command. `before` and `after`: typical code, where code is
-    the cause.
+    the cause. `no_demo`: why no demo on the CPU of one host can show it; empty if one does.
 
     In `meaning` and `found` the name of a limit in braces stands for its value: `{still_limit_s}`
     reads `5 s`, `{straggler.ratio}` `10 %`.
@@ -32,6 +32,7 @@ class Explanation:
     steps: tuple[str, ...]
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    no_demo: str = ""
 
 
 def filled(page: Explanation, policy: Policy) -> Explanation:

@@ -101,6 +101,7 @@ PAGES = (
                 " ddtop.progress(tokens=...). ddtop then compares tokens per second."
             ),
         ),
+        no_demo="it takes ten minutes at one speed and two at another",
     ),
     Explanation(
         kind=Kind.SYNC_BOUND,
@@ -204,6 +205,7 @@ PAGES = (
                 " or\ntorch.multiprocessing.set_sharing_strategy('file_system')"
             ),
         ),
+        no_demo="it takes a host whose memory is nearly used up, and yours should not be",
     ),
     Explanation(
         kind=Kind.DISK_FULL,
@@ -225,6 +227,7 @@ PAGES = (
             "Keep only the last few checkpoints, or write them to another file system.",
             "TMPDIR=/path/with/room moves caches and temporary files.",
         ),
+        no_demo="it takes a disk that is nearly full",
     ),
     Explanation(
         kind=Kind.SAMPLER_NOT_DISTRIBUTED,
@@ -327,6 +330,7 @@ PAGES = (
             "if not ok:",
             "    continue",
         ),
+        no_demo="ddtop looks for it only with DDTOP_EXCEPTIONS=1, on Python 3.12 and later",
     ),
     Explanation(
         kind=Kind.WRONG_BACKEND,
@@ -357,5 +361,6 @@ PAGES = (
                 " gloo, and CUDA tensors use NCCL."
             ),
         ),
+        no_demo="its ranks end at once, and the finding then is `rank-crashed`",
     ),
 )

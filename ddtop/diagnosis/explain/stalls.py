@@ -82,6 +82,7 @@ STALLS = (
                 " there too, and move them in the background."
             ),
         ),
+        no_demo="it takes a disk or a file server that does not answer",
     ),
     Explanation(
         kind=Kind.LOADER_STUCK,
@@ -225,5 +226,6 @@ HOSTS = (
                 " doctor"
             ),
         ),
+        no_demo="it takes two hosts, and a network that is cut between them",
     ),
 )

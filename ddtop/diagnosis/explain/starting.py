@@ -165,6 +165,7 @@ PAGES = (
             "The host's own name must not resolve to 127.0.1.1:\ngetent hosts $(hostname)",
             "If the address is right, a firewall may drop the packets:\nnc -zv ADDR PORT",
         ),
+        no_demo="it takes two hosts, or interfaces that cannot reach each other",
     ),
     Explanation(
         kind=Kind.DUPLICATE_RANK,
@@ -296,6 +297,7 @@ PAGES = (
             "dist.init_process_group()",
             "model = DistributedDataParallel(Net().to(device))",
         ),
+        no_demo="it takes half a minute of training in which nothing looks wrong",
     ),
     Explanation(
         kind=Kind.VERSION_SKEW,
@@ -321,5 +323,6 @@ PAGES = (
             ),
             "Compare the copies of the script:\nsha256sum SCRIPT    (on each host)",
         ),
+        no_demo="it takes ranks with two installations of torch or Python",
     ),
 )

@@ -259,6 +259,7 @@ WAITS = (
                 " it uses."
             ),
         ),
+        no_demo="it takes a network or a GPU that loses what all ranks have sent",
     ),
     Explanation(
         kind=Kind.NO_PROGRESS,
@@ -351,6 +352,7 @@ WAITS = (
             ),
             "If it happens only after long pauses, a firewall may drop idle connections.",
         ),
+        no_demo="it takes a network that fails while every process stays alive",
     ),
     Explanation(
         kind=Kind.THREADS_SHARE_GROUP,
