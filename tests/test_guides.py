@@ -233,7 +233,7 @@ def rule(context: Context) -> list[Finding]:
         '    RuleRow(too_big.rule, (Kind.TOO_BIG,), "memory"),\n',
     )
     copy.inserts(
-        "ddtop/diagnosis/explain/slow.py",
+        "ddtop/diagnosis/explain/stalls.py",
         "    Explanation(\n        kind=Kind.INPUT_BOUND,",
         """    Explanation(
         kind=Kind.TOO_BIG,
@@ -265,7 +265,7 @@ def job(policy):
     made = FakeJob(2)
     made.policy = policy
     made.trains(10)
-    return made.kinds()
+    return [(severity, str(kind), ranks) for severity, kind, ranks in made.kinds()]
 
 print(job(POLICY))
 print(job(POLICY.with_limits({"too-big.rss_bytes": 1})))
