@@ -478,7 +478,9 @@ class RelayRequests:
         if how != NATIVE:
             how = how if how == BY_SIGNAL else ""
             self._turns.ask(Asked(viewer, name[:64], ranks, who, how), now)
-            count = self._count(ranks)
+            count = len(self._watched_of(ranks))
+            if self.hub is not None:
+                count += self.hub.count(ranks)
             self.on_time(now)
             return Reply("stacks", count=count, text=name)
         left_s = self._turns.native_wait_s(ranks, now)
@@ -505,10 +507,6 @@ class RelayRequests:
             for watched in self._ranks.watched.values()
             if ranks is None or watched.hello.rank in ranks
         ]
-
-    def _count(self, ranks: frozenset[int] | None) -> int:
-        """How many processes will answer."""
-        return len(self._watched_of(ranks)) + (self.hub.count(ranks) if self.hub is not None else 0)
 
     def _ask_stacks(self, request: str, ranks: frozenset[int] | None, how: str) -> int:
         count = self.dumps.ask(request, self._watched_of(ranks), how=how)

@@ -271,7 +271,7 @@ class Server:
                 with without_descriptors_left():
                     for kind, what in self._link.wait(due - now):
                         if kind == PROCESS and isinstance(what, int):
-                            self._on_exit(what)
+                            self._on_gone(self._ranks.ended(what), time.time_ns())
                         elif kind == HUB:
                             self._garbled += self._role.on_hub(what, time.monotonic())
                         elif kind == RANK:
@@ -399,9 +399,6 @@ class Server:
             for envelope, _ in kept:
                 self._share_stacks(envelope)
 
-    def _on_exit(self, pidfd: int) -> None:
-        self._on_gone(self._ranks.ended(pidfd), time.time_ns())
-
     def _on_gone(self, watched: sample.Watched, unix_ns: int) -> None:
         pid = watched.hello.pid
         # The last records of the rank have been read before its end is noticed.
@@ -516,19 +513,15 @@ class Server:
         )
 
     def _alive(self) -> Command:
-        return Command(
-            "alive", instance=self.instance, arguments=self._complaints(), pid=os.getpid()
-        )
-
-    def _complaints(self) -> tuple[str, ...]:
-        found = (
+        complaints = (
             self._link.complaint,
             self._state_files.why,
             self._journal.problem,
             self._budget_wrong,
             *self._role.complaints(),
         )
-        return tuple(why for why in found if why)
+        arguments = tuple(why for why in complaints if why)
+        return Command("alive", instance=self.instance, arguments=arguments, pid=os.getpid())
 
     # -- what is due
 

@@ -277,7 +277,8 @@ def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
         ) as link:
             lines = _Lines(link, min(until, time.monotonic() + GREETING_S))
             try:
-                greeting = _greeted(lines)
+                lines.say("CLIENT PROTOCOL 2")
+                greeting = lines.read_line()
             except TimeoutError:
                 continue
             if not greeting.upper().startswith(b"SERVER PROTOCOL"):
@@ -290,11 +291,6 @@ def _ask(address: str, until: float, whole: bool) -> tuple[str, bool]:
 
 def _ms(began: float) -> int:
     return int((time.monotonic() - began) * 1000)
-
-
-def _greeted(lines: _Lines) -> bytes:
-    lines.say("CLIENT PROTOCOL 2")
-    return lines.read_line()
 
 
 def _talk(lines: _Lines, whole: bool) -> tuple[bytes, bool]:

@@ -672,7 +672,8 @@ class HubRole:
         if self.hub is None:
             return None
         why = self._unbound or self.hub.complaint(now)
-        return HubLink(HUB, self._public(), None, why, None, 0, self.hub.connected)
+        address = f"{self._public_host()}:{self._port}" if self._port else None
+        return HubLink(HUB, address, None, why, None, 0, self.hub.connected)
 
     def clock(self) -> HostClock | None:
         """This host's clock against the hub's."""
@@ -699,9 +700,6 @@ class HubRole:
         """
         named = self._port is not None and self._where.wanted is not None
         return min(wanted_s, NAMED_LINGER_S) if named else wanted_s
-
-    def _public(self) -> str | None:
-        return f"{self._public_host()}:{self._port}" if self._port else None
 
     def _public_host(self) -> str:
         return self._where.public_host or self._relay.host
