@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from operator import add
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,7 +36,7 @@ def _of_struct(cls: type[msgspec.Struct]) -> Moved | None:
     moves = []
     for field in info.fields:
         move = (
-            _move_time
+            add
             if field.name == "unix_ns" or field.name.endswith("_unix_ns")
             else _of_type(field.type)
         )
@@ -53,10 +54,6 @@ def _of_struct(cls: type[msgspec.Struct]) -> Moved | None:
         return msgspec.structs.replace(value, **changes) if changes else value
 
     return move_struct
-
-
-def _move_time(value: int, by_ns: int) -> int:
-    return value + by_ns
 
 
 def _of_type(kind: inspect.Type) -> Moved | None:
