@@ -438,12 +438,6 @@ class Moment:
             for name, done in self._done(rank)
         )
 
-    def _counted(self, step: int, step_s: float) -> Any:
-        return self._kept(
-            ("counted", step),
-            lambda: encoded(_counted_by_program(step, step_s, self.unix_ns(0.0))),
-        )
-
     def _starting(self, course: Course, phase: str, joined_s: float) -> RankState:
         calls: tuple[OpenCall, ...] = ()
         place = user_place("<module>", 6, waits_on="import")
@@ -505,10 +499,11 @@ class Moment:
         one = SAMPLES_PER_S * factor
         loads, ahead, back, update, meets, sync, other = course.shares_s
         reserved = int(RESERVED_BYTES * factor)
+        step = self._base_step + steps
         return RankState(
             "running",
             activity,
-            self._base_step + steps,
+            step,
             "optimizer",
             round(step_s * (970 + 60 * noise), 1),
             groups,
@@ -538,7 +533,10 @@ class Moment:
             spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
             spots_samples=SPOTS_SAMPLES,
             cuda=self._gpus.cuda(rank, self._at_s) if self._gpus is not None else None,
-            progress=self._counted(self._base_step + steps, step_s),
+            progress=self._kept(
+                ("counted", step),
+                lambda: encoded(_counted_by_program(step, step_s, self.unix_ns(0.0))),
+            ),
         )
 
 
