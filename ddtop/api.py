@@ -148,21 +148,20 @@ class _Watching:
         return (since or time.monotonic()) if self._entry.over(time.time_ns()) else None
 
     def _put(self, changes: list[Change]) -> None:
-        events = [_event(change, self._entry.job) for change in changes]
+        events = [
+            Event(
+                change.event,
+                self._entry.job,
+                change.unix_ns,
+                change.attempt,
+                event_text(change),
+                change.finding,
+                change.ranks,
+                change.ended,
+            )
+            for change in changes
+        ]
         if events:
             with self._changed:
                 self._waiting.extend(events)
                 self._changed.notify_all()
-
-
-def _event(change: Change, job: str) -> Event:
-    return Event(
-        change.event,
-        job,
-        change.unix_ns,
-        change.attempt,
-        event_text(change),
-        change.finding,
-        change.ranks,
-        change.ended,
-    )
