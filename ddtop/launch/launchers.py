@@ -286,7 +286,6 @@ class Torchrun(Launcher):
     ends_all = ("TORCHELASTIC_",)
 
     def restarts(self, environ: Mapping[str, str]) -> int | None:
-        """TORCHELASTIC_RESTART_COUNT."""
         return number(environ, "TORCHELASTIC_RESTART_COUNT")
 
     def chosen_name(self, environ: Mapping[str, str]) -> str | None:

@@ -275,7 +275,6 @@ class RelayLink:
         self._poller.register(descriptor, zmq.POLLIN)
 
     def unwatch(self, descriptor: int) -> None:
-        """Forget a descriptor."""
         self._poller.unregister(descriptor)
 
     def wait(self, timeout_s: float) -> Iterator[tuple[str, object]]:

@@ -157,7 +157,6 @@ class Viewers:
         self._link.send(VIEW, peer, self._seal(joined), *history, self._seal(live))
 
     def say(self, peer: bytes, record: AnyRecord) -> None:
-        """Answer one viewer."""
         self.dropped += not self._link.send(VIEW, peer, self._seal(record))
 
     def send(self, peer: bytes, data: bytes) -> None:
@@ -468,7 +467,6 @@ class Server:
             self._viewers.send(asked.viewer, data)
 
     def address_of(self, viewer: bytes) -> str:
-        """The address of a viewer; empty if it is not known."""
         return self._link.address_of(viewer)
 
     def publish(
@@ -484,7 +482,6 @@ class Server:
         self._forward(frames.open_envelope(data), data, latest)
 
     def publish_about(self, record: AnyRecord, rank: int | None, pid: int) -> None:
-        """Publish a record about a process of another host, or one that has ended."""
         attempt = self._hello.attempt if self._hello is not None else 0
         data = self._sealed(record, time.time_ns(), attempt, rank, pid)
         self._forward(frames.open_envelope(data), data)

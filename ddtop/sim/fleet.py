@@ -53,7 +53,6 @@ class SimulatedFleet:
         self._digits = max(3, len(str(self.hosts - 1)))
 
     def ranks_of(self, host: int) -> range:
-        """The ranks of that host."""
         return range(host * LOCAL_SIZE, min((host + 1) * LOCAL_SIZE, self.world_size))
 
     def host_name(self, host: int) -> str:

@@ -106,7 +106,6 @@ class AmdSmi:
         self.driver = self._version()
 
     def close(self) -> None:
-        """End the session."""
         with contextlib.suppress(self._smi.AmdSmiException):
             self._smi.amdsmi_shut_down()
 
