@@ -261,7 +261,8 @@ def with_what_stood(
             _cancelled_because(finding, reasons) if finding.kind == Kind.CANCELLED else finding
             for finding in findings
         )
-    who = _who_ended(findings)
+    ended = {rank for finding in findings if finding.kind.is_any(Is.END) for rank in finding.ranks}
+    who = ranks_text(tuple(sorted(ended))) if ended else "the job"
     hangs = [
         replace(finding, summary=f"until {who} ended: {finding.summary}")
         for finding in reasons
@@ -283,11 +284,6 @@ def _cancelled_because(finding: Finding, reasons: list[Finding]) -> Finding:
         evidence=(*first.evidence, *also, *finding.evidence),
         advice=first.advice or finding.advice,
     )
-
-
-def _who_ended(findings: Iterable[Finding]) -> str:
-    ranks = {rank for finding in findings if finding.kind.is_any(Is.END) for rank in finding.ranks}
-    return ranks_text(tuple(sorted(ranks))) if ranks else "the job"
 
 
 def _is_included(hang: Finding, findings: Iterable[Finding], snapshot: Snapshot) -> bool:

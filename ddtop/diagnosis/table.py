@@ -407,7 +407,8 @@ def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> l
         for blame in context.snapshot.blames
         if blame.root not in named
         and blame.since_unix_ns + blame.limit_s * 1e9 < before_unix_ns
-        and not _waits_for(context, blame.root)
+        # A rank that waits itself may have another rank as its reason.
+        and context.snapshot.rank(blame.root).wait is None
     )
     snapshot = replace(context.snapshot, blames=blames)
     findings = row.rule(replace(context, snapshot=snapshot))
@@ -417,8 +418,3 @@ def earlier_than(causes: Sequence[Finding], row: RuleRow, context: Context) -> l
         for finding in findings
         if finding.severity == CRITICAL and finding.since_unix_ns + limit_ns < before_unix_ns
     ]
-
-
-def _waits_for(context: Context, rank: int) -> bool:
-    """Whether that rank waits itself: then another rank may be the reason."""
-    return context.snapshot.rank(rank).wait is not None

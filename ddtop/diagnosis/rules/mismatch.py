@@ -18,7 +18,6 @@ from ddtop.diagnosis.finding import CRITICAL, Context, Finding
 from ddtop.diagnosis.kinds import Kind
 from ddtop.model.ending import fatal_exception, went_unix_ns
 from ddtop.model.facts import RankFacts, Snapshot
-from ddtop.policy import Policy
 from ddtop.wire.mpi import MpiCall
 from ddtop.wire.names import EQUAL_BYTES, MPI_COLLECTIVES, ROOTED, same_call
 from ddtop.wire.records import Collective
@@ -42,7 +41,8 @@ _SAME_SIZES = {
 def rule(context: Context) -> list[Finding]:
     """At most one finding: the earliest collective on which the ranks of a group disagree."""
     snapshot, policy = context.snapshot, context.policy
-    if not any(_stands(wait.since_unix_ns, snapshot, policy) for wait in snapshot.waits):
+    limit_ns = policy.stopped_limit_s * 1e9
+    if not any(snapshot.time_unix_ns - wait.since_unix_ns > limit_ns for wait in snapshot.waits):
         return []
     # Two groups of other jobs may have one name.
     foreign = {group.name for group in snapshot.groups if group.foreign is not None}
@@ -61,10 +61,6 @@ def rule(context: Context) -> list[Finding]:
         if len(by_rank) > 1 and stuck and _differ(by_rank.values()):
             return [_finding(snapshot, group, seq, by_rank)]
     return []
-
-
-def _stands(since_unix_ns: int, snapshot: Snapshot, policy: Policy) -> bool:
-    return snapshot.time_unix_ns - since_unix_ns > policy.stopped_limit_s * 1e9
 
 
 def _differ(calls: Collection[Collective]) -> bool:

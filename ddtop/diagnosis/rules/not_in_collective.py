@@ -369,7 +369,13 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         lines += stack_lines(rank, policy)
         group = next((item for item in rank.comm.groups if item.group == blame.group), None)
         enqueued = group.enqueued - (group.p2p_offset or 0) if group else 0
-        inside = _waiters_in(snapshot, blame)
+        waiting = {
+            wait.rank
+            for wait in snapshot.waits
+            if (wait.group, wait.seq) == (blame.group, blame.seq)
+        }
+        # The other victims wait for these ranks.
+        inside = tuple(waiter for waiter in blame.waiters if waiter in waiting) or blame.waiters
         if rank.state is not State.SILENT and blame.seq is not None:
             lines.append(
                 f"rank {rank.rank} has enqueued #{enqueued}, {ranks_text(inside)}"
@@ -385,14 +391,6 @@ def _evidence(snapshot: Snapshot, blames: list[Blame], policy: Policy) -> tuple[
         lines += call_lines([snapshot.rank(number) for number in blames[0].waiters])
         lines.append(BY_STACK)
     return tuple(line for line in lines if line is not None)
-
-
-def _waiters_in(snapshot: Snapshot, blame: Blame) -> tuple[int, ...]:
-    """The ranks that wait in this collective. Other victims wait for these ranks."""
-    inside = {
-        wait.rank for wait in snapshot.waits if (wait.group, wait.seq) == (blame.group, blame.seq)
-    }
-    return tuple(rank for rank in blame.waiters if rank in inside) or blame.waiters
 
 
 def _next_step(

@@ -52,7 +52,7 @@ def rule(context: Context) -> list[Finding]:
     if (
         joining.waited_s < policy.wait_s(RendezvousLimits)
         and not joining.gave_up
-        and not _ended_twice(snapshot)
+        and not any(rank.claimants.exits for rank in snapshot.ranks)
     ):
         return []
     return (
@@ -61,10 +61,6 @@ def rule(context: Context) -> list[Finding]:
         or _mismatch(snapshot, joining)
         or _unreachable(snapshot, joining)
     )
-
-
-def _ended_twice(snapshot: Snapshot) -> bool:
-    return any(rank.claimants.exits for rank in snapshot.ranks)
 
 
 def _finding(
@@ -407,15 +403,17 @@ def _unreachable(snapshot: Snapshot, joining: Joining) -> list[Finding]:
     strange = [(rank, way) for rank, way in ways if _is_stranger(rank, way, bool(taken))]
     if strange or taken:
         return [_stranger(joining, taken, strange)]
+    # Rank 0 creates the store: before it has started, the others cannot connect.
+    may_exist = has_entered(snapshot.rank(0))
     cut = [
         (rank, way)
         for rank, way in ways
-        if _cannot_reach_store(way) and not _explained(snapshot, way)
+        if _cannot_reach_store(way) and (may_exist or way.probe != "refused")
     ]
     thrown = [
         rank
         for rank in joining.gave_up
-        if could_not_connect(rank) and not _explained_for(snapshot, rank)
+        if could_not_connect(rank) and (may_exist or rank.rank == 0)
     ]
     if not cut and not (thrown and not joining.inside):
         return []
@@ -522,13 +520,3 @@ def _cannot_reach_store(way: Rendezvous) -> bool:
 def _leads_elsewhere(way: Rendezvous) -> bool:
     """Whether the store is on this host, but the address is not."""
     return way.local is False and way.listener_ours is True
-
-
-def _explained(snapshot: Snapshot, way: Rendezvous) -> bool:
-    """Whether the connection is only refused because rank 0, which creates the store, has not
-    started yet."""
-    return way.probe == "refused" and not has_entered(snapshot.rank(0))
-
-
-def _explained_for(snapshot: Snapshot, rank: RankFacts) -> bool:
-    return rank.rank != 0 and not has_entered(snapshot.rank(0))

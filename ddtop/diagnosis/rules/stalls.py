@@ -161,7 +161,14 @@ class _About:
     def __init__(self, snapshot: Snapshot) -> None:
         self.now_unix_ns = snapshot.time_unix_ns
         self.in_peer_waits = {wait.rank for wait in snapshot.peer_waits}
-        self.all_locked = _all_locked(snapshot)
+        living = [rank for rank in snapshot.ranks if not rank.gone]
+        # All workers of all ranks wait for locks, so none can release one.
+        self.all_locked = bool(living) and all(
+            cause_of(rank) in (LOCKED, COLLECTIVE)
+            and rank.loader.report is not None
+            and rank.loader.report.locked == rank.loader.report.workers_alive
+            for rank in living
+        )
 
 
 def _severity(
@@ -183,17 +190,6 @@ def _severity(
     if cause in (DEAD, HALTED) or about.all_locked:
         return CRITICAL if stood_s >= policy.wait_s(LoaderStuck) else None
     return WARNING if stood_s >= policy.stall_alone_limit_s else None
-
-
-def _all_locked(snapshot: Snapshot) -> bool:
-    """Whether all workers of all ranks wait for locks, so that none can release one."""
-    living = [rank for rank in snapshot.ranks if not rank.gone]
-    return bool(living) and all(
-        cause_of(rank) in (LOCKED, COLLECTIVE)
-        and rank.loader.report is not None
-        and rank.loader.report.locked == rank.loader.report.workers_alive
-        for rank in living
-    )
 
 
 def _loader_finding(
