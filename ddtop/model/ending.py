@@ -240,7 +240,8 @@ def first_from_outside(
     if len(left) < len(early):
         return left, False
     # Whoever failed long after that had either waited for them, or has a reason of its own.
-    waited = [_in_call(rank) for rank in lost]
+    looks = [rank.comm.outside_last for rank in lost]
+    waited = [look is not None and look.kind is not None for look in looks]
     return (left, all(waited)) if any(waited) else (tuple(lost), False)
 
 
@@ -258,12 +259,6 @@ def _cleaned_up(rank: RankFields) -> bool:
     # `guess`: a Python started it, as mp.spawn does.
     started = any(name.startswith(_OF_LAUNCHERS) for name in rank.hello.environment)
     return started or rank.hello.claim == "guess"
-
-
-def _in_call(rank: RankFields) -> bool:
-    """Whether the last look found it in a call for other ranks."""
-    last = rank.comm.outside_last
-    return last is not None and last.kind is not None
 
 
 def _may_have_lost(rank: RankFields, ranks: Collection[RankFields], policy: Policy) -> bool:

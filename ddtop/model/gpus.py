@@ -457,7 +457,7 @@ def _joined(same: list[Device]) -> Device:
         process.pid: process
         for device in same
         for process in device.gpu.processes or ()
-        if _is_ours(process)
+        if process.rank is not None or process.ours
     }
     first = max(same, key=lambda device: (len(device.ranks), len(device.spans)))
     foreign = tuple(process for process in first.foreign if process.pid not in ours)
@@ -477,7 +477,3 @@ def _joined(same: list[Device]) -> Device:
         ecc_new=max(device.ecc_new for device in same),
         refused_lately=sum(device.refused_lately for device in same),
     )
-
-
-def _is_ours(process: GpuProcess) -> bool:
-    return process.rank is not None or process.ours

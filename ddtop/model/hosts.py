@@ -367,13 +367,9 @@ def on_hub_clock(
     frequent = isinstance(record, HostState) or (
         isinstance(record, RankState) and record.exception is None
     )
-    if frequent and not _matters(clock, policy):
+    if frequent and abs(clock.offset_ns) < policy.clock_matters_s * 1e9:
         return envelope, record
     return moved(envelope, clock.offset_ns), moved(record, clock.offset_ns)
-
-
-def _matters(clock: Clock | None, policy: Policy) -> bool:
-    return clock is not None and abs(clock.offset_ns) >= policy.clock_matters_s * 1e9
 
 
 def learn(job: JobMemory, sender: str, reported: HostClock | None) -> None:

@@ -437,7 +437,13 @@ def with_calls(state: RankState, mpi: MpiState | None) -> RankState:
                 collectives.append(_collective(part, call))
                 open_now[part.group] = min(since, call.since_unix_ns), collectives
             else:
-                calls.append(_open_call(part, call))
+                within = call.name if call.parts else None
+                calls.append(
+                    OpenCall(
+                        part.name, call.since_unix_ns, part.peer, part.tag, call.thread_id,
+                        part.group, within, call.name in MPI_ANY_WAITS,
+                    )
+                )  # fmt: skip
     groups = tuple(_progress(comm, open_now.get(comm.name)) for comm in mpi.comms)
     done = tuple(
         _done(part)
@@ -498,14 +504,6 @@ def _done(part: MpiPart) -> Collective:
 
 def _is_open(part: MpiPart, open_now: tuple[int, list[Collective]] | None) -> bool:
     return open_now is not None and any(collective.seq == part.seq for collective in open_now[1])
-
-
-def _open_call(part: MpiPart, call: MpiCall) -> OpenCall:
-    within = call.name if call.parts else None
-    return OpenCall(
-        part.name, call.since_unix_ns, part.peer, part.tag, call.thread_id, part.group, within,
-        call.name in MPI_ANY_WAITS,
-    )  # fmt: skip
 
 
 def _progress(comm: MpiComm, open_now: tuple[int, list[Collective]] | None) -> GroupProgress:

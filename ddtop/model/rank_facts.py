@@ -93,7 +93,11 @@ def fields_of(
     if memory.stacks is not None:
         facts.dump = DumpFacts(memory.stacks, _worker_stacks(memory, memory.stacks))
     if memory.other_pids or memory.others_gone:
-        facts.claimants = _claimants(memory)
+        facts.claimants = ClaimantFacts(
+            tuple(memory.other_pids),
+            tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others),
+            tuple(memory.others_gone.values()),
+        )
     if agent.unheard and outside.lost:
         facts.state = State.LOST
     else:
@@ -304,14 +308,6 @@ def _gpu(
     elif state.cuda is None and memory.own is None:
         return _NO_GPU
     return GpuFacts(state.cuda, memory.own, waits, computes)
-
-
-def _claimants(memory: RankMemory) -> ClaimantFacts:
-    return ClaimantFacts(
-        tuple(memory.other_pids),
-        tuple(memory.others[pid] for pid in memory.other_pids if pid in memory.others),
-        tuple(memory.others_gone.values()),
-    )
 
 
 def _first_pending(state: RankState) -> GroupProgress | None:

@@ -50,7 +50,12 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     if by_relay:
         stragglers.mark_late_gpus(facts, groups, devices, now_unix_ns, job.policy)
     end = _ended(job, facts.values(), seen)
-    ranks = tuple([_frozen(rank, facts.get(rank)) for rank in range(world_size)])
+    ranks = tuple(
+        [
+            freeze(facts[rank]) if rank in facts else RankFacts(rank, State.MISSING)
+            for rank in range(world_size)
+        ]
+    )
     pace = _pace_of(ranks, end, now_unix_ns, job.policy)
     reports = _reports_of(job, seen, now_unix_ns)
     ras_age_s = max(now_unix_ns - job.ras[0], 0) / 1e9 if job.ras is not None else None
@@ -159,10 +164,6 @@ def _fields_of_all(
         for rank, memory in job.ranks.items()
         if rank < job.world_size
     }
-
-
-def _frozen(rank: int, fields: RankFields | None) -> RankFacts:
-    return RankFacts(rank, State.MISSING) if fields is None else freeze(fields)
 
 
 class _Waits(NamedTuple):
