@@ -382,7 +382,9 @@ def _numbered(host: HostProcesses) -> list[Process]:
     # srun numbers the task that starts torchrun, too: ranks below it are the ranks.
     below = {above.pid for process in processes for above in host.ancestors(process.pid)}
     return [
-        process for process in processes if process.pid not in below or not _only_a_task(process)
+        process
+        for process in processes
+        if process.pid not in below or launch.rank(process.environment, any_task=False) is not None
     ]
 
 
@@ -395,10 +397,6 @@ def _may_be_rank(process: Process) -> bool:
 def _same_number(other: Process, fingerprint: str) -> bool:
     numbered = launch.rank(other.environment) is not None
     return numbered and launch.fingerprint(other.environment) == fingerprint
-
-
-def _only_a_task(process: Process) -> bool:
-    return launch.rank(process.environment, any_task=False) is None
 
 
 def _by_variables(host: HostProcesses, numbered: list[Process]) -> Iterable[OutsideJob]:

@@ -53,10 +53,10 @@ def asleep_since_unix_ns(pid: int, tid: int | None = None) -> int | None:
     """
     task = f"{pid}/task/{tid or pid}"
     before = _ran_at(task)
-    cpu, state = _cpu_of(task)
-    if before is None or cpu is None or state not in _SLEEPS:
+    fields = stat_fields(task)
+    if before is None or fields is None or fields[0] not in _SLEEPS:
         return None
-    here = _clock_of(cpu)
+    here = _clock_of(int(fields[_PROCESSOR]))
     # In this order: if the thread had run in between, its time would differ now.
     if here is None or _ran_at(task) != before:
         return None
@@ -85,11 +85,6 @@ def _ran_at(task: str) -> float | None:
         return float(line.rpartition(b":")[2])
     except ValueError:
         return None
-
-
-def _cpu_of(task: str) -> tuple[int | None, str]:
-    fields = stat_fields(task)
-    return (int(fields[_PROCESSOR]), fields[0]) if fields is not None else (None, "")
 
 
 # -- What is remembered of one rank between two samples
@@ -390,7 +385,11 @@ def loader_of(workers: Workers, since_unix_ns: int) -> Loader | None:
     known = [pid for pid in workers.pids if pid in workers.tracks]
     known = [pid for pid in known if is_worker(workers.tracks[pid].frames)]
     helpless = [pid for pid in workers.pids if (states[pid] or "Z") in _HELPLESS]
-    fetching = [pid for pid in known if _fetches(workers.tracks[pid].frames)]
+    fetching = [
+        pid
+        for pid in known
+        if any(frame.file.endswith(_FETCH) for frame in workers.tracks[pid].frames)
+    ]
     fetching.sort(key=lambda pid: workers.tracks[pid].since_unix_ns)
     if not (known or helpless) or not (helpless or fetching):
         return None
@@ -407,17 +406,13 @@ def loader_of(workers: Workers, since_unix_ns: int) -> Loader | None:
         workers_cpu_ns=_cpu_ns(workers.pids),
         owing_io_bytes=io_bytes(owing),
         owing_switches=track.switches if track is not None else None,
-        locked=_locked(known) if fields is not None else None,
+        locked=sum("futex" in (wchan(pid) or "") for pid in known) if fields is not None else None,
     )
 
 
 def is_worker(frames: Iterable[StackFrame]) -> bool:
     """Whether torch's loop of a worker is on the stack."""
     return any(frame.file.endswith(_WORKER) for frame in frames)
-
-
-def _fetches(frames: Iterable[StackFrame]) -> bool:
-    return any(frame.file.endswith(_FETCH) for frame in frames)
 
 
 def _state(pid: int) -> str | None:
@@ -428,7 +423,3 @@ def _state(pid: int) -> str | None:
 def _cpu_ns(pids: Iterable[int]) -> int:
     found: Mapping[int, list[str] | None] = {pid: stat_fields(pid) for pid in pids}
     return sum((int(value[11]) + int(value[12])) * _TICK_NS for value in found.values() if value)
-
-
-def _locked(pids: Iterable[int]) -> int:
-    return sum("futex" in (wchan(pid) or "") for pid in pids)

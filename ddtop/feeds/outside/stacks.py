@@ -98,7 +98,9 @@ def _of_frame(
 ) -> tuple[str, str] | None:
     word = word_of(file, name)
     if word in ("collective", "p2p"):
-        called = _public_call(names, name)
+        # The public call: decorators of torch.distributed lie around it.
+        own = [call for path, call in names if path.endswith(_C10D) or "functional_coll" in path]
+        called = next((call for call in own if not call.startswith("_")), name)
         return (P2P if word == "p2p" or called in P2P_CALLS else COLLECTIVE), called
     if file.endswith(_DDP) and name in _DDP_SYNC:
         return COLLECTIVE, "DistributedDataParallel"
@@ -107,12 +109,6 @@ def _of_frame(
         # other ranks. With a GPU another thread computes.
         return (UNCLEAR if thread.cuda else COLLECTIVE), "backward"
     return (UNCLEAR, name) if word == "cuda-sync" else None
-
-
-def _public_call(names: Sequence[tuple[str, str]], first: str) -> str:
-    """The public call: decorators of torch.distributed lie around it."""
-    own = [name for file, name in names if file.endswith(_C10D) or "functional_coll" in file]
-    return next((name for name in own if not name.startswith("_")), first)
 
 
 def _of_line(thread: Thread) -> tuple[str, str] | None:
@@ -214,7 +210,9 @@ def training_thread(
         return main, None
     own = [thread for thread in threads if not thread.main and _runs_own_code(thread)]
     if len(own) > 1:
-        own = [thread for thread in own if _communicates(thread)]
+        own = [
+            thread for thread in own if any(_COMMUNICATES in frame.file for frame in thread.frames)
+        ]
     tid = tids.get(own[0].thread_id or 0) if len(own) == 1 else None
     return (own[0], tid) if tid is not None else (main, None)
 
@@ -238,7 +236,3 @@ def _is_wait(frame: StackFrame) -> bool:
 
 def _runs_own_code(thread: ThreadStack) -> bool:
     return any(owner_of(frame) is Owner.USER for frame in thread.frames)
-
-
-def _communicates(thread: ThreadStack) -> bool:
-    return any(_COMMUNICATES in frame.file for frame in thread.frames)

@@ -144,7 +144,8 @@ def find(text: str) -> Targets:
         raise NoProcessError(f"{listed}; {_where_to_look()}")
     targets, assumed = numbered(list(found.values()) if spawned else _with_workers(found))
     texts = (*notes, None if spawned else assumed)
-    whole = _job_of(host, targets)
+    own = {target.pid for target in targets if not target.worker}
+    whole = next((job for job in jobs_of(host) if {rank.pid for rank in job.ranks} == own), None)
     if whole is None and unmet is not None and len(unmet.ranks) == len(targets):
         whole = unmet
     return Targets(targets, tuple(missing), tuple(text for text in texts if text), whole)
@@ -169,12 +170,6 @@ def _is_rank(target: Target) -> bool:
     """Whether a launcher has numbered this Python, and it is no launcher itself."""
     numbered = launch.rank(target.environment, any_task=False) is not None
     return numbered and is_python(target.pid) and not _launches(target)
-
-
-def _job_of(host: HostProcesses, targets: tuple[Target, ...]) -> OutsideJob | None:
-    """The job of which these are all the ranks."""
-    pids = {target.pid for target in targets if not target.worker}
-    return next((job for job in jobs_of(host) if {rank.pid for rank in job.ranks} == pids), None)
 
 
 def numbered(targets: list[Target]) -> tuple[tuple[Target, ...], str | None]:
