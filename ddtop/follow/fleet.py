@@ -149,7 +149,8 @@ class Fleet(Generic[T]):
 
     def jobs(self) -> tuple[FleetJob[T], ...]:
         """All jobs, in the order in which `read` named them."""
-        self._check()
+        if self.failure is not None:
+            raise RuntimeError("the fleet has failed") from self.failure
         now = time.monotonic()
         # `age_s` was the moment of the look; here it becomes an age.
         return tuple(replace(job, age_s=max(now - job.age_s, 0.0)) for job in self._shown)
@@ -170,10 +171,6 @@ class Fleet(Generic[T]):
         with self._changed:
             self._changed.wait_for(known, max(until - time.monotonic(), 0.0))
         return self.jobs()
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise RuntimeError("the fleet has failed") from self.failure
 
     # -- the thread that reads
 
@@ -378,12 +375,9 @@ def own_jobs() -> list[Target]:
     now = time.time_ns()
     entries = registry.without_parts(registry.read_entries(), now)
     wanted = [entry for entry in entries if _wanted(entry, now)]
-    return [Target(entry, secret) for secret in _secrets(wanted) for entry in wanted]
-
-
-def _secrets(wanted: list[registry.JobEntry]) -> list[bytes]:
     # Without a job, do not create a key in an empty state folder.
-    return [registry.secret()] if wanted else []
+    secret = registry.secret() if wanted else b""
+    return [Target(entry, secret) for entry in wanted]
 
 
 def _wanted(entry: registry.JobEntry, now_unix_ns: int) -> bool:

@@ -262,7 +262,9 @@ class JobHistory:
     def now(self, field: Field, until_unix_ns: int) -> float | None:
         """The mean over the last seconds up to a moment."""
         begin = until_unix_ns - _ns(self.policy.job_now_s)
-        return _mean_of(self._values(field, begin, until_unix_ns))
+        points = self.points(until_unix_ns)
+        values = (field(point.numbers) for point in points if point.unix_ns > begin)
+        return _mean_of([value for value in values if value is not None])
 
     def last(self, field: Field, until_unix_ns: int) -> float | None:
         """The newest value up to a moment; None where it was not measured then."""
@@ -290,10 +292,6 @@ class JobHistory:
         end = until_unix_ns - _ns(self.policy.job_apart_s)
         return _then(field, [one for one in self._first if begin <= one.unix_ns <= end])
 
-    def _values(self, field: Field, begin: int, end: int) -> list[float]:
-        values = (field(point.numbers) for point in self.points(end) if point.unix_ns > begin)
-        return [value for value in values if value is not None]
-
 
 def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
@@ -305,6 +303,7 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
     still = snapshot.still_since_unix_ns is not None and snapshot.iteration is not None
     used = [device.gpu for device in snapshot.devices if device.ranks]
     sized = [gpu for gpu in used if gpu.used_bytes is not None and gpu.total_bytes]
+    watts = [gpu.power_watts for gpu in used if gpu.power_watts is not None]
     return Numbers(
         iterations_per_s=0.0 if still else snapshot.iterations_per_s,
         step_ms=None if still or not steps else median(steps),
@@ -322,7 +321,7 @@ def numbers_of(snapshot: Snapshot) -> Numbers:
         gpu_ratio=_mean_of([gpu.util_ratio for gpu in used if gpu.util_ratio is not None]),
         gpu_bytes=float(sum([gpu.used_bytes or 0 for gpu in sized])) if sized else None,
         gpu_total_bytes=float(sum([gpu.total_bytes or 0 for gpu in sized])) if sized else None,
-        gpu_watts=_sum_of([gpu.power_watts for gpu in used if gpu.power_watts is not None]),
+        gpu_watts=float(sum(watts)) if watts else None,
         samples_per_s=snapshot.progress.samples_per_s if snapshot.progress else None,
         tokens_per_s=snapshot.progress.tokens_per_s if snapshot.progress else None,
     )
@@ -337,10 +336,6 @@ def _then(field: Field, points: Iterable[Point]) -> Then | None:
 
 def _mean_of(values: list[float]) -> float | None:
     return fmean(values) if values else None
-
-
-def _sum_of(values: list[float]) -> float | None:
-    return float(sum(values)) if values else None
 
 
 def _mean(points: Iterable[Point]) -> Point:

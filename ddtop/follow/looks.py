@@ -14,7 +14,6 @@ from ddtop.follow.look import Look, Source
 from ddtop.model.facts import Snapshot, State
 from ddtop.model.stragglers import suspects_of
 from ddtop.thresholds import chosen
-from ddtop.wire.records import OutsideLook
 
 SEEN_S = 0.25
 CERTAIN_S, SETTLED_S = 1.5, 2.0
@@ -63,7 +62,13 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
     async with aclosing(looks(source, SEEN_S)) as found:
         async for look in found:
             waited_s = time.monotonic() - began
-            judged = look.snapshot is not None and feed.judged(_looks_at(look.snapshot))
+            judged = look.snapshot is not None and feed.judged(
+                [
+                    rank.comm.outside
+                    for rank in look.snapshot.ranks
+                    if not rank.gone and rank.pid is not None
+                ]
+            )
             says_why, suspects = _says_why(look), _suspects(look)
             if feed.asks:
                 asked_unix_ns = time.time_ns()
@@ -80,11 +85,6 @@ async def settle(source: Source, feed: Feed, seconds: float, patience_s: float =
             if waited_s >= seconds and judged and clear and _is_settled(look):
                 break
     return look
-
-
-def _looks_at(snapshot: Snapshot) -> list[OutsideLook | None]:
-    living = [rank for rank in snapshot.ranks if not rank.gone and rank.pid is not None]
-    return [rank.comm.outside for rank in living]
 
 
 def _says_why(look: Look) -> bool:
