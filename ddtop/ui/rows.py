@@ -150,7 +150,15 @@ class StateLooks:
 
     def half(self, code: int) -> str:
         """The style of half a cell."""
-        return _half_style(code)
+        # A hang makes thousands of blocked ranks. In the colour that text has, they would outshine
+        # the culprit.
+        return (
+            _CALM_HALF
+            if code <= HEALTHY
+            else _BLOCKED_HALF
+            if code == BLOCKED
+            else class_of(code).style
+        )
 
     def borne(self, codes: bytes) -> int:
         """Ranks with a larger code need attention. If some are worse than blocked, only those
@@ -259,18 +267,6 @@ def _half(upper: int, lower: int, glyphs: Glyphs, looks: StateLooks) -> Span:
             return _look(code, glyphs)
     below = "" if lower == 255 else looks.half(lower)
     return UPPER_HALF, f"{_HALF}{looks.half(upper)}/{below}"
-
-
-def _half_style(code: int) -> str:
-    # A hang makes thousands of blocked ranks. In the colour that text has, they would outshine the
-    # culprit.
-    return (
-        _CALM_HALF
-        if code <= HEALTHY
-        else _BLOCKED_HALF
-        if code == BLOCKED
-        else class_of(code).style
-    )
 
 
 def map_strip(line: Line, width: int, palette: Palette) -> Strip:

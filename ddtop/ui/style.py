@@ -292,7 +292,17 @@ def use(app: App[None], palette: Palette) -> None:
     """Make the library's own parts (inputs, backgrounds) look like this palette."""
     for one in (PALETTES[DARK], PALETTES[LIGHT]):
         if _name(one) not in app.available_themes:
-            app.register_theme(_theme(one))
+            app.register_theme(
+                Theme(
+                    name=_name(one),
+                    primary=one["spark"].color.name if one["spark"].color else "#5fafd7",
+                    foreground=one.foreground,
+                    background=one.background,
+                    surface=one.background,
+                    panel=one.background,
+                    dark=one.name == DARK,
+                )
+            )
     # Older releases of Textual use another name; the text is legible with all of them.
     app.theme = next(
         one
@@ -314,15 +324,3 @@ def filters(line_filters: Sequence[LineFilter], palette: Palette) -> Sequence[Li
 
 def _name(palette: Palette) -> str:
     return "ansi-dark" if palette.background is None else f"ddtop-{palette.name}"
-
-
-def _theme(palette: Palette) -> Theme:
-    return Theme(
-        name=_name(palette),
-        primary=palette["spark"].color.name if palette["spark"].color else "#5fafd7",
-        foreground=palette.foreground,
-        background=palette.background,
-        surface=palette.background,
-        panel=palette.background,
-        dark=palette.name == DARK,
-    )

@@ -7,7 +7,6 @@ from typing import ClassVar, Protocol, runtime_checkable
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.dom import DOMNode
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -80,7 +79,8 @@ class FactsScreen(SizedScreen[None]):
     def repaint(self) -> None:
         """Draw everything again, after a change of the palette."""
         for node in self.walk_children():
-            _repaint(node)
+            if isinstance(node, (LinesView, KeyBar, CursorList, TitleRow, MapGrid)):
+                node.repaint()
 
     def on_mount(self) -> None:
         """Draw the first picture."""
@@ -93,11 +93,6 @@ class FactsScreen(SizedScreen[None]):
     def on_screen_resume(self) -> None:
         """Draw the facts that changed while another screen was on top."""
         self.call_after_refresh(self.show_facts)
-
-
-def _repaint(node: DOMNode) -> None:
-    if isinstance(node, (LinesView, KeyBar, CursorList, TitleRow, MapGrid)):
-        node.repaint()
 
 
 # -- A screen whose last line becomes an input while a filter is typed

@@ -199,7 +199,9 @@ class TerminalApp(App[None]):
         Raises: SystemExit: 128 plus the number of the signal that ended it, after the terminal has
         been restored.
         """
-        _two_keys()
+        # Esc and an immediate key are two keys, if this release of Textual allows it.
+        with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):
+            install()
         with whole_writes():
             result: Any = super().run(*args, **kwargs)  # Every picture is written here.
         if self.ended_by is not None:
@@ -209,7 +211,8 @@ class TerminalApp(App[None]):
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """The only method through which Textual writes to its driver."""
         if renderable is not None and self.waiting_writes > MOST_WAITING:
-            self._catch_up_later()
+            if self._catching_up is None:
+                self._catching_up = self.set_interval(CATCH_UP_S, self._catch_up)
             return
         if self._differ is not None and renderable is not None:
             if screen is not self._drawn_screen:
@@ -218,10 +221,6 @@ class TerminalApp(App[None]):
                 self._drawn_screen = screen
             renderable = self._differ.over(renderable)
         super()._display(screen, renderable)
-
-    def _catch_up_later(self) -> None:
-        if self._catching_up is None:
-            self._catching_up = self.set_interval(CATCH_UP_S, self._catch_up)
 
     def _catch_up(self) -> None:
         """Draw the skipped pictures as soon as the terminal has taken the earlier writes."""
@@ -368,12 +367,6 @@ def _differ() -> tuple[Differ | None, str | None]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         return None, f"{type(error).__name__}: {error}"
     return (differ.Differ(), None) if reason is None else (None, reason)
-
-
-def _two_keys() -> None:
-    """Read Esc and an immediate key as two keys, if this release of Textual allows it."""
-    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):
-        install()
 
 
 @contextlib.contextmanager

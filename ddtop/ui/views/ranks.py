@@ -190,7 +190,8 @@ class RanksView(View):
                 describe_filter(self.filter, self.table.visible_range[2], len(snapshot.ranks))
             )
         if self.sort_key != BY_VERDICT:
-            notes.append(f"sorted by {self._sort_title()}")
+            title = next(column.title for column in COLUMNS if column.key == self.sort_key)
+            notes.append(f"sorted by {title}" + (", largest first" if self.descending else ""))
         if self.session.setup.follow:
             notes.append("following")
         if snapshot.devices and (silent := silent_note(snapshot, chosen())):
@@ -198,10 +199,6 @@ class RanksView(View):
         if self.table.tagged:
             notes.append(f"{len(self.table.tagged)} tagged")
         return [*notes, self.table.range_note]
-
-    def _sort_title(self) -> str:
-        titles = [column.title for column in COLUMNS if column.key == self.sort_key]
-        return titles[0] + (", largest first" if self.descending else "")
 
     def keys(self) -> list[Key]:
         """The keys for rows."""

@@ -109,13 +109,9 @@ class MapGrid(Widget, can_focus=True):
     def _line(self, y: int) -> Line:
         if self.grid is None:
             return ()
-        return map_line(
-            self.grid, self._codes, y, self._shown_cursor(), self._paint.glyphs, self._looks
-        )
-
-    def _shown_cursor(self) -> int | None:
-        """The cursor to draw: none over the culprit's mark until the user moves it."""
-        return self.cursor_rank if self._touched else None
+        # No cursor over the culprit's mark until the user moves it.
+        cursor = self.cursor_rank if self._touched else None
+        return map_line(self.grid, self._codes, y, cursor, self._paint.glyphs, self._looks)
 
     def _redraw(self) -> None:
         fresh = {y: self._line(y) for y in range(self.size.height)}
