@@ -205,7 +205,6 @@ class SshJobTarget(SchedulerTarget):
     """ssh gives one line to the shell there, so the words are quoted for it."""
 
     def words(self, *words: str, columns: int | None = None) -> list[str]:
-        """The command that runs ddtop there with these words."""
         every = super().words(*words, columns=columns)
         count = len(self.before)
         return [*self.before, shlex.join(every[count:])]

@@ -304,11 +304,9 @@ class PickScreen(FilteringScreen):
 
     @property
     def filtered(self) -> Widget:
-        """The list."""
         return self.table
 
     def filter_by(self, text: str) -> None:
-        """Show the jobs that contain this text."""
         self._filter = text
         self.show()
 

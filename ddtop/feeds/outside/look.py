@@ -395,7 +395,6 @@ class OutsideFeed(Feed):
         return Reply("signal", text=f"{name} sent to rank {rank} (pid {pid})")
 
     async def run(self) -> None:
-        """Look at the processes until cancelled."""
         next_look_s = 0.0
         while True:
             now = time.monotonic()
@@ -716,7 +715,6 @@ class OutsideFeed(Feed):
 
     @property
     def asks(self) -> bool:
-        """Whether NCCL's status service has yet to answer, or to be asked."""
         self._note_waits()
         return self._surface.asks
 

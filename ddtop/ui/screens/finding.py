@@ -50,7 +50,6 @@ class FindingScreen(PageScreen):
         return identities.index(self._opened) if self._opened in identities else 0
 
     def page_lines(self, width: int) -> list[Line]:
-        """The current findings."""
         look = self.session.shown
         if look.snapshot is None:
             return []
@@ -89,7 +88,6 @@ class StoryScreen(PageScreen):
         self._entry = entry
 
     def page_lines(self, width: int) -> list[Line]:
-        """The story so far."""
         snapshot = self.session.shown.snapshot
         if snapshot is None:
             return []

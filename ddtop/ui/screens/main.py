@@ -87,17 +87,14 @@ class MainScreen(FilteringScreen, FactsScreen):
 
     @property
     def table(self) -> RankTable:
-        """The ranks table."""
         return self.ranks.table
 
     @property
     def filtered(self) -> Widget:
-        """The widget of the view in front that gets the keys."""
         return self.view.target
 
     @property
     def topic(self) -> str:  # type: ignore[override]
-        """The topic of the view in front."""
         return self.view.topic
 
     def compose(self) -> ComposeResult:
@@ -116,7 +113,6 @@ class MainScreen(FilteringScreen, FactsScreen):
         yield self.input
 
     def show_facts(self) -> None:
-        """Draw what the session shows now."""
         if not self.is_mounted:
             return
         look = self.session.shown
@@ -323,7 +319,6 @@ class MainScreen(FilteringScreen, FactsScreen):
             self.session.say(f"the filter hides rank {rank}")
 
     def action_open_rank(self, rank: int) -> None:
-        """Open the page of that rank."""
         self.app.push_screen(RankScreen(self.session, rank))
 
     def action_finding(self, number: int) -> None:
@@ -331,11 +326,9 @@ class MainScreen(FilteringScreen, FactsScreen):
         self.app.push_screen(FindingScreen(self.session, number))
 
     def action_explain(self, kind: str) -> None:
-        """Open the page about this kind of finding."""
         self.app.push_screen(ExplainScreen(self.session, kind))
 
     def action_columns(self) -> None:
-        """Open the menu of columns."""
         self.app.push_screen(ColumnsScreen(self.session, self.ranks.hide, self.ranks.columns))
 
     def action_follow(self) -> None:

@@ -67,7 +67,6 @@ class ColumnsScreen(PageScreen):
         self.body.can_focus = False
 
     def page_lines(self, width: int) -> list[Line]:
-        """The columns and their meanings."""
         glyphs = self.session.paint.glyphs
         meanings = {metric.name: metric.meaning for metric in METRICS}
         shown, missing = self._shown(), absent(self.session.shown.snapshot)
@@ -85,7 +84,6 @@ class ColumnsScreen(PageScreen):
         return [*lines, (), clip_line(((_TEXT, "dim"),), width, glyphs.ellipsis)]
 
     def action_move(self, steps: int) -> None:
-        """Move to another column."""
         self.cursor = (self.cursor + steps) % len(CHOICES)
         self.show_facts()
         self.body.scroll_to(y=max(self.cursor - self.body.size.height + 1, 0), animate=False)
@@ -161,7 +159,6 @@ class CommandsScreen(SizedScreen[Choice | None]):
         yield self.keys
 
     def on_mount(self) -> None:
-        """Draw the first picture."""
         self.call_after_refresh(self._show)
 
     def on_resize(self) -> None:
@@ -230,7 +227,6 @@ class CommandsScreen(SizedScreen[Choice | None]):
         self.dismiss(None)
 
     def action_move(self, lines: int) -> None:
-        """Move the list's cursor."""
         self.list.action_move(lines)
 
     def action_page(self, pages: int) -> None:

@@ -83,7 +83,6 @@ class FactsScreen(SizedScreen[None]):
                 node.repaint()
 
     def on_mount(self) -> None:
-        """Draw the first picture."""
         self.call_after_refresh(self.show_facts)
 
     def on_resize(self) -> None:
@@ -196,7 +195,6 @@ class PageScreen(FilteringScreen, FactsScreen):
 
     @property
     def filtered(self) -> Widget:
-        """The widget that gets the keys back."""
         return self.body
 
     def filter_by(self, text: str) -> None:
@@ -241,7 +239,6 @@ class PageScreen(FilteringScreen, FactsScreen):
         raise NotImplementedError
 
     def show_facts(self) -> None:
-        """Draw the session's current facts."""
         if not self.is_mounted:
             return
         width, glyphs = self.size.width, self.session.paint.glyphs

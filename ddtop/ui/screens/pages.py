@@ -56,7 +56,6 @@ class GroupScreen(PageScreen):
         self._group = name
 
     def page_lines(self, width: int) -> list[Line]:
-        """The page's lines about the group."""
         snapshot = self.session.shown.snapshot
         return (
             []
@@ -119,7 +118,6 @@ class CopyScreen(PageScreen):
         return lines
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """One key for each text."""
         return tuple((item.key, item.key, item.label) for item in self._items)
 
     def action_copy(self, key: str) -> None:
@@ -170,7 +168,6 @@ class RankScreen(PageScreen):
         self.rank = rank
 
     def page_lines(self, width: int) -> list[Line]:
-        """The page's lines about the rank."""
         snapshot = self.session.shown.snapshot
         if snapshot is None:
             return []

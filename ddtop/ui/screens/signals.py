@@ -53,7 +53,6 @@ class SignalsScreen(PageScreen):
         return question_lines(self.chosen[1], self.chosen[0], width, glyphs)
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """The keys that work here now."""
         if self._why_not() is not None:
             return ()
         if self.chosen is not None:

@@ -53,7 +53,6 @@ class StacksScreen(PageScreen):
         return self.asked.lines(width)
 
     def extra_keys(self) -> tuple[Key, ...]:
-        """The keys that work here now."""
         return self.asked.keys()
 
     def _poll(self) -> None:

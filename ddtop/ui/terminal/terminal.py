@@ -122,7 +122,6 @@ class SmallScreen(SizedScreen[None]):
         self._say()
 
     def on_resize(self) -> None:
-        """Show the new size."""
         self._say()
 
     def _say(self) -> None:

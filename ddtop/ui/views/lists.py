@@ -53,7 +53,6 @@ class EventsView(ListingView):
         self._recalling = False
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """Draw all entries."""
         if not self._recalling and not self.session.recalled and look.recall is not None:
             self._recalling = True
             self.run_worker(self._recall(), name="recall")
@@ -90,7 +89,6 @@ class EventsView(ListingView):
         return [since, self.list.range_note]
 
     def keys(self) -> list[Key]:
-        """The keys for an event."""
         return [("enter", "Enter", "details"), ("end", "End", "newest")]
 
     def on_cursor_list_opened(self, message: PickList.Opened) -> None:
@@ -133,7 +131,6 @@ class GroupsView(ListingView):
         self._looked_unix_ns = 0
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield self.grid
         yield from super().compose()
 
@@ -199,7 +196,6 @@ class GroupsView(ListingView):
         return [still, self.list.range_note]
 
     def keys(self) -> list[Key]:
-        """The keys for a group."""
         return [("enter", "Enter", "members"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
 
     def picked(self) -> tuple[int, ...]:
@@ -236,7 +232,6 @@ class HostsView(ListingView):
         self._relays: dict[tuple[str, int], list[tuple[int, int]]] = {}
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """Draw all hosts."""
         self.coded.take(look, snapshot)
         if self._due(snapshot):
             self._snapshot = snapshot
@@ -317,7 +312,6 @@ class HostsView(ListingView):
         return [*([note] if note else []), self.list.range_note]
 
     def keys(self) -> list[Key]:
-        """The keys for a host."""
         return [("enter", "Enter", "its ranks"), ("d", "d", "its stacks"), ("D", "D", "all stacks")]
 
     def picked(self) -> tuple[int, ...]:
@@ -371,7 +365,6 @@ class StacksView(View):
 
     @property
     def target(self) -> Widget:
-        """The lines."""
         return self.body
 
     def on_mount(self) -> None:
@@ -403,7 +396,6 @@ class StacksView(View):
         self.post_message(self.Changed())
 
     def notes(self, snapshot: Snapshot) -> list[str]:
-        """Which lines are visible."""
         del snapshot
         return [f"{self._count} lines"] if self._count > self.body.size.height > 0 else []
 

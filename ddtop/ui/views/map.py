@@ -50,11 +50,9 @@ class MapView(View):
 
     @property
     def target(self) -> Widget:
-        """The cells."""
         return self.grid
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
-        """Draw every rank."""
         self.coded.take(look, snapshot)
         codes, glyphs, width = self.coded.codes, self.session.paint.glyphs, self.size.width
         if self.metric is None or self.metric not in metrics_of(snapshot):
@@ -129,7 +127,6 @@ class MapView(View):
         return [self.grid.grid.note()] if self.grid.grid is not None else []
 
     def keys(self) -> list[Key]:
-        """The keys for the rank under the cursor."""
         return [
             ("enter", "Enter", "rank"),
             ("m", "m", "colour by"),
@@ -139,7 +136,6 @@ class MapView(View):
         ]
 
     def picked(self) -> tuple[int, ...]:
-        """The rank under the cursor."""
         return () if self.grid.cursor_rank is None else (self.grid.cursor_rank,)
 
     def on_map_grid_opened(self, message: MapGrid.Opened) -> None:

@@ -80,7 +80,6 @@ class RanksView(View):
 
     @property
     def target(self) -> Widget:
-        """The table."""
         return self.table
 
     def show(self, look: Look, snapshot: Snapshot) -> None:
@@ -201,7 +200,6 @@ class RanksView(View):
         return [*notes, self.table.range_note]
 
     def keys(self) -> list[Key]:
-        """The keys for rows."""
         return [
             ("enter", "Enter", "rank"),
             ("d", "d", "stacks"),

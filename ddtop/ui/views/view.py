@@ -158,7 +158,6 @@ class ListingView(View):
 
     @property
     def target(self) -> Widget:
-        """The list of rows."""
         return self.list
 
     def on_cursor_list_resized(self, message: PickList.Resized) -> None:

@@ -40,7 +40,6 @@ class RankTable(CursorList):
 
     @property
     def cursor_rank(self) -> int | None:
-        """The rank under the cursor."""
         return self.cursor_key if isinstance(self.cursor_key, int) else None
 
     @property
@@ -73,7 +72,6 @@ class RankTable(CursorList):
             self._hosts = (key, max(host_width(snapshot), width if same_run else 0))
 
     def made(self, index: int) -> ListRow:
-        """Make the cells of a rank."""
         number = self._keys[index]
         if self._snapshot is None or not isinstance(number, int):
             return ListRow(())
@@ -141,7 +139,6 @@ class TitleRow(Widget):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The one line."""
         return strip_of(self._line if y == 0 else (), self.size.width, self._paint.palette)
 
     def on_click(self, event: events.Click) -> None:
