@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from ddtop.diagnosis import gpus
 from ddtop.diagnosis.evidence import delay_of, is_short_of, limits_of, used_cores_of
@@ -315,7 +316,7 @@ def _of_cpu(
     more = delay - median(delay_of(other) for other in others)
     # On a busy machine, a rank that sleeps longer also waits longer for a CPU afterwards. Then the
     # code is the better explanation.
-    if more < max(least, policy.of(CauseLimits).cpu_part * _most(rank, others)[0]):
+    if more < max(least, policy.of(CauseLimits).cpu_part * _most(rank, others).more):
         return None
     load = rank.process.report.load if rank.process.report is not None else None
     parts = [f"waits {about(delay)} of the time for a CPU"]
@@ -369,7 +370,7 @@ def _of_other_programs(
     foreign = _foreign_cores(rank, host, snapshot, policy)
     if delay < least or host is None or not foreign:
         return None
-    if _most(rank, others)[0] >= least:
+    if _most(rank, others).more >= least:
         return None
     text = (
         f"waits {about(delay)} of the time for a CPU; other programs take"
@@ -426,7 +427,7 @@ def _of_python(
     rank: RankFacts, others: Sequence[RankFacts], least: float, policy: Policy
 ) -> Cause | None:
     """The function or line where it spends more time than the others."""
-    more, own, theirs, spot = _most(rank, others)
+    more, share, theirs, spot = _most(rank, others)
     if spot is None or more < max(policy.of(SpotLimits).least_ratio, least):
         return None
     beside = (
@@ -434,7 +435,7 @@ def _of_python(
         if any(other.reported.spots_samples for other in others)
         else ""
     )
-    text = f"spends {about(own)} of the time in {_spot(spot)}{beside}"
+    text = f"spends {about(share)} of the time in {_spot(spot)}{beside}"
     return Cause(
         PYTHON,
         text,
@@ -443,15 +444,23 @@ def _of_python(
     )
 
 
-def _most(rank: RankFacts, others: Sequence[RankFacts]) -> tuple[float, float, float, Spot | None]:
-    """What `_more` says about the function or line with the largest difference. Zeros without
-    samples.
-    """
+class _Excess(NamedTuple):
+    """How much more of its time a rank spends in a function or line than the others: shares of the
+    samples, 0 without any."""
+
+    more: float = 0.0
+    share: float = 0.0
+    theirs: float = 0.0
+    spot: Spot | None = None
+
+
+def _most(rank: RankFacts, others: Sequence[RankFacts]) -> _Excess:
+    """The function or line with the largest excess."""
     spots = _working(rank)
-    found = [_more(spot, rank, others, whole=True) for spot in by_function(spots)]
-    found += [_more(spot, rank, others, whole=False) for spot in spots]
+    excesses = [_excess(spot, rank, others, whole=True) for spot in by_function(spots)]
+    excesses += [_excess(spot, rank, others, whole=False) for spot in spots]
     # A whole function says more than one of its lines, unless the waiting ranks are in it too.
-    return max(found, key=lambda one: one[0], default=(0.0, 0.0, 0.0, None))
+    return max(excesses, key=lambda excess: excess.more, default=_Excess())
 
 
 def _working(rank: RankFacts) -> list[Spot]:
@@ -463,13 +472,10 @@ def _working(rank: RankFacts) -> list[Spot]:
     ]
 
 
-def _more(
-    spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool
-) -> tuple[float, float, float, Spot | None]:
-    """(how much more it is there, its share, that of the others)."""
+def _excess(spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: bool) -> _Excess:
     shares = [_same(spot, other, whole) for other in others if other.reported.spots_samples]
-    own, theirs = _share(spot, rank), median(shares) if shares else 0.0
-    return own - theirs, own, theirs, spot
+    share, theirs = _share(spot, rank), median(shares) if shares else 0.0
+    return _Excess(share - theirs, share, theirs, spot)
 
 
 def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
