@@ -266,7 +266,7 @@ class Policy:
     @property
     def longest_wait_s(self) -> float:
         """When every rule has judged a wait for a rank without progress, seconds."""
-        own = [one for one in self.changed if issubclass(one, Waits)]
+        own = [block for block in self.changed if issubclass(block, Waits)]
         return max([self.still_limit_s, *map(self.wait_s, own)])
 
     def with_limits(self, values: Mapping[str, float]) -> Policy:

@@ -105,10 +105,10 @@ def is_opaque(run: str) -> bool:
     """Whether letters and digits of this run (no other characters) look drawn by chance."""
     if len(run) < OPAQUE_CHARACTERS or run.isdigit() or run.islower() or run.isupper():
         return False
-    if run.startswith("_Z") or not any("0" <= one <= "9" for one in run):
+    if run.startswith("_Z") or not any("0" <= character <= "9" for character in run):
         return False
     changes = len(_CHANGE.findall(run)) - 1
-    words = sum(len(one) for one in _WORD.findall(run))
+    words = sum(len(word) for word in _WORD.findall(run))
     return changes >= CHANGES_RATIO * (len(run) - 1) and words <= WORDS_RATIO * len(run)
 
 
@@ -126,7 +126,7 @@ def _bare(match: re.Match[str]) -> str:
     few = "/" in text or "+" in text or 10 * (len(text) - len(joined)) <= len(text)
     return (
         HIDDEN
-        if any(is_opaque(one) for one in ([joined] if few else re.split("[-_]", text)))
+        if any(is_opaque(part) for part in ([joined] if few else re.split("[-_]", text)))
         else text
     )
 
@@ -155,8 +155,8 @@ def _is_secret_in_text(name: str, value: str, tight: bool = False) -> bool:
 def _is_guess(value: str) -> bool:
     return (
         len(value) >= 6
-        and any(one.isdigit() for one in value)
-        and any(one.isalpha() for one in value)
+        and any(character.isdigit() for character in value)
+        and any(character.isalpha() for character in value)
     )
 
 

@@ -302,7 +302,7 @@ class Reporter:
 
     def _report(self) -> None:
         rank, tick, communication = self._rank, self._tick, self._communication
-        groups = tick.groups = tuple(group for one in communication for group in one.groups)
+        groups = tick.groups = tuple(group for source in communication for group in source.groups)
         if groups != self._sent_groups:
             self._sent_groups = groups
             rank.backend = rank.backend or next((group.backend for group in groups), None)
@@ -312,7 +312,7 @@ class Reporter:
             guard.run(name, self._collect, fields)
         calls = self._open_calls()
         moved = self._moved_at()
-        waits = [wait / 1e6 for one in communication for wait in one.longest_waits_ns()]
+        waits = [wait / 1e6 for source in communication for wait in source.longest_waits_ns()]
         # A wait that has happened twice is normal.
         waits.sort(reverse=True)
         longest_ms, usual_ms, *_ = (*waits, None, None)
@@ -320,8 +320,8 @@ class Reporter:
             RankState(
                 phase=self._phase(calls),
                 open_calls=calls,
-                wait_samples=sum(one.wait_samples for one in communication),
-                all_samples=sum(one.all_samples for one in communication),
+                wait_samples=sum(source.wait_samples for source in communication),
+                all_samples=sum(source.all_samples for source in communication),
                 exception=rank.exception,
                 failed_save=rank.failed_save,
                 progress_unix_ns=moved + tick.unix_minus_mono if moved else None,

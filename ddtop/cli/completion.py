@@ -28,7 +28,7 @@ def jobs(_context: click.Context, _given: click.Parameter, begun: str) -> list[C
     with contextlib.suppress(Exception):
         now = time.time_ns()
         entries = registry.without_parts(registry.read_entries(), now)
-        entries.sort(key=lambda one: (not one.live(now), -one.started_unix_ns))
+        entries.sort(key=lambda job: (not job.live(now), -job.started_unix_ns))
         for entry in entries[:JOBS_MAX]:
             state = "live" if entry.live(now) else entry.ended_reason or "its relay is gone"
             if entry.job.startswith(begun):
@@ -47,7 +47,7 @@ def ranks(context: click.Context, _given: click.Parameter, begun: str) -> list[C
         entry = registry.find_job(name, time.time_ns())
         head, comma, number = begun.rpartition(",")
         numbers = map(str, range(min(entry.world_size or 0, RANKS_MAX)))
-        return [CompletionItem(head + comma + one) for one in numbers if one.startswith(number)]
+        return [CompletionItem(head + comma + rank) for rank in numbers if rank.startswith(number)]
     return []
 
 

@@ -222,7 +222,7 @@ def _value(path: Path, name: str, given: Any) -> Any:
     if setting.form is float and isinstance(given, int) and not isinstance(given, bool):
         given = float(given)
     wrong = not isinstance(given, setting.form) or (
-        isinstance(given, list) and not all(isinstance(one, str) for one in given)
+        isinstance(given, list) and not all(isinstance(text, str) for text in given)
     )
     forms = {str: "a string", float: "a number", bool: "true or false", list: "a list of strings"}
     if wrong:

@@ -34,7 +34,7 @@ class CommandError(Exception):
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """`; did you mean rank-killed?`; empty if no word is similar."""
     known = list(names)
-    starts = [one for one in known if one.startswith(name)] if name else []
+    starts = [word for word in known if word.startswith(name)] if name else []
     found = starts or get_close_matches(name, known, 1, 0.5)
     return f"; did you mean {found[0]}?" if found else ""
 

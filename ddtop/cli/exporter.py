@@ -61,7 +61,7 @@ class Collector:
         told: set[tuple[str, ...]] = set()
 
         def add(name: str, job: list[str], labels: tuple[str, ...], value: float) -> None:
-            job, labels = [clean(one) for one in job], tuple(clean(label) for label in labels)
+            job, labels = [clean(label) for label in job], tuple(clean(label) for label in labels)
             # Two names that differ in a control character only are one now.
             if (name, *job, *labels) not in told:
                 told.add((name, *job, *labels))
@@ -71,14 +71,14 @@ class Collector:
         version = platform.python_version()
         add("ddtop_build_info", [], (ddtop.__version__, version), 1)
         add("ddtop_jobs", [], (), len(jobs))
-        for one in jobs:
-            name = [one.entry.job]
-            add("ddtop_up", name, (), float(one.contact is None))
-            if one.value is None:
+        for followed in jobs:
+            name = [followed.entry.job]
+            add("ddtop_up", name, (), float(followed.contact is None))
+            if followed.value is None:
                 continue
-            add("ddtop_look_age_seconds", name, (), one.age_s)
-            if one.contact is None:
-                for sample in one.value.samples:
+            add("ddtop_look_age_seconds", name, (), followed.age_s)
+            if followed.contact is None:
+                for sample in followed.value.samples:
                     add(sample.family, name, sample.labels, sample.value)
         yield from families.values()
 

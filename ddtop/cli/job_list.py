@@ -92,7 +92,11 @@ def slurm_jobs(ddtop: str | None) -> list[tuple[Listed, Health]]:
     except NoContactError as error:
         raise CommandError(f"ddtop: {error}", UNREACHABLE) from None
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [row for rows in pool.map(lambda one: _look_into(one, ddtop), jobs) for row in rows]
+        return [
+            row
+            for rows in pool.map(lambda slurm_job: _look_into(slurm_job, ddtop), jobs)
+            for row in rows
+        ]
 
 
 def _look_into(job: SlurmJob, ddtop: str | None) -> list[tuple[Listed, Health]]:
@@ -288,7 +292,7 @@ def healths(entries: Iterable[registry.JobEntry]) -> list[Health]:
                 # On a busy host.
                 jobs = fleet.wait(HEALTH_ANSWER_S)
             found = {job.entry: health_now(job) for job in jobs}
-    asked = {id(one) for one in living}
+    asked = {id(process) for process in living}
     return [
         found.get(entry, Health(UNKNOWN)) if id(entry) in asked else health(entry)
         for entry in entries

@@ -104,7 +104,7 @@ def opened(pids: str, asked_by: str, arguments: bool = False) -> Iterator[Outsid
         CommandError: 2, no process ids; 3, none of them exists.
     """
     found = _targets(pids)
-    needed = rights.needed([one.pid for one in found.found], asked_by, pids)
+    needed = rights.needed([target.pid for target in found.found], asked_by, pids)
     if needed is not None:
         click.echo(printable(f"ddtop: {needed}"), err=True)
     notes = [*found.notes, *(text for _, text in found.missing)]

@@ -16,10 +16,10 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         CommandError: 2, it is no such list.
     """
     ranges = rank_ranges(text)
-    if ranges is None or not all(one and one[-1] < RANKS_MAX for one in ranges):
+    if ranges is None or not all(part and part[-1] < RANKS_MAX for part in ranges):
         write = "write --rank 3 or --rank 0,3-5"
         raise CommandError(f"ddtop: {text[:60]!r} is not a list of ranks; {write}", USAGE)
-    return tuple(sorted({rank for one in ranges for rank in one}))
+    return tuple(sorted({rank for part in ranges for rank in part}))
 
 
 def check_ranks(ranks: tuple[int, ...], snapshot: Snapshot) -> None:

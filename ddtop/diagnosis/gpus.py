@@ -152,7 +152,7 @@ def lasting_strangers(device: Device, policy: Policy) -> tuple[GpuProcess, ...]:
 
 def shares_by_wish(device: Device, ranks: Iterable[int], snapshot: Snapshot) -> bool:
     """Whether NVIDIA's MPS serves this GPU: then several processes on it are intended."""
-    if any(_MPS in (one.command or "") for one in device.gpu.processes or ()):
+    if any(_MPS in (process.command or "") for process in device.gpu.processes or ()):
         return True
     hellos = [snapshot.rank(rank).hello for rank in ranks]
     return any(

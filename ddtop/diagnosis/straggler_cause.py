@@ -156,7 +156,7 @@ def _of_answer(rank: RankFacts, others: Sequence[RankFacts], least: float) -> Ca
     if own - theirs < least:
         return None
     asking = [spot for spot in rank.reported.spots if spot.waits_on in _ANSWERED]
-    spot = max(asking, key=lambda one: one.samples)
+    spot = max(asking, key=lambda each: each.samples)
     return Cause(
         ANSWER,
         f"waits {about(own)} of the time for another program, in {_spot(spot)}",
@@ -247,7 +247,7 @@ def _of_gpu(
     since, mhz, clocks = (
         device.throttled_since_unix_ns,
         device.gpu.sm_mhz,
-        [one.gpu.sm_mhz for one in alike if one.gpu.sm_mhz],
+        [other.gpu.sm_mhz for other in alike if other.gpu.sm_mhz],
     )
     lasts = since is not None and snapshot.time_unix_ns - since >= policy.gpu_throttled_s * 1e9
     if lasts and mhz and clocks and held_by_more_than_load(device.gpu):
@@ -269,9 +269,9 @@ def _of_computing(
     """
     own, busy = device.power_mean_watts, policy.gpu_wait_busy_ratio
     watts = [
-        one.power_mean_watts
-        for one in alike
-        if one.power_mean_watts and (one.util_mean_ratio or 0.0) >= busy
+        other.power_mean_watts
+        for other in alike
+        if other.power_mean_watts and (other.util_mean_ratio or 0.0) >= busy
     ]
     nccl = rank.hello is not None and "nccl" in (rank.hello.backend or "")
     if (
@@ -480,8 +480,8 @@ def _excess(spot: Spot, rank: RankFacts, others: Sequence[RankFacts], whole: boo
 
 def _same(spot: Spot, other: RankFacts, whole: bool) -> float:
     return sum(
-        _share(one, other)
-        for one in _working(other)
-        if (one.function, one.file) == (spot.function, spot.file)
-        and (whole or one.line == spot.line)
+        _share(same, other)
+        for same in _working(other)
+        if (same.function, same.file) == (spot.function, spot.file)
+        and (whole or same.line == spot.line)
     )

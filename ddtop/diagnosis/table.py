@@ -80,7 +80,7 @@ class RuleRow:
         names = self.silenced_by
         if end_explains_all in self.unless and end_explains_all(context):
             names = (*names, *ENDS)
-        return tuple(one for name in names for one in context.reported.get(name, ()))
+        return tuple(finding for name in names for finding in context.reported.get(name, ()))
 
     def ranks_left_out(self, reported: Mapping[str, tuple[Finding, ...]]) -> Iterator[int]:
         """The ranks that the rules in `leaves_out` have reported."""

@@ -125,7 +125,7 @@ def first_wait(
     of these ranks; else the collective of the first that waits.
     """
     blames = [blame for blame in snapshot.blames if blame.root in ranks]
-    blame = min(blames, key=lambda one: one.since_unix_ns, default=None)
+    blame = min(blames, key=lambda each: each.since_unix_ns, default=None)
     return blame or next((rank.wait for rank in waiting if rank.wait is not None), None)
 
 

@@ -82,7 +82,7 @@ class PortRoute(TrustedRoute):
 def _accepts(host: str, port: int) -> bool:
     try:
         secret = registry.secret()
-        return any(admits(one, port, secret, TO_HUB_S) for one in numeric(host)[:2])
+        return any(admits(address, port, secret, TO_HUB_S) for address in numeric(host)[:2])
     except (OSError, registry.RegistryError):
         return False
 

@@ -117,7 +117,7 @@ class SchedulerTarget:
         """
         if not self.nodes:
             return list(jobs)
-        hosts = {one.partition(".")[0] for one in (*self.nodes, _host)}
+        hosts = {name.partition(".")[0] for name in (*self.nodes, _host)}
         return [
             job
             for job in jobs
@@ -263,7 +263,7 @@ def _pod_of(text: str, job: str, namespace: str, name: str) -> str:
     """
     items = json.loads(text)["items"]
     named = [item for item in items if _NAME.fullmatch(item["metadata"]["name"])]
-    pods = [one for one in named if _is_of(one, name)]
+    pods = [pod for pod in named if _is_of(pod, name)]
     if not pods:
         raise NoSuchJobError(
             f"there are no pods of a job {name} in the namespace {namespace}: kubectl get pods"
@@ -307,11 +307,15 @@ def _pod_not_running(job: str, pod: dict[str, Any]) -> NoSuchJobError:
             f"{job} does not run: pod {name} is {phase}, and kubectl exec needs a running pod"
         )
     status = pod.get("status", {})
-    unmet = [one for one in status.get("conditions") or () if one.get("status") == "False"]
+    unmet = [
+        condition
+        for condition in status.get("conditions") or ()
+        if condition.get("status") == "False"
+    ]
     waits = [
-        one["state"]["waiting"]
-        for one in status.get("containerStatuses") or ()
-        if "waiting" in (one.get("state") or {})
+        container["state"]["waiting"]
+        for container in status.get("containerStatuses") or ()
+        if "waiting" in (container.get("state") or {})
     ]
     conditions = [*waits, *unmet]
     why = next(
@@ -362,7 +366,7 @@ class Lsf:
             because = str(facts.get("PEND_REASON") or state).strip()
             raise NotYetError(f"LSF job {job} has no nodes yet: {because}")
         # With several slots on a host it is `4*host`.
-        hosts = [one.rpartition("*")[2] for one in str(facts.get("EXEC_HOST", "")).split(":")]
+        hosts = [part.rpartition("*")[2] for part in str(facts.get("EXEC_HOST", "")).split(":")]
         if state != "RUN" or not hosts[0]:
             raise NoSuchJobError(f"LSF job {job} does not run: its state is {state or 'unknown'}")
         if os.getuid() != 0 and user != getpass.getuser():
@@ -422,7 +426,7 @@ class Pbs:
         if state in _PBS_WAITING:
             because = facts.get("comment") or _PBS_WAITING[state]
             raise NotYetError(f"PBS job {job} has no nodes yet: {because}")
-        hosts = [one.partition("/")[0] for one in str(facts.get("exec_host", "")).split("+")]
+        hosts = [part.partition("/")[0] for part in str(facts.get("exec_host", "")).split("+")]
         if state not in _PBS_RUNNING or not hosts[0]:
             raise NoSuchJobError(f"PBS job {job} does not run: its state is {state}")
         if os.getuid() != 0 and owner != getpass.getuser():
@@ -555,6 +559,6 @@ def _names(nodes: str) -> list[str]:
 
 
 SCHEDULERS: dict[str, Scheduler] = {
-    one.option: one for one in (Slurm(), Kubernetes(), Pbs(), Lsf())
+    scheduler.option: scheduler for scheduler in (Slurm(), Kubernetes(), Pbs(), Lsf())
 }
 """Each scheduler by the option that names its jobs."""

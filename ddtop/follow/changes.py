@@ -85,7 +85,7 @@ class Changes:
             changes.append(Change(ENDED, now, snapshot.attempt, ended=snapshot.ended))
         # A reader expects the times of the lines in order. But the first look at a job brings
         # orders of the past, and the last state of a job is older than the loss of its relay.
-        changes.sort(key=lambda one: one.unix_ns)
+        changes.sort(key=lambda change: change.unix_ns)
         least = self._told_unix_ns
         self._told_unix_ns = max([least, *(change.unix_ns for change in changes)])
         return [

@@ -290,7 +290,7 @@ class JobHistory:
             return None
         begin = self._first[0].unix_ns + _ns(self.policy.job_warm_s)
         end = until_unix_ns - _ns(self.policy.job_apart_s)
-        return _then(field, [one for one in self._first if begin <= one.unix_ns <= end])
+        return _then(field, [point for point in self._first if begin <= point.unix_ns <= end])
 
 
 def _ns(seconds: float) -> int:

@@ -133,7 +133,9 @@ def restarts(environ: Mapping[str, str]) -> int:
 def fingerprint(environ: Mapping[str, str]) -> str:
     """The variables that are new for each rank: a child with others was launched, not forked."""
     return ",".join(
-        environ.get(name, "") for one in every_launcher() for name in one.new_for_each_rank
+        environ.get(name, "")
+        for launcher in every_launcher()
+        for name in launcher.new_for_each_rank
     )
 
 
@@ -155,7 +157,9 @@ def in_batch_job(environ: Mapping[str, str]) -> bool:
 
 def chosen_name(environ: Mapping[str, str]) -> str | None:
     """The name that the user gave to the launcher."""
-    return next((name for one in every_launcher() if (name := one.chosen_name(environ))), None)
+    return next(
+        (name for launcher in every_launcher() if (name := launcher.chosen_name(environ))), None
+    )
 
 
 def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStart | None:
@@ -175,7 +179,7 @@ def find_start(environ: Mapping[str, str], ancestors: Ancestors) -> LauncherStar
 
 def start_across_nodes(environ: Mapping[str, str]) -> str | None:
     """The name of a start whose tasks are on several nodes: ranks, or a launcher on each node."""
-    found = (one.start_across_nodes(environ) for one in every_launcher())
+    found = (launcher.start_across_nodes(environ) for launcher in every_launcher())
     return next((name for name in found if name), None)
 
 
@@ -187,7 +191,7 @@ def nodes_of_world(environ: Mapping[str, str], size: int | None) -> int | None:
 
 def nodes_of_rank(environ: Mapping[str, str], number: int | None) -> int | None:
     """How many nodes the ranks are on, from the launcher that numbered this rank."""
-    return _first(one.nodes_of_rank(environ, number) for one in every_launcher())
+    return _first(launcher.nodes_of_rank(environ, number) for launcher in every_launcher())
 
 
 def likely_first_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -227,4 +231,4 @@ def _nodes(text: str) -> int:
 
 
 def _first(found: Iterable[int | None]) -> int | None:
-    return next((one for one in found if one is not None), None)
+    return next((number for number in found if number is not None), None)

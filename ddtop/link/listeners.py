@@ -135,7 +135,7 @@ def packet_filter(addresses: Iterable[Address]) -> bytes:
         program.append((_EQUAL, drop - len(program) - 1, 0, second))
     program.append((_RETURN, 0, 0, 0xFFFFFFFF))
     program.append((_RETURN, 0, 0, 0))
-    return b"".join(struct.pack("HBBI", *one) for one in program)
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
 def attached(program: bytes) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:

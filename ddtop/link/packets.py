@@ -63,7 +63,7 @@ def other_version(packet: bytes) -> str | None:
     if protocol == PROTOCOL:
         return None
     version = packet[len(_MAGIC) + _GREETING.size :][:VERSION_CHARACTERS].decode("ascii", "replace")
-    shown = "".join(one if one.isprintable() else "?" for one in version)
+    shown = "".join(character if character.isprintable() else "?" for character in version)
     return f"ddtop {shown or '?'} (link protocol {protocol})"
 
 

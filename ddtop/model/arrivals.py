@@ -106,7 +106,7 @@ def _round_of(
     found: list[Late] = []
     balances: list[Balance] = []
     seen: set[tuple[int, ...]] = set()
-    for group in sorted(groups, key=lambda one: -len(one.ranks)):
+    for group in sorted(groups, key=lambda each: -len(each.ranks)):
         if group.name not in names:
             continue
         by_host: dict[str, list[Answer]] = {}
@@ -299,13 +299,13 @@ def _summed(waits: Sequence[int], width: int) -> list[int]:
 
 
 def _times(arrivals: Arrivals, group: str) -> dict[int, tuple[int, int]]:
-    return next((one.times() for one in arrivals.groups if one.group == group), {})
+    return next((arrived.times() for arrived in arrivals.groups if arrived.group == group), {})
 
 
 def _last_seq(arrivals: Arrivals | None, group: str) -> int | None:
     """The newest collective of that group."""
     one = (
-        next((one for one in arrivals.groups if one.group == group), None)
+        next((arrived for arrived in arrivals.groups if arrived.group == group), None)
         if arrivals is not None
         else None
     )

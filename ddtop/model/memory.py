@@ -95,7 +95,9 @@ class Rounds:
         """Add one answer."""
         request = answer.arrivals.request
         rounds = self.answers.values()
-        before = next((one[answer.rank] for one in reversed(rounds) if answer.rank in one), None)
+        before = next(
+            (answers[answer.rank] for answers in reversed(rounds) if answer.rank in answers), None
+        )
         if before is not None and before.arrivals.request != request:
             answer = replace(answer, before=before.arrivals)
         self.answers.setdefault(request, {})[answer.rank] = answer

@@ -415,7 +415,12 @@ def newest(
 
 def _with_dtype(call: MpiCall, calls: tuple[MpiCall, ...]) -> MpiCall:
     same = next(
-        (one for one in calls if (one.thread_id, one.serial) == (call.thread_id, call.serial)), None
+        (
+            known
+            for known in calls
+            if (known.thread_id, known.serial) == (call.thread_id, call.serial)
+        ),
+        None,
     )
     return (
         call
@@ -510,7 +515,7 @@ def _progress(comm: MpiComm, open_now: tuple[int, list[Collective]] | None) -> G
     if open_now is None:
         return GroupProgress(comm.name, comm.enqueued, comm.completed, 0, None, comm.last_op)
     since, collectives = open_now
-    first = min(collectives, key=lambda one: one.seq)
+    first = min(collectives, key=lambda collective: collective.seq)
     enqueued = max(comm.enqueued, first.seq)
     return GroupProgress(comm.name, enqueued, first.seq - 1, 0, since, first.op)
 

@@ -507,7 +507,7 @@ class _Work:
                 for progress in rank.comm.groups
                 if sends(rank, progress.group, self.policy)
             }
-            self._stages = [frozenset(one.ranks) for one in self.groups if one.name in named]
+            self._stages = [frozenset(stage.ranks) for stage in self.groups if stage.name in named]
         return any(len(stage.intersection(group.ranks)) > 1 for stage in self._stages)
 
 
@@ -515,7 +515,7 @@ def _found(busy: Mapping[int, Device], work: _Work) -> list[GpuLate]:
     policy = work.policy
     found: list[GpuLate] = []
     seen: set[int] = set()
-    for group in sorted(work.groups, key=lambda one: -len(one.ranks)):
+    for group in sorted(work.groups, key=lambda each: -len(each.ranks)):
         if group.name not in work.on_nccl:
             continue
         known = {rank: busy[rank] for rank in group.ranks if rank in busy}

@@ -27,7 +27,7 @@ BY_MOST = 4
 
 def order_text(order: Order) -> str:
     """`ada@node0 pid 4711 (controller, from 127.0.0.1) had SIGTERM sent to rank 3: ...`."""
-    by = ", ".join(clean(one) for one in order.by[:BY_MOST]) or "somebody"
+    by = ", ".join(clean(requester) for requester in order.by[:BY_MOST]) or "somebody"
     if len(order.by) > BY_MOST:
         by += f" and {len(order.by) - BY_MOST} more"
     ranks = clean(f"ranks {order.ranks}" if order.ranks else "all ranks")
@@ -378,9 +378,10 @@ class Timeline:
                 self._sorted = None
                 continue
             parts = [
-                one
-                for one in before
-                if set(one.ranks) < set(entry.ranks) and _attempt_of(one) == _attempt_of(entry)
+                joined
+                for joined in before
+                if set(joined.ranks) < set(entry.ranks)
+                and _attempt_of(joined) == _attempt_of(entry)
             ]
             first = min((part.unix_ns for part in parts), default=entry.unix_ns)
             if parts and entry.unix_ns - first <= TOGETHER_NS:
@@ -579,7 +580,7 @@ def _fuller(known: Finding | None, finding: Finding) -> Finding:
     if known is None:
         return finding
     if known.severity != finding.severity:
-        return min(known, finding, key=lambda one: SEVERITIES.index(one.severity))
+        return min(known, finding, key=lambda each: SEVERITIES.index(each.severity))
     if len(finding.victims) < len(known.victims):
         return known
     fewer = NOT_MEASURED in finding.summary and NOT_MEASURED not in known.summary

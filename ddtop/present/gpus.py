@@ -322,7 +322,7 @@ def gpu_line(
         (throttle_text(gpu), "warning" if alarming(gpu) else "dim"),
         (refused_text(device), "warning"),
         (
-            "; ".join(process_text(one) for one in device.foreign),
+            "; ".join(process_text(process) for process in device.foreign),
             "warning" if device.ranks else "dim",
         ),
     ):

@@ -238,7 +238,7 @@ def member_classes(snapshot: Snapshot, group: Group) -> tuple[MemberClass, ...]:
     since: dict[tuple[State, int | None, int | None, str, bool], int] = {}
     for number in group.ranks:
         rank = snapshot.rank(number)
-        progress = next((one for one in rank.comm.groups if one.group == group.name), None)
+        progress = next((each for each in rank.comm.groups if each.group == group.name), None)
         held = next(
             (
                 collective

@@ -358,7 +358,7 @@ def _gpus(host: HostFacts) -> Span:
     busy = [gpu.util_ratio for gpu in gpus if gpu.util_ratio is not None]
     used = [gpu.used_bytes for gpu in gpus if gpu.used_bytes is not None]
     share = units.percent(sum(busy) / len(busy)) if busy else units.NOT_MEASURED
-    waits = sum(host.waits(one) for one in whole)
+    waits = sum(host.waits(rank) for rank in whole)
     memory = (
         f"{units.size(sum(used))}/{units.size(sum(gpu.total_bytes or 0 for gpu in gpus))}"
         if used

@@ -355,8 +355,8 @@ def _collectives(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
     for collective in rank.comm.open_collectives:
         page.item("open", _collective(snapshot, collective))
         page.item("", _deadline(snapshot, collective), "dim")
-    for one in reversed(newest):
-        page.item("before", _collective(snapshot, one), "dim")
+    for region in reversed(newest):
+        page.item("before", _collective(snapshot, region), "dim")
     if rank.comm.healthy_wait_max_ms is not None:
         page.item(
             "longest wait",

@@ -48,7 +48,7 @@ WIDTH = 120
 BYTES_MAX = 1 << 20
 SECTION_BYTES_MAX = 120 << 10
 """Seven sections of this and the head are below `BYTES_MAX`."""
-_OWN = tuple(name for one in every_launcher() for name in one.own_to_rank)
+_OWN = tuple(name for launcher in every_launcher() for name in launcher.own_to_rank)
 """Variables that every launcher sets to a different value for each rank."""
 
 
@@ -234,7 +234,7 @@ def _groups(snapshot: Snapshot) -> list[str]:
         front: dict[str, list[int]] = {}
         for rank in group.ranks:
             progress = next(
-                (one for one in snapshot.rank(rank).comm.groups if one.group == group.name), None
+                (each for each in snapshot.rank(rank).comm.groups if each.group == group.name), None
             )
             text = "has reported nothing"
             if progress is not None:

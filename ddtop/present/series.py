@@ -143,7 +143,7 @@ def _gpus(snapshot: Snapshot) -> Iterator[Sample]:
         yield Sample("ddtop_gpu_utilization_ratio", fmean(used))
     for family, values in (
         ("ddtop_gpu_memory_used_bytes", [gpu.used_bytes for gpu in gpus]),
-        ("ddtop_gpu_memory_bytes", [one.total_bytes for one in gpus]),
+        ("ddtop_gpu_memory_bytes", [gpu.total_bytes for gpu in gpus]),
         ("ddtop_gpu_power_watts", [gpu.power_watts for gpu in gpus]),
     ):
         known = [value for value in values if value is not None]

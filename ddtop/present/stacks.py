@@ -383,8 +383,8 @@ def _unanswered(unanswered: Sequence[Unanswered], width: int, glyphs: Glyphs) ->
     for one in unanswered:
         reasons.setdefault(one.why, []).append(one)
     for why, those in reasons.items():
-        ranks = [one.rank for one in those if one.rank >= 0]
-        who = ranks_text(ranks, 6) or f"pid {', '.join(str(one.pid) for one in those[:6])}"
+        ranks = [missing.rank for missing in those if missing.rank >= 0]
+        who = ranks_text(ranks, 6) or f"pid {', '.join(str(missing.pid) for missing in those[:6])}"
         # The reason describes a single process.
         who = f"each of {who}" if len(those) > 1 else who
         for number, text in enumerate(wrap(clean(f"{who} did not answer: {why}"), width - 2)):

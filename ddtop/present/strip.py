@@ -54,21 +54,31 @@ MEASURES = (
     Measure(
         "throughput",
         "throughput",
-        lambda one: one.iterations_per_s,
+        lambda numbers: numbers.iterations_per_s,
         units.speed,
         more="faster",
         less="slower",
     ),
     Measure(
-        "samples", "samples/s", lambda one: one.samples_per_s, number, more="faster", less="slower"
+        "samples",
+        "samples/s",
+        lambda numbers: numbers.samples_per_s,
+        number,
+        more="faster",
+        less="slower",
     ),
     Measure(
-        "tokens", "tokens/s", lambda one: one.tokens_per_s, number, more="faster", less="slower"
+        "tokens",
+        "tokens/s",
+        lambda numbers: numbers.tokens_per_s,
+        number,
+        more="faster",
+        less="slower",
     ),
     Measure(
         "step",
         "step p50",
-        lambda one: one.step_ms,
+        lambda numbers: numbers.step_ms,
         _milliseconds,
         more="longer",
         less="shorter",
@@ -76,18 +86,23 @@ MEASURES = (
     Measure(
         "step_most",
         "step max",
-        lambda one: one.step_most_ms,
+        lambda numbers: numbers.step_most_ms,
         _milliseconds,
         more="longer",
         less="shorter",
     ),
-    Measure("comm", "comm wait", lambda one: one.comm_ratio, units.percent, 1.0, True),
-    Measure("loader", "loader wait", lambda one: one.loader_ratio, units.percent, 1.0, True),
-    Measure("gpu", "GPU use", lambda one: one.gpu_ratio, units.percent, 1.0, True),
+    Measure("comm", "comm wait", lambda numbers: numbers.comm_ratio, units.percent, 1.0, True),
     Measure(
-        "gpu_memory", "GPU memory", lambda one: one.gpu_bytes, lambda value: units.size(int(value))
+        "loader", "loader wait", lambda numbers: numbers.loader_ratio, units.percent, 1.0, True
     ),
-    Measure("gpu_power", "GPU power", lambda one: one.gpu_watts, units.watts),
+    Measure("gpu", "GPU use", lambda numbers: numbers.gpu_ratio, units.percent, 1.0, True),
+    Measure(
+        "gpu_memory",
+        "GPU memory",
+        lambda numbers: numbers.gpu_bytes,
+        lambda value: units.size(int(value)),
+    ),
+    Measure("gpu_power", "GPU power", lambda numbers: numbers.gpu_watts, units.watts),
 )
 """In the order of the screen."""
 THROUGHPUT = MEASURES[0]
@@ -120,7 +135,9 @@ def scale_top(measure: Measure, highest: float, whole: float | None = None) -> f
     if highest <= 0:
         return 1.0
     size = 10.0 ** math.floor(math.log10(highest))
-    return next(size * one for one in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if highest <= size * one)
+    return next(
+        size * factor for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if highest <= size * factor
+    )
 
 
 def scale_range(measure: Measure, values: Sequence[float | None]) -> tuple[float, float]:

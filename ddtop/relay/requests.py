@@ -67,10 +67,10 @@ def ranks_of(text: str) -> frozenset[int] | None:
     ranges = rank_ranges(text)
     if ranges is None:
         raise OrderError(f"{text[:40]!r} is not a list of ranks like 0,3-5")
-    last = max(one.stop for one in ranges) - 1
+    last = max(part.stop for part in ranges) - 1
     if last >= RANKS_MAX:
         raise OrderError(f"rank {last} is out of range")
-    return frozenset(rank for one in ranges for rank in one)
+    return frozenset(rank for part in ranges for rank in part)
 
 
 def pids_of(text: str) -> frozenset[int]:
@@ -80,9 +80,9 @@ def pids_of(text: str) -> frozenset[int]:
         OrderError: not such a list.
     """
     found = [number(part) for part in text.split(",")] if text else []
-    if len(found) > RANKS_MAX or any(one is None for one in found):
+    if len(found) > RANKS_MAX or any(pid is None for pid in found):
         raise OrderError(f"{text[:40]!r} is not a list of pids")
-    return frozenset(one for one in found if one is not None)
+    return frozenset(pid for pid in found if pid is not None)
 
 
 def number(text: str) -> int | None:
@@ -113,7 +113,7 @@ def send_signal(watched: Watched | None, arguments: tuple[str, ...]) -> str:
     Raises:
         OrderError: one of these is not true, or the kernel refuses.
     """
-    numbers = [one for text in arguments if (one := number(text)) is not None]
+    numbers = [argument for text in arguments if (argument := number(text)) is not None]
     if len(arguments) != 3 or len(numbers) != 3:
         raise OrderError("signal needs a rank, a pid and a number")
     rank, pid, which = numbers

@@ -369,7 +369,7 @@ class Server:
         Frames of other relays are forwarded as they came, many at a time.
         """
         incoming = self._link.receive(VIEW)
-        for (peer, role), group in groupby(incoming, key=lambda one: (one[0], one[2])):
+        for (peer, role), group in groupby(incoming, key=lambda frame: (frame[0], frame[2])):
             if role == SERVER:
                 self._on_leaf(peer, [data for _, data, _ in group])
                 continue

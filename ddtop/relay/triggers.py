@@ -96,7 +96,7 @@ class ArrivalsTrigger:
     def _far_below(self) -> Hashable | None:
         """The process that waits least, if that is beyond chance."""
         ratios = sorted(
-            ((ratio, pid) for pid, (_, ratio) in self._ratios.items()), key=lambda one: one[0]
+            ((ratio, pid) for pid, (_, ratio) in self._ratios.items()), key=lambda each: each[0]
         )
         (least, pid), (second, _) = ratios[:2]
         return pid if second - least >= ARRIVALS_FAR_RATIO else None

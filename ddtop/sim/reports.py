@@ -496,7 +496,7 @@ class Moment:
         step_s = self._era.step_s or fleet.step_s
         noise = fleet.noise[(rank * 131 + self._tick * 29) % DIGITS]
         samples = int(course.reported_s * SAMPLES_PER_S)
-        one = SAMPLES_PER_S * factor
+        all_samples = SAMPLES_PER_S * factor
         loads, ahead, back, update, meets, sync, other = course.shares_s
         reserved = int(RESERVED_BYTES * factor)
         step = self._base_step + steps
@@ -510,16 +510,16 @@ class Moment:
             open_now,
             (),
             (),
-            min(int(course.waited_s * one), samples),
+            min(int(course.waited_s * all_samples), samples),
             samples,
             (
-                int(loads * one),
-                int(ahead * one),
-                int(back * one),
-                int(update * one),
-                int(meets * one),
-                int(sync * one),
-                int(other * one),
+                int(loads * all_samples),
+                int(ahead * all_samples),
+                int(back * all_samples),
+                int(update * all_samples),
+                int(meets * all_samples),
+                int(sync * all_samples),
+                int(other * all_samples),
             ),
             0,
             place,

@@ -107,7 +107,7 @@ def _progress_line(facts: JobFacts, progress: Sequence[str], width: int, glyphs:
     for end in _DROPPED:
         if cell_width("  ".join(found)) <= width - _LABEL - 1:
             break
-        found = [one for one in found if not one.endswith(end) and not one.startswith(end)]
+        found = [text for text in found if not text.endswith(end) and not text.startswith(end)]
     return clip_line((label, ("  ".join(found), facts.style(""))), width, glyphs.ellipsis)
 
 
@@ -127,7 +127,7 @@ def _bare(measure: Measure, value: float) -> str:
 def _scale(facts: JobFacts, measure: Measure, values: Sequence[float | None]) -> float:
     whole = None
     if measure.key == "gpu_memory":
-        whole = facts.history.now(lambda one: one.gpu_total_bytes, facts.until_unix_ns)
+        whole = facts.history.now(lambda numbers: numbers.gpu_total_bytes, facts.until_unix_ns)
     return scale_top(
         measure, max((value for value in values if value is not None), default=0.0), whole
     )

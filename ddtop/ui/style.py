@@ -305,9 +305,9 @@ def use(app: App[None], palette: Palette) -> None:
             )
     # Older releases of Textual use another name; the text is legible with all of them.
     app.theme = next(
-        one
-        for one in (_name(palette), "textual-ansi", "textual-dark")
-        if one in app.available_themes
+        name
+        for name in (_name(palette), "textual-ansi", "textual-dark")
+        if name in app.available_themes
     )
 
 

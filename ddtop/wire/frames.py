@@ -29,7 +29,7 @@ def escaped(value: _T) -> _T:
         fields = {name: escaped(getattr(found, name)) for name in found.__struct_fields__}
         found = msgspec.structs.replace(found, **fields)
     elif isinstance(found, (tuple, list)):
-        found = type(found)(escaped(one) for one in found)
+        found = type(found)(escaped(item) for item in found)
     elif isinstance(found, dict):
         found = {escaped(name): escaped(one) for name, one in found.items()}
     return found  # type: ignore[no-any-return]

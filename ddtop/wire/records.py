@@ -448,7 +448,7 @@ def by_function(spots: Iterable[Spot]) -> list[Spot]:
         (sum(one.samples for one in same), max(same, key=lambda one: one.samples))
         for same in found.values()
     ]
-    ranked = sorted(most, key=lambda one: -one[0])
+    ranked = sorted(most, key=lambda each: -each[0])
     return [msgspec.structs.replace(spot, samples=samples) for samples, spot in ranked]
 
 
@@ -527,12 +527,12 @@ def arrivals_of(group: str, entered: Mapping[int, tuple[int, int]]) -> GroupArri
     last = max(entered)
     first = max(min(entered), last - ARRIVALS_MAX + 1)
     kept = [entered.get(seq) for seq in range(first, last + 1)]
-    base = min(one[0] for one in kept if one is not None)
+    base = min(call[0] for call in kept if call is not None)
     after = array("I", _after_us(kept, base))
     if sys.byteorder == "big":
         after.byteswap()
     return GroupArrivals(
-        group, first, base, after.tobytes(), bytes(one[1] if one else 0 for one in kept)
+        group, first, base, after.tobytes(), bytes(call[1] if call else 0 for call in kept)
     )
 
 

@@ -60,10 +60,10 @@ def _of_type(kind: inspect.Type) -> Moved | None:
     if isinstance(kind, inspect.StructType):
         return _of_struct(kind.cls)
     if isinstance(kind, inspect.UnionType):
-        return next((move for one in kind.types if (move := _of_type(one)) is not None), None)
+        return next((move for part in kind.types if (move := _of_type(part)) is not None), None)
     if isinstance(kind, inspect.VarTupleType) and (inner := _of_type(kind.item_type)) is not None:
         move_one: Moved = inner
-        return lambda value, by_ns: tuple([move_one(one, by_ns) for one in value])
+        return lambda value, by_ns: tuple([move_one(item, by_ns) for item in value])
     return None
 
 

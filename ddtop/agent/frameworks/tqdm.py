@@ -53,7 +53,7 @@ class TqdmSource(ProgressSource):
         except RuntimeError:
             # The program opens or closes one right now.
             return None
-        reading = _reading([vars(one) for one in bars])
+        reading = _reading([vars(tqdm_bar) for tqdm_bar in bars])
         while bars:
             bar = bars.pop()
             if sys.getrefcount(bar) <= ALONE:

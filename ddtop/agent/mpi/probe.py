@@ -173,7 +173,7 @@ class MpiProbe(Communication):
 
     def _with_details(self, state: MpiState, unix_ns: int) -> MpiState:
         open_now = {(call.group, call.seq) for call in state.calls if call.seq is not None}
-        done = [_past(one) for one in self._lines.last(LOOKED_AT)]
+        done = [_past(past) for past in self._lines.last(LOOKED_AT)]
         done = [part for part in done if (part.group, part.seq) not in open_now][-DONE_KEPT:]
         calls = tuple(self._described(call) for call in state.calls)
         return msgspec.structs.replace(
@@ -244,8 +244,8 @@ def _of_given(line: Line, name: str) -> list[Any]:
     return list(map(getattr, given, repeat(name), repeat(None)))
 
 
-def _past(one: Past) -> MpiPart:
-    comm, code, root, seq, nbytes, _ = one
+def _past(past: Past) -> MpiPart:
+    comm, code, root, seq, nbytes, _ = past
     group = comm.group.name if comm.group is not None else None
     return MpiPart(
         MPI_CALLS[code],

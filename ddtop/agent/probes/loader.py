@@ -86,11 +86,13 @@ def movement(workers: list[Worker], owing: int) -> Movement:
     """The resources that the worker which must deliver, its children and the other workers have
     used so far."""
     family = (owing, *descendants(owing, FAMILY_MAX))
-    cpu_ns = sum(one.cpu_ns for one in workers) + sum(worker(pid).cpu_ns for pid in family[1:])
+    cpu_ns = sum(process.cpu_ns for process in workers) + sum(
+        worker(pid).cpu_ns for pid in family[1:]
+    )
     io = [value for pid in family if (value := io_bytes(pid)) is not None]
     woken = [value for pid in family if (value := _switches(pid)) is not None]
     # Only of living workers: a dead one has no wait channel.
-    wchans = {one.pid: wchan(one.pid) for one in workers if one.alive}
+    wchans = {process.pid: wchan(process.pid) for process in workers if process.alive}
     known = [name for name in wchans.values() if name is not None]
     return Movement(
         wchans.get(owing),
@@ -293,9 +295,9 @@ def read(
         workers=queue.workers,
         depth=queue.depth,
         capacity=queue.capacity,
-        workers_alive=sum(one.alive for one in seen) if queue.pids else None,
+        workers_alive=sum(process.alive for process in seen) if queue.pids else None,
         owing_pid=owing,
-        owing_state=next((one.letter for one in seen if one.pid == owing), None),
+        owing_state=next((process.letter for process in seen if process.pid == owing), None),
         waiting_since_unix_ns=since + unix_minus_mono_ns if since else None,
         wait_total_ns=total_ns,
         batches=words[layout.BATCHES_AT],
@@ -319,7 +321,7 @@ def read(
 def _owing(queue: _Queue, seen: list[Worker], late: bool) -> tuple[int | None, bool]:
     """(pid of the worker that must deliver the next batch, whether it has been due for long)."""
     if queue.closing and queue.owing is None:
-        pid = next((one.pid for one in seen if one.alive), None)
+        pid = next((process.pid for process in seen if process.alive), None)
         return pid, pid is not None
     return queue.owing, late
 

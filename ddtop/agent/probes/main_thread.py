@@ -211,7 +211,7 @@ class Lead:
             for ident in others
             if (seen := self._frames.look(ident)) is not None and seen.frame_id
         ]
-        looks = [one for one in own_code if _trains(one[1])]
+        looks = [look for look in own_code if _trains(look[1])]
         if not looks and (not serves or len(own_code) != 1):
             return None
         self.ident, found = min(

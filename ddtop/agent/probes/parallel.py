@@ -93,8 +93,8 @@ def _add_globals(
         for group in held:
             # By identity, because a group without this rank is None or a number, and others cannot
             # be hashed.
-            for one in (group, *(getattr(group, part, None) for part in _HELD_AS)):
-                if (name := names.get(id(one))) is not None:
+            for holder in (group, *(getattr(group, part, None) for part in _HELD_AS)):
+                if (name := names.get(id(holder))) is not None:
                     _add(found, name, word)
 
 

@@ -139,7 +139,7 @@ class ProgressProbe(Probe):
         if not notes.sources and not notes.open and self._phase is None:
             return {}
         found = self._read_all()
-        counting = next((one for one in found if one[1].step is not None), None)
+        counting = next((named for named in found if named[1].step is not None), None)
         name, main = counting or (found[0] if found else (None, Reading()))
         phase, since, phase_by = self._find_phase(found, counting, tick.now)
         if name is None and phase is None and self._phase is None:
@@ -157,7 +157,7 @@ class ProgressProbe(Probe):
     def _read_all(self) -> list[tuple[str, Reading]]:
         """The readings of all sources, the best source first."""
         found: list[tuple[str, Reading]] = []
-        for source in sorted(progress_notes.sources.values(), key=lambda one: one.level):
+        for source in sorted(progress_notes.sources.values(), key=lambda each: each.level):
             part = f"progress of {source.name}"
             if not guard.run(part, _read, source, found) and part in guard.off:
                 progress_notes.sources.pop(source.name, None)

@@ -106,8 +106,8 @@ def is_array(value: Any) -> bool:
     return type(value).__module__ in ("torch", "numpy") and type(value).__name__ in _ARRAYS
 
 
-def _attributes_of(one: Any) -> dict[str, Any]:
-    held = getattr(one, "__dict__", None)
+def _attributes_of(thing: Any) -> dict[str, Any]:
+    held = getattr(thing, "__dict__", None)
     return held if type(held) is dict else {}
 
 
@@ -142,9 +142,9 @@ def _holds(value: Any, length: int, deep: int) -> bool:
     return deep > 0 and any(_holds(one, length, deep - 1) for one in some)
 
 
-def _codes(one: Any) -> Iterator[CodeType]:
+def _codes(thing: Any) -> Iterator[CodeType]:
     """Code that runs when a sample is made: functions of the program, a few calls deep."""
-    for function in _functions(one):
+    for function in _functions(thing):
         yield from _with_inner(function.__code__)
 
 
@@ -153,9 +153,9 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     yield from (const for const in code.co_consts if isinstance(const, CodeType))
 
 
-def _functions(one: Any) -> list[FunctionType]:
+def _functions(thing: Any) -> list[FunctionType]:
     found: list[FunctionType] = []
-    waiting: list[tuple[Any, type]] = [(item, type(item)) for item in _makers(one, 3)]
+    waiting: list[tuple[Any, type]] = [(item, type(item)) for item in _makers(thing, 3)]
     while waiting and len(found) < _FUNCTIONS:
         item, owner = waiting.pop(0)
         if isinstance(item, (FunctionType, MethodType)):
@@ -175,11 +175,11 @@ def _functions(one: Any) -> list[FunctionType]:
     return found
 
 
-def _makers(one: Any, deep: int) -> Iterator[Any]:
+def _makers(thing: Any, deep: int) -> Iterator[Any]:
     """The object and the parts of it that have code: a dataset in a Subset, a transform."""
-    yield one
-    if deep and not isinstance(one, (FunctionType, MethodType)):
-        for value in list(_attributes_of(one).values())[:_ATTRIBUTES]:
+    yield thing
+    if deep and not isinstance(thing, (FunctionType, MethodType)):
+        for value in list(_attributes_of(thing).values())[:_ATTRIBUTES]:
             for part in value[:_VALUES] if type(value) in (list, tuple) else (value,):
                 if callable(part) or hasattr(type(part), "__getitem__"):
                     yield from _makers(part, deep - 1)
@@ -324,9 +324,9 @@ class SamplerHistory:
         )
 
 
-def _reference(one: Any) -> ref[Any] | None:
+def _reference(thing: Any) -> ref[Any] | None:
     try:
-        return ref(one)
+        return ref(thing)
     except TypeError:
         return None
 
@@ -341,14 +341,14 @@ def _begin(source: _Source, sampler: Any) -> None:
     source.passes, source.epoch = source.passes + 1, epoch
 
 
-def _is(one: Any, module: str, name: str) -> bool:
+def _is(thing: Any, module: str, name: str) -> bool:
     """Whether it is of that class of torch's or derived from it."""
     cls = getattr(sys.modules.get(module), name, None)
-    return cls is not None and isinstance(one, cls)
+    return cls is not None and isinstance(thing, cls)
 
 
-def _exactly(one: Any, *names: str) -> bool:
-    return type(one).__module__ == "torch.utils.data.sampler" and type(one).__name__ in names
+def _exactly(thing: Any, *names: str) -> bool:
+    return type(thing).__module__ == "torch.utils.data.sampler" and type(thing).__name__ in names
 
 
 def _described(iterator: ref[Any], index: Any, sampler: Any, dataset: Any) -> Feed:
@@ -383,7 +383,7 @@ def digest_of_batch(batch: Any, deep: int = 3) -> int:
     Called once a pass, on the training thread: some 20 us.
     """
     if type(batch) in (list, tuple):
-        parts = (digest_of_batch(one, deep - 1) for one in batch[:_PARTS]) if deep else ()
+        parts = (digest_of_batch(part, deep - 1) for part in batch[:_PARTS]) if deep else ()
         return next((part for part in parts if part), 0)
     if type(batch) is dict:
         return digest_of_batch(list(batch.values()), deep - 1) if deep else 0

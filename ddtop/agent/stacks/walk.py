@@ -160,14 +160,14 @@ class Walk:
         It is read from the object's own dictionary, so that no code of the program runs.
         """
         found = self._local_of(thread_id, file, function, "self", vars, methodcaller("get", name))
-        return next((one for one in found if isinstance(one, str)), None)
+        return next((text for text in found if isinstance(text, str)), None)
 
     def number_of(self, thread_id: int, file: str, function: str, name: str) -> int | None:
         """The whole number that this local has in the innermost frame of that function of a
         library; None if it has none.
         """
         found = self._local_of(thread_id, file, function, name)
-        return next((one for one in found if isinstance(one, int)), None)
+        return next((number for number in found if isinstance(number, int)), None)
 
     def _local_of(
         self, thread_id: int, file: str, function: str, name: str, *then: Callable[[Any], Any]

@@ -77,5 +77,7 @@ def _digest(optimizer: Any, torch: Any) -> str:
         # The repr of a tensor might wait for its GPU.
         settings = (item for item in group.items() if isinstance(item[1], (int, float, str, tuple)))
         parts.append(sorted(settings))
-        parts.append([(tuple(one.shape), str(one.dtype)) for one in group["params"]])
+        parts.append(
+            [(tuple(parameter.shape), str(parameter.dtype)) for parameter in group["params"]]
+        )
     return f"{zlib.crc32(repr(parts).encode()):08x}"

@@ -59,7 +59,9 @@ def host_facts(torch: Any, local_size: int) -> dict[str, Any]:
         facts[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
         facts[f"{name.lower()}_hard"] = None if hard == resource.RLIM_INFINITY else hard
     try:
-        every = {one[4][0] for one in socket.getaddrinfo(facts["host"], None, socket.AF_INET)}
+        every = {
+            address[4][0] for address in socket.getaddrinfo(facts["host"], None, socket.AF_INET)
+        }
         facts["addresses"] = sorted(every)
     except OSError as error:
         facts["addresses"] = []
@@ -106,7 +108,7 @@ def gpus() -> list[dict[str, float]] | None:
             timeout=SMI_S,
             check=True,
         )
-        rows = [[float(one) for one in line.split(",")] for line in done.stdout.splitlines()]
+        rows = [[float(number) for number in line.split(",")] for line in done.stdout.splitlines()]
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -168,7 +168,7 @@ def _full_option(name: str) -> str:
     """The full name of the option; argparse also accepts its beginning."""
     name = SHORT.get(name, name.replace("_", "-"))
     every = (*WITH_VALUE, *FLAGS)
-    found = [name] if name in every else [one for one in every if one.startswith(name)]
+    found = [name] if name in every else [option for option in every if option.startswith(name)]
     if len(found) != 1 or not name.startswith("--"):
         raise NotUnderstoodError(f"{name} is not an option of torchrun")
     return found[0]
@@ -423,7 +423,7 @@ def _gpus(facts: Facts, host: str, local: int, policy: Policy) -> Iterator[Line]
         yield Line(NOTE, "GPUs", f"{host}: {note}")
         return
     free = [
-        one for one in gpus if one["used_mib"] <= policy.gpu_free_ratio * max(one["total_mib"], 1)
+        gpu for gpu in gpus if gpu["used_mib"] <= policy.gpu_free_ratio * max(gpu["total_mib"], 1)
     ]
     text = f"{len(free)} of {plural(len(gpus), 'GPU')} are free on {host}"
     if len(free) >= local:
@@ -589,7 +589,7 @@ def addresses_of(name: str) -> list[str]:
     Raises:
         OSError: it has none.
     """
-    return list(dict.fromkeys(str(one[4][0]) for one in socket.getaddrinfo(name, None)))
+    return list(dict.fromkeys(str(address[4][0]) for address in socket.getaddrinfo(name, None)))
 
 
 def is_loopback(address: str) -> bool:

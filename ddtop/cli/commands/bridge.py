@@ -94,11 +94,11 @@ async def _serve(out: int, readonly: bool) -> None:
     stdin, stdout = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(out, "wb", buffering=0)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stdin)
     ends = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, stdout)
-    one = _Bridge(asyncio.StreamWriter(*ends, reader=None, loop=loop), readonly)
+    serving = _Bridge(asyncio.StreamWriter(*ends, reader=None, loop=loop), readonly)
     try:
-        await one.serve(reader)
+        await serving.serve(reader)
     finally:
-        one.close()
+        serving.close()
         ends[0].abort()
 
 

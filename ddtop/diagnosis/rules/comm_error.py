@@ -197,7 +197,7 @@ def _is_behind(rank: RankFacts, group: str, seq: int) -> bool:
     """Uses its last numbers, even if its process has ended, because torch's launcher ends all ranks
     when one has failed.
     """
-    progress = next((one for one in rank.comm.groups if one.group == group), None)
+    progress = next((each for each in rank.comm.groups if each.group == group), None)
     return progress is not None and comparable_seq(progress) < seq
 
 

@@ -530,7 +530,9 @@ def _left_early(snapshot: Snapshot, early: list[RankFacts], victims: list[int]) 
         f" still needed {verb(ranks, 'it', 'them')}"
     )
     if first.progress.iteration is not None:
-        theirs = [one for rank in needing if (one := rank.progress.iteration) is not None]
+        theirs = [
+            iteration for rank in needing if (iteration := rank.progress.iteration) is not None
+        ]
         summary += (
             f": {verb(ranks, 'it', 'they')} stopped after iteration {first.progress.iteration:,}"
         )

@@ -148,7 +148,7 @@ def _of_cut(lost: list[_Lost], snapshot: Snapshot) -> Finding:
 
 
 def _ranks(lost: list[_Lost]) -> tuple[int, ...]:
-    return tuple(sorted(rank.rank for one in lost for rank in one.ranks))
+    return tuple(sorted(rank.rank for host in lost for rank in host.ranks))
 
 
 def _since(lost: list[_Lost]) -> int:
@@ -377,9 +377,11 @@ def _waited_s(snapshot: Snapshot, rank: RankFacts) -> float:
 
 
 def _kind_of(dialled: list[str]) -> str:
-    if any(one.startswith("127.") for one in dialled):
+    if any(address.startswith("127.") for address in dialled):
         return " (loopback: each host reaches only itself)"
-    return " (a container bridge)" if any(one.startswith(_BRIDGES) for one in dialled) else ""
+    return (
+        " (a container bridge)" if any(address.startswith(_BRIDGES) for address in dialled) else ""
+    )
 
 
 def _interface_line(rank: RankFacts) -> str | None:

@@ -118,7 +118,11 @@ def _duplicate(snapshot: Snapshot, joining: Joining) -> list[Finding]:
 
 def _rivals(rank: RankFacts) -> list[int]:
     hello = rank.hello
-    return [one.pid for one in rank.claimants.hellos if hello is not None and _are_two(hello, one)]
+    return [
+        claimant.pid
+        for claimant in rank.claimants.hellos
+        if hello is not None and _are_two(hello, claimant)
+    ]
 
 
 def _dead_rivals(rank: RankFacts) -> list[int]:
@@ -244,7 +248,7 @@ def _stale(snapshot: Snapshot, joining: Joining, policy: Policy) -> list[Finding
         if file.bytes and file.modified_unix_ns and file.modified_unix_ns < before
     ]
     if old:
-        file = min(old, key=lambda one: one.modified_unix_ns or 0)
+        file = min(old, key=lambda store_file: store_file.modified_unix_ns or 0)
         age = duration((began - (file.modified_unix_ns or 0)) / 1e9)
         summary = (
             f"the file store {file.path} is older than this job: {file.bytes:,} bytes, last written"

@@ -67,7 +67,7 @@ def rule(context: Context) -> list[Finding]:
     ]
     if not compared:
         return []
-    worst = max(compared, key=lambda one: one.slower)
+    worst = max(compared, key=lambda comparison: comparison.slower)
     cause = _cause(snapshot, worst, limits)
     severity = WARNING if worst.slower >= context.policy.slowdown_warning_ratio else INFO
     unit = worst.now[0].unit
@@ -176,7 +176,8 @@ def _in_own_code(found: _Compared, more_ms: float) -> str:
     places = Counter(
         f"{spot.function} ({file_line(spot)})"
         for rank in found.ranks
-        if (spot := max(rank.reported.spots, key=lambda one: one.samples, default=None)) is not None
+        if (spot := max(rank.reported.spots, key=lambda each: each.samples, default=None))
+        is not None
     )
     if not places or more_ms <= 0:
         return "a step takes longer on all ranks, and no measurement shows why"

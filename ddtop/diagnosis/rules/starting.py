@@ -311,7 +311,7 @@ def _candidates_text(
     snapshot: Snapshot, joining: Joining, ranks: tuple[int, ...], candidates: list[Candidate]
 ) -> str:
     what = "process" if len(candidates) == 1 else "processes"
-    pids = [one.process.pid for one in candidates]
+    pids = [candidate.process.pid for candidate in candidates]
     shown = ", ".join(str(pid) for pid in pids[:8])
     marks = {
         candidate.candidacy.mark for candidate in candidates if candidate.candidacy is not None

@@ -252,7 +252,7 @@ def sync_bound(context: Context) -> list[Finding]:
     snapshot, policy = context.snapshot, context.policy
     limits = policy.of(SyncBound)
     on_nccl = {group.name for group in snapshot.groups if "nccl" in group.backend}
-    for balance in sorted(snapshot.balances, key=lambda one: -len(one.ranks)):
+    for balance in sorted(snapshot.balances, key=lambda each: -len(each.ranks)):
         if balance.group in on_nccl:
             continue
         members = [snapshot.rank(number) for number in balance.ranks]

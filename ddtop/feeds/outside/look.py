@@ -214,7 +214,7 @@ class DepartedRanks:
         """`pids`: those of the ranks that live."""
         self.began_unix_ns = time.time_ns()
         may_outlive = any(_outlives_sigterm(pid) for pid in pids)
-        self._waiting = [_unknown(one) if may_outlive else one for one in departed]
+        self._waiting = [_unknown(process) if may_outlive else process for process in departed]
 
     def add(self, departed: Departed) -> None:
         """Add a rank that ended before it could be watched."""
@@ -372,7 +372,7 @@ class OutsideFeed(Feed):
         wanted = [
             target for target in (*living, *self._workers) if not ranks or target.rank in ranks
         ]
-        expected = sum(not one.worker for one in wanted)
+        expected = sum(not target.worker for target in wanted)
         if not expected:
             return Reply("stacks", ok=False, text="these ranks are gone")
         self._asked = deque((target, request) for target in wanted)

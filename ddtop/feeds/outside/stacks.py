@@ -90,7 +90,7 @@ def _of_frames(inner: Sequence[StackFrame], thread: Thread) -> tuple[str, str] |
     if any(file.endswith(_C10D) and name == "init_process_group" for file, name in names):
         return INIT, "init_process_group"
     found = (_of_frame(file, name, names, thread) for file, name in names)
-    return next((one for one in found if one is not None), None)
+    return next((place for place in found if place is not None), None)
 
 
 def _of_frame(

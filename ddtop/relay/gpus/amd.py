@@ -275,7 +275,9 @@ class AmdSmi:
     def _links(self, handle: Any) -> tuple[int | None, int | None]:
         """(how many links between GPUs are up, of how many). Disabled ones do not count."""
         found = self._fields("gpu_xgmi_link_status", handle)("status")
-        states = [one for one in found if one in ("U", "D")] if isinstance(found, list) else []
+        states = (
+            [state for state in found if state in ("U", "D")] if isinstance(found, list) else []
+        )
         return (states.count("U"), len(states)) if states else (None, None)
 
 

@@ -353,9 +353,9 @@ def parse_json(text: str) -> RasAnswer:
     if not isinstance(reported, dict):
         return RasAnswer(why="its JSON is not an object")
     communicators = [
-        _communicator(one)
-        for one in _list(reported, "communicators")[:COMMUNICATORS_MAX]
-        if isinstance(one, dict)
+        _communicator(communicator)
+        for communicator in _list(reported, "communicators")[:COMMUNICATORS_MAX]
+        if isinstance(communicator, dict)
     ]
     version = reported.get("nccl_version")
     return RasAnswer(
@@ -365,11 +365,11 @@ def parse_json(text: str) -> RasAnswer:
 
 def _communicator(reported: Mapping[str, Any]) -> Communicator:
     listed = _list(reported, "ranks")[:RANKS_MAX]
-    ranks = [_rank(one, False) for one in listed if isinstance(one, dict)]
+    ranks = [_rank(entry, False) for entry in listed if isinstance(entry, dict)]
     gone = [
-        _rank(one, True)
-        for one in _list(reported, "missing_ranks")[:RANKS_MAX]
-        if isinstance(one, dict)
+        _rank(entry, True)
+        for entry in _list(reported, "missing_ranks")[:RANKS_MAX]
+        if isinstance(entry, dict)
     ]
     missing = _number(reported, "missing_ranks_count")
     bad = [one for one in (*ranks, *gone) if one.state not in ("ok", "init")]

@@ -152,7 +152,7 @@ def names_of_this_host() -> frozenset[str]:
     found = {name, name.split(".", maxsplit=1)[0]}
     for addresses in psutil.net_if_addrs().values():
         found |= {address.address.partition("%")[0] for address in addresses if address.address}
-    return frozenset(one for one in found if one)
+    return frozenset(address for address in found if address)
 
 
 def hub_wanted(text: str) -> tuple[tuple[str, int] | None, str | None]:
@@ -322,7 +322,7 @@ def numeric(name: str) -> tuple[str, ...]:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except UnicodeError:
         raise OSError(None, "not a host name") from None
-    return tuple(dict.fromkeys(str(one[4][0]) for one in found))[:ADDRESSES_EACH]
+    return tuple(dict.fromkeys(str(address[4][0]) for address in found))[:ADDRESSES_EACH]
 
 
 def _ports_text(ports: tuple[int, ...]) -> str:

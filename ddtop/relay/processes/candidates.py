@@ -128,9 +128,13 @@ def _of_launchers(
             if rank is None or pid in started:
                 continue
             # If this is a wrapper, the program that it starts is meant, as soon as it runs.
-            below = [one for one in (pid, *descendants(pid, DESCENDANTS_MAX)) if is_python(one)]
-            for one in below or [pid]:
-                yield CandidateProcess(one, rank, f"RANK={rank}, started by the launcher")
+            below = [
+                python_pid
+                for python_pid in (pid, *descendants(pid, DESCENDANTS_MAX))
+                if is_python(python_pid)
+            ]
+            for below_pid in below or [pid]:
+                yield CandidateProcess(below_pid, rank, f"RANK={rank}, started by the launcher")
 
 
 def _of_ranks(watched: Collection[Watched]) -> Iterator[CandidateProcess]:

@@ -228,7 +228,7 @@ class Ranks:
         """
         self._looked_s = now
         at = time.time_ns()
-        found = [(one, at) for one in self._replaced]
+        found = [(replaced, at) for replaced in self._replaced]
         self._replaced.clear()
         if now >= self._asked_pidfds_s + PIDFD_EVERY_S:
             self._asked_pidfds_s = now

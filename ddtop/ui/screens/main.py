@@ -346,8 +346,10 @@ class MainScreen(FilteringScreen, FactsScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the actions that do nothing in this view."""
-        actions = [one for one in ACTIONS if one.run.split("(")[0] == action]
-        if actions and not any(not one.views or self.view.topic in one.views for one in actions):
+        actions = [known for known in ACTIONS if known.run.split("(")[0] == action]
+        if actions and not any(
+            not known.views or self.view.topic in known.views for known in actions
+        ):
             return False
         return super().check_action(action, parameters)
 

@@ -122,7 +122,7 @@ class CopyScreen(PageScreen):
 
     def action_copy(self, key: str) -> None:
         """Copy that text and go back."""
-        item = next((one for one in self._items if one.key == key), None)
+        item = next((choice for choice in self._items if choice.key == key), None)
         if item is None:
             return
         text = item.text.encode()[:BYTES_MAX].decode(errors="ignore")
