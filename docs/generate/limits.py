@@ -38,7 +38,7 @@ def _rows(prefix: str, owner: type[Policy | Limits]) -> Iterator[tuple[str, str,
     reasons = (_reasons(Waits) if issubclass(owner, Waits) else {}) | _reasons(owner)
     for one, why in reasons.items():
         if (name := prefix + one) in values:
-            default = "`still_limit_s`" if one == "wait_s" else f"{values[name]:g}"
+            default = "`still_limit_s`" if one == "wait_s" else f"{values[name]:.12g}"
             yield code(one), default, why, code(old.get(name, ""))
 
 
