@@ -266,7 +266,7 @@ def test_a_key_that_was_rotated_opens_nothing_and_the_job_goes_on(world):
 
     done = world.ddtop("key", "rotate")
 
-    assert (done.returncode, "begins again with the new key" in done.stdout) == (
+    assert (done.returncode, "restarts with the new key" in done.stdout) == (
         0,
         True,
     ), done.stderr
