@@ -164,7 +164,7 @@ def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
     path = config.path
     for title, table in tables.items():
         if not isinstance(table, dict):
-            raise _wrong(path, f"[{title}] is a table")
+            raise _wrong(path, f"[{title}] must be a table")
     old = tables.get(OLD, {})
     for name in old:
         if name not in OLD_NAMES:
@@ -179,7 +179,7 @@ def _with_limits(config: Config, tables: Mapping[str, Any]) -> Config:
     found = dataclasses.replace(config, limits=limits, renamed=renamed)
     still_s = found.policy.still_limit_s
     if found.policy.values()[LATER] < still_s:
-        raise _wrong(path, f"{_place(LATER)} is not below still_limit_s, {still_s:g}")
+        raise _wrong(path, f"{_place(LATER)} must be at least still_limit_s, {still_s:g}")
     return found
 
 
@@ -240,12 +240,12 @@ def _limit(path: Path, name: str, given: Any, defaults: Mapping[str, float]) -> 
         raise _wrong(path, f"there is no limit {_place(name)}{meant}")
     default = defaults[name]
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise _wrong(path, f"{_place(name)} is a number, not {given!r}"[:200])
+        raise _wrong(path, f"{_place(name)} must be a number, not {given!r}"[:200])
     low, high = range_of(name, default)
     if not low <= given <= high:
-        raise _wrong(path, f"{_place(name)} is {low:g} to {high:g}, not {given}")
+        raise _wrong(path, f"{_place(name)} must be {low:g} to {high:g}, not {given}")
     if isinstance(default, int) and given != int(given):
-        raise _wrong(path, f"{_place(name)} is a whole number, not {given}")
+        raise _wrong(path, f"{_place(name)} must be a whole number, not {given}")
     return int(given) if isinstance(default, int) else float(given)
 
 
