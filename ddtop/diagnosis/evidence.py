@@ -282,6 +282,9 @@ def _uneven_advice(rank: RankFacts) -> str:
     return "uneven inputs: use DDP's join(), drop_last=True or shards of equal length"
 
 
+_COUNTDOWN = re.compile(r"; (?:the process group|init_process_group) times out in [^;]+")
+
+
 def for_outside(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding; its advice has the pids if the job was started without ddtop, because nobody
     can ask such a job by its name or for one of its ranks.
@@ -308,6 +311,11 @@ def with_timeout(advice: str, snapshot: Snapshot, blame: Blame) -> str:
         else "its timeout has passed"
     )
     return f"{advice}; {left}"
+
+
+def without_countdown(finding: Finding) -> Finding:
+    """The finding of a job that has ended: no timeout runs any more."""
+    return replace(finding, advice=_COUNTDOWN.sub("", finding.advice))
 
 
 def timeout_s(snapshot: Snapshot, blame: Blame) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ddtop.diagnosis.diagnoses import conclude, diagnose
+from ddtop.diagnosis.evidence import without_countdown
 from ddtop.diagnosis.finding import CRITICAL, INFO, WARNING, Finding, Muted, Verdict
 from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.diagnosis.rank_state import with_states
@@ -252,7 +253,7 @@ def with_what_stood(
         return tuple(findings)
     before_unix_ns = end_unix_ns - policy.of(Judging).cancelled_before_s * 1e9
     reasons = [
-        finding
+        without_countdown(finding)
         for finding in stood
         if finding.severity == CRITICAL and finding.since_unix_ns < before_unix_ns
     ]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from ddtop.diagnosis.finding import CRITICAL, WARNING, Finding, Verdict
-from ddtop.diagnosis.kinds import Kind
+from ddtop.diagnosis.kinds import Is, Kind
 from ddtop.model.facts import Snapshot, State
 
 OWN_WORD = frozenset({
@@ -53,7 +53,8 @@ def states_by_finding(
     for rank in _culprits(findings):
         states[rank] = (State.CULPRIT, every)
     for finding in findings:
-        if finding.severity == CRITICAL:
+        # Whoever waits for a straggler moves, however much time it costs.
+        if finding.severity == CRITICAL and not finding.kind.is_any(Is.MOVES):
             for rank in finding.victims:
                 states.setdefault(rank, (State.BLOCKED, _CALM))
     for finding in findings:

@@ -20,6 +20,7 @@ from ddtop.words.sentences import (
     ranks_text,
     verb,
 )
+from ddtop.words.units import plural
 
 # -- The call in which a rank waits, as text for a sentence
 
@@ -72,10 +73,13 @@ def waits_clause(
     """
     here: set[int] = set()
     others: dict[str, set[int]] = {}
+    groups: dict[str, None] = {}
     held = frozenset(victims)
     for wait in _for_these(snapshot, set(ranks)):
         if wait.rank not in held:
             continue
+        if isinstance(wait, Wait):
+            groups[wait.group] = None
         if _is_in(wait, first):
             here.add(wait.rank)
         else:
@@ -92,11 +96,17 @@ def waits_clause(
         here = {wait.rank for wait in every if wait.rank in held and _is_in(wait, first)}
     here = here or set(held)
     named = set(here)
-    text = f"{ranks_text(sorted(here))} {verb(sorted(here), 'waits', 'wait')} for {it} in {what}"
-    for call, who in list(others.items())[:CALLS_MAX]:
-        if who - named:
-            text += f", {ranks_text(sorted(who - named))} in {call}"
-            named |= who
+    if len(others) > CALLS_MAX and len(groups) > len(others):
+        named |= set().union(*others.values())
+        text = f"{plural(len(named), 'rank')} wait for {it} in {_groups_text(snapshot, groups)}"
+    else:
+        text = (
+            f"{ranks_text(sorted(here))} {verb(sorted(here), 'waits', 'wait')} for {it} in {what}"
+        )
+        for call, who in list(others.items())[:CALLS_MAX]:
+            if who - named:
+                text += f", {ranks_text(sorted(who - named))} in {call}"
+                named |= who
     rest = sorted(set(victims) - named)
     return (
         f"{text}; {ranks_text(rest)} {verb(rest, 'waits', 'wait')} for"
@@ -104,6 +114,13 @@ def waits_clause(
         if rest
         else text
     )
+
+
+def _groups_text(snapshot: Snapshot, groups: Collection[str]) -> str:
+    """`8 groups (dp_0 … dp_7)`."""
+    names = names_of_groups(snapshot.groups)
+    first, *_, last = (names.get(group, group) for group in groups)
+    return f"{len(groups):,} groups ({first} … {last})"
 
 
 def called_at(snapshot: Snapshot, waiters: Iterable[int]) -> str:

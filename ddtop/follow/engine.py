@@ -905,7 +905,12 @@ class Engine:
         began, worked = time.monotonic(), time.thread_time()
         # Ranks with queued frames would look silent, so the look is for the time of the last
         # applied frame.
-        snapshot, verdict = follower.look(follower.now_unix_ns() - int(self._late_s * 1e9))
+        at = follower.now_unix_ns() - int(self._late_s * 1e9)
+        before = self.seen
+        if self._late_s and before is not None and before.follower is follower:
+            # A queue that grows faster than time passes must not turn the clock back.
+            at = max(at, before.look.snapshot.time_unix_ns if before.look.snapshot else 0)
+        snapshot, verdict = follower.look(at)
         self._tape.notice(follower.judge.found)
         # A viewer that attaches after the end has not seen the earlier findings, but the relay has
         # sent the records.
@@ -920,8 +925,9 @@ class Engine:
             marks=tape.marks,
             recall=recall,
             untaped=tape.too_many,
+            behind_s=self._late_s if self._is_behind(follower) else None,
         )
-        before, self.seen = self.seen, NewestLook(follower, look)
+        self.seen = NewestLook(follower, look)
         if before is None or before.follower is not follower or _differ(before.look, look):
             # Otherwise the screens would show it up to half a second later.
             self._on_news(())
@@ -949,12 +955,15 @@ class Engine:
         while len(self._looked_at) > most:
             free(self._looked_at.popleft())
 
+    def _is_behind(self, follower: Follower) -> bool:
+        return self._late_s > follower.policy.viewer_late_s
+
     def _notes(self) -> Iterator[str]:
         if self.dropped:
             yield (
                 f"{self.dropped:,} records were dropped: they came faster than they could be read"
             )
-        if self._current is not None and self._late_s > self._current.policy.viewer_late_s:
+        if self._current is not None and self._is_behind(self._current):
             yield f"this viewer is {self._late_s:.0f} s behind: its host leaves it too little CPU"
 
     def _hand_over(self, *kinds: type[Reply | Stacks]) -> None:

@@ -50,7 +50,8 @@ class Look:
     numbers before the moment that is shown. `recall`: returns what was seen over all that is kept,
     at steps of so many ns; it takes seconds, so call it on another thread; None if nothing is kept.
     `job_past`: the numbers of the whole job over all of a recording. `untaped`: why there is no
-    `span`, one sentence; None if there is one, or if nothing has come yet.
+    `span`, one sentence; None if there is one, or if nothing has come yet. `behind_s`: the facts
+    are this old because this viewer cannot read fast enough; None if it can.
     """
 
     snapshot: Snapshot | None
@@ -66,6 +67,7 @@ class Look:
     job_past: JobHistory | None = None
     recall: Callable[[int], Iterator[tuple[Snapshot, Verdict]]] | None = None
     untaped: str | None = None
+    behind_s: float | None = None
 
 
 class Source(Protocol):

@@ -59,7 +59,10 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
     pace = _pace_of(ranks, end, now_unix_ns, job.policy)
     reports = _reports_of(job, seen, now_unix_ns)
     ras_age_s = max(now_unix_ns - job.ras[0], 0) / 1e9 if job.ras is not None else None
-    first_hellos = [memory.hello_unix_ns for memory in job.ranks.values()]
+    first_hello = min((memory.hello_unix_ns for memory in job.ranks.values()), default=None)
+    # A launcher reports seconds before its first rank: a job that has run for 11 s was not watched
+    # for 13 s.
+    began = max(job.first_unix_ns or now_unix_ns, first_hello or 0)
     muted = tuple(mute for mute in job.mutes[1] if mute.until_unix_ns > now_unix_ns)
     return Snapshot(
         job=job.name,
@@ -77,13 +80,13 @@ def snapshot(job: JobMemory, now_unix_ns: int) -> Snapshot:
         peer_waits=waits.peer_waits,
         cycles=waits.cycles,
         moving=pace.moving,
-        watched_s=max(0.0, (now_unix_ns - (job.first_unix_ns or now_unix_ns)) / 1e9),
+        watched_s=max(0.0, (now_unix_ns - began) / 1e9),
         iteration=pace.iteration,
         iterations_per_s=pace.iterations_per_s,
         progress_unix_ns=pace.progress_unix_ns,
         still_since_unix_ns=pace.still_since_unix_ns,
         ended=end,
-        first_hello_unix_ns=min(first_hellos, default=None),
+        first_hello_unix_ns=first_hello,
         candidates=job.candidates.facts(now_unix_ns, job.policy),
         garbled=job.garbled,
         host_ages_s=reports.ages_s,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddtop.diagnosis.explain import explain
 from ddtop.diagnosis.finding import CRITICAL, UNKNOWN, WARNING, Finding, Verdict
@@ -61,12 +61,13 @@ class Contact:
     """Whether the shown facts are live.
 
     `text`: a sentence, None while they are live. `frozen_s`: the user has paused the screen, which
-    is this old.
+    is this old. `behind_s`: this viewer cannot read as fast as the job reports.
     """
 
     text: str | None = None
     age_s: float | None = None
     frozen_s: float | None = None
+    behind_s: float | None = None
 
 
 LIVE = Contact()
@@ -87,7 +88,7 @@ def banner_lines(
     `hint` ("e: why") is put at the right end of the verdict if it fits.
     """
     if contact.text is None and verdict.unheard is not None:
-        contact = Contact(verdict.unheard, verdict.unheard_s, contact.frozen_s)
+        contact = replace(contact, text=verdict.unheard, age_s=verdict.unheard_s)
     head = [
         header_line(snapshot, width, contact, glyphs),
         *_contact_lines(snapshot, contact, width, glyphs),
@@ -129,7 +130,8 @@ def header_line(
     if snapshot.attempt:
         left.append((4, (f"restart {snapshot.attempt}", "")))
     right = _progress(snapshot)
-    right.append((3, _time(snapshot, contact)))
+    if snapshot.ended is None or contact.frozen_s is not None:
+        right.append((3, _time(snapshot, contact)))
     while len(left) + len(right) > 1 and _header_width(left, right) > width:
         worst = max([*left, *right], key=lambda part: part[0])
         (left if worst in left else right).remove(worst)
@@ -153,7 +155,7 @@ def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
     if snapshot.iteration is not None:
         parts.append((4, (f"iter {snapshot.iteration:,}", "")))
     if not snapshot.live:
-        return [*parts, (2, ("ENDED", "bold"))]
+        return [*parts, (2, (_ended(snapshot), "bold"))]
     if snapshot.still_since_unix_ns is not None:
         still = (snapshot.time_unix_ns - snapshot.still_since_unix_ns) / units.SECOND_NS
         return [*parts, (2, (f"NO PROGRESS {units.duration(still)}", "still"))]
@@ -168,12 +170,22 @@ def _progress(snapshot: Snapshot) -> list[tuple[int, Span]]:
     return parts
 
 
+def _ended(snapshot: Snapshot) -> str:
+    """`ENDED 45 s ago`; the clock beside it is left out, because nothing happens at that time."""
+    if snapshot.ended is None:
+        return "ENDED"
+    ago = (snapshot.time_unix_ns - snapshot.ended.time_unix_ns) / units.SECOND_NS
+    return f"ENDED {units.duration(ago)} ago" if ago >= 1 else "ENDED"
+
+
 def _time(snapshot: Snapshot, contact: Contact) -> Span:
     time = units.clock(snapshot.time_unix_ns)
     if contact.frozen_s is not None:
         return f"FROZEN at {time}, {units.duration(contact.frozen_s)} ago", "still"
     if contact.text and contact.age_s is not None and snapshot.live:
         return f"silent for {units.duration(contact.age_s)}", "warning"
+    if contact.behind_s is not None:
+        return f"BEHIND {units.duration(contact.behind_s)}", "warning"
     return time, ""
 
 

@@ -83,7 +83,7 @@ def time_lines(page: Page, rank: RankFacts) -> None:
     page.heading("where its time goes")
     if any(shares):
         # Letters, so that the bar tells as much without colours.
-        page.item("phases", phases(shares, max(min(page.width - 2 - LABEL - 2, BAR_MOST), 0)))
+        page.item("activities", phases(shares, max(min(page.width - 2 - LABEL - 2, BAR_MOST), 0)))
         named = [
             f"{letter} {_NAMES.get(name, name)} {units.percent(share)}"
             for letter, name, share in zip(ACTIVITY_LETTERS, ACTIVITIES, shares, strict=False)
@@ -312,7 +312,7 @@ def _place(page: Page, snapshot: Snapshot, rank: RankFacts) -> None:
         tag = "" if call.tag is None else f", tag {call.tag}"
         page.item("in call", f"{open_call_text(call)}{tag}, {_ago(snapshot, call.since_unix_ns)}")
     page.item(
-        "phase",
+        "activity",
         clean(rank.reported.phase)
         + (f", {clean(rank.reported.activity)}" if rank.reported.activity else ""),
     )

@@ -70,7 +70,7 @@ arrivals differ by CHANCE_S at most.
 """
 CHANCE_S, BETWEEN_S = 0.012, 0.01
 
-SPOTS_SAMPLES = 240
+SPOTS_SAMPLES, SPOTS_NS = 240, 30_000_000_000
 _SPOTS = {
     SLOW: (
         Spot("rotary_cache", f"{FOLDER}/model.py", 41, 96),
@@ -91,7 +91,7 @@ _USUAL = (
 
 
 def spots_of(role: str) -> tuple[Spot, ...]:
-    """Where its agent found a rank most often in the last minute."""
+    """Where its agent found a rank most often in the last half minute."""
     return _SPOTS.get(role, _USUAL)
 
 
@@ -478,6 +478,14 @@ class Moment:
             2,
         )
 
+    def _spots(self, course: Course, place: Any) -> Any:
+        """A rank that has stood for as long as its samples reach back was in one place only."""
+        if isinstance(place, Place) and self.unix_ns(self._at_s) - SPOTS_NS > (
+            place.since_unix_ns or 0
+        ):
+            return (Spot(place.function, place.file, place.line, SPOTS_SAMPLES, place.waits_on),)
+        return self._kept(("spots", course.role), lambda: encoded(spots_of(course.role)))
+
     def _state(
         self,
         rank: int,
@@ -530,7 +538,7 @@ class Moment:
             int(reserved * ALLOCATED_RATIO),
             reserved,
             int(course.reported_s * AGENT_RATIO * SECOND_NS),
-            spots=self._kept(("spots", course.role), lambda: encoded(spots_of(course.role))),
+            spots=self._spots(course, place),
             spots_samples=SPOTS_SAMPLES,
             cuda=self._gpus.cuda(rank, self._at_s) if self._gpus is not None else None,
             progress=self._kept(

@@ -250,7 +250,10 @@ class Session:
 
     def contact(self) -> Contact:
         """Whether the shown facts are live, old or recorded."""
-        contact = Contact(self._newest.contact, self._newest.contact_age_s)
+        newest_look = self._newest
+        contact = Contact(
+            newest_look.contact, newest_look.contact_age_s, behind_s=newest_look.behind_s
+        )
         held, newest = self.shown.snapshot, self._newest.snapshot
         if not self.frozen or held is None or newest is None:
             return contact

@@ -57,6 +57,16 @@ def test_victims_are_blocked_however_short_each_of_their_waits_is():
     ]  # fmt: skip
 
 
+def test_who_waits_for_a_straggler_moves_and_is_not_blocked():
+    finding = Finding(Kind.STRAGGLER, CRITICAL, (0,), (1, 2, 3), BASE, "0 is slow")
+
+    shown = with_states(trained().snapshot(), (finding,))
+
+    assert [rank.state.value for rank in shown.ranks] == [
+        "culprit", "running", "running", "running",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("state", sorted(OWN_WORD))
 def test_what_became_of_a_rank_is_not_replaced_by_what_it_is_blamed_for(state):
     snapshot = trained().snapshot()

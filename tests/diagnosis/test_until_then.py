@@ -60,6 +60,8 @@ def test_a_kill_does_not_hide_the_hang_that_stood_until_then(first):
     )
     assert any("has enqueued" in line for line in hang.evidence)
     assert hang.advice.startswith("find out why it is stuck at data.py:40")
+    assert "times out in" in hung().verdict().findings[0].advice
+    assert "times out in" not in hang.advice
     assert brief(kill) == ("critical", "rank-killed", (first,))
     assert "until" not in kill.summary.lower()
 

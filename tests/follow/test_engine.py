@@ -246,6 +246,15 @@ def test_a_viewer_that_is_behind_says_so_and_calls_nobody_silent(monkeypatch):
     found.engine._look()
 
     assert found.engine.seen is not None
-    snapshot = found.engine.seen.look.snapshot
-    assert "this viewer is 30 s behind: its host leaves it too little CPU" in snapshot.notes
-    assert snapshot.reporting == 4
+    look = found.engine.seen.look
+    assert "this viewer is 30 s behind: its host leaves it too little CPU" in look.snapshot.notes
+    assert round(look.behind_s) == 30
+    assert look.snapshot.reporting == 4
+
+    # The queue grows faster than time passes.
+    found.engine._late_s = 300.0
+    found.engine._look()
+
+    later = found.engine.seen.look
+    assert later.behind_s == 300.0
+    assert later.snapshot.time_unix_ns == look.snapshot.time_unix_ns

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddtop.model.facts import Axis, RankFacts, State
 from ddtop.present.filter import by_column
-from ddtop.present.findings import Contact, banner_lines
+from ddtop.present.findings import Contact, banner_lines, header_line
 from ddtop.present.numbers import absent, rank_table
 from ddtop.present.plain import diagnose_text, status_text
 from ddtop.present.text import ASCII, cell_width, line_width, plain
@@ -84,7 +84,7 @@ def test_a_start_up_names_the_rank_that_did_not_come():
 
 def test_a_job_that_has_ended_says_how_and_who_went_first():
     assert lines_of(status_text(*builders.ended(), 80))[:8] == [
-        "train-4730  0/4 ranks  1 host  gloo                 iter 12,482  ENDED  22:13:20",
+        "train-4730  0/4 ranks  1 host  gloo                  iter 12,482  ENDED 40 s ago",
         "ended 22:12:40: exit code 1 of rank 2",
         "✖ rank 2 died: ValueError: bad batch (train.py:31 forward);",
         "  the launcher ended ranks 0,1,3",
@@ -93,6 +93,14 @@ def test_a_job_that_has_ended_says_how_and_who_went_first():
         "RANK STATE         ITER STEP ms NOW                    FOR COMM LOADER CPU HEARD",
         "   2 ✝ exited    12,482       - exit code 1            40s  32% █████▎  99   40s",
     ]
+
+
+def test_a_viewer_that_cannot_keep_up_shows_by_how_much_in_place_of_a_time():
+    snapshot, _ = builders.hang(4)
+
+    header = header_line(snapshot, 120, Contact(behind_s=50.0))
+
+    assert header[-1] == ("BEHIND 50 s", "warning")
 
 
 def test_forty_columns_still_tell_who_and_where():

@@ -24,7 +24,7 @@ def lines(rank, width=60):
 def test_phases_are_a_bar_of_letters_with_their_numbers_below():
     assert lines(RANK, 58) == [
         "where its time goes",
-        "  phases        " + "L" * 10 + "F" * 20 + "B" * 5 + "C" * 5,
+        "  activities    " + "L" * 10 + "F" * 20 + "B" * 5 + "C" * 5,
         "                L loader 25%, F forward 50%, B backward",
         "                12%, C collective 12%",
     ]

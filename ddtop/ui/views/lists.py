@@ -85,7 +85,7 @@ class EventsView(ListingView):
             return ["reading earlier events ..."]
         gone = f"{timeline.forgotten:,} older events forgotten" if timeline.forgotten else ""
         began = timeline.began_unix_ns
-        since = f"watched since {units.clock(began)}" if began is not None and not gone else gone
+        since = f"events since {units.clock(began)}" if began is not None and not gone else gone
         return [since, self.list.range_note]
 
     def keys(self) -> list[Key]:
