@@ -219,6 +219,12 @@ class FakeJob:
         (finding,) = self.verdict().findings
         return finding
 
+    def finds(self, severity: str, kind: str, *ranks: int) -> Finding:
+        """The only finding of this moment, which must be this one."""
+        finding = self.finding()
+        assert brief(finding) == (severity, kind, ranks), brief(finding)
+        return finding
+
     def kinds(self) -> list[Kind]:
         """(severity, kind, ranks) of the findings of this moment."""
         return [brief(finding) for finding in self.verdict().findings]

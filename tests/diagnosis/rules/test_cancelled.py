@@ -16,10 +16,8 @@ def test_sigterm_to_all_is_a_cancellation():
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
     job.passes(3)
+    finding = job.finds("info", "cancelled")
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("info", "cancelled", ())
     assert job.ever() == [("info", "cancelled", ())]
     assert finding.summary == "the job was cancelled: ranks 0-3 ended together (SIGTERM)"
     assert job.verdict().health == "ok"
@@ -148,15 +146,9 @@ def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
     and exit code 0.
     """
     job = ended_by_sigterm(raised)
+    finding = job.finds("critical", "helper-crashed")
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical",
-        "helper-crashed",
-        (),
-        (0, 1, 2, 3),
-    )
+    assert finding.victims == (0, 1, 2, 3)
     assert (
         finding.summary
         == "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
@@ -234,9 +226,8 @@ def hung_then_cancelled():
 
 def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
     """The user must not read "cancelled, nothing to fix" the next morning."""
-    finding = hung_then_cancelled().finding()
+    finding = hung_then_cancelled().finds("warning", "cancelled")
 
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "cancelled", ())
     assert finding.summary.startswith(
         "the job was cancelled: ranks 0-3 ended together (SIGTERM). Until then: rank 2 has been in"
         " fetch_labels (data.py:40) for "

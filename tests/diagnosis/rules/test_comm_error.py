@@ -34,7 +34,6 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
     job.passes(1)
     fails(job, 0, 1, 2)
     job.passes(4)
-
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (), (0, 1, 2))
@@ -131,7 +130,6 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
     job.passes(0.5)
     job.ranks[2].ends(signal=15)
     job.passes(4)
-
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
@@ -182,7 +180,6 @@ def test_monitored_barrier_names_the_rank_itself():
     job.passes(0.5)
     job.ranks[2].ends(signal=15)
     job.passes(3)
-
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
@@ -205,7 +202,6 @@ def test_a_rank_that_left_its_group_is_named():
     job.passes(0.5)
     job.ranks[1].ends(signal=15)
     job.passes(3)
-
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (1,), (0, 2))
@@ -263,7 +259,6 @@ def test_a_rank_that_is_not_heard_any_more_is_named():
     job.passes(2)
     fails(job, 0, 1)
     job.passes(4)
-
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
@@ -297,7 +292,6 @@ def test_what_nccl_says_of_its_connections_stands_before_it_ends_the_rank(monkey
 
     monkeypatch.setattr(rank, "state", state)
     job.passes(12)
-
     finding = job.finding()
 
     assert job.ever() == [("critical", KIND, ())]

@@ -22,14 +22,8 @@ def test_ranks_that_have_no_cpu_half_of_the_time_share_too_few_of_them():
     job = FakeJob(4)
     job.host_says = {"load": HostLoad(runnable=9)}
     loaded(job, 40, run_delay_ns=0.55)
+    finding = job.finds("warning", "cpu-oversubscribed", 0, 1, 2, 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == (
-        "warning",
-        "cpu-oversubscribed",
-        (0, 1, 2, 3),
-    )
     assert (
         finding.summary
         == "ranks 0-3 of node0 wait 55% of the time for a CPU: 4 cores for 4 ranks with 32 threads"
@@ -133,14 +127,8 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
     """
     job = FakeJob(2)
     loaded(job, 40, run_delay_ns=0.3, threads_delay_ns=8.0, cpus="0-1", cpus_count=2)
+    finding = job.finds("warning", "cpu-oversubscribed", 0, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == (
-        "warning",
-        "cpu-oversubscribed",
-        (0, 1),
-    )
     assert (
         "on average, 16 threads of the ranks besides the main threads were ready to run without a"
         " CPU" in finding.evidence
@@ -155,7 +143,6 @@ def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
     for rank in job.ranks:
         rank.cores = 0.5
     loaded(job, 40, run_delay_ns=0.6, threads_delay_ns=7.0)
-
     finding = job.finding()
 
     assert finding.kind == "cpu-oversubscribed"
@@ -226,10 +213,8 @@ def test_a_host_without_memory_names_its_ranks_and_the_largest():
     job = FakeJob(2)
     job.host_says = {"memory_total_bytes": 64 * GIB, "memory_available_bytes": GIB}
     job.trains(10)
+    finding = job.finds("warning", "memory-pressure", 0, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "memory-pressure", (0, 1))
     assert finding.summary == "node0 has 1.0 GiB of 64.0 GiB memory left"
     assert finding.evidence[0] == "rank 0 (pid 4800): 1.0 GiB resident"
 
@@ -361,10 +346,8 @@ def test_a_full_disk_is_named_with_what_it_is_used_for():
     job = FakeJob(2)
     job.host_says = {"load": HostLoad(disks=(Disk("/scratch", "cwd", 1000 * GIB, GIB),))}
     job.trains(10)
+    finding = job.finds("warning", "disk-full", 0, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "disk-full", (0, 1))
     assert (
         finding.summary
         == "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of"

@@ -28,10 +28,8 @@ def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
         job.ranks[number].raises("RuntimeError", RESET)
         job.ranks[number].ends(1, later_s=0.3)
     job.passes(3)
+    finding = job.finds("critical", "rank-crashed", 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (1,))
     assert finding.summary.startswith("rank 1 raised ValueError: bad sample 7 at data.py:40 load")
     assert job.snapshot().ended.first_rank == 1
 
@@ -50,10 +48,9 @@ def all_raise(
 def test_ranks_that_raise_the_same_at_once_are_all_named():
     """Every rank makes the same mistake of the user, so rank 0 did not cause the other ends."""
     job = all_raise(0.0, 0.1, 0.3, 0.2)
+    finding = job.finds("critical", "rank-crashed", 0, 1, 2, 3)
 
-    finding = job.finding()
-
-    assert (finding.kind, finding.ranks, finding.victims) == ("rank-crashed", (0, 1, 2, 3), ())
+    assert finding.victims == ()
     assert finding.summary.startswith(
         "all ranks raised RuntimeError: mat1 and mat2 shapes cannot be"
     )
@@ -129,10 +126,8 @@ def test_an_exception_is_named_while_the_process_lingers():
     job.ranks[2].raises("KeyError", "'lost'")
     job.others_wait(2)
     job.passes(4)
+    finding = job.finds("critical", "rank-crashed", 2)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (2,))
     assert (
         "rank 2 raised KeyError: 'lost' at data.py:40 load; its process is still alive"
         in finding.summary
@@ -153,10 +148,8 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
     job.ranks[2].raises("RuntimeError", text)
     job.ranks[2].ends(1)
     job.passes(3)
+    finding = job.finds("critical", "rank-crashed", 2)
 
-    finding = job.finding()
-
-    assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.advice.startswith("its DataLoader worker died first: dmesg")
 
 
@@ -230,9 +223,8 @@ def saves_and_ends(kind=None, text=TORCHS, free_bytes=0, ago_s=1.0, code=1):
 @pytest.mark.parametrize("kind", ["RuntimeError", None], ids=["raised", "caught, then sys.exit"])
 def test_a_rank_that_could_not_save_on_a_full_disk_names_file_and_disk(kind):
     """torch says where in its C++ it failed, and hydra.main prints that and exits with 1."""
-    finding = saves_and_ends(kind).finding()
+    finding = saves_and_ends(kind).finds("critical", "rank-crashed", 2)
 
-    assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
     assert finding.summary.partition("; ranks")[0].endswith(
         "; torch.save to /ckpt/e7.pt had failed: its disk is full (0 KiB of 64.0 MiB left)"
     )
@@ -319,10 +311,8 @@ def test_a_killed_rank_is_named_with_its_signal():
     job.ranks[3].ends(signal=9)
     job.others_wait(3)
     job.passes(3)
+    finding = job.finds("critical", "rank-killed", 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-killed", (3,))
     assert finding.victims == (0, 1, 2)
     assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIGKILL in iteration 100")
 
@@ -343,10 +333,8 @@ def test_a_rank_that_dies_while_ddtop_reads_its_frames_was_crashed_by_ddtop(endi
     job.ranks[3].ends(**ending)
     job.others_wait(3)
     job.passes(3)
+    finding = job.finds("critical", "rank-killed", 3)
 
-    finding = job.finding()
-
-    assert (finding.kind, finding.ranks) == ("rank-killed", (3,))
     assert finding.summary.startswith("ddtop's own thread crashed rank 3 (pid 4803): SIG") is ours
     assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIG") is not ours
     assert ("DDTOP_FRAMES=off" in finding.advice) is ours
@@ -358,7 +346,6 @@ def test_the_out_of_memory_killer_is_distinguished():
     job.ranks[3].ends(signal=9, oom=True)
     job.others_wait(3)
     job.passes(3)
-
     finding = job.finding()
 
     assert "was killed by SIGKILL (out of memory)" in finding.summary
@@ -420,7 +407,6 @@ def test_orphans_that_hold_its_sockets_are_named():
     job.ranks[1].ends(signal=9, orphans=(5001, 5002), orphan_sockets=5)
     job.others_wait(1)
     job.passes(4)
-
     finding = job.finding()
 
     assert finding.summary.endswith("; 2 DataLoader workers outlived it and hold its 5 sockets")
@@ -437,7 +423,6 @@ def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
     job.ranks[1].ends(signal=9, orphans=(5001,), orphan_sockets=0)
     job.others_wait(1)
     job.passes(4)
-
     finding = job.finding()
 
     assert finding.summary.endswith("; 1 child outlived it")
@@ -451,7 +436,6 @@ def test_an_oom_kill_has_the_kernels_own_line():
     job.ranks[1].ends(signal=9, oom=True, oom_line=line)
     job.others_wait(1)
     job.passes(4)
-
     finding = job.finding()
 
     assert "SIGKILL (out of memory)" in finding.summary
@@ -492,10 +476,8 @@ def test_a_rank_that_finished_while_others_wait_left_early():
         job.ranks[number].waits_in()
         job.ranks[number].activity = "backward"
     job.passes(3)
+    finding = job.finds("critical", "left-early", 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
     assert finding.victims == (0, 1, 2)
     assert "drop_last" in finding.advice
 
@@ -674,10 +656,8 @@ def test_an_exception_that_ended_the_training_thread_is_the_ranks_while_the_proc
     ends_training(job, 1)
     job.others_wait(1)
     job.passes(8)
+    finding = job.finds("critical", "rank-crashed", 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-crashed", (1,))
     assert "loss is NaN" in finding.summary
     assert "its process is still alive" in finding.summary
 

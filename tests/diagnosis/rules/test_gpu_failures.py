@@ -175,14 +175,9 @@ def test_a_gpu_that_fell_off_the_bus_stands_before_its_consequences():
     job.ranks[1].stands_at("train_step", activity="cuda_sync")
     job.others_wait(1)
     job.passes(8)
+    finding = job.finds("critical", "gpu-error", 1)
 
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical",
-        "gpu-error",
-        (1,),
-        (0, 2, 3),
-    )
+    assert finding.victims == (0, 2, 3)
     assert finding.summary == "GPU 1 of node0 (rank 1) no longer answers; ranks 0,2,3 wait for it"
     assert finding.evidence == ("Xid 79: the GPU has fallen off the bus",)
 
@@ -195,8 +190,8 @@ def test_an_uncorrectable_memory_error_that_came_while_the_job_ran():
 
     job.change(3, ecc_uncorrected=8)
     job.trains(5)
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "gpu-error", (3,))
+    finding = job.finds("critical", "gpu-error", 3)
+
     assert "has 1 uncorrectable memory error since this job began" in finding.summary
 
 

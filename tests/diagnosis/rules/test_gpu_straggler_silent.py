@@ -199,7 +199,6 @@ def test_in_a_group_of_four_of_a_larger_job_the_late_one_is_told_among_its_own()
         rank.state = lambda state=state: _mostly(state(), "tp")
     job.warms_up()
     job.runs(60, lambda second, rank: COMPUTES if rank in (1, 4, 5, 6, 7) else WAITS)
-
     finding = job.finding()
     assert (finding.ranks, finding.victims, finding.group) == ((1,), (0, 2, 3), "tp0")
 

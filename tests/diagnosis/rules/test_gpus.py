@@ -43,9 +43,8 @@ def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
     job.trains(14)
+    finding = job.finds("warning", "gpu-busy", 1)
 
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-busy", (1,))
     assert (
         finding.summary
         == "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python"
@@ -175,9 +174,8 @@ def test_two_ranks_on_one_gpu_while_another_is_empty():
     """model.to("cuda") on every rank puts all of them on GPU 0."""
     job = GpuJob(card(0, 0, 1), free(1), world_size=2)
     job.trains(5)
+    finding = job.finds("warning", "gpu-shared", 0, 1)
 
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-shared", (0, 1))
     assert finding.summary == "ranks 0,1 share GPU 0 of node0; GPU 1 is free"
     assert "LOCAL_RANK" in finding.advice
 
@@ -245,9 +243,8 @@ def test_where_nothing_is_known_of_the_gpus_the_rank_that_was_refused_is_named()
 def test_a_full_gpu_whose_allocations_fail_at_first_is_low_on_memory():
     job = GpuJob(card(0, 0, used_bytes=79 * GIB), card(1, 1), world_size=2)
     refuses(job, memory())
+    finding = job.finds("warning", "gpu-memory-low", 0)
 
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-memory-low", (0,))
     assert (
         "1.0 GiB of 80.0 GiB left, 8 torch allocations had to be retried recently"
         in finding.summary
@@ -295,9 +292,8 @@ def test_a_gpu_that_heat_holds_below_the_others_is_throttled():
     job = GpuJob()
     job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)
     job.trains(10)
+    finding = job.finds("warning", "gpu-throttled", 2)
 
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "gpu-throttled", (2,))
     assert (
         finding.summary
         == "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other"

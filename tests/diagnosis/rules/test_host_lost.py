@@ -30,9 +30,8 @@ def states(job):
 
 
 def test_a_host_that_is_down_is_named_with_its_ranks_and_who_waits():
-    finding = down().finding()
+    finding = down().finds("critical", "host-lost", 4, 5)
 
-    assert brief(finding) == ("critical", "host-lost", (4, 5))
     assert finding.victims == (0, 1, 2, 3, 6, 7)
     assert finding.since_unix_ns == unix_ns(6)
     assert (
@@ -142,9 +141,8 @@ def test_a_rank_that_stands_elsewhere_on_another_host_is_named_beside_the_lost_h
 def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_cut():
     job = cut()
     job.trains(14)
+    finding = job.finds("info", "host-lost", 4, 5)
 
-    finding = job.finding()
-    assert brief(finding) == ("info", "host-lost", (4, 5))
     assert "the job continues" in finding.summary
     assert finding.victims == ()
     assert job.ever() == [("info", "host-lost", (4, 5))]

@@ -45,15 +45,9 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
         ("main", "/home/ada/train.py", 53, True),
     )
     job.passes(5)
+    finding = job.finds("critical", STUCK, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical",
-        STUCK,
-        (1,),
-        (0, 2),
-    )
+    assert finding.victims == (0, 2)
     assert (
         finding.summary
         == "rank 1 has been in the DataLoader (train.py:53 main) for 8 s: its worker pid 9001,"
@@ -86,7 +80,6 @@ def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins)
         method="py-spy",
     )
     job.passes(5)
-
     finding = job.finding()
 
     assert "(at read_table arrow.py:7)" in finding.summary
@@ -110,10 +103,8 @@ def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():
         ("main", "/home/ada/train.py", 53, True),
     )
     job.passes(5)
+    finding = job.finds("critical", STUCK, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
     assert "is in a collective and makes no progress (at __getitem__ data.py:40)" in finding.summary
     assert finding.advice.startswith("a worker is not a rank")
     assert "multiprocessing_context" not in finding.advice
@@ -194,10 +185,8 @@ def test_a_batch_that_comes_ends_the_finding():
 def test_what_keeps_the_worker_is_reported(worker, says, advice):
     job = starving(**worker)
     job.passes(9)
+    finding = job.finds("critical", STUCK, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
     assert says in finding.summary
     assert advice in finding.advice
 
@@ -315,15 +304,9 @@ def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds(
     job.passes(28)
     assert job.ever() == []
     job.passes(5)
+    finding = job.finds("warning", STUCK, 0)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "warning",
-        STUCK,
-        (0,),
-        (),
-    )
+    assert finding.victims == ()
 
 
 def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
@@ -335,10 +318,8 @@ def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
     for rank in job.ranks:
         rank.waits_for_batch()
     job.passes(9)
+    finding = job.finds("critical", STUCK, 0, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (0, 1))
     assert (
         "the workers that must deliver the next batches (pids 9000, 9001) are waiting for a lock"
         " and make no progress" in finding.summary
@@ -412,10 +393,8 @@ def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
     )
     job.ranks[1].activity = "other"
     job.passes(9)
+    finding = job.finds("critical", STUCK, 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", STUCK, (1,))
     assert "its worker pid 9001, which has not ended yet, is waiting on a socket" in finding.summary
     assert (
         finding.evidence[0]

@@ -7,7 +7,6 @@ import pytest
 
 from ddtop.wire.mpi import MpiPart
 from ddtop.wire.records import OpenCall
-from tests.jobs import brief
 from tests.mpi_jobs import WORLD, MpiJob
 from tests.ranks import unix_ns
 
@@ -18,10 +17,8 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
     job.in_collective("Barrier", 0, 1)
     job.ranks[2].stands_at("load", "/home/ada/sim.py", 40)
     job.passes(8)
+    finding = job.finds("critical", "not-in-collective", 2)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "not-in-collective", (2,))
     assert finding.victims == (0, 1)
     assert "ranks 0,1 wait for it in Barrier #21 of MPI_COMM_WORLD" in finding.summary
     assert job.snapshot().rank(0).process.spinning
@@ -46,10 +43,8 @@ def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
     job.in_collective("allreduce", 0, by_relay=True)
     job.in_collective("Barrier", 1)
     job.passes(8)
+    finding = job.finds("critical", "collective-mismatch", 0, 1)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "collective-mismatch", (0, 1))
     assert "rank 0: allreduce, rank 1: Barrier" in finding.summary
 
 
@@ -67,10 +62,8 @@ def test_lengths_and_roots_that_differ_are_a_mismatch_of_the_minority(one, other
     job.in_collective(name, 0, 1, 3, **one)
     job.in_collective(name, 2, **other)
     job.passes(8)
+    finding = job.finds("critical", "collective-mismatch", 2)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "collective-mismatch", (2,))
     assert said in finding.summary
 
 
@@ -104,10 +97,8 @@ def test_who_waits_for_a_broadcast_waits_for_its_root_alone():
     job.ranks[0].stands_at("read_input", line=12)
     job.ranks[1].works_at("prepare", line=30)
     job.passes(8)
+    finding = job.finds("critical", "not-in-collective", 0)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "not-in-collective", (0,))
     assert finding.victims == (2,)
 
 
@@ -122,10 +113,8 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
     job.passes(0.5)
     job.ranks[0].reports = False
     job.passes(12)
+    finding = job.finds("critical", "late-to-init", 1)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "late-to-init", (1,))
     assert "not in MPI_Init yet; rank 0 waits in MPI_Init for it" in finding.summary
     assert job.snapshot().rank(0).state.value == "joining"
 
@@ -159,10 +148,8 @@ def test_a_truncated_message_of_a_collective_is_a_mismatch_and_not_only_a_crash(
         job.ranks[0].mpi, done=(MpiPart("Allreduce", WORLD, 21, None, None, 1600),)
     )
     job.passes(3)
+    finding = job.finds("critical", "collective-mismatch", 1)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "collective-mismatch", (1,))
     assert "Allreduce of 800 bytes (#21 of MPI_COMM_WORLD)" in finding.summary
     assert "rank 0: Allreduce of 1,600 bytes (#21)" in finding.evidence
 
@@ -216,10 +203,8 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
     job.ranks[1].stands_at("compute", line=12)
     job.outside(1, done=22)
     job.passes(8)
+    finding = job.finds("critical", "not-in-collective", 1)
 
-    finding = job.finding()
-
-    assert brief(finding) == ("critical", "not-in-collective", (1,))
     assert "progresses only inside MPI calls" in finding.advice
 
 

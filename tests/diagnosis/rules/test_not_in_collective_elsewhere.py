@@ -27,14 +27,8 @@ def test_a_full_garbage_collection_is_named_with_its_time():
     job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
     job.ranks[2].cores, job.ranks[2].letter = 1.0, "R"
     job.passes(8)
+    finding = job.finds("warning", "interpreter-frozen", 2)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == (
-        "warning",
-        "interpreter-frozen",
-        (2,),
-    )
     assert (
         "C code holds the GIL: no report for 8 s, in a garbage collection (train.py:"
         in finding.summary
@@ -60,7 +54,6 @@ def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
         job.ranks[2],
     )
     job.passes(3)
-
     finding = job.finding()
 
     assert (
@@ -82,10 +75,8 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
     job.ranks[3].seen_outside = {"exiting": True}
     job.others_wait(3)
     job.passes(8)
+    finding = job.finds("critical", "left-early", 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (3,))
     assert (
         "rank 3 is done after iteration 100 and exiting the interpreter (train.py:"
         in finding.summary
@@ -144,7 +135,6 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
     job.ranks[1].seen_outside = seen
     job.others_wait(1)
     job.passes(8)
-
     finding = job.finding()
 
     assert finding.summary.startswith(f"rank 1 has been {text} for 8 s")
@@ -165,10 +155,8 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
     job.ranks[1].letter, job.ranks[1].cores = "S", 0.25
     job.others_wait(1)
     job.passes(8)
+    finding = job.finds("warning", "not-in-collective", 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
     assert finding.summary.startswith(
         f"rank 1 has been {does} (train.py:16 pull) for 8 s, while its other threads or children"
         " work; "
@@ -185,10 +173,8 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     for rank in job.ranks:
         rank.activity = "backward"
     job.passes(8)
+    finding = job.finds("critical", "left-early", 2)
 
-    finding = job.finding()
-
-    assert (finding.kind, finding.ranks) == ("left-early", (2,))
     assert finding.advice.startswith("stop on all ranks at the same step")
 
 
@@ -304,15 +290,9 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
         rank.waits_in("all_gather", group="0/gloo")
     job.ranks[0].stands_at("validate")
     job.passes(8)
+    finding = job.finds("critical", "not-in-collective", 0)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical",
-        "not-in-collective",
-        (0,),
-        (1, 2),
-    )
+    assert finding.victims == (1, 2)
     assert finding.summary.endswith("ranks 1,2 wait for it in all_gather #1 of default_pg (gloo)")
 
 
@@ -326,10 +306,8 @@ def test_a_rank_that_has_become_another_program_by_exec_has_left():
     job.ranks[2].freezes()
     job.ranks[2].seen_outside = {"became": "rclone"}
     job.passes(8)
+    finding = job.finds("critical", "left-early", 2)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "left-early", (2,))
     assert finding.summary.startswith(
         "rank 2 has become another program, rclone, by exec after train.py:71 upload; ranks 0,1,3"
     )
@@ -347,10 +325,8 @@ def test_after_a_short_look_from_outside_nobody_is_said_to_work():
         rank.trains = False
     job.ranks[1].place = place("wait_for_licence", "/home/ada/train.py", 9)
     job.passes(1.5)
+    finding = job.finds("warning", "not-in-collective", 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "not-in-collective", (1,))
     assert "work" not in finding.summary
     assert "in wait_for_licence (train.py:9)" in finding.summary
 

@@ -24,7 +24,6 @@ def test_a_parent_that_raises_after_its_ranks_fails_the_job():
     """A script around mp.spawn that cannot write its summary."""
     error = LastException("KeyError", "'best_loss'", unix_ns(11.0), place("main", "fit.py", 50))
     job = finished(HelperEnd(PARENT, unix_ns(11.0), 1, exception=error, launcher=True))
-
     finding = job.finding()
 
     assert (finding.severity, finding.kind, finding.victims) == ("critical", "helper-crashed", ())

@@ -26,10 +26,8 @@ def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
     """WORLD_SIZE=4, and a loop over three hosts' shells."""
     job = missing()
     job.passes(10)
+    finding = job.finds("critical", "rank-missing", 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-missing", (3,))
     assert finding.victims == (0, 1, 2)
     assert (
         finding.summary
@@ -73,10 +71,8 @@ def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables)
     """
     job = missing(**variables)
     job.passes(12)
+    finding = job.finds("warning", "rank-missing", 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "rank-missing", (3,))
     assert "only node0 reports here" in finding.summary
 
 
@@ -111,10 +107,9 @@ def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause()
         )
         rank.ends(1)
     job.passes(2)
+    finding = job.finds("critical", "rank-missing", 3)
 
-    finding = job.finding()
-
-    assert (finding.kind, finding.ranks, finding.victims) == ("rank-missing", (3,), (0, 1, 2))
+    assert finding.victims == (0, 1, 2)
     assert "ranks 0-2 gave up in init_process_group" in finding.summary
     assert finding.advice.endswith("init_process_group has ended")
 
@@ -137,10 +132,8 @@ def killed(*pids, signal=9, absent=(3,)):
 def test_a_process_that_was_killed_before_it_joined_is_the_missing_rank():
     """The out-of-memory killer while the weights are loaded. The parent waits for nobody."""
     job = killed(4711)
+    finding = job.finds("critical", "rank-killed", 3)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "rank-killed", (3,))
     assert finding.victims == (0, 1, 2)
     assert finding.summary.startswith(
         "rank 3 was killed before init_process_group (pid 4711 by SIGKILL); ranks 0-2 wait in"
@@ -182,10 +175,8 @@ def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
     """
     job = late()
     job.passes(8)
+    finding = job.finds("critical", "late-to-init", 2)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "late-to-init", (2,))
     assert finding.victims == (0, 1)
     assert "rank 2 has been in wait_for_licence (train.py:88)" in finding.summary
     assert "ranks 0,1 wait in init_process_group" in finding.summary
@@ -204,10 +195,8 @@ def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
     job.passes(POLICY.of(Starting).init_late_warning_s)
     assert job.ever() == []
     job.passes(3)
+    finding = job.finds("warning", "late-to-init", 2)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("warning", "late-to-init", (2,))
     assert (
         "rank 2 is not in init_process_group yet, still importing a module (train.py:1 <module>)"
         in finding.summary
@@ -346,10 +335,8 @@ def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
 def test_a_child_without_a_number_is_named_by_its_pid():
     """mp.spawn: a process becomes a rank when it calls init. This one sleeps before that."""
     job = spawned()
+    finding = job.finds("critical", "late-to-init", 2)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks) == ("critical", "late-to-init", (2,))
     assert "process 4999 of the same parent is stuck (in clock_nanosleep)" in finding.summary
     assert "py-spy dump --pid 4999" in finding.advice
 
@@ -424,10 +411,8 @@ def test_too_few_children_are_missing_ranks():
         job.greet(rank) if rank.number < 2 else None
     enter(job, 0, 1)
     job.passes(10)
+    finding = job.finds("critical", "rank-missing", 2)
 
-    finding = job.finding()
-
-    assert (finding.kind, finding.ranks) == ("rank-missing", (2,))
     assert "no process" in finding.summary
 
 

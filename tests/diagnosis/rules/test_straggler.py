@@ -26,15 +26,9 @@ def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_s
     job.trains(12)
     answers(job)
     job.trains(2)
+    finding = job.finds("critical", "straggler", 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "critical",
-        "straggler",
-        (1,),
-        (0, 2, 3),
-    )
+    assert finding.victims == (0, 2, 3)
     assert finding.summary.startswith(
         "rank 1 is a straggler: ranks 0,2,3 wait 61 ms of each 102 ms step for it (60%); it "
     )
@@ -67,15 +61,9 @@ def test_a_rank_that_its_limit_of_memory_keeps_is_no_straggler_beside_it():
     """At 97 % of RLIMIT_AS it allocated in ever smaller parts: two findings, and the critical one
     spoke of its code."""
     job = late_and_limited(50, 97, 50, 50)
+    finding = job.finds("warning", "memory-pressure", 1)
 
-    finding = job.finding()
-
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "warning",
-        "memory-pressure",
-        (1,),
-        (0, 2, 3),
-    )
+    assert finding.victims == (0, 2, 3)
     assert finding.summary == (
         "rank 1 uses 97.0 GiB of at most 100.0 GiB of address space (RLIMIT_AS); ranks 0,2,3 wait"
         " 60% of the time for it"
@@ -172,7 +160,6 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
     job.trains(12)
     answers(job)
     job.trains(2)
-
     finding = job.finding()
 
     assert finding.summary.endswith(
@@ -210,7 +197,6 @@ def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
     job.trains(12)
     answers(job)
     job.trains(2)
-
     finding = job.finding()
 
     assert (
@@ -278,9 +264,7 @@ def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(wait
     spot = Spot("fetch", "/home/ada/ask.py", 12, 61, waits_on)
     job.ranks[1].says = {"spots": (spot,), "spots_samples": 100}
     job.trains(2)
-
-    finding = job.finding()
-    assert (finding.severity, finding.kind, finding.ranks) == (severity, "straggler", (1,))
+    finding = job.finds(severity, "straggler", 1)
     asks = "it waits 60% of the time for another program, in fetch (ask.py:12)"
     assert (asks in finding.summary) == (severity == "warning")
 

@@ -33,14 +33,9 @@ def job_of(*looks):
 
 
 def test_the_rank_that_is_never_in_the_wait_is_named():
-    finding = job_of(WAITS, LATE, WAITS).finding()
+    finding = job_of(WAITS, LATE, WAITS).finds("warning", "straggler", 1)
 
-    assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
-        "warning",
-        "straggler",
-        (1,),
-        (0, 2),
-    )
+    assert finding.victims == (0, 2)
     assert finding.summary.startswith(
         "rank 1 is a straggler, judged by stacks: ranks 0,2 are in a collective in at least 69% of"
         " the looks, rank 1 in 5%"
