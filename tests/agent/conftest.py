@@ -20,9 +20,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 @pytest.fixture
 def clean_notes(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """No framework has registered anything in this process. `thread` is the ident of this
-    thread.
-    """
+    """No framework has registered anything. `thread` is the ident of this thread."""
     monkeypatch.setattr(progress_notes, "sources", {})
     monkeypatch.setattr(progress_notes, "open", [])
     monkeypatch.setattr(progress_notes, "expected", [])

@@ -33,9 +33,7 @@ from ddtop.agent.environment import ARGUMENTS, VALUE_CHARACTERS, redacted_argv, 
     ],
 )  # fmt: skip
 def test_secrets_on_the_command_line_are_replaced(words, shown):
-    """The output of `ddtop report` goes into tickets, and hydra writes `trainer.api_key=...`
-    without dashes.
-    """
+    """hydra writes `trainer.api_key=...` without dashes, and reports go into tickets."""
     assert redacted_argv(["python", *words]) == ("python", *shown)
 
 

@@ -133,9 +133,7 @@ def claim(pid, environ):
 
 
 def test_a_ranks_subprocess_is_not_the_rank():
-    """train.py calls `python eval.py`, which inherits RANK=3. Without a claim two processes would
-    be rank 3.
-    """
+    """train.py calls `python eval.py`, which inherits RANK=3."""
     assert role("python eval.py", claim(PID - 1, TORCHRUN)) == CANDIDATE
 
 
@@ -215,9 +213,7 @@ def test_the_program_that_mpi4py_runs_gives_the_name(words):
 
 
 def test_torchrun_inside_mpirun_gives_the_rank():
-    """mpirun starts one torchrun per node. Its ranks inherit the variables of mpirun, which number
-    the nodes.
-    """
+    """Its ranks inherit the variables of mpirun, which number the nodes."""
     torchrun = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
     assert who(OPEN_MPI | torchrun) == (RANK, 5, 8, 1)
 

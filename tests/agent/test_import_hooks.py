@@ -1,6 +1,4 @@
-"""The import hook: other finders find the module, and ours only adds a step after the module has
-run.
-"""
+"""The import hook: other finders find the module, ours adds a step after it has run."""
 
 from __future__ import annotations
 

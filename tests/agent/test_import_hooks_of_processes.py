@@ -54,9 +54,7 @@ def heavy(modules):
 @pytest.mark.usefixtures("hook_is_installed")
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_with_ddtop_unset_nothing_is_imported(home, value):
-    """Every Python of the environment runs the start-up line and pays for its imports, also pip and
-    the shell prompt.
-    """
+    """Every Python pays for the imports of the start-up line, also pip and the prompt."""
     modules, threads = asked(home, "", **({} if value is None else {"DDTOP": value}))
 
     assert {name for name in modules if name.startswith("ddtop")} == set()
@@ -66,9 +64,7 @@ def test_with_ddtop_unset_nothing_is_imported(home, value):
 
 @pytest.mark.usefixtures("hook_is_installed")
 def test_a_watched_process_that_is_no_rank_gets_an_import_hook_and_no_more(home):
-    """With `DDTOP=1` in a shell's profile, `python prep.py` must not start threads or open
-    sockets.
-    """
+    """With `DDTOP=1` in a profile, `python prep.py` must start no threads."""
     modules, threads = asked(home, "", DDTOP="1")
 
     assert "ddtop.agent.import_hooks" in modules
@@ -156,9 +152,7 @@ def test_what_a_training_calls_is_there_without_importing_more(home):
     ids=["missing", "raises", "import error", "syntax error", "exits", "interrupt"],
 )
 def test_a_broken_or_missing_ddtop_is_silent(home, tmp_path, content):
-    """pip was interrupted in the middle of an upgrade, and every Python of the environment printed
-    a traceback.
-    """
+    """An interrupted upgrade made every Python print a traceback."""
     site = tmp_path / "site"
     site.mkdir()
     shutil.copy(PTH, site / "ddtop.pth")

@@ -31,9 +31,7 @@ ROOM = Path(ddtop.agent.__file__).parent
 
 
 def test_the_rank_chooses_the_limits_and_hands_them_on() -> None:
-    """No other part of the agent uses the module's own instance, so every part follows the one that
-    is passed in.
-    """
+    """No other part of the agent uses the module's own instance."""
     named = {
         path.relative_to(ROOM).as_posix()
         for path in ROOM.rglob("*.py")

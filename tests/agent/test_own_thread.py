@@ -39,9 +39,7 @@ def test_a_thread_that_cannot_be_named_works_all_the_same(monkeypatch):
 
 
 def test_the_cpu_time_of_a_thread_that_has_ended_is_counted():
-    """A separate thread reads torch's entries: 30 ms of CPU that no other thread's counter
-    shows.
-    """
+    """Another thread reads torch's entries: 30 ms that no other counter shows."""
 
     def compute():
         until = time.thread_time_ns() + 5_000_000

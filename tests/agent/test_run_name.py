@@ -122,9 +122,7 @@ STEP = {
     ids=["its own", "its launcher's", "none"],
 )
 def test_tasks_of_srun_on_one_node_have_the_name_of_their_step(home, tree, name):
-    """Any program may be a task. It becomes a rank when it joins a group, and has named a process
-    tree of its own by then. Two tasks became two jobs.
-    """
+    """Each task had named a process tree of its own before it joined: two jobs."""
     for rank in (0, 1):
         numbers = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), TREE: tree}
 
@@ -132,9 +130,7 @@ def test_tasks_of_srun_on_one_node_have_the_name_of_their_step(home, tree, name)
 
 
 def test_a_launcher_without_the_hook_still_makes_one_run(home):
-    """torchrun runs in another environment, so its children have no marker, but they have the same
-    parent.
-    """
+    """Its children have no marker, but they have the same parent."""
     job, run, _ = run_name.name_run(who(elastic=True), {}, os.getpid())
 
     assert (job, run) == (
@@ -173,9 +169,7 @@ def test_plain_ranks_of_one_script_and_folder_are_one_run(join):
 
 
 def test_a_wrong_master_port_does_not_split_the_job_that_it_breaks(join):
-    """Rank 1 waits at port 29501, rank 0 at port 29500. Both must be in one table, so that the
-    difference can be seen.
-    """
+    """Both must be in one table, so that the difference can be seen."""
     assert join(0, MASTER_PORT="29500") == join(1, MASTER_PORT="29501")
 
 
@@ -190,9 +184,7 @@ def test_two_processes_that_claim_one_rank_of_one_master_are_one_job(join):
 
 
 def test_tasks_of_srun_that_copy_their_numbers_are_one_job_wherever_they_meet(join):
-    """The ranks meet at a file. No port shows that they belong together, and each has named a
-    process tree of its own by then.
-    """
+    """They meet at a file, so no port shows that they belong together."""
     step = {"SLURM_JOB_ID": "10", "SLURM_STEP_NUM_TASKS": "2", "RANK": "0"}
     runs = [join(rank, SLURM_STEP_ID="0", **step, **{TREE: f"train-{rank}|"}) for rank in (0, 1)]
     other = join(1, SLURM_STEP_ID="1", **step, **{TREE: "train-2|"})
@@ -216,9 +208,7 @@ MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_ranks_that_meet_are_one_job_whatever_their_scripts_are(join, tmp_path):
-    """A parameter server and its workers, or two checkouts of one script, share MASTER_ADDR,
-    MASTER_PORT and WORLD_SIZE.
-    """
+    """A parameter server and its workers share MASTER_ADDR, MASTER_PORT and WORLD_SIZE."""
     (tmp_path / "b").mkdir()
     first = join(0, SCRIPT="server.py", **MEETING)
 
@@ -282,9 +272,7 @@ def test_ranks_that_start_later_than_two_minutes_are_another_run(join, home):
 
 
 def test_a_run_that_is_all_gone_for_long_takes_no_more(join, home):
-    """Rank 0 was started, stopped and started again half a minute later. Then rank 1 was started:
-    it belongs to the second start.
-    """
+    """Rank 1 belongs to the second start of rank 0, half a minute after the first."""
     first = join(0)
     join.shells[0].ends()
     rewrite(
@@ -302,9 +290,7 @@ def test_a_rank_that_starts_beside_one_that_crashed_at_once_is_of_its_run(join):
 
 
 def test_the_rank_of_a_process_that_is_gone_is_free_in_a_new_run(join):
-    """The job crashed at once and was started again within seconds. The new ranks are not the dead
-    ones.
-    """
+    """A job that crashed at once was started again: the new ranks are not the dead ones."""
     first = join(0, MASTER_PORT="29500")
     join.shells[0].ends()
 
@@ -346,16 +332,12 @@ def test_ranks_that_start_at_the_same_moment_are_one_run(home, tmp_path):
 
 
 def test_a_wrong_world_size_does_not_split_the_job_that_it_breaks(join):
-    """One rank has WORLD_SIZE=2, the other WORLD_SIZE=3, and both have the same master. Both wait,
-    and must be in one table.
-    """
+    """WORLD_SIZE=2 and 3 with one master: both wait, and must be in one table."""
     assert join(0, MASTER_PORT="29500", SIZE="2") == join(1, MASTER_PORT="29500", SIZE="3")
 
 
 def test_jobs_that_agree_in_neither_master_nor_size_are_two(join):
-    """The same script runs on two and on four ranks, side by side. Rank 2 of the larger job starts
-    first.
-    """
+    """One script on two and on four ranks; rank 2 of the larger job starts first."""
     assert join(0, MASTER_PORT="29500", SIZE="2") != join(2, MASTER_PORT="29501", SIZE="4")
 
 

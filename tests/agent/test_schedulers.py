@@ -1,6 +1,4 @@
-"""Under each launcher a job has one name on all its hosts, and the relay gets what it needs to
-place the ranks.
-"""
+"""Under each launcher a job has one name on all hosts, and the relay can place the ranks."""
 
 from __future__ import annotations
 
@@ -150,9 +148,7 @@ OTHER_HOST = {
 
 @pytest.mark.parametrize(("environ", "expected"), ACROSS)
 def test_it_is_called_so_on_its_first_host_too(home, environ, expected):
-    """Each host has another launcher, another first watched process and another pid. None of these
-    may be part of the name.
-    """
+    """Launcher, first process and pid differ on each host: none may be part of the name."""
     first = {key: OTHER_HOST.get(key, value) for key, value in environ.items()}
 
     assert name(first, **{TREE: f"submit-{os.getpid()}|1.2"}) == expected
@@ -166,18 +162,14 @@ def test_the_first_pod_of_some_operators_calls_itself_localhost(home):
 
 
 def test_a_process_that_was_told_the_address_as_an_argument_has_that_name(home):
-    """mp.spawn runs on each host with init_method tcp://node0:23456, and the environment shows
-    nothing of it.
-    """
+    """mp.spawn with init_method tcp://node0:23456: the environment shows nothing."""
     found = run_name.name_run(Identity(RANK, "main", 9, None, 16), {}, os.getppid(), "node0:23456")
 
     assert found[0] == "main-node0-23456"
 
 
 def test_a_wrong_port_does_not_give_two_names_on_one_host(home):
-    """Both ranks wait for each other. They must be in one table, under the name that the first one
-    made.
-    """
+    """Both wait for each other, in one table, under the name that the first made."""
     one = run_name.name_run(rank_of(BY_HAND), BY_HAND, os.getppid())
     other = BY_HAND | {"RANK": "2", "MASTER_PORT": "29501"}
 
@@ -233,9 +225,7 @@ def test_a_step_of_srun_that_numbers_the_ranks_is_the_run_on_all_hosts(home):
 
 
 def test_an_elastic_job_has_its_name_before_the_second_node_comes(home):
-    """torchrun --nnodes 1:4: the first node trains alone for a while, and keeps its name when
-    others join.
-    """
+    """torchrun --nnodes 1:4: the first node trains alone, and keeps its name."""
     alone = (
         ELASTIC_PYTORCHJOB | ON_ONE_HOST | {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "RANK": "1"}
     )

@@ -1,6 +1,4 @@
-"""The table of sources: each row names a module that exists, with the functions that the protocol
-requires.
-"""
+"""The table of sources: each row names a module with the functions that the protocol requires."""
 
 from __future__ import annotations
 
@@ -192,9 +190,7 @@ def test_two_sources_of_waits_add_up_and_the_later_row_names_what_is_stuck(repor
 
 
 def test_a_probe_that_a_wrapper_adds_takes_the_place_of_its_row(reporter):
-    """MPI is sampled before the frames are read, because frames are judged by the MPI call that the
-    rank is in.
-    """
+    """MPI comes before the frames, which are judged by the MPI call."""
     order = []
 
     class Ordered(Probe):

@@ -1,6 +1,4 @@
-"""A relay is started beside threads that run Python: nothing hangs, and no intermediate process
-remains.
-"""
+"""A relay is started beside threads that run Python: nothing hangs, no process remains."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ except ChildProcessError:
 
 
 def test_a_copy_that_waits_for_the_gil_of_a_thread_it_has_not_is_ended():
-    """Forking a process of gigabytes takes longer than the interval after which another thread
-    requests the GIL.
-    """
+    """Forking gigabytes takes longer than the interval of the GIL."""
     done = subprocess.run(
         [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=120, check=False
     )

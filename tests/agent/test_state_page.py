@@ -61,9 +61,7 @@ def test_the_file_is_private_and_whole(page):
 
 
 def test_calls_of_one_thread_nest(page):
-    """init_process_group calls new_group. The outer call must still be on the page when the inner
-    one has returned.
-    """
+    """new_group inside init_process_group: the outer call must still be on the page."""
     outer = page.enter_call(layout.CALLS.index("init_process_group"))
     inner = page.enter_call(layout.CALLS.index("new_group"))
     both = [call[0] for call in page.open_calls()]
@@ -127,9 +125,7 @@ def test_a_forked_child_writes_to_memory_of_its_own(page):
 
 
 def test_where_no_file_can_be_had_the_page_is_memory(monkeypatch):
-    """/dev/shm is full and /tmp is read-only. The training goes on, the relay sees less, and doctor
-    reports that.
-    """
+    """/dev/shm is full, /tmp read-only: the training goes on, and doctor reports that."""
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -41,9 +41,7 @@ def in_a_container(word):
     reason="no pid namespaces can be made here",
 )
 def test_a_relay_does_not_sweep_away_the_pages_of_another_containers_ranks(home):
-    """Each is pid 1 of its own namespace. In the other relay's namespace that pid is another
-    process, so the page looked abandoned.
-    """
+    """Each is pid 1 of its own namespace, so the other's page looked abandoned."""
     rank = in_a_container("lives")
     try:
         path = rank.stdout.readline().strip()

@@ -1,6 +1,4 @@
-"""`ddtop.step`, `ddtop.phase`, `ddtop.expected` and `ddtop.progress`, in a watched rank and in an
-unwatched process.
-"""
+"""`ddtop.step`, `phase`, `expected` and `progress`, in a watched rank and elsewhere."""
 
 from __future__ import annotations
 

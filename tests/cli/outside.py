@@ -54,9 +54,7 @@ else:
 
 
 def hanging_script(tmp_path):
-    """A program whose rank 1 is in a lock while the others are in a collective. Frames alone show
-    that.
-    """
+    """Rank 1 is in a lock, the others in a collective: frames alone show that."""
     package = tmp_path / "site-packages" / "torch" / "distributed"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("")

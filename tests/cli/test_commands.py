@@ -180,9 +180,7 @@ def test_attach_without_a_terminal_prints_the_table(home):
 
 @pytest.fixture
 def silent_job(home, monkeypatch):
-    """A job with a fresh job file whose relay does not answer, because a firewall drops the
-    packets.
-    """
+    """A job with a fresh job file, behind a firewall that drops the packets of its relay."""
     monkeypatch.setattr(engine, "JOIN_S", 0.2)
     now = time.time_ns()
     entry = registry.JobEntry(

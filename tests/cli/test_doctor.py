@@ -54,9 +54,7 @@ def test_an_impossible_dump_signal_is_a_note(home, monkeypatch, wanted, text):
 def test_the_right_to_trace_is_reported_with_what_works_instead(
     monkeypatch, scope, right, mark, text
 ):
-    """Ubuntu and Debian start with Yama 1, where py-spy from a shell fails with a cryptic
-    message.
-    """
+    """Ubuntu and Debian start with Yama 1, where py-spy's message is cryptic."""
     monkeypatch.setattr(pyspy, "yama_scope", lambda: scope)
     monkeypatch.setattr(pyspy, "may_trace_others", lambda: right)
 

@@ -1,6 +1,4 @@
-"""`ddtop gpus`: which GPUs are free, which processes hold the others, and what is printed without a
-driver.
-"""
+"""`ddtop gpus`: which GPUs are free, who holds the others, and what is said without a driver."""
 
 from __future__ import annotations
 

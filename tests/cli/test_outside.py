@@ -360,9 +360,7 @@ def test_what_py_spy_left_out_is_noted_below():
 
 
 class AsksNccl:
-    """A source whose NCCL answers at the sixth look, which is judged three looks later. Until then
-    it is only known that the ranks share a GPU.
-    """
+    """Its NCCL answers at the sixth look, which is judged three looks later."""
 
     over = False
 
@@ -401,9 +399,7 @@ def test_a_finding_that_explains_no_wait_does_not_end_the_look():
 
 
 class WaitsFor(AsksNccl):
-    """A source in which a rank has waited for another so long when it is first looked at. The
-    third look says why.
-    """
+    """A rank has waited for another so long at the first look. The third look says why."""
 
     asks = False
 

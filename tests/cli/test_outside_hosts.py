@@ -104,9 +104,7 @@ def test_the_ranks_of_all_hosts_are_put_together(home, hosts):
 
 
 def test_ranks_are_seen_for_longer_than_one_look_there_takes(home, hosts, monkeypatch):
-    """The records of each look had another sender. After half a minute no rank was heard any
-    more, and a job that went on stood still on the screen.
-    """
+    """Each look had another sender: after half a minute no rank was heard any more."""
     monkeypatch.setenv("DDTOP_SSH", hosts)
     monkeypatch.setattr(several, "SECONDS_MAX", 1.0)
     asked = []

@@ -23,9 +23,7 @@ START_UP_LINE = 'import os; exec("import ddtop.agent.hook") if os.environ.get("D
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A distribution named ddtop with a hook and a start-up line. Beside it are what the agent
-    needs, and not what the commands need.
-    """
+    """A distribution with a hook and a start-up line, and only what the agent needs."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in AGENT:
         small_wheel(folder, name, "99.0", {f"{name}.py": ""})
@@ -104,9 +102,7 @@ def test_undo_removes_nothing_that_it_has_not_added(other, wheel):
 
 
 def test_a_container_is_reached_by_its_program(other, wheel, tmp_path, monkeypatch):
-    """A stand-in for docker. It runs the command that follows the container's name, on this
-    host.
-    """
+    """A stand-in for docker, which runs the command on this host."""
     program = tmp_path / "docker"
     program.write_text('#!/bin/sh\n[ "$1 $2" = "exec train" ] || exit 125\nshift 2\nexec "$@"\n')
     program.chmod(0o755)

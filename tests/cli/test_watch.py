@@ -27,9 +27,7 @@ def stage(home):
 
 
 def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
-    """A rank that the relay watches, with a job file. Its child is the last process of the
-    stage.
-    """
+    """A rank that the relay watches. Its child is the last process of the stage."""
     stage.rank(number, code=code)
     stage.heard(stage.viewer(), sees_ranks)
     end = time.monotonic() + DEADLINE_S

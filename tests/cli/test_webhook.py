@@ -28,9 +28,7 @@ EVENT = {
 
 
 class Server:
-    """Sends the next of `answers`, and keeps what it got. An answer: a status, (status, headers),
-    or a function that gets the handler.
-    """
+    """Sends the next of `answers`: a status, (status, headers), or a function of the handler."""
 
     def __init__(self, *answers):
         self.answers, self.got = list(answers), []

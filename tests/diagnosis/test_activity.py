@@ -294,9 +294,7 @@ def test_the_work_of_its_children_is_not_called_its_own():
 
 
 def test_a_busy_rank_that_is_asleep_at_this_instant_does_not_wait_for_a_lock():
-    """A thread that works sleeps now and then. But if it reads one file at each look for seconds,
-    that is no coincidence.
-    """
+    """A thread that works sleeps now and then; seconds in one file are no coincidence."""
     assert doing(rank(working=True, process=process(syscall="futex")), POLICY) is None
     assert (
         doing(rank(working=True, process=process("D", syscall="read", file="/a")), POLICY)
@@ -327,9 +325,7 @@ def test_of_a_silent_rank_the_place_is_that_of_stacks_taken_since():
 
 
 def test_a_main_thread_that_waits_for_the_gil_is_not_the_one_that_holds_it():
-    """The agent's thread wakes every 5 ms to request the GIL. A thread that sleeps in C with the
-    GIL held does not wake.
-    """
+    """Who waits for the GIL wakes every 5 ms; who holds it in C does not."""
     waits = {"process": process(syscall="futex"), "stacks": dump()}
 
     assert (

@@ -1,6 +1,4 @@
-"""`with ddtop.expected(...)`: no finding until the announced time, a warning after it, and no
-excuse for a fault.
-"""
+"""`ddtop.expected(...)`: silent until the announced time, then a warning, no excuse for a fault."""
 
 from __future__ import annotations
 

@@ -10,9 +10,7 @@ from tests.jobs import FakeJob, unix_ns
 
 
 def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
-    """The job saves for 20 s every epoch. Its own limit is three times the longest wait that ended
-    well.
-    """
+    """Its own limit is three times the longest wait that ended well."""
     job = used_to(20.0)
     job.ranks[0].works_at("save_checkpoint")
     job.others_wait(0)
@@ -29,9 +27,7 @@ def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
     ],
 )
 def test_a_rank_that_stands_no_longer_than_before_is_a_warning_only(stands_s, kinds):
-    """In each round rank 0 waits 9 s for rollouts of an engine in another process. Each round was
-    reported as a hang.
-    """
+    """In each round rank 0 waits 9 s for rollouts; each was reported as a hang."""
     job = used_to(9.0)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
     job.others_wait(0, op="broadcast")
@@ -137,9 +133,7 @@ def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other
 
 
 def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_between():
-    """Every 500 steps rank 0 validates for 8 s. Waits are remembered for 100 steps, so each
-    validation was a warning.
-    """
+    """Every 500 steps it validates; waits are remembered for 100 steps."""
     job = FakeJob(3)
     job.trains(30)
     for _ in range(2):
@@ -184,9 +178,7 @@ def test_long_pauses_do_not_make_an_endless_loop_usual():
     ids=["crowded", "idle", "crowded for long"],
 )
 def test_a_rank_that_is_ready_to_run_and_gets_no_cpu_is_not_stuck(delay_ratio, seconds, severity):
-    """Beside forty other processes rank 0 got 1 % of a core, and was reported as making no
-    progress.
-    """
+    """Beside forty processes rank 0 got 1 % of a core."""
     job = FakeJob(3)
     job.trains(30)
     job.ranks[0].stands_at("collect_statistics")

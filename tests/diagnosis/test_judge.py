@@ -46,9 +46,7 @@ def test_what_was_seen_once_and_not_again_never_stood():
 
 @pytest.mark.parametrize("joined_s", [0.0, 12.0, 16.0, 18.5, 19.0])
 def test_viewers_that_join_at_any_second_read_the_same(joined_s):
-    """Two people are on the phone. One has been attached for an hour, the other for a second. Both
-    must see the same culprit.
-    """
+    """Two people on the phone, attached for an hour and a second, see the same culprit."""
     job = hang()
 
     first, late = job.verdicts()[-1], job.verdicts(joined_s=joined_s)[-1]

@@ -1,6 +1,4 @@
-"""The policy decides which rank is blamed for a wait, an error of the backend or a job without
-progress.
-"""
+"""The policy decides which rank is blamed: for a wait, an error, or no progress."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def out_of_batches(seconds):
 
 
 def on_its_way_out(seconds):
-    """The others wait for rank 3. Its interpreter is ending, and its last report was this long
-    ago.
-    """
+    """The others wait for rank 3, which is ending and reported this long ago."""
     job = trained()
     job.ranks[3].stands_at("upload", line=99)
     job.others_wait(3)

@@ -37,9 +37,7 @@ from tests.second_policy import Case
 
 
 def read(job):
-    """All ranks report when they enqueued their collectives: rank 1 is late for 60 % of each
-    step.
-    """
+    """All ranks report their arrivals: rank 1 is late for 60 % of each step."""
     answers(job)
     job.trains(2)
     return job
@@ -104,9 +102,7 @@ def without_a_cpu():
 
 
 def in_a_function_on_a_busy_host():
-    """Rank 1 waits for a CPU for a third of the time more than the others, and is in a function for
-    half of the time more.
-    """
+    """Rank 1 waits for a CPU for 33 %, and is in a function for 50 %, longer than the others."""
     return under_pressure({"run_delay_ns": 0.4 * SECOND}, {"run_delay_ns": 0.02 * SECOND}, at(55))
 
 

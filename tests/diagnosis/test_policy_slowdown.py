@@ -1,6 +1,4 @@
-"""A job that trains slower than before: the policy decides when that is a finding, and which cause
-is named.
-"""
+"""The policy decides when a job trains slower than before, and which cause is named."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Findings about a job that trains follow the policy that is passed in: its loader, its
-collectives, its data, its exceptions and its GPUs.
-"""
+"""Findings about a job that trains follow the policy that is passed in."""
 
 from __future__ import annotations
 

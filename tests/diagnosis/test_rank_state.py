@@ -101,9 +101,7 @@ def test_a_finding_that_names_all_ranks_because_it_can_blame_none_makes_no_culpr
 
 
 def test_a_rank_that_others_wait_for_is_no_culprit_before_a_finding_says_so():
-    """Ranks may wait for a rank that waits for requests. Then the job is idle, and no rank is to
-    blame.
-    """
+    """They may wait for a rank that waits for requests: an idle job."""
     job = trained()
     job.ranks[2].works_at("validate", "eval.py", 31)
     job.others_wait(2)

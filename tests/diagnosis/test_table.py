@@ -1,6 +1,4 @@
-"""The table of rules: it is complete, and it agrees with the enum of kinds, the pages and the
-docs.
-"""
+"""The table of rules is complete, and agrees with the kinds, the pages and the docs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Exact arrivals: a rank that is late in most steps is named with its cost, and no other rank
-is.
-"""
+"""Exact arrivals: a rank that is late in most steps is named with its cost, and no other is."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from tests.jobs import SECOND, FakeJob
 
 
 def hung_start():
-    """One process has no rank number yet and computes. The others wait for it in
-    init_process_group.
-    """
+    """One process without a rank number computes; the others wait in init_process_group."""
     job = FakeJob(3)
     for second in range(8):
         job.candidates = (ProcessState(None, 4999, "R", None, second * SECOND),)

@@ -1,6 +1,4 @@
-"""`Job.apply`: any order of the ranks' records gives the same snapshot, and absurd records are
-refused.
-"""
+"""`Job.apply`: any order of the ranks' records is the same, and absurd records are refused."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ SENDERS = sorted({(envelope.sender, envelope.rank) for envelope, _ in BUSY.recor
 @settings(max_examples=60)
 @given(st.data())
 def test_any_order_of_the_ranks_gives_the_same_snapshot(data):
-    """Eight relays forward at their own pace. Only the records of one sender are in order, Hello
-    first.
-    """
+    """Only the records of one sender are in order, Hello first."""
     seed = data.draw(st.integers(0, 2**32))
     chooser = random.Random(seed)
     queues = [
@@ -280,9 +276,7 @@ def test_a_second_claimant_that_is_gone_is_forgotten():
 
 
 def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_variables():
-    """A launcher's wrapper has RANK=1 in its environment. The program that it starts is the
-    rank.
-    """
+    """A launcher's wrapper has RANK=1; the program that it starts is the rank."""
     job = FakeJob(2)
     job.ranks[1].pid, job.ranks[1].claim = 7777, "init"
     job.greet(job.ranks[1])

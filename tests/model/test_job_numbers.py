@@ -20,9 +20,7 @@ def test_moving_and_iteration_are_those_of_the_job():
 
 
 def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
-    """Its last report was half a second old, so a rank that was in step seemed 13 iterations
-    ahead.
-    """
+    """Its last report was old, so a rank in step seemed 13 iterations ahead."""
     job = FakeJob(2)
     job.trains(10)
     reported = job.snapshot().ranks[0].progress.iteration
@@ -101,9 +99,7 @@ def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
 
 
 def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
-    """RANK is in the wrapper's environment, and the training is its child. The child's exit
-    counts.
-    """
+    """RANK is in the wrapper's environment, but its child's exit counts."""
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.pid, rank.claim = 7777, "init"

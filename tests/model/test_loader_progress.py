@@ -1,6 +1,4 @@
-"""Since when the worker that must deliver a batch makes no progress, and which events restart that
-time.
-"""
+"""Since when the worker that must deliver a batch makes no progress."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def test_while_nothing_moves_the_start_stays():
     ids=lambda grown: next(iter(grown)),
 )
 def test_what_moves_starts_the_time_anew_and_a_tenth_of_it_does_not(grown):
-    """One of our own reports, or one wake-up for a signal: a stuck process is never completely
-    inactive.
-    """
+    """One wake-up for a signal: a stuck process is never completely inactive."""
     little = {name: value // 10 for name, value in grown.items()}
 
     assert after(**grown) == Owing(STILL.key, False, 7 * SECOND, 7 * SECOND)
@@ -70,9 +66,7 @@ def test_without_a_worker_a_wait_or_its_counters_nothing_is_known(nothing):
 
 
 def test_a_dead_worker_counts_from_its_end_and_needs_no_counters():
-    """The worker is not read in the first second of a wait, but a dead worker is noticed at
-    once.
-    """
+    """A wait is not read in its first second, but a dead worker is noticed at once."""
     found = after(owing_state="Z", workers_cpu_ns=None)
 
     assert found == Owing(STILL.key, True, 7 * SECOND)

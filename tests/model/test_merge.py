@@ -52,9 +52,7 @@ def test_the_rank_that_is_elsewhere_comes_first_and_is_odd():
 
 
 def test_lines_of_the_program_separate_ranks_and_lines_of_a_library_do_not():
-    """A waiting loop is at another of its lines at each look. Two branches of the training are two
-    places.
-    """
+    """A waiting loop moves on; two branches of the training are two places."""
     other = answer(2, thread(BACKWARD, StackFrame("step", "/home/ada/train.py", 95), LOOP))
 
     assert ranks_of(merge([waiting(0, 521), waiting(1, 533), other])) == [(2,), (0, 1)]
@@ -141,9 +139,7 @@ def test_the_same_thread_of_two_ranks_is_the_same_whatever_its_number():
 
 
 def test_a_thread_without_a_name_is_one_of_those_at_the_same_place():
-    """Faulthandler reports no names. The helper thread of a rank whose GIL is held must still be
-    recognised as the helper thread.
-    """
+    """Faulthandler reports no names, as of a helper of a rank whose GIL is held."""
     helper = thread(LOAD, main=False, name="Thread-1 (helper)")
     merged = merge(
         [

@@ -1,6 +1,4 @@
-"""From the state page to groups, collectives and calls; and waits that any one of several ranks can
-end.
-"""
+"""From the state page to groups and calls; and waits that any one of several ranks can end."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ def test_a_stopped_rank_of_either_launcher_stays_stopped(number):
 
 
 def test_each_launcher_counts_its_own_restarts():
-    """The second launcher has only joined again. Its restart count stays behind, as in its ranks'
-    records.
-    """
+    """The second launcher has only joined again, so its count stays behind."""
     job = halves()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)

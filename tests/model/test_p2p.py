@@ -64,9 +64,7 @@ def test_a_peer_that_is_elsewhere_is_the_end_of_the_chain():
 
 
 def test_a_chain_of_stages_ends_at_the_first():
-    """A pipeline of four whose first stage is stuck. The last waits for the third, the third for
-    the second, and so on.
-    """
+    """A pipeline of four whose first stage is stuck: each waits for the one before."""
     assert blamed(ranks(None, call("recv", 0), call("recv", 1), call("recv", 2))) == {0: (1, 2, 3)}
 
 

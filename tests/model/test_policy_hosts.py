@@ -76,9 +76,7 @@ def host_of_a_rank_that_two_claim(policy):
 
 
 def told_late_s(policy):
-    """How far the last report of a rank is off if its host's clock is 30 ms behind the hub's, and
-    how far the first one of the job is.
-    """
+    """How far a rank's and the job's reports are off if the host's clock is 30 ms behind."""
     job = SpreadJob(4, 2)
     job.trains(4)
     model = Job(job.name, policy)

@@ -33,9 +33,7 @@ def working(cores, before=1.0):
 
 
 def works_beside_its_agent(policy):
-    """Whether a rank counts as working whose process uses 6 % of a core: its agent until three
-    seconds ago, and its own code since.
-    """
+    """Whether a rank works that uses 6 % of a core: its agent until 3 s ago, its own code since."""
     job = FakeJob(1)
     rank = job.ranks[0]
     rank.cores = 0.06
@@ -70,9 +68,7 @@ def test_threads_that_only_poll_do_not_make_a_rank_work():
 
 
 def child_works(policy):
-    """Whether a process without a rank number counts as working: it has done nothing for the last 3
-    s.
-    """
+    """Whether a process without a rank number works that has done nothing for 3 s."""
     job = FakeJob(2, absent=[1])
     for second in range(8):
         cpu_ns = min(second, 4) * SECOND
@@ -114,9 +110,7 @@ def condition_of_a_rank_with_progress(policy):
 
 
 def due_without_looks(looks_s):
-    """Whether the wait for a rank is too long. Its relay has looked for this long of eight seconds,
-    and always found it asleep.
-    """
+    """Whether the wait is too long if the relay has looked for this long of eight seconds."""
 
     def says(policy):
         job = trained()
@@ -253,9 +247,7 @@ def ratios_after(seconds):
 
 
 def low_ratio_is_known(policy):
-    """Whether a rank that waits 30 % of its time for data is known to do so in each quarter of the
-    window, or only in total.
-    """
+    """Whether a rank that waits 30 % for data is known to do so in each quarter."""
     job = loading(0.3)
     job.trains(12)
     return seen(job, policy).ranks[0].loader.wait_low_ratio is not None

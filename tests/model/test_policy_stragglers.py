@@ -50,9 +50,7 @@ def two_reads_on_crowded_cores():
 
 
 def two_reads_of_much_on_crowded_cores():
-    """Rank 1 was late for 60 % of each step in two reads, five seconds apart, and lacks CPU time
-    for longer.
-    """
+    """Rank 1 was late for 60 % in two reads 5 s apart, and lacks CPU time for longer."""
     job = job_with()
     for second in range(29):
         job.ranks[1].seen_outside = {"load": ProcessLoad(run_delay_ns=round(second * 0.8 * SECOND))}

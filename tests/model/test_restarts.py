@@ -25,9 +25,7 @@ def rows(job):
 
 
 def test_one_failed_worker_counts_on_its_own_host_only():
-    """torchrun's agent on the other host has only joined again, so its TORCHELASTIC_RESTART_COUNT
-    stays 0.
-    """
+    """The other host has only joined again: its TORCHELASTIC_RESTART_COUNT stays 0."""
     job = trained()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
     job.trains(5)

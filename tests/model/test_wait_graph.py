@@ -1,6 +1,4 @@
-"""Wait chains computed for groups of ranks, compared with the same question for each pair of
-ranks.
-"""
+"""Wait chains of groups of ranks, compared with the same question for each pair."""
 
 from __future__ import annotations
 

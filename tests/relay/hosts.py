@@ -31,9 +31,7 @@ server.serve()
 
 
 class Host:
-    """One host of the job: its relay (in a thread, or in a process that can be killed) and its
-    ranks, played by the test.
-    """
+    """One host: its relay (a thread, or a process that can be killed) and its played ranks."""
 
     def __init__(self, world, name, own_process=False, start=True):
         self.world, self.name, self.run = world, name, f"run-{name}"
@@ -137,9 +135,7 @@ class Host:
 
 
 class World:
-    """A job on several hosts. It has a name of its own, so the ports that follow from the name are
-    its own too.
-    """
+    """A job on several hosts. Its name is its own, and so are the ports that follow from it."""
 
     def __init__(self, size=3):
         self.job, self.size = f"train-{uuid.uuid4().hex[:8]}", size

@@ -13,9 +13,7 @@ PAUSES_S = ARRIVALS_PAUSES_S[1:]
 
 
 def asked(seconds, shares, trigger=None, begin=0.0):
-    """The moments at which the relay requests arrivals. `shares(second)`: the ranks' wait ratios,
-    once a second.
-    """
+    """When the relay requests arrivals. `shares(second)`: the ranks' wait ratios."""
     trigger, found = trigger or ArrivalsTrigger(), []
     for second in range(seconds):
         now = begin + second

@@ -75,9 +75,7 @@ def test_only_the_ranks_that_were_named_are_asked(stage):
 
 
 def test_a_rank_without_dump_signal_whose_agent_is_silent_is_answered_for_with_the_reason(stage):
-    """Its agent never answers. Then the relay tries the signal, if a controller has asked for it,
-    which this process does not handle, and then py-spy, if that is installed.
-    """
+    """Then the relay tries the signal, if a controller asked for it, and then py-spy."""
     stage.rank(0, dump_off="switched off by DDTOP_SIGNAL")
     viewer = stage.viewer(controller=True)
     order(viewer, "join")

@@ -1,6 +1,4 @@
-"""The relay's journal: whatever the disk does, `put` returns at once, and lost frames are
-counted.
-"""
+"""The relay's journal: `put` returns at once whatever the disk does; lost frames are counted."""
 
 from __future__ import annotations
 

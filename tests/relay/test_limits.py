@@ -92,9 +92,7 @@ def test_limits_say_how_often_a_relay_asks_for_arrivals(monkeypatch, limit, valu
 
 
 def dumps_asked(pause_s=0):
-    """How often a relay requests stacks by itself while two collectives are stuck for a minute,
-    with `pause_s` between two reports of them.
-    """
+    """How often a relay asks for stacks while two collectives are stuck for a minute."""
     trigger = DumpTrigger(enabled=True)
     found = 0
     for second in range(60):
@@ -303,9 +301,7 @@ def test_a_limit_says_how_long_a_rank_is_in_init_before_its_way_is_looked_at(mon
 def test_a_limit_says_how_long_workers_are_idle_before_they_are_read(
     monkeypatch, idle_s, after_s, read
 ):
-    """A worker has used no CPU since the dump began. The next worker has been idle for as long by
-    then, and is read at once.
-    """
+    """The next worker has been idle for as long by then, and is read at once."""
     monkeypatch.setattr(collect, "_effort", lambda pid: (1, 1))
     monkeypatch.setattr(collect, "WORKER_IDLE_S", idle_s)
     own = os.getpid()

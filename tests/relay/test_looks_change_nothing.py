@@ -80,9 +80,7 @@ count()
 
 @pytest.mark.parametrize("gil", ["held", "let go"])
 def test_no_call_in_c_ends_early_over_ten_automatic_looks(gil, monkeypatch, tmp_path):
-    """sleep, nanosleep, poll and select end at a signal even with SA_RESTART. epoll_wait also ends
-    when a debugger stops the process.
-    """
+    """sleep, poll and select end at a signal even with SA_RESTART; epoll_wait at a debugger."""
     monkeypatch.setattr(ranks_room, "RANK", COUNTS)
     over = tmp_path / "over"
     ranks = Ranks()

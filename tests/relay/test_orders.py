@@ -102,9 +102,7 @@ def test_a_process_that_has_not_said_hello_itself_is_not_signalled(watched):
 
 
 def test_pid_1_is_never_signalled(watched):
-    """A signal to it would end a container. The descriptor is that of a child here, so nothing is
-    at risk.
-    """
+    """It would end a container. The descriptor is that of a child here."""
     one, child = watched
     first = Hello("j", "r", 0, 3, 3, 4, "h", 1, registry.start_ticks(1) or 0)
 

@@ -1,6 +1,4 @@
-"""Ranks are asked for stacks at most once in two seconds. Requests in between get the same
-answers.
-"""
+"""Ranks are asked for stacks once in two seconds; requests in between share the answers."""
 
 from __future__ import annotations
 

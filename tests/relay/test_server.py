@@ -125,9 +125,7 @@ def test_garbage_from_a_rank_is_counted_and_the_others_are_served(stage, garbage
 
 
 def test_a_hello_whose_bytes_are_damaged_does_not_end_the_relay(stage):
-    """One flipped bit in a text made it invalid UTF-8, which raised another exception than a decode
-    error.
-    """
+    """Invalid UTF-8 raised another exception than a decode error."""
     link, pid = stage.rank()
     hello = frames.seal(
         Hello("tr", "r", 0, 0, 0, 1, "h", pid, 1),

@@ -1,6 +1,4 @@
-"""A relay that was killed is followed by another, which must know which ranks the first one
-watched.
-"""
+"""A relay that follows a killed one must know which ranks that one watched."""
 
 from __future__ import annotations
 

@@ -338,9 +338,7 @@ class Buffer:
 
 
 def test_the_agent_never_holds_a_buffer_while_the_program_can_run():
-    """The call may return at any time. Then the last reference, and the destructor of a buffer on a
-    device, would be the agent's. The program can run between any two bytecodes.
-    """
+    """The call may return between any two bytecodes: the agent would run a buffer's destructor."""
     rank, references, found = Rank(), set(), []
     buffers = (Buffer(), Buffer())
 

@@ -58,9 +58,7 @@ def test_of_the_waits_that_ended_the_two_longest_are_reported(bench):
 
 
 def test_a_group_made_in_mid_run_and_never_used_does_not_freeze_what_was_pending(bench):
-    """The status must not be read while its first entry may be written. The last read found an open
-    collective, as most reads do.
-    """
+    """The status must not be read while its first entry may be written."""
     bench.passes(3, steps=True, completed=1)
     idle = FakeGroup()
     bench.world.pg_names[idle] = "1"
@@ -115,9 +113,7 @@ def test_in_a_long_stall_a_status_that_may_be_written_is_read_ever_more_rarely(b
 
 
 class Changing(dict):
-    """The table of groups. Its pairs are allocated one by one, and on Python before 3.12 each
-    allocation may let another thread add a group.
-    """
+    """The table of groups: before Python 3.12 another thread may add one during `items`."""
 
     def items(self):
         raise RuntimeError("dictionary changed size during iteration")
@@ -162,9 +158,7 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
 def test_what_the_backend_says_of_its_connections_is_asked_for_while_something_stands(
     bench, monkeypatch, backend, says, error
 ):
-    """NCCL's watchdog sees a dead peer a minute before it ends the rank. Gloo and old releases of
-    torch report no such error.
-    """
+    """NCCL's watchdog sees a dead peer a minute before it ends the rank."""
     bench.world.pg_map = {bench.group: (backend, None)}
     bench.group._get_backend = lambda _device: says
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(device=str))
@@ -195,9 +189,7 @@ def test_calls_for_single_ranks_are_told_though_no_number_counts_them(bench, mon
 
 
 def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench, monkeypatch):
-    """The status has the number of the last send, and the group that of the last collective. Each
-    look took one of them for progress.
-    """
+    """The status has the number of the last send, the group that of the last collective."""
     bench.peers.calls["0"] = 500
     nccl(bench)
     bench.passes(3, steps=True)
@@ -211,9 +203,7 @@ def test_sends_and_receives_on_nccl_are_no_movement_of_a_rank_that_stands(bench,
 
 
 def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypatch):
-    """In the stages of a pipeline the group seemed unused, and then no status of any group was
-    read.
-    """
+    """A pipeline's group seemed unused, and then no status of any group was read."""
     stages = FakeGroup()
     nccl(bench, ("1", stages))
     bench.peers.calls["1"] = 4
@@ -225,9 +215,7 @@ def test_a_group_of_nccl_that_only_sends_and_receives_is_in_use(bench, monkeypat
 
 
 def test_threads_of_entries_have_pythons_names():
-    """Torch reports the thread's ident. For a thread that Python did not start there is only
-    torch's name.
-    """
+    """Torch reports the ident; a thread that Python did not start has only torch's name."""
     here = threading.get_ident()
 
     assert (
@@ -240,9 +228,7 @@ def test_threads_of_entries_have_pythons_names():
 
 
 def test_a_rank_that_destroyed_its_groups_is_one_that_has_been_there(bench):
-    """The rank passed the last barrier, destroyed its groups and left. The ranks that are still in
-    that barrier do not wait for it.
-    """
+    """Who is still in the last barrier does not wait for a rank that passed it and left."""
     bench.passes(2, steps=True, completed=0)
     passed = bench.group.seq + 1
     bench.probe.leave_groups({"0": passed})
@@ -271,9 +257,7 @@ def test_groups_that_are_made_anew_count_from_nought(bench):
 def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_gpu(
     bench, backend, pending
 ):
-    """In 2025 the recorder was still off by default in torch. On NCCL the wait is in loss.item(),
-    not in the collective. On gloo such a thread computes.
-    """
+    """On NCCL the wait is in loss.item(), not in the collective. On gloo such a thread computes."""
     bench.world.pg_map = {bench.group: (backend, None)}
     bench.passes(3, steps=True)
     bench.passes(6, in_line=True)
@@ -282,9 +266,7 @@ def test_with_the_recorder_off_a_thread_that_stands_in_one_call_waits_for_its_gp
 
 
 def test_a_status_that_nobody_writes_is_none(bench):
-    """TORCH_NCCL_BLOCKING_WAIT=1, which people set to find a hang: nothing is enqueued for the
-    watchdog, and the host waits in the call.
-    """
+    """TORCH_NCCL_BLOCKING_WAIT=1: nothing is enqueued for the watchdog, the host waits."""
     nccl(bench)
     bench.recorder.says = {("nccl", "0"): (-1, 0)}
     bench.passes(3, steps=True)
@@ -329,9 +311,7 @@ def nccl(bench, *more):
 
 
 def test_a_first_collective_without_an_entry_is_a_communicator_being_built(bench):
-    """NCCL makes the communicator inside the first collective. The sequence number has moved, and a
-    peer never came.
-    """
+    """NCCL makes it inside the first collective: the number has moved, and a peer never came."""
     nccl(bench)
     bench.group.seq = 1
     bench.passes(4, waiting=True)
@@ -374,9 +354,7 @@ def test_a_collective_of_a_recorder_that_is_off_is_not_taken_for_a_start(bench, 
 
 
 def test_a_group_without_a_default_backend_is_followed_like_any_other(bench, monkeypatch):
-    """With `cpu:gloo` beside a registered backend the group itself counts nothing. Its rank would
-    look as if it had enqueued nothing.
-    """
+    """`cpu:gloo` beside a registered backend: the group itself counts nothing."""
 
     def refuse():
         raise RuntimeError("ProcessGroup undefined does not yet support sequence numbers.")
@@ -470,9 +448,7 @@ def test_the_root_of_an_open_broadcast_is_read_from_its_frame(bench, given, reti
 
 
 def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench):
-    """There are many groups with a burst of broadcasts in each, and then one barrier that is really
-    open.
-    """
+    """Many groups with a burst of broadcasts, and then one barrier that is really open."""
     other = FakeGroup()
     bench.world.pg_names[other] = "1"
     bench.world.pg_group_ranks[other] = {0: 0, 1: 1}
@@ -496,9 +472,7 @@ def test_a_wait_in_one_group_does_not_hide_that_the_gap_of_another_is_none(bench
 
 
 def test_the_status_of_a_destroyed_group_is_not_that_of_the_next_one_of_its_name(bench):
-    """Torch never removes a status. Two statuses of one name looked like one that moves at every
-    look.
-    """
+    """Torch removes no status: two of one name looked like one that moves at every look."""
     bench.passes(2, steps=True, completed=0)
     bench.probe._names = {("fr", "0"): "0", ("fr", "7"): "0"}
     bench.probe._ended = ended(bench.probe._names)
@@ -544,9 +518,7 @@ def test_on_nccl_what_is_open_counts_wherever_the_host_is(bench):
 
 
 def test_wait_and_phases_come_from_the_same_looks(bench):
-    """A sample that counts as a wait counts as communication, so PHASES never shows less of it than
-    COMM.
-    """
+    """What counts as a wait counts as communication: PHASES shows no less of it than COMM."""
     phases = [0] * len(ACTIVITIES)
     for turn in range(120):
         activity = (FORWARD, BACKWARD, COLLECTIVE, OPTIMIZER)[turn % 4]

@@ -92,9 +92,7 @@ def test_before_any_memory_it_is_that_of_the_local_rank(torch):
 
 
 def test_nothing_is_asked_before_the_program_has_initialised_cuda(torch):
-    """Any call would create a context of 500 MB in a DataLoader worker that never uses CUDA, and
-    break its forks.
-    """
+    """Any call would create a context of 500 MB in a DataLoader worker, and break its forks."""
     double = torch(GIB)
     double.cuda._initialized = False
     double._C._cuda_getDeviceCount = lambda: pytest.fail("asked")
@@ -122,9 +120,7 @@ def test_without_torch_there_is_nothing(monkeypatch):
 
 
 def test_what_stands_is_not_read(torch):
-    """cudaMalloc waits for a kernel of NCCL that waits for another rank, and holds the allocator's
-    lock. Reading the allocator's numbers would wait for that lock with the GIL held.
-    """
+    """cudaMalloc waits for NCCL's kernel under the allocator's lock: a read waits with the GIL."""
     double = torch(GIB)
     cuda = Cuda()
     cuda.look(0, ("line", 1), False, 0)

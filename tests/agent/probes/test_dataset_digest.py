@@ -1,6 +1,4 @@
-"""The digest of a dataset, and whether the dataset gives each rank its own samples. Attributes are
-read, nothing is called.
-"""
+"""The digest of a dataset, and whether each rank has its own samples: nothing is called."""
 
 from __future__ import annotations
 

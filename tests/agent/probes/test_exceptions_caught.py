@@ -99,9 +99,7 @@ def test_a_handler_is_named_by_exception_function_file_and_line(catches):
 
 @seen
 def test_what_is_raised_again_is_counted_where_it_ends(catches):
-    """The interpreter also treats `finally`, `with`, an `except` of another type and a bare `raise`
-    as handlers.
-    """
+    """`finally`, `with`, another type's `except` and a bare `raise` are handlers too."""
 
     def ends_it():
         try:
@@ -137,9 +135,7 @@ def test_what_a_library_catches_is_not_reported(catches):
 
 @seen
 def test_code_that_the_program_drops_goes_at_once(catches):
-    """Else the last reference would be the agent's, and what belongs to the code, such as the
-    caches of torch.compile, would be destroyed in its thread.
-    """
+    """Else its caches, as of torch.compile, would be destroyed in the agent's thread."""
     names = {}
     exec(
         compile("def made():\n try: raise ValueError\n except ValueError: pass", __file__, "exec"),

@@ -1,6 +1,4 @@
-"""How one group's status and recorder entries are read, on NCCL, where sends and receives have
-numbers of their own.
-"""
+"""How one group's status and entries are read on NCCL, where p2p has numbers of its own."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ def entry(seq, state="retired", op_id=None, created_s=0):
 
 
 def stands(seq=10, status=(501, 499)):
-    """A stage of a pipeline that has enqueued `seq` collectives. Its last calls were sends and
-    receives, one of which is open.
-    """
+    """A stage that has enqueued `seq` collectives, then sends and receives; one is open."""
     watch = GroupWatch(enqueued=seq)
     watch.take_mixed_status(status[0] - 1, status[1], 1 * SECOND)
     watch.take_mixed_status(*status, 2 * SECOND)
@@ -80,9 +76,7 @@ def test_a_status_that_is_alike_has_nothing_open():
 
 @pytest.mark.parametrize(("counts_singles", "offset"), [(True, 290), (False, None)])
 def test_only_gloo_counts_sends_and_receives_in_the_number_that_is_compared(counts_singles, offset):
-    """NCCL counts sends and receives in op_id, but not in its sequence number. If they were
-    subtracted there, a rank would look hundreds of collectives behind.
-    """
+    """NCCL counts them in op_id only: subtracted there, a rank would look far behind."""
     watch = GroupWatch(enqueued=10)
     watch.take_entries([entry(10, op_id=300)], counts_singles, 1)
 
@@ -106,9 +100,7 @@ def lags(enqueued=10, completed=9, since_s=2):
 
 
 def test_where_all_entries_have_retired_nothing_is_open_whatever_gloos_status_says():
-    """Two threads of gloo complete two collectives in reverse order, and the status keeps the lower
-    number.
-    """
+    """Two threads complete two collectives in reverse order, and the lower number stays."""
     watch = lags()
     assert watch.pending_since == 2 * SECOND
     watch.take_entries([entry(9), entry(10)], True, 1)

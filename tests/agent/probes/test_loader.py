@@ -75,9 +75,7 @@ class Iterator:
         self._index_queues = [SimpleNamespace(qsize=lambda: 0) for _ in pids]
 
     def begins_its_next_epoch(self, *not_taken):
-        """Persistent workers get the message to resume. Those with these indices have not taken it
-        yet.
-        """
+        """Workers get the message to resume; those with these indices have not taken it."""
         self._rcvd_idx, self._task_info = 0, {}
         for place in not_taken:
             self._index_queues[place] = SimpleNamespace(qsize=lambda: 1)
@@ -111,9 +109,7 @@ def sampled():
 
 
 class Tracer:
-    """A process of that name that traces another one, as a debugger does; skipped if not
-    allowed.
-    """
+    """A process of that name that traces another one; skipped if not allowed."""
 
     PROGRAM = """
 import ctypes, os, sys
@@ -159,9 +155,7 @@ def test_a_worker_that_nothing_waits_for_owes_nothing_that_is_read(child, sample
 
 
 def test_a_killed_worker_is_not_alive_and_its_end_is_left_for_the_program(child, sampled):
-    """The worker stays a zombie until the rank itself waits for it. The probe must not take its
-    exit status from the program.
-    """
+    """It stays a zombie until the rank waits for it: its exit status is the program's."""
     process = child("input()")
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: loader.worker(process.pid).letter == "Z")
@@ -190,9 +184,7 @@ def test_a_persistent_worker_that_does_not_go_on_owes_the_epochs_first_batch(chi
 
 
 def test_of_persistent_workers_the_stopped_one_is_meant(child, sampled):
-    """The stopped worker has taken the message and could not answer. The other one is about to take
-    it.
-    """
+    """It has taken the message and could not answer; the other is about to take it."""
     first, second = child("input()"), child("input()")
     iterator = Iterator(first.pid, second.pid)
     iterator.begins_its_next_epoch(0)
@@ -291,9 +283,7 @@ def test_an_iterator_that_is_shut_down_waits_for_the_first_worker_that_is_still_
 
 
 def test_the_agent_never_holds_the_iterator_while_the_program_can_run():
-    """If it did, and the program dropped it then, the agent's thread would shut down the workers,
-    which takes seconds. The program can run between any two bytecodes.
-    """
+    """Else the agent's thread might shut down the workers, which takes seconds."""
     iterator, references = Iterator(os.getpid()), set()
 
     def at_each_bytecode(frame, _event, _argument):

@@ -203,9 +203,7 @@ print([(one.op_id, one.collective_seq_id, one.profiling_name, one.is_p2p)
 
 
 def test_the_hook_of_the_installed_torch_counts_as_this_double_does():
-    """The hook can be attached to a backend that never communicates. The status there is retired
-    when the call is issued.
-    """
+    """On a backend that never communicates the status is retired when the call is issued."""
     native = pytest.importorskip("torch._C._distributed_c10d")
     if not hasattr(native, "FlightRecorderHook"):
         pytest.skip("this torch has no FlightRecorderHook")

@@ -96,9 +96,7 @@ def nccl(bench, monkeypatch):
 
 
 def test_a_call_that_blocks_because_nccl_connects_is_pending(nccl):
-    """After many all_reduces, all ranks but one are inside the first all_gather. NCCL connects each
-    algorithm at its first use.
-    """
+    """NCCL connects each algorithm at its first use: all but one are in an all_gather."""
     nccl.trains(5)
     nccl.calls()
     nccl.passes(3, in_call=True)
@@ -205,9 +203,7 @@ def test_entries_of_nccl_are_not_read_while_a_graph_is_captured(nccl):
 
 
 def test_while_entries_of_nccl_are_read_the_heartbeat_says_nothing(nccl):
-    """A read that blocks in the driver with the GIL held must not be reported as the code that
-    holds the GIL.
-    """
+    """A read that blocks in the driver must not be reported as code that holds the GIL."""
     page = SimpleNamespace(words=dict.fromkeys(range(64), 7))
     nccl.bench.probe._rank = SimpleNamespace(page=page, recorder_paused=False, exiting=False)
     nccl.trains(3)
@@ -232,9 +228,7 @@ def test_a_status_that_stays_at_minus_one_is_no_communicator_that_is_built(nccl)
 
 
 def test_the_status_of_groups_that_were_destroyed_is_never_read_again(nccl):
-    """`all_pg_status_` is never cleared, `local_id_` is never reused, and the new group is again
-    called "0". No entry shows to which of the two groups it belongs.
-    """
+    """No status is cleared, and the new group is again called "0": no entry tells them apart."""
     nccl.trains(5)
     nccl.bench.probe.leave_groups({"0": nccl.bench.group.seq})
     nccl.bench.group.seq, nccl.pg_id, nccl.entries = 0, 1, []
@@ -284,9 +278,7 @@ def test_groups_that_were_made_anew_between_two_looks_are_new(nccl):
 
 
 def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
-    """A collective is open at every look at a job that the GPU bounds. The relay asks for
-    arrivals where the envelope shows a long wait.
-    """
+    """A collective is open at every look at a job that the GPU bounds."""
     for _ in range(100):
         nccl.calls()
         nccl.returns()
@@ -299,9 +291,7 @@ def test_a_host_that_runs_ahead_of_its_gpu_asks_for_no_arrivals(nccl):
 
 
 def test_a_replay_of_a_graph_is_progress_though_no_number_moves(nccl):
-    """In training or serving inside CUDA graphs the sequence number stays where the capture left
-    it.
-    """
+    """Inside CUDA graphs the sequence number stays where the capture left it."""
     nccl.trains(2)
     trained_at = nccl.bench.probe.moved_at
     nccl.passes(5)

@@ -1,6 +1,4 @@
-"""The purpose of each group: meshes, and doubles of Megatron's and DeepSpeed's modules with the
-names of their sources.
-"""
+"""The purpose of each group: meshes, and doubles of Megatron's and DeepSpeed's modules."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ FILES = {
 
 @pytest.fixture
 def threads():
-    """Starts threads that stay in a function of that name until the test is over; gives their
-    idents.
-    """
+    """Starts threads that stay in a function of that name; gives their idents."""
     go_on, stack = threading.Event(), ExitStack()
 
     def stands(call=None, own_code=True):

@@ -1,6 +1,4 @@
-"""How the recorder is read through the functions of each torch version, and the reason that is
-given where none works.
-"""
+"""How the recorder is read in each torch version, and the reason where nothing works."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ def entry(seq, **changed):
 
 
 class Torch:
-    """`torch._C._distributed_c10d` of one version. `reads` lists the functions that were asked for
-    entries.
-    """
+    """`torch._C._distributed_c10d` of one version; `reads` lists what was asked for entries."""
 
     def __init__(self, monkeypatch, version="2.15.0+cu132", hip=None):
         self.reads, self.list, self.devices = [], [entry(1), entry(2)], []
@@ -70,9 +66,7 @@ class Torch:
         return self
 
     def has_handlers(self, reads_parameters):
-        """Up to torch 2.14 `fr_trace_json` reads no parameters. Later releases read them, and class
-        PythonRequest in `init.cpp` cannot return a map.
-        """
+        """Up to torch 2.14 `fr_trace_json` reads no parameters; later ones cannot return a map."""
 
         def handler(request, response):
             if reads_parameters:
@@ -106,9 +100,7 @@ def test_a_handler_that_works_is_the_only_way_that_is_taken(monkeypatch):
 
 
 def test_an_error_of_torch_is_not_kept(monkeypatch):
-    """It holds frames, and a frame holds what its function had. The next collection could be an
-    hour away.
-    """
+    """It holds frames, and a frame what its function had, until the next collection."""
 
     raised = []
 
@@ -199,9 +191,7 @@ def test_a_torch_without_a_recorder_is_reported(monkeypatch):
 
 
 def test_on_rocm_rccl_is_asked_for_nothing(monkeypatch):
-    """FlightRecorderDetail and ncclCommDump: with USE_ROCM each dump, the short one too, queries
-    every communicator.
-    """
+    """ncclCommDump: with USE_ROCM each dump queries every communicator."""
     torch = Torch(monkeypatch, hip="6.3").has_nccl()
     recorder = Recorder()
 
@@ -223,9 +213,7 @@ def test_entries_of_nccl_are_read_on_the_ranks_own_gpu_and_only_when_asked_for(m
 
 
 def test_a_read_that_hangs_is_left_alone_and_never_tried_again(monkeypatch):
-    """ProcessGroupNCCL.cpp, HeartbeatMonitor: it logs "we did notice hangs" when a dump queries
-    CUDA events.
-    """
+    """HeartbeatMonitor logs "we did notice hangs" when a dump queries CUDA events."""
     monkeypatch.setattr(recorder_module, "DEADLINE_S", 0.05)
     torch, over = Torch(monkeypatch), threading.Event()
     torch.native._dump_fr_trace_json = lambda *_: over.wait(30)

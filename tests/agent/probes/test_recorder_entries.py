@@ -1,6 +1,4 @@
-"""What NCCL's recorder keeps, as its source writes it: collectives, coalesced calls, sends and
-receives.
-"""
+"""What NCCL's recorder keeps: collectives, coalesced calls, sends and receives."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ from ddtop.agent.probes.recorder import _Entry, collectives_of
 
 
 class Nccl:
-    """The counters of one group of NCCL and the entries that it leaves: torch's collective(),
-    pointToPoint() and endCoalescing().
-    """
+    """One group of NCCL: torch's collective(), pointToPoint() and endCoalescing()."""
 
     def __init__(self, group="0"):
         self.group, self.seq, self.p2p, self.entries = group, 0, 0, []
@@ -65,9 +61,7 @@ def test_plain_collectives_are_told_one_by_one():
 
 
 def test_a_batch_of_sends_and_receives_is_no_collective_though_it_says_so():
-    """In a stage of a pipeline, two of these after #1 would look like a second #1 with another
-    operation.
-    """
+    """Two of these after #1 would look like a second #1 with another operation."""
     nccl = Nccl()
     nccl.collective()
     nccl.batch()
@@ -78,9 +72,7 @@ def test_a_batch_of_sends_and_receives_is_no_collective_though_it_says_so():
 
 
 def test_the_parts_of_a_call_are_one_collective_and_end_with_it():
-    """An uneven all_gather is a broadcast by each member. The entries of these broadcasts stay
-    scheduled for ever.
-    """
+    """An uneven all_gather is a broadcast by each member, whose entries stay scheduled."""
     nccl = Nccl()
     nccl.together("broadcast", "broadcast")
     nccl.together("broadcast", "broadcast", done=False)

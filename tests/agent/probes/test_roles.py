@@ -1,6 +1,4 @@
-"""The role of a process in systems that are no training loop, recognised by the names that they
-give it.
-"""
+"""The role of a process in systems that are no training loop, by the names they give it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How many collectives a process group has counted: some groups count themselves, for others the
-backends are asked.
-"""
+"""How many collectives a group has counted: itself, or its backends."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ print(number_of(group))
 
 
 def of_no_default(**numbers):
-    """A group without a default backend. For each device it has the count of that device's backend,
-    or None if that backend does not count.
-    """
+    """For each device it has the count of that device's backend, or None without one."""
 
     def ask(group_number=None):
         if group_number is None:

@@ -46,9 +46,7 @@ def two(bench):
 
 
 def passes_on_both(bench, seconds, nccl, gloo, steps=True):
-    """Time passes. Each number is how far a backend's last completed number is behind its enqueued
-    one.
-    """
+    """Each number is how far a backend's last completed number is behind its enqueued one."""
     for _ in range(round(seconds * 4)):
         bench.group.seq += steps
         bench.now += SECOND // 4
@@ -68,9 +66,7 @@ def gathers(bench):
 
 
 def test_what_gloo_does_in_a_group_of_nccl_is_reported_as_a_group_of_its_own(two):
-    """Object collectives go through gloo while gradients go through NCCL. Under one name the two
-    numbers looked like one number that moves.
-    """
+    """Under one name two numbers looked like one that moves."""
     passes_on_both(two, 3, nccl=0, gloo=0)
     gathers(two)
     passes_on_both(two, 3, nccl=0, gloo=0)
@@ -128,9 +124,7 @@ def test_gloos_recorder_is_not_read_before_somebody_has_used_it(two):
 
 
 def test_a_single_wait_on_gloo_in_such_a_group_is_counted_there(two):
-    """gloo counts send and recv of CPU tensors together with its collectives. NCCL's number does
-    not change.
-    """
+    """gloo counts send and recv of CPU tensors too; NCCL's number does not change."""
     module = SimpleNamespace(_world=two.world)
     with p2p._Counted(two.peers, module, None):
         two.group.on_gloo += 1

@@ -67,9 +67,7 @@ print(one.signal - signal.SIGRTMIN, after.pop("SigCgt") ^ before.pop("SigCgt") =
 
 
 def test_the_programs_own_handlers_all_still_work(tmp_path):
-    """Handlers for SIGUSR1, SIGUSR2 and SIGTERM, and the program's own faulthandler, before and
-    after ours.
-    """
+    """SIGUSR1, SIGUSR2, SIGTERM and its own faulthandler, before and after ours."""
     code = """
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append("usr1"))
@@ -130,9 +128,7 @@ def take(number):
     ],
 )
 def test_the_programs_later_handler_is_not_undone_at_the_end_of_the_interpreter(tmp_path, taken):
-    """There faulthandler restores what it found when it got the signal. A C library that embeds
-    Python goes on after that. Handlers set from C are not in Python's own table.
-    """
+    """There faulthandler restores what it found. Handlers from C are not in Python's table."""
     code = f"""{BY_C}
 one = made()
 number = one.signal

@@ -208,9 +208,7 @@ def test_a_deep_recursion_is_looked_at_only_so_far():
 
 
 def test_the_innermost_user_frame_of_a_traceback_is_named():
-    """Python's json module is deep below the user's load(). The user's line is the one that
-    helps.
-    """
+    """json is deep below the user's load(), whose line is the one that helps."""
 
     def load():
         json.JSONDecoder().decode("{")

@@ -85,9 +85,7 @@ def test_a_deep_stack_keeps_its_innermost_frames_and_counts_the_rest():
 
 
 def test_no_frame_outlives_the_taking():
-    """A frame's locals hold tensors. If the frames were kept until the next look, gigabytes would
-    stay allocated.
-    """
+    """A frame's locals hold tensors: gigabytes would stay until the next look."""
 
     class Tensor:
         pass

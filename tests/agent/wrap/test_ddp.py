@@ -75,9 +75,7 @@ def test_a_model_that_cannot_be_asked_is_made_all_the_same(monkeypatch):
 
 @pytest.mark.torch
 def test_torch_has_what_is_asked_for():
-    """One rank is enough. If a new torch no longer has these names, the finding would disappear
-    without an error.
-    """
+    """If a new torch drops these names, the finding would disappear without an error."""
     pytest.importorskip("torch")
     from torch import distributed, nn
     from torch.distributed import distributed_c10d

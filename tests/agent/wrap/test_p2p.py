@@ -57,9 +57,7 @@ class Work:
 
 
 def test_works_that_are_gone_make_room_and_run_no_code_when_they_go(monkeypatch):
-    """A callback of a weak reference would run in the thread that drops the Work, or inside the
-    collector.
-    """
+    """A weak reference's callback would run in the thread that drops the Work."""
     monkeypatch.setattr(p2p, "_marks", {})
     monkeypatch.setattr(p2p, "_MARKS_MAX", 2)
     works = [Work(), Work()]  # both at once: one that is gone may lend its address to the next

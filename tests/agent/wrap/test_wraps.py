@@ -1,6 +1,4 @@
-"""What the wrappers in torch write to the state page, in a rank and in a process that is not a
-rank.
-"""
+"""What the wrappers in torch write to the state page, in a rank and elsewhere."""
 
 from __future__ import annotations
 

@@ -7,9 +7,7 @@ from tests.jobs import SECOND
 
 
 def loaded(job, seconds, **per_s):
-    """Time passes. These counters of `ProcessLoad` grow at these rates on all ranks; other fields
-    are constant.
-    """
+    """Time passes. These counters of `ProcessLoad` grow at these rates on all ranks."""
     grow = {name: value for name, value in per_s.items() if name.endswith("_ns")}
     rest = {name: value for name, value in per_s.items() if name not in grow}
     for _ in range(round(seconds)):

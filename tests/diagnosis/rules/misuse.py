@@ -41,9 +41,7 @@ def on_gloo(gloo_bytes=400 << 20, uuids=("a", "b"), **job):
 def communicating(
     waits, per_step=20, step_ms=50.0, lateness_ms=0.0, says=None, kind=REDUCING, backend="gloo"
 ):
-    """A job whose ranks are in collectives for this share of their time, and report once when they
-    enqueued them.
-    """
+    """Ranks that are in collectives for this share of their time, with one read of arrivals."""
     job = FakeJob(4)
     job.groups = {WORLD: Group(WORLD, "default_pg", (0, 1, 2, 3), backend)}
     for rank in job.ranks:

@@ -17,9 +17,7 @@ def nccl_job(torch="2.13.0", **environment):
 
 
 def service(*states, counts=None, usual=812, pids=None, hosts=None):
-    """The answer of the RAS service: one rank per state, with these launches of all_reduce. It has
-    addresses, not host names.
-    """
+    """The answer of the RAS service: one rank per state, with these launches of all_reduce."""
     launches, pids = (
         counts or [812] * len(states),
         pids or [4800 + number for number in range(len(states))],
@@ -37,9 +35,7 @@ def service(*states, counts=None, usual=812, pids=None, hosts=None):
 
 
 def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
-    """Ranks whose GIL is held by C code; rank 2 is in a sleep. NCCL's answers come while their
-    agents are silent.
-    """
+    """C code holds the GIL of the ranks; rank 2 sleeps. NCCL's answers come all the same."""
     job = nccl_job()
     job.trains(10)
     job.ranks[2].trains = False

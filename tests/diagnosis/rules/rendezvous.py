@@ -1,6 +1,4 @@
-"""`duplicate-rank`, `rendezvous-mismatch`, `stale-store`, `master-unreachable`: all ranks run, but
-they do not find each other.
-"""
+"""Jobs whose ranks all run and do not find each other."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ def all_enter(job, *numbers, **more):
 
 
 def file_store(age_s=86400, **more):
-    """What ranks report that meet at a file. The file was last written this long before the job
-    began.
-    """
+    """Ranks that meet at a file, which was last written this long before the job began."""
     modified = None if age_s is None else BASE - age_s * SECOND
     given = {"bytes": 911, "modified_unix_ns": modified, "writable": True}
     return {

@@ -52,9 +52,7 @@ SLEEP = {"wchan": "hrtimer_nanosleep", "syscall": "clock_nanosleep"}
 
 
 def spawned(cpu_per_s=0, switches_per_s=0, seconds=14, state="S", timeout_ms=None, **candidacy):
-    """The process of rank 2 exists, but has no rank number yet: it sleeps before
-    init_process_group.
-    """
+    """The process of rank 2 sleeps before init_process_group, and has no rank number yet."""
     job = early(3, absent=[2])
     for rank in job.ranks:
         rank.claim = "init"

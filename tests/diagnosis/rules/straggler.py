@@ -61,9 +61,7 @@ def crowded_by_others(job, cores, spots):
 
 
 def pressed(job, seconds, slow, others):
-    """Time passes. Counters of `ProcessLoad` grow at one rate on rank 1, and at another rate on the
-    others.
-    """
+    """Counters of `ProcessLoad` grow at one rate on rank 1, and at another on the others."""
     for second in range(seconds):
         for rank in job.ranks:
             per_s = slow if rank.number == 1 else others

@@ -61,9 +61,7 @@ def test_ctrl_c_on_one_rank_alone_is_its_end():
 
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
 def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
-    """Three launchers were ended one after the other. A launcher that cleans up after a death does
-    so later, and only on its own host.
-    """
+    """A launcher that cleans up after a death does so later, and only on its own host."""
     job = SpreadJob(6, hosts=3)
     job.trains(10)
     for rank in job.ranks:
@@ -95,9 +93,7 @@ def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(cod
 
 
 def test_while_a_cancellation_is_on_its_way_nobody_is_blamed():
-    """The ranks get their SIGTERM one after the other. The first one must not be shown as
-    killed.
-    """
+    """The ranks get SIGTERM one after the other. The first must not be shown as killed."""
     job = trained()
     job.ranks[0].ends(signal=15)
     job.passes(1.5)
@@ -142,9 +138,7 @@ def raised(at_unix_ns, kind="RuntimeError"):
 
 
 def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
-    """A parameter server beside the ranks raised. The verdict was `cancelled` with nothing to fix
-    and exit code 0.
-    """
+    """A parameter server raised. The verdict was `cancelled`, with exit code 0."""
     job = ended_by_sigterm(raised)
     finding = job.finds("critical", "helper-crashed")
 

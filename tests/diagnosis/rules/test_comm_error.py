@@ -1,6 +1,4 @@
-"""The backend fails, and no rank ended before. A rank that reports the error is not blamed. The
-rank that caused it is blamed if there is evidence.
-"""
+"""The backend fails and no rank ended before: who reports the error is not blamed for it."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ def brief(finding):
 
 
 def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
-    """A switch was restarted. All ranks reported "connection closed by peer", and people read rank
-    0's traceback for an hour.
-    """
+    """A switch was restarted, and people read rank 0's traceback for an hour."""
     job = trained(3)
     job.others_wait()
     job.passes(1)
@@ -48,9 +44,7 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
 
 
 def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
-    """Its process is still there: by its sequence numbers alone it would be the rank that has not
-    joined.
-    """
+    """By its sequence numbers alone it would be the rank that has not joined."""
     job = trained(3)
     job.others_wait()
     job.passes(1)
@@ -75,9 +69,7 @@ def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else
 
 @pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
 def test_an_exception_of_the_program_s_own_is_a_crash(kind):
-    """Rank 1's object store reset the connection. A moment later its peers' backend reported the
-    same words.
-    """
+    """An object store reset rank 1's connection; then the peers' backend said the same words."""
     job = trained(3)
     fails(job, 1, kind=kind, text="Connection reset by peer")
     job.passes(0.5)
@@ -119,9 +111,7 @@ def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
 
 
 def test_a_timeout_names_the_rank_that_had_not_joined():
-    """A timeout of eight seconds and a validation of sixty: the launcher has ended all ranks, and
-    the log names rank 0.
-    """
+    """A timeout of 8 s and a validation of 60: all ranks have ended, and the log names rank 0."""
     job = trained(3)
     job.ranks[2].stands_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(2)
@@ -191,9 +181,7 @@ def test_monitored_barrier_names_the_rank_itself():
 
 
 def test_a_rank_that_left_its_group_is_named():
-    """One rank calls destroy_process_group and then exports the model. The others had one step
-    more.
-    """
+    """It called destroy_process_group, and exports the model. The others had one step more."""
     job = trained(3)
     job.ranks[1].phase = "leaving"
     job.ranks[1].works_at("export")
@@ -210,9 +198,7 @@ def test_a_rank_that_left_its_group_is_named():
 
 
 def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_stood():
-    """sys.exit(0) on a busy host: the rank's sockets are closed three seconds before its process is
-    gone.
-    """
+    """sys.exit(0) on a busy host: the sockets are closed 3 s before the process is gone."""
     job = trained(3)
     job.ranks[1].phase = "leaving"
     fails(job, 0, 2, leaves=False)
@@ -224,9 +210,7 @@ def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_sto
 
 
 def test_a_signal_that_was_noticed_late_still_came_first():
-    """SIGTERM to one rank on a busy host: the others' errors carry an earlier time than the end of
-    its process.
-    """
+    """On a busy host the others' errors carry an earlier time than the end of its process."""
     job = trained(3)
     fails(job, 0, 2, leaves=False)
     job.passes(0.5)
@@ -347,9 +331,7 @@ def test_whatever_the_text_says_the_numbers_are_ranks(text):
 
 
 def test_ranks_that_are_ended_from_outside_say_nothing_of_the_network():
-    """scancel on two hosts: the ranks of the second lose their peers a moment before their own
-    SIGTERM. The end of those peers is heard of five seconds later.
-    """
+    """scancel on two hosts: the second host's ranks lose their peers before their own SIGTERM."""
     job = FakeJob(4, hosts=2)
     job.trains(10)
     fails(job, 2, 3, leaves=False)

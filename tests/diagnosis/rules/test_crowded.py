@@ -96,9 +96,7 @@ def test_a_host_that_others_fill_is_not_the_jobs_own_crowd():
 
 @pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
 def test_ranks_that_would_fit_by_themselves_wait_for_somebody_else(cores, told):
-    """There are as many ranks as cores, with one thread each, and another program computes on the
-    host. If each rank had one more thread, the shortage would be their own.
-    """
+    """With one thread more on each rank the shortage would be their own."""
     job = FakeJob(4)
     for rank in job.ranks:
         rank.cores = cores
@@ -122,9 +120,7 @@ def test_a_crowd_that_computes_in_turns_is_named_without_a_break():
 
 
 def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_less():
-    """torch.set_num_threads(24) on 2 of 4 cores: the main thread sleeps until the others are
-    done.
-    """
+    """24 threads on 2 of 4 cores: the main thread sleeps until the others are done."""
     job = FakeJob(2)
     loaded(job, 40, run_delay_ns=0.3, threads_delay_ns=8.0, cpus="0-1", cpus_count=2)
     finding = job.finds("warning", "cpu-oversubscribed", 0, 1)
@@ -136,9 +132,7 @@ def test_more_openmp_threads_than_cpus_are_named_though_the_main_threads_wait_le
 
 
 def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
-    """Another program has most of the CPUs, but the ranks' own threads would not fit without it
-    either.
-    """
+    """The ranks' own threads would not fit without the other program either."""
     job = FakeJob(2)
     for rank in job.ranks:
         rank.cores = 0.5
@@ -166,9 +160,7 @@ def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():
 
 
 def test_threads_that_wake_for_moments_where_others_have_nearly_all_cpus_are_not_too_many():
-    """Three ranks of one thread each run among sixty processes. Even gloo's threads wait for a
-    CPU.
-    """
+    """Three ranks among sixty processes: even gloo's threads wait for a CPU."""
     job = FakeJob(3)
     for rank in job.ranks:
         rank.cores = 0.08

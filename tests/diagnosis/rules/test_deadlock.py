@@ -27,9 +27,7 @@ def test_a_ring_of_receives_is_named_whole():
 
 
 def test_two_groups_in_opposite_order_are_a_cycle():
-    """Weights are in one group, gradients in the other. Rank 1 called them in the opposite
-    order.
-    """
+    """Rank 1 called weights and gradients in the opposite order."""
     job = trained(2)
     job.new_group("a", 0, 1)
     job.new_group("b", 0, 1)
@@ -88,9 +86,7 @@ def test_a_stage_that_stands_is_named_and_not_those_that_wait_for_it():
 
 
 def test_a_matched_pair_is_no_fault_of_one_rank():
-    """Four gigabytes go over a slow link. After 20 s without progress there is a warning, which
-    blames neither side.
-    """
+    """Four gigabytes over a slow link: after 20 s there is a warning, which blames neither side."""
     job = trained(2)
     calls(job, 0, "send", 1, 3)
     calls(job, 1, "recv", 0, 3)
@@ -161,9 +157,7 @@ def making_a_group(job, *numbers, tag=0):
 
 
 def test_who_does_not_come_to_a_new_group_is_named():
-    """`if rank in members: group = dist.new_group(members)`: the other ranks must call new_group
-    too.
-    """
+    """`if rank in members: dist.new_group(members)`: the other ranks must call it too."""
     job = FakeJob(4)
     job.trains(10)
     making_a_group(job, 0, 1, 3)

@@ -1,6 +1,4 @@
-"""Ranks that are gone: which one ended first, which ends were a consequence, and which were no
-fault.
-"""
+"""Ranks that are gone: which ended first, which were a consequence, and which were no fault."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ RESET = "Connection closed by peer [10.0.0.2]:41233"
 
 
 def test_the_first_exception_is_named_and_the_connection_errors_are_folded():
-    """Four tracebacks are interleaved on one terminal. The last three are "connection closed by
-    peer".
-    """
+    """Four tracebacks are interleaved; three of them are "connection closed by peer"."""
     job = trained()
     job.ranks[1].raises("ValueError", "bad sample 7")
     job.ranks[1].ends(1, later_s=0.2)
@@ -78,9 +74,7 @@ def test_connection_errors_at_one_line_are_consequences_and_no_mistake_of_all():
 
 
 def test_a_crash_is_one_finding_before_and_after_others_wait_for_the_rank():
-    """The exception is reported before the others reach the collective that the failed rank does
-    not join.
-    """
+    """The exception is reported before the others reach the collective."""
     job = trained()
     job.ranks[1].raises("ValueError", "bad sample 7")
     job.passes(2)
@@ -105,9 +99,7 @@ def test_a_long_text_is_cut_with_an_ellipsis():
 
 
 def test_a_consequence_is_never_first_though_its_clock_says_so():
-    """The peers' clock was some milliseconds ahead. By time alone, rank 0's connection reset came
-    before rank 1's error.
-    """
+    """The peers' clock was ahead: by time alone, rank 0's connection reset came first."""
     job = trained()
     job.ranks[0].raises("RuntimeError", RESET, ago_s=0.02)
     job.ranks[1].raises("ValueError", "bad sample 7")
@@ -119,9 +111,7 @@ def test_a_consequence_is_never_first_though_its_clock_says_so():
 
 
 def test_an_exception_is_named_while_the_process_lingers():
-    """A non-daemon thread kept the crashed rank alive for hours; the launcher saw four live
-    processes.
-    """
+    """A non-daemon thread kept the crashed rank alive for hours."""
     job = trained()
     job.ranks[2].raises("KeyError", "'lost'")
     job.others_wait(2)
@@ -249,9 +239,7 @@ def test_a_save_that_failed_and_was_survived_is_not_why_the_rank_ended(case):
 
 
 def left_with(code):
-    """Rank 2 has ended with that exit code and without a Python exception, and the others wait for
-    it.
-    """
+    """Rank 2 has ended with that exit code, without an exception, and the others wait for it."""
     job = trained()
     job.ranks[2].ends(code, exiting=False)
     job.others_wait(2)
@@ -277,9 +265,7 @@ def test_an_exit_code_without_an_exception_is_said_as_such():
     ],
 )
 def test_the_exit_code_of_a_shell_around_a_killed_process_is_read_as_that_signal(code, advice):
-    """`bash -c "python train.py; exit $?"`: the rank is the shell, which lives until Python is
-    killed.
-    """
+    """`bash -c "python train.py; exit $?"`: the rank is the shell."""
     assert advice in left_with(code).advice
 
 
@@ -353,9 +339,7 @@ def test_the_out_of_memory_killer_is_distinguished():
 
 
 def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
-    """torchrun kills the survivors when one rank dies. Three ranks "killed by SIGTERM" hide the one
-    that was killed by SIGKILL.
-    """
+    """Three ranks "killed by SIGTERM" hide the one that was killed by SIGKILL."""
     job = trained()
     job.ranks[2].ends(signal=9)
     job.passes(0.5)
@@ -368,9 +352,7 @@ def test_the_launchers_sigterm_after_a_first_death_is_a_consequence():
 
 
 def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
-    """mp.spawn on a busy host: a peer noticed the closed sockets while the rank that raised was
-    still ending.
-    """
+    """mp.spawn: a peer noticed the closed sockets while the rank that raised was still ending."""
     job = trained(3)
     job.ranks[1].raises("KeyError", "'missing'")
     job.passes(0.5)
@@ -398,9 +380,7 @@ def test_one_sigterm_before_the_others_follow_later_is_a_kill():
 
 
 def test_orphans_that_hold_its_sockets_are_named():
-    """Rank 1's DataLoader workers lived on, so its peers waited for a dead process without a
-    disconnect.
-    """
+    """Its DataLoader workers lived on, so its peers waited without a disconnect."""
     job = trained()
     job.ranks[1].loader = Loader(workers=2)
     job.passes(1)
@@ -455,9 +435,7 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
 
 
 def test_an_unknown_end_in_good_order_is_not_a_kill():
-    """The kernel did not report the exit code, but the state page shows that the interpreter was
-    ending.
-    """
+    """There is no exit code, but the state page shows that the interpreter was ending."""
     job = trained()
     for rank in job.ranks:
         rank.ends(None, how="unknown", exiting=True)
@@ -558,9 +536,7 @@ def test_an_error_in_backward_is_one_of_uneven_inputs():
 
 
 def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
-    """Rank 3 ran out of data and left. Three ranks raised "connection closed by peer", and people
-    read those tracebacks.
-    """
+    """Rank 3 ran out of data, and people read three "connection closed by peer"."""
     job = trained()
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
@@ -572,9 +548,7 @@ def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
 
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():
-    """Rank 0 writes the final checkpoint after the others have left. The ranks need nothing more
-    from each other.
-    """
+    """Rank 0 writes the final checkpoint; the ranks need nothing more from each other."""
     job = trained()
     for number in (1, 2, 3):
         job.ranks[number].ends(0, later_s=0.2 * number)

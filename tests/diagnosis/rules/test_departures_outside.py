@@ -1,6 +1,4 @@
-"""Ranks without an agent that are gone. No agent reported their exceptions, and a rank that has
-lost a peer leaves with an exit code like any other rank.
-"""
+"""Ranks without an agent that are gone: nobody reported their exceptions."""
 
 from __future__ import annotations
 

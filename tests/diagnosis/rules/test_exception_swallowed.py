@@ -1,6 +1,4 @@
-"""An exception that some ranks catch again and again is a finding if the others do not catch it,
-and is evidence of a hang.
-"""
+"""An exception that some ranks catch again and again, and the others do not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Ranks whose GIL is held by C code. Their agents are silent, and even if the waiting ranks are
-among them, NCCL's own thread still answers.
-"""
+"""Ranks whose GIL is held by C code: their agents are silent, and NCCL's thread still answers."""
 
 from __future__ import annotations
 
@@ -103,9 +101,7 @@ def from_outside(*given, **more):
 
 
 def test_of_ranks_that_are_read_from_outside_two_equal_answers_are_needed():
-    """Their stacks cannot tell a wait from work on the GPU. Seen on an H200: ranks that spin in a
-    wait sleep once or twice in ten seconds, as those that train.
-    """
+    """On an H200 ranks that spin in a wait slept as often as those that train."""
     (finding,) = from_outside((812, 812, 811, 812))
 
     assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (

@@ -1,6 +1,4 @@
-"""GPUs that a rank cannot get, and GPUs that have failed. These findings come before their
-consequences, and name the processes that hold the GPUs.
-"""
+"""GPUs that a rank cannot get or that have failed come before their consequences."""
 
 from __future__ import annotations
 
@@ -166,9 +164,7 @@ def xid(code, job):
 
 
 def test_a_gpu_that_fell_off_the_bus_stands_before_its_consequences():
-    """Xid 79: one rank in a plain CUDA call for ever, the others in all_reduce; nothing in the log
-    of the program.
-    """
+    """Xid 79: one rank in a plain CUDA call for ever, the others in all_reduce."""
     job = GpuJob()
     job.trains(10)
     job.change(1, lost=True, processes=None, util_ratio=None, used_bytes=None, xids=xid(79, job))

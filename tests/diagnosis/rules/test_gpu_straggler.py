@@ -1,6 +1,4 @@
-"""On NCCL a slow GPU does not show in arrival times. It is found by the power that the GPUs draw,
-and only if no other cause explains the waits.
-"""
+"""On NCCL a slow GPU is found by the power that the GPUs draw, not by arrival times."""
 
 from __future__ import annotations
 

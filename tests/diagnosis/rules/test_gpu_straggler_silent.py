@@ -1,6 +1,4 @@
-"""GPUs that draw different power in a job in which no GPU is a straggler: there is no finding, or
-another one.
-"""
+"""GPUs that draw different power, and none of them is a straggler."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from tests.nccl_jobs import COMPUTES, WAITS, WARM_S, NcclJob, one_computes
 
 
 def near(second, rank):
-    """GPUs of one model under the same load differ by a tenth, and each varies as much from second
-    to second.
-    """
+    """GPUs of one model under one load differ by a tenth, and vary as much each second."""
     return COMPUTES | {
         "power_watts": 600.0 + 60 * ((rank * 7 + second * 3) % 3 - 1),
         "sm_mhz": 1700 + 30 * (rank % 4),
@@ -31,9 +27,7 @@ def half_and_half(second, rank):
 
 
 def memory_bound(second, rank):
-    """All draw little power, one a bit more: a kernel that reads memory draws hardly more than one
-    that waits.
-    """
+    """All draw little power: a kernel that reads memory draws hardly more than one that waits."""
     return WAITS | {"power_watts": 260.0 if rank == 3 else 200.0}
 
 
@@ -50,9 +44,7 @@ def two_caps(second, rank):
 
 
 def above_half_of_the_cap(second, rank):
-    """Some ranks decode and others prefill: a GPU at 55 % of its cap does not run a waiting
-    kernel.
-    """
+    """Some ranks decode, others prefill: at 55 % of its cap a GPU does not wait."""
     return COMPUTES | {"power_watts": 690.0} if rank == 5 else COMPUTES | {"power_watts": 380.0}
 
 
@@ -163,9 +155,7 @@ def _sending(state):
 
 
 def test_who_exchanges_most_in_a_smaller_group_is_not_compared_in_the_large_one():
-    """Two replicas of a model of four stages, one of them heavy: each gradient goes to the other
-    replica's same stage.
-    """
+    """Two replicas of four stages, one heavy: gradients go to the other replica's same stage."""
     job = NcclJob()
     for number in range(4):
         job.new_nccl_group(f"dp{number}", number, number + 4)

@@ -12,9 +12,7 @@ from tests.jobs import FakeJob
 
 
 def test_a_healthy_job_on_gpus_says_nothing():
-    """The GPUs are full, all at their power cap, and a display server is on the first. Every
-    healthy host looks like that.
-    """
+    """Full GPUs at their power cap, and a display server: every healthy host looks like that."""
     job = GpuJob()
     for number in range(4):
         job.change(number, used_bytes=79 * GIB, throttle=("sw_power_cap",))
@@ -37,9 +35,7 @@ def test_a_healthy_job_on_gpus_says_nothing():
 
 
 def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
-    """A colleague's inference server still runs from last week, and rank 1 is the slowest in every
-    step.
-    """
+    """A colleague's server still runs from last week, and rank 1 is the slowest."""
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
     job.trains(14)
@@ -55,9 +51,7 @@ def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
 
 
 def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
-    """The relay looks for the children of ranks every few seconds, and the driver's list is some
-    seconds old.
-    """
+    """The relay looks for children every few seconds, and the driver's list is seconds old."""
     job = GpuJob()
     job.trains(5)
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
@@ -142,9 +136,7 @@ def test_a_display_server_or_an_idle_notebook_is_no_news(used):
 
 
 def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
-    """The unknown pid is most probably the rank itself, with the pid that the host's namespace
-    gives it.
-    """
+    """The unknown pid is most probably the rank itself, as the host's namespace sees it."""
     job = GpuJob()
     job.has(
         *[
@@ -188,9 +180,7 @@ def test_more_ranks_than_gpus_get_another_advice():
 
 
 def test_a_context_on_the_first_gpu_is_not_sharing():
-    """Seven ranks hold half a gigabyte each on GPU 0, from a torch.load without map_location. Each
-    rank computes on its own GPU.
-    """
+    """torch.load without map_location left half a gigabyte of each rank on GPU 0."""
     job = GpuJob(card(0, 0, 1), card(1, 1), world_size=2)
     for number, rank in enumerate(job.ranks):
         rank.says["cuda"] = CudaState(number, str(number))
@@ -329,9 +319,7 @@ def test_a_moment_at_the_power_cap_is_not_throttled():
 
 
 def test_the_only_gpu_that_computes_runs_at_its_power_cap_and_the_others_wait_at_full_clock():
-    """Rank 2 evaluates while the others spin. Its GPU is not throttled; it is the only one that
-    works.
-    """
+    """Rank 2 evaluates while the others spin: it is the only one that works."""
     job = GpuJob()
     for number in range(4):
         job.change(number, power_watts=180.0, sm_mhz=1980)

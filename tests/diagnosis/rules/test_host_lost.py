@@ -1,6 +1,4 @@
-"""`host-lost`: a whole host is not heard any more. Which ranks are down, which only wait, and which
-are only unreachable.
-"""
+"""A host that is not heard: which ranks are down, which wait, which are only unreachable."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def test_its_ranks_are_lost_and_those_that_wait_for_them_blocked():
 
 
 def test_nothing_else_is_ever_said_of_them():
-    """By their last reports these ranks are not in the collective, make no progress, or have silent
-    agents.
-    """
+    """By their last reports they are not in the collective, or have silent agents."""
     assert down(40.0).ever() == [("critical", "host-lost", (4, 5))]
 
 
@@ -68,9 +64,7 @@ def test_while_a_relay_may_be_being_replaced_nothing_is_reported():
 
 
 def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
-    """One rank was in a collective, another in uninterruptible sleep, a third in its DataLoader.
-    Each would become a finding in time.
-    """
+    """In a collective, in uninterruptible sleep, in a DataLoader: each would become a finding."""
     job = SpreadJob(6, 2)
     job.trains(6)
     job.ranks[3].is_stalled()
@@ -158,9 +152,7 @@ def test_when_they_end_as_well_it_is_the_host():
 
 
 def test_while_nobody_waits_for_it_and_others_move_it_is_a_warning():
-    """Steps take half a minute. Before the next collective it is not known whether
-    the host still takes part.
-    """
+    """Steps take half a minute. Until the next collective nobody knows whether it takes part."""
     job = cut()
     for rank in job.ranks:
         rank.trains = False
@@ -208,9 +200,7 @@ def test_a_host_whose_ranks_had_ended_is_not_lost():
 
 
 def test_at_the_end_of_the_job_nobody_is_lost():
-    """A scheduler ends the relays of the other hosts with the step, before they can report how
-    their ranks ended.
-    """
+    """A scheduler ends the other relays with the step, before they can report the ends."""
     job = SpreadJob(8, 4)
     job.trains(6)
     job.goes_silent("node1", "node2", "node3")
@@ -319,9 +309,7 @@ def test_a_job_whose_hosts_are_all_seen_is_not_apart():
 
 
 def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
-    """For six seconds no record of the host arrives. Without a look at a rank's CPU the critical
-    finding became a warning.
-    """
+    """Six seconds without a record made the critical finding a warning."""
     job = SpreadJob(4, 2)
     job.trains(5)
     job.ranks[2].stands_at("fetch")

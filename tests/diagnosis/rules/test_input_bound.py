@@ -70,9 +70,7 @@ def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
 
 @pytest.mark.parametrize("start_s", [6, 8, 9, 12])
 def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(start_s):
-    """Workers need 9 s to start in each epoch. Each quarter of the window contains a part of that
-    one wait.
-    """
+    """Workers need 9 s to start, and each quarter of the window has a part of that wait."""
     job = loading(share=0.0)
     for _ in range(2):
         job.trains(6)
@@ -111,9 +109,7 @@ def test_one_rank_alone_is_named_alone():
 
 
 def alternates(job, cycles, train_s=11, validate_s=3):
-    """The training loader is slow in each epoch. In between is a validation whose loader keeps
-    up.
-    """
+    """The training loader is slow; the validation in between has one that keeps up."""
     for _ in range(cycles):
         for rank in job.ranks:
             rank.loader_share = 0.7

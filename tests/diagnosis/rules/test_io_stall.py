@@ -1,6 +1,4 @@
-"""A rank that stays in one uninterruptible sleep because of a dead file server, and busy ranks that
-only look like it.
-"""
+"""A rank in one uninterruptible sleep by a dead file server, and busy ranks that look like it."""
 
 from __future__ import annotations
 
@@ -124,9 +122,7 @@ def test_a_frozen_rank_in_state_d_is_stopped_and_not_stalled():
 
 
 def test_a_child_that_does_not_get_to_start_is_what_to_look_at():
-    """subprocess.run of a program on a dead mount: vfork keeps the parent in D until the child has
-    called exec.
-    """
+    """A program on a dead mount: vfork keeps the parent in D until the child has called exec."""
     job = stalled(1, wchan="kernel_clone", syscall="vfork", file=None)
     job.passes(8)
     finding = job.finding()
@@ -151,9 +147,7 @@ def test_after_the_server_came_back_it_clears():
 
 
 def test_a_sleep_in_d_that_is_no_io_is_not_called_a_dead_disk():
-    """A cgroup that the relay cannot read froze it: it is in D, in the nanosleep that it was in
-    before.
-    """
+    """A cgroup that the relay cannot read froze it in the nanosleep where it was."""
     job = stalled(1, wchan="hrtimer_nanosleep", syscall="clock_nanosleep", file=None)
     job.passes(8)
 

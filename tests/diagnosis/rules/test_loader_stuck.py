@@ -15,9 +15,7 @@ STUCK, ABSENT = "loader-stuck", "not-in-collective"
 
 
 def dump(job, rank, *frames, method="signal"):
-    """An automatic dump: the stacks of the rank and of the worker that must deliver its next
-    batch.
-    """
+    """An automatic dump of the rank, and of the worker that must deliver its next batch."""
     at = unix_ns(job.now)
     main = ThreadStack(
         (StackFrame("main", "/home/ada/train.py", 53, True),), "MainThread", main=True
@@ -33,9 +31,7 @@ def dump(job, rank, *frames, method="signal"):
 
 
 def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
-    """OpenCV's pool was forked with its mutex held, so the first batch never came, on one rank of
-    three.
-    """
+    """OpenCV's pool was forked with its mutex held, on one rank of three."""
     job = starving()
     job.passes(3)
     dump(
@@ -66,9 +62,7 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
 
 @pytest.mark.parametrize("begins", ["_bootstrap", "BaseProcess._bootstrap"])
 def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins):
-    """A library provides the dataset. The program's only frames on that stack are from before the
-    fork.
-    """
+    """The program's only frames on that stack are from before the fork."""
     job = starving()
     job.passes(3)
     dump(
@@ -221,9 +215,7 @@ def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
 
 
 def test_a_worker_that_polls_with_a_sleep_does_not_work():
-    """`while not path.exists(): time.sleep(0.05)` wakes twenty times a second and makes no
-    progress.
-    """
+    """`while not path.exists(): time.sleep(0.05)` wakes often and makes no progress."""
     job = starving(wakes_per_s=20, wchan="hrtimer_nanosleep")
     job.passes(12)
 
@@ -310,9 +302,7 @@ def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds(
 
 
 def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
-    """All ranks use the same dataset. All of them deadlocked at the first batch, and no rank waited
-    in a collective.
-    """
+    """All deadlocked at the first batch, and no rank waited in a collective."""
     job = FakeJob(2)
     job.trains(10)
     for rank in job.ranks:
@@ -384,9 +374,7 @@ def test_a_main_thread_that_is_elsewhere_is_not_explained_by_a_loader_of_another
 
 
 def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
-    """The loop was left early while a worker was in a read that does not return. Each worker's join
-    takes five seconds.
-    """
+    """The loop was left while a worker was in a read that does not return."""
     job = starving(wchan="wait_woken")
     job.ranks[1].loader = replace_loader(
         job.ranks[1].loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0

@@ -32,9 +32,7 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
 
 
 def test_another_size_is_named_with_both_sizes():
-    """The last batch of one rank was smaller, and a gradient of another shape went into
-    all_reduce.
-    """
+    """The last batch of one rank was smaller, and so was a gradient in all_reduce."""
     job = mismatch({"sizes": ((4, 500),)}, {"sizes": ((4, 1000),)})
     job.passes(4)
     finding = job.finds("critical", "collective-mismatch", 2)
@@ -56,9 +54,7 @@ def test_another_dtype_is_a_mismatch():
 
 
 def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later():
-    """Rank 2 gave 4 values, the others 8. The collective returned on rank 2, which is now in the
-    *next* one and looks ahead.
-    """
+    """Rank 2 gave 4 values, the others 8: it is in the next collective, and looks ahead."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[2].passes_through(sizes=((4,),))
@@ -129,9 +125,7 @@ def test_equal_calls_are_no_mismatch():
     "op", ["all_to_all", "gather", "scatter", "all_gather_into_tensor_coalesced"]
 )
 def test_collectives_whose_sizes_differ_by_design_are_no_mismatch(op):
-    """all_to_all with uneven splits: a mixture of experts sends a different number of tokens to
-    each rank.
-    """
+    """all_to_all of a mixture of experts sends a different number of tokens to each rank."""
     job = mismatch({"op": op, "sizes": ((5,),)}, {"op": op, "sizes": ((7,),)})
     job.passes(4)
 
@@ -162,9 +156,7 @@ def test_different_sizes_in_different_groups_are_no_mismatch():
 
 
 def test_different_calls_that_all_passed_are_no_finding():
-    """Divergent branches with find_unused_parameters: the calls differ, and the job makes
-    progress.
-    """
+    """find_unused_parameters: the calls differ, and the job makes progress."""
     job = FakeJob(2)
     job.trains(10)
     job.ranks[0].passes_through(op="all_reduce")

@@ -63,9 +63,7 @@ def test_shards_other_samplers_validation_and_other_groups_are_left_in_peace(oth
 
 
 def test_tensor_parallel_ranks_read_the_same_data_by_design():
-    """Gradients are averaged among ranks 0 and 2, and among 1 and 3. Each pair has its own part of
-    the data.
-    """
+    """Ranks 0 and 2 average their gradients, and so do 1 and 3, each pair with its own data."""
     job = fed(**PLAIN, group=["a", "b", "a", "b"], first=["x", "x", "y", "y"])
     job.new_group("a", 0, 2)
     job.new_group("b", 1, 3)
@@ -124,9 +122,7 @@ def test_gradients_on_gpus_that_go_through_gloo_are_reported():
     [{"gloo_bytes": None}, {"gloo_bytes": 1 << 20}, {"uuids": ("a", "a")}, {"uuids": ("a", None)}],
 )
 def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_gpu_are_no_misuse(given):
-    """Many programs have a second group of gloo for barriers; and NCCL refuses two ranks on one
-    GPU.
-    """
+    """A second group of gloo is for barriers; and NCCL refuses two ranks on one GPU."""
     job = on_gloo(**given)
     job.trains(10)
 
@@ -169,9 +165,7 @@ def test_who_communicates_too_often_is_shown_the_line_that_does():
 
 
 def test_a_healthy_job_on_nccl_with_many_buckets_is_not_sync_bound():
-    """The host runs ahead: the enqueued number is larger than the completed one at nearly every
-    look (kWatchdogThreadSleepMillis).
-    """
+    """The host runs ahead: more is enqueued than completed at nearly every look."""
     assert communicating(0.95, backend="nccl").ever() == []
 
 

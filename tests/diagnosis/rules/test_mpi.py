@@ -25,9 +25,7 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
 
 
 def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
-    """The first lowercase allreduce on a communicator holds the GIL, so the agent is silent. The
-    rank is still in a call of MPI, and must not be called frozen.
-    """
+    """The first lowercase allreduce holds the GIL: the agent is silent, and nothing is frozen."""
     job = MpiJob()
     job.passes(10)
     job.in_collective("allreduce", 0, 1, by_relay=True)
@@ -120,9 +118,7 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
 
 
 def test_a_collective_that_one_side_has_passed_is_compared_from_memory():
-    """A small bcast returns at once on its root. The others' call at that number is a different
-    one.
-    """
+    """A small bcast returns at once on its root."""
     job = MpiJob(2)
     job.passes(10)
     job.in_collective("Barrier", 1)

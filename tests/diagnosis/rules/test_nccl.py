@@ -1,6 +1,4 @@
-"""What NCCL reports about itself, as evidence: its status service, communicators under
-construction, torch's watchdog.
-"""
+"""What NCCL reports about itself: its status service, communicators being built, the watchdog."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
     [("2.30.7/dead.json", (2,)), ("2.28.9/left.json", ()), ("2.28.9/cut-off.json", ())],
 )
 def test_gone_is_who_does_not_answer(name, ranks):
-    """A rank that has left a communicator is not gone. If the rank that answers was stopped for
-    long, the others are not gone either: NCCL does not accept a rank again.
-    """
+    """Who left a communicator is not gone, nor are others if the one that answers was stopped."""
     job = nccl_job()
     job.trains(2)
     recorded(job, name)
@@ -191,9 +187,7 @@ def test_a_service_that_did_not_answer_is_reported():
 
 
 def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
-    """C code holds the GIL of rank 2 for ever. Its agent is silent, but NCCL's own thread
-    answers.
-    """
+    """C code holds the GIL of rank 2 for ever, but NCCL's own thread answers."""
     job = nccl_job()
     job.trains(10)
     job.ranks[2].freezes()

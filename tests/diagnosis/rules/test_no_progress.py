@@ -1,6 +1,4 @@
-"""A job that made steps and now makes none: the finding where no rule knows why, and the long
-pauses that are no fault.
-"""
+"""A job that made steps and now makes none, and the long pauses that are no fault."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ def waits_at_prompt(rank):
 
 
 def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
-    """`if rank != 2: dist.new_group(...)`, then one more for all: every rank is inside a
-    new_group.
-    """
+    """`if rank != 2: dist.new_group(...)`, then one for all: every rank is in a new_group."""
     job = trained(3)
     makes_groups(job, (34, 34, 31))
     job.passes(25)
@@ -71,9 +67,7 @@ def test_it_is_a_warning_from_twenty_seconds_and_critical_from_a_minute():
 
 
 def test_a_job_whose_first_calls_differ_has_made_no_progress_ever_and_is_found_too():
-    """The groups are made right after init_process_group, before the first step and the first
-    collective.
-    """
+    """The groups are made right after init_process_group, before the first step."""
     job = FakeJob(3)
     for rank in job.ranks:
         rank.iteration, rank.says = None, {"progress_unix_ns": None}
@@ -137,9 +131,7 @@ def test_all_ranks_in_a_lock_are_found():
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stale_lock_file_is_named(begun):
-    """A build of an extension was killed, and all ranks wait for the removal of its lock file. This
-    may happen before the first step too.
-    """
+    """A build was killed; all ranks wait for its lock file, maybe before the first step."""
     job = trained(2) if begun else FakeJob(2)
     all_stand(
         job,
@@ -184,9 +176,7 @@ def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
 
 
 def test_all_ranks_in_one_call_of_the_file_system_are_found():
-    """A named pipe on a network share has no writer. The rank is in state S, so no rule of disks
-    applies.
-    """
+    """A named pipe without a writer: state S, so no rule of disks applies."""
     job = trained(2)
     all_stand(job, "read_labels")
     for rank in job.ranks:
@@ -198,9 +188,7 @@ def test_all_ranks_in_one_call_of_the_file_system_are_found():
 
 
 def test_all_ranks_in_one_dead_file_system_become_critical():
-    """No rank waits for them in a collective, so each by itself is a warning. Still the whole job
-    makes no progress.
-    """
+    """No rank waits for them in a collective; still the whole job makes no progress."""
     job = trained(2)
     for rank in job.ranks:
         rank.is_stalled("load", syscall="read", file="/data/a.tar")
@@ -316,9 +304,7 @@ def test_ten_of_its_steps_are_no_pause():
 
 
 def test_a_pause_that_it_has_made_twice_is_usual():
-    """After each epoch the job waits 50 s for a server that evaluates. The third time this is
-    expected.
-    """
+    """After each epoch it waits for a server that evaluates. The third time is expected."""
     job = trained(2)
     for _ in range(2):
         all_stand(job, "evaluate_elsewhere", waits_on="lock")
@@ -359,9 +345,7 @@ def test_one_line_of_c_for_minutes_is_a_warning_and_never_critical():
 
 @pytest.mark.parametrize(("asleep", "found"), [(True, [("warning", KIND, (1,))]), (False, [])])
 def test_ranks_that_spin_for_their_gpus_wait_where_another_rank_sleeps(asleep, found):
-    """Seen on an H100: inside CUDA graphs no number shows which rank waits for which. Where all
-    ranks only wait for their GPUs, a kernel may take long.
-    """
+    """Inside CUDA graphs no number shows who waits for whom; a kernel alone may take long."""
     job = trained(3)
     for rank in job.ranks:
         rank.works_at("replay", line=50, waits_on="cuda-sync")

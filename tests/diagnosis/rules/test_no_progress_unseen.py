@@ -37,9 +37,7 @@ def test_the_ranks_that_are_seen_are_a_warning_that_says_who_was_not_seen(standi
 
 
 def test_ranks_that_wait_for_work_from_outside_are_idle_but_something_is_to_be_done():
-    """These may be ranks of a server, or ranks that wait for a key that a killed rank would have
-    set.
-    """
+    """Ranks of a server, or ranks that wait for a key of a killed rank."""
     job = half_seen(function="serve", line=11, waits_on="socket")
     for rank in job.ranks[:2]:
         rank.says["iteration"] = None

@@ -1,6 +1,4 @@
-"""Others wait in a collective that a rank has not joined: which rank is blamed, how severely, and
-which ranks are not.
-"""
+"""Others wait for a rank: which is blamed, how severely, and which ranks are not."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ def hang(before_s=10.0):
 
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
-    """The user reported that training just hangs: rank 2 waited for a license server, and NCCL's
-    timeout named the other three.
-    """
+    """Rank 2 waited for a license server, and NCCL's timeout named the other three."""
     job = hang()
     job.passes(8)
     finding = job.finds("critical", "not-in-collective", 2)
@@ -161,9 +157,7 @@ def test_a_rank_that_works_without_end_becomes_critical():
 def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_one(
     cores, seconds, severity
 ):
-    """Rank 0 downloads a data set at 1 MB/s. After a minute that was critical, like an endless
-    loop.
-    """
+    """A download at 1 MB/s was critical after a minute, like an endless loop."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].works_at("fetch")
@@ -203,9 +197,7 @@ def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
 def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(
     waits_on, wakes_per_s, severity
 ):
-    """Rank 0 downloads the weights: hardly any CPU time, nothing in the I/O counters, but each
-    chunk wakes the process.
-    """
+    """A download uses hardly any CPU time, but each chunk wakes the process."""
     job = FakeJob(4)
     job.trains(10)
     job.ranks[0].stands_at("fetch", "/home/ada/hub.py", 88, waits_on=waits_on)
@@ -252,9 +244,7 @@ def test_two_culprits_are_one_finding():
 
 
 def test_a_chain_of_groups_ends_at_the_one_that_waits_for_nobody():
-    """Rank 0 waits for 1 in the tensor group, and 1 waits for 2 in the data group. Only 2 is to
-    blame.
-    """
+    """Rank 0 waits for 1 in one group, and 1 for 2 in another. Only 2 is to blame."""
     job = FakeJob(4)
     job.new_group("tp", 0, 1)
     job.new_group("dp", 1, 2)
@@ -282,9 +272,7 @@ def test_members_of_another_group_are_not_blamed_for_not_being_in_it():
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
-    """gloo's sequence counts p2p too. The pipeline's first stage was at #1203, the last at #400,
-    and both were in collective 100.
-    """
+    """gloo counts p2p too: #1203 and #400 were both collective 100."""
     job = FakeJob(2)
     job.ranks[0].standings[WORLD].offset = 800
     job.ranks[0].standings[WORLD].enqueued = job.ranks[0].standings[WORLD].completed = 800
@@ -321,9 +309,7 @@ def test_an_asynchronous_collective_while_computing_holds_nobody_up():
 
 
 def test_a_rank_whose_agent_never_spoke_is_not_blamed():
-    """One node has no ddtop installed. Nothing is known about its ranks, so there is no finding
-    about them.
-    """
+    """One node has no ddtop installed, so nothing is known about its ranks."""
     job = FakeJob(4, absent=[3])
     job.trains(10)
     for number in (0, 1, 2):
@@ -388,9 +374,7 @@ def test_of_idle_ranks_at_several_places_none_is_reported():
 
 
 def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
-    """A thread that does not end keeps its process alive, and the launcher waits for that
-    process.
-    """
+    """A thread keeps its process alive, and the launcher waits for that process."""
     job = FakeJob(3)
     job.trains(10)
     for rank in (0, 2):
@@ -504,9 +488,7 @@ def test_a_server_that_does_not_answer_is_named():
 
 
 def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
-    """/proc of another user's container cannot be read. Unknown counts as working, never as
-    stuck.
-    """
+    """/proc of another user's container cannot be read. Unknown counts as working."""
     job = hang()
     job.look_at_hosts = lambda: None
     job.records = [
@@ -530,9 +512,7 @@ def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
 def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_look_at(
     place, outside
 ):
-    """It also has an open asynchronous all_reduce that the others have not joined, but it does not
-    wait for that one.
-    """
+    """Its open asynchronous all_reduce is not what it waits for."""
     job = FakeJob(3)
     job.trains(10)
     job.ranks[1].waits_in()
@@ -549,9 +529,7 @@ def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_l
 
 @pytest.mark.parametrize("place", [{"waits_on": "lock"}, {"waits_on": "future"}, {}])
 def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_waiter(place):
-    """Its main thread joins the thread that communicates, or waits in C, where no frame shows
-    it.
-    """
+    """Its main thread joins the one that communicates, or waits in C without a frame."""
     job = FakeJob(3)
     job.trains(10)
     job.others_wait(2)
@@ -588,9 +566,7 @@ def test_a_rank_that_does_not_come_to_a_split_of_all_ranks_is_named():
 
 
 def test_who_is_missing_in_the_split_of_a_part_is_not_guessed():
-    """The members of the new group are not known. The rank that is elsewhere may not be one of
-    them.
-    """
+    """The members of the new group are not known, and the rank may not be one of them."""
     job = trained()
     splits(job, 2, tag=OF_MEMBERS_ONLY)
     job.passes(8)

@@ -19,9 +19,7 @@ def hang():
 
 
 def test_a_full_garbage_collection_is_named_with_its_time():
-    """A tokenizer has four million objects. Every full collection took 7 s, on one rank at a
-    time.
-    """
+    """With four million objects each full collection took 7 s, on one rank at a time."""
     job = hang()
     job.ranks[2].reports = False
     job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
@@ -37,9 +35,7 @@ def test_a_full_garbage_collection_is_named_with_its_time():
 
 
 def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
-    """C code held the GIL. The agent reported the line before, faulthandler wrote the current
-    line.
-    """
+    """The agent reported the line before; faulthandler wrote the current one."""
     job = hang()
     job.ranks[2].freezes()
     job.ranks[2].wchan = "hrtimer_nanosleep"
@@ -207,9 +203,7 @@ def test_calls_that_cannot_be_judged_are_reported_in_the_number_of_their_ranks(l
 
 
 def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
-    """Its probe met a half-imported module and was switched off. The rank had "enqueued #0", and
-    was blamed.
-    """
+    """Its probe was switched off. The rank had "enqueued #0", and was blamed."""
     job = hang()
     job.ranks[3].comes_back()
     job.ranks[3].standings.clear()
@@ -243,9 +237,7 @@ def test_a_rank_that_goes_on_in_another_group_works_whatever_its_cpu():
 
 
 def test_lines_that_trickle_in_through_a_pipe_are_work():
-    """Rank 0 reads the output of a converter, 33 lines a second. 30 KB/s are below every I/O
-    threshold.
-    """
+    """33 lines a second from a converter: 30 KB/s are below every I/O threshold."""
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 33.0
     job.passes(90)
@@ -262,9 +254,7 @@ def test_a_pipe_in_which_nothing_comes_is_none():
 
 
 def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
-    """It reached the last barrier and left at once. The page says "exiting", and the numbers are
-    from before.
-    """
+    """The page says "exiting", and the numbers are from before the last barrier."""
     job = hang()
     job.ranks[2].works_at("save")
     job.passes(4.5)
@@ -278,9 +268,7 @@ def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
 
 
 def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
-    """Rank 0 validates while the others gather their metrics. That is the first object collective
-    of a job whose gradients go through NCCL.
-    """
+    """Rank 0 validates; the others are in the first object collective of a job on NCCL."""
     job = trained(3)
     job.groups["0/gloo"] = Group("0/gloo", "default_pg (gloo)", (0, 1, 2), "gloo")
     for rank in job.ranks:
@@ -332,9 +320,7 @@ def test_after_a_short_look_from_outside_nobody_is_said_to_work():
 
 
 def test_a_rank_that_was_last_seen_asleep_before_the_others_waited_is_not_blamed_yet():
-    """Seen at load 87: the relay got no CPU for 8 s. By its old look a rank was asleep that had
-    been woken since.
-    """
+    """At load 87 the relay got no CPU for 8 s: the rank had been woken since its last look."""
     job = trained(3)
     job.ranks[1].stands_at("read_batch")
     job.passes(3)

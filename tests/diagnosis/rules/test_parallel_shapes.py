@@ -16,9 +16,7 @@ from tests.ranks import Standing, place, unix_ns
 
 
 def meshed(outer, inner, rows=2, columns=2):
-    """A job on a mesh with these two dimensions. A group is identified by its name and its first
-    rank.
-    """
+    """A job on a mesh. A group is identified by its name and its first rank."""
     job = FakeJob(rows * columns)
     groups = []
     for column in range(columns):

@@ -23,9 +23,7 @@ def another(job, number, pid, **told):
 
 
 def test_two_processes_with_one_number_are_named_with_both_pids():
-    """srun starts torchrun in each task, and none sets RANK: two processes are rank 1, and none is
-    rank 2.
-    """
+    """srun starts torchrun in each task without RANK: two are rank 1, none is rank 2."""
     job = meets(3, absent=[2])
     all_enter(job, 0, 1)
     another(job, 1, 4902, init_unix_ns=BASE + 2 * SECOND)
@@ -39,9 +37,7 @@ def test_two_processes_with_one_number_are_named_with_both_pids():
 
 
 def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_ended():
-    """Both panes have RANK=0. The second process cannot listen, and dies. The first waits for rank
-    1.
-    """
+    """Both panes have RANK=0: the second cannot listen, the first waits for rank 1."""
     job = meets(2, absent=[1])
     all_enter(job, 0)
     another(job, 0, 4902)
@@ -59,9 +55,7 @@ def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_
 
 
 def test_a_program_that_starts_the_real_one_is_no_duplicate():
-    """A wrapper with RANK in its environment runs the training as its child, which joins the
-    group.
-    """
+    """A wrapper with RANK runs the training as its child, which joins the group."""
     job = meets(2)
     all_enter(job, 0, 1)
     another(job, 1, 4902, claim="init", launcher_pid=4801, init_unix_ns=BASE + 2 * SECOND)
@@ -96,9 +90,7 @@ def starts_a_twin(inside=True, waits=True, **told):
 
 
 def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():
-    """`subprocess.run(["python", "eval.py"])` on rank 0: eval.py inherits RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT.
-    """
+    """eval.py inherits RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of rank 0."""
     finding = starts_a_twin().finds("critical", "duplicate-rank", 0)
 
     assert finding.victims == (1, 2)
@@ -166,9 +158,7 @@ def test_of_two_ranks_with_two_ports_the_one_without_the_store_is_odd():
 
 
 def test_several_names_of_one_host_are_no_mismatch():
-    """localhost on one rank, 127.0.0.1 on another, and the host's own name on the third: all three
-    have reached the store.
-    """
+    """localhost, 127.0.0.1 and the host's own name: all three have reached the store."""
     job = meets(3, environments={1: {"MASTER_ADDR": "localhost"}, 2: {"MASTER_ADDR": "node0"}})
     all_enter(job, 0)
     all_enter(job, 1, address="localhost")
@@ -254,9 +244,7 @@ def test_rank_0_that_listens_here_under_an_address_of_another_host_says_so():
 
 
 def test_a_store_behind_an_address_of_a_service_is_reached():
-    """Kubernetes: MASTER_ADDR is the address of a service. No host has it, but it leads to rank
-    0.
-    """
+    """Kubernetes: no host has the address of a service, but it leads to rank 0."""
     job = meets(2)
     all_enter(job, 0, 1, local=False)
     job.passes(7)
@@ -333,9 +321,7 @@ def test_a_rank_that_fails_before_its_agent_has_reported_the_call_is_known_by_it
 
 
 def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
-    """A run of yesterday still listens on 29500. Rank 0 dies, and rank 1 is connected to the wrong
-    store for ever.
-    """
+    """A run of yesterday listens: rank 0 dies, rank 1 is connected to the wrong store."""
     job = meets(2)
     all_enter(job, 1, **STRANGER)
     enter(job, 0)

@@ -1,6 +1,4 @@
-"""Ranks on NCCL that wait for their GPUs: their main threads spin in one line, and look like ranks
-that compute.
-"""
+"""Ranks on NCCL that spin in one line while they wait for their GPUs, as if they computed."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ ITEM = {"function": "train_step", "line": 77}
 
 
 def on_nccl(job):
-    """A job on NCCL without any data on its GPUs: no library of the driver, MIG, or several ranks
-    per GPU.
-    """
+    """On NCCL without data of its GPUs: no driver library, MIG, or several ranks per GPU."""
     job.groups[WORLD] = msgspec.structs.replace(job.groups[WORLD], backend="nccl")
     for rank in job.ranks:
         rank.told["backend"] = "nccl"
@@ -26,9 +22,7 @@ def on_nccl(job):
 
 
 def spin(job, *ranks, activity="other", timeout_ms=1_800_000):
-    """They have enqueued their next collective, and are in `loss.item()`, or in a launch whose
-    queue is full.
-    """
+    """They are in `loss.item()`, or in a launch whose queue is full."""
     for number in ranks:
         job.ranks[number].waits_in(timeout_ms=timeout_ms)
         job.ranks[number].works_at(**ITEM, activity=activity)
@@ -36,9 +30,7 @@ def spin(job, *ranks, activity="other", timeout_ms=1_800_000):
 
 @pytest.mark.parametrize("activity", ["other", "forward", "optimizer"])
 def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
-    """The most common hang on GPUs: a rank sleeps, the others burn a core each in
-    cudaStreamSynchronize.
-    """
+    """A rank sleeps; the others burn a core each in cudaStreamSynchronize."""
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, activity=activity)
@@ -149,9 +141,7 @@ def test_a_collective_in_which_all_gpus_spin_is_stuck():
 
 @pytest.mark.parametrize("watts", [620.0, 230.0])
 def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
-    """This also holds behind a GPU that draws little all the time, because its kernel mostly reads
-    memory.
-    """
+    """Nor behind a GPU that draws little because its kernel mostly reads memory."""
     cards = COMPUTES | {"power_watts": watts}
     job = NcclJob()
     job.runs(70, lambda second, rank: cards)
@@ -175,9 +165,7 @@ def test_where_nothing_is_known_of_the_gpus_a_collective_that_all_are_in_is_not_
 
 
 def aborted(after_s, *ranks):
-    """Rank 2 sleeps. The others wait with a timeout of a minute, and after this time these ranks
-    are ended by SIGABRT.
-    """
+    """Rank 2 sleeps; the others wait with a timeout of a minute, and SIGABRT ends them then."""
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, timeout_ms=60_000)
@@ -209,9 +197,7 @@ def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(firs
 
 
 def test_an_abort_before_the_timeout_is_a_crash_of_its_own():
-    """An assertion in a kernel, a double free: C++ code may abort for its own reasons. Such an
-    abort does not explain the hang before it.
-    """
+    """C++ code may abort for its own reasons, which do not explain the hang before it."""
     job = aborted(20, 0)
     job.passes(3)
 
@@ -225,9 +211,7 @@ ABORTED = "NCCL communicator was aborted on rank 0."
 
 
 def test_an_abort_that_says_no_more_names_who_was_long_awaited():
-    """Seen on an H100 with NCCL 2.30: the watchdog aborts the communicator at its timeout, and the
-    main thread raises this before SIGABRT comes.
-    """
+    """NCCL 2.30: the main thread raises this before the SIGABRT of the watchdog comes."""
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, timeout_ms=25_000)

@@ -66,9 +66,7 @@ def test_a_rank_that_comes_at_last_ends_the_finding():
     [{"GROUP_WORLD_SIZE": "2"}, {"SLURM_NNODES": "4"}, {"LOCAL_WORLD_SIZE": "3"}, {"NNODES": "2"}],
 )
 def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables):
-    """One of two nodes has no ddtop. The rank there may run, and the wait may have another
-    reason.
-    """
+    """One of two nodes has no ddtop. The rank there may run."""
     job = missing(**variables)
     job.passes(12)
     finding = job.finds("warning", "rank-missing", 3)
@@ -170,9 +168,7 @@ def late(**more):
 
 
 def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
-    """The rank waits for a license server before the group exists. Torch would report nothing for
-    half an hour.
-    """
+    """It waits for a license server. Torch would report nothing for half an hour."""
     job = late()
     job.passes(8)
     finding = job.finds("critical", "late-to-init", 2)
@@ -204,9 +200,7 @@ def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
 
 
 def test_an_import_that_waits_for_the_disk_is_no_standstill():
-    """Torch is imported from a busy file server: seconds without CPU time, in state D or between
-    two reads.
-    """
+    """A busy file server: seconds in state D or between two reads."""
     job = early(3)
     job.ranks[2].stands_at("<module>", line=1, waits_on="import")
     enter(job, 0, 1)
@@ -365,9 +359,7 @@ def test_a_child_that_wakes_now_and_then_is_a_warning():
 
 
 def test_a_child_that_gets_no_cpu_is_a_warning():
-    """It imports on a crowded host: it is always ready to run, so it never sleeps and has no
-    wake-ups.
-    """
+    """On a crowded host it is always ready to run: it never sleeps, and has no wake-ups."""
     job = spawned(cpu_per_s=0.01, state="R", mark="of the same parent", torch_loaded=True)
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
@@ -449,9 +441,7 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
 
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
-    """Between the look that first finds a wait and the next one that confirms it, the text must not
-    say that no rank waits.
-    """
+    """Between the look that finds a wait and the one that confirms it, ranks do wait."""
     job = FakeJob(4)
     job.trains(10)
     job.others_wait(2)

@@ -116,9 +116,7 @@ def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
     [{"bytes": 0}, {"bytes": None, "modified_unix_ns": None}, {"modified_unix_ns": BASE + SECOND}],
 )
 def test_a_file_that_is_empty_or_of_this_job_is_not_stale(more):
-    """The file was made by mkstemp a day ago, or does not exist yet, or rank 1 wrote it a moment
-    ago.
-    """
+    """mkstemp made it a day ago, or it is not there yet, or rank 1 has just written it."""
     job = meets(2, **file_store(**more))
     enter(job, 0, 1)
     job.passes(7)
@@ -182,9 +180,7 @@ def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
 
 
 def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
-    """After a restart by torchrun the store had an address of the previous attempt. Both ranks
-    tried to connect to it for half an hour.
-    """
+    """After a restart the store had an address of the previous attempt."""
     job = meets(2)
     all_enter(job, 0, 1)
     job.passes(20)

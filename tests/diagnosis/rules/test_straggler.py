@@ -1,6 +1,4 @@
-"""One rank is late at most steps: it is named with its cost and its cause. Healthy differences are
-not findings.
-"""
+"""One rank is late at most steps: its cost and its cause, and healthy differences."""
 
 from __future__ import annotations
 
@@ -284,9 +282,7 @@ def test_who_sleeps_longer_on_a_busy_host_waits_for_a_cpu_too_and_the_code_is_th
 
 
 def test_a_rank_that_lacks_a_cpu_like_all_others_is_slow_because_of_other_programs():
-    """Its samples differ by less than the wait, as is usual where the scheduler causes the
-    differences.
-    """
+    """Its samples differ by less than the wait, as where the scheduler is the cause."""
     job = job_with(share=0.5)
     crowded_by_others(job, cores=0.8, spots=(60, 42))
 
@@ -361,9 +357,7 @@ def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
     ("joined", "kinds"), [((0, 2, 3), []), ((0,), [("critical", "straggler", (1,))])]
 )
 def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
-    """Uneven inputs under Join: by design the rank with the most batches is the last in every
-    collective.
-    """
+    """Under Join the rank with the most batches is the last by design."""
     job = job_with()
     job.trains(12)
     for number in joined:
@@ -378,9 +372,7 @@ def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(join
 
 
 def test_ranks_that_are_late_in_turn_are_not_named_each_in_its_turn():
-    """Data from generators of uneven speed: the rank with the empty queue is late for ten seconds,
-    then another one.
-    """
+    """Generators of uneven speed: now one queue is empty, then another."""
     job = job_with()
     for turn, slow in enumerate((1, 2, 0, 3)):
         for rank in job.ranks:

@@ -14,9 +14,7 @@ def stuck():
 
 
 def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
-    """A switch dropped the packets of one flow: four ranks were in the same all_reduce for half an
-    hour.
-    """
+    """A switch dropped the packets of one flow for half an hour."""
     job = stuck()
     job.passes(8)
     finding = job.finds("critical", "collective-stuck")
@@ -109,9 +107,7 @@ def test_members_in_different_collectives_are_not_stuck_in_one():
 
 
 def test_without_a_recorder_different_operations_are_not_taken_for_the_network():
-    """torch 2.4 has no recorder for gloo. A rank in a barrier and the others in an all_reduce with
-    the same number look like one collective.
-    """
+    """torch 2.4 has no recorder for gloo: a barrier and an all_reduce look like one."""
     job = stuck()
     job.ranks[2].place = place("evaluate", line=61, callee="barrier", waits_on="collective")
     for rank in job.ranks:

@@ -1,6 +1,4 @@
-"""Two threads of a rank use one group. Only collectives that are open at the same time count, not
-the number of threads.
-"""
+"""Two threads of a rank use one group: only collectives open at the same time count."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def kinds(job):
 
 
 def test_two_threads_with_open_collectives_of_one_group_are_named():
-    """A logger's thread gathered metrics on the default group. Both main threads were in the same
-    all_gather.
-    """
+    """A logger's thread gathered metrics on the default group."""
     job = both_wait((7, "MainThread"), (8, "metrics"))
     finding = job.finds("warning", KIND, 0, 1)
 
@@ -137,9 +133,7 @@ def test_a_mismatch_in_another_group_stays_what_it_is():
     ],
 )
 def test_other_thread_ids_mean_nothing(first, second):
-    """DDP broadcasts its buffers from the thread that calls forward, and reduces from
-    autograd's.
-    """
+    """DDP broadcasts from the thread of forward, and reduces from autograd's."""
     assert KIND not in kinds(both_wait(first, second))
 
 

@@ -237,9 +237,7 @@ def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks, no_py_spy):
 def test_a_rank_in_which_python_may_run_gets_no_signal_however_long_its_agent_is_silent(
     ranks, what, no_py_spy
 ):
-    """On a crowded host the agent got no CPU for 1.5 s. faulthandler then walked frames that
-    changed, and one run in two ended with SIGSEGV.
-    """
+    """On a crowded host faulthandler walked frames that changed: SIGSEGV."""
     one = ranks.start(what)
     ranks.dumps.ask("q", [one], how=BY_SIGNAL)
 
@@ -298,9 +296,7 @@ def test_a_forked_child_that_makes_no_progress_is_read_after_its_rank(ranks):
 
 
 def with_a_worker(ranks, method):
-    """A rank with one worker that uses this start method, both asleep. Also returns the worker's
-    pid.
-    """
+    """A rank with one worker that uses this start method, both asleep; its pid too."""
     one = ranks.start("start_a_worker", words=(method,))
     worker = ranks.children[0]
     until_asleep_in("nanosleep", worker)

@@ -15,9 +15,7 @@ MS = 1_000_000
 
 
 def looks(letter="S", ran_ms=0, wakes=0, agent_letter="S", agent_wakes=50, agent_ran_ms=1):
-    """The results of two looks, a quarter of a second apart, at the main thread and the agent's
-    thread.
-    """
+    """Two looks, a quarter of a second apart, at the main and the agent's thread."""
     before = {MAIN: Thread("S", 0, 10), AGENT: Thread("S", 0, 900)}
     now = {
         MAIN: Thread(letter, ran_ms * MS, 10 + wakes),

@@ -151,9 +151,7 @@ _FUNCTIONS = sorted(
 
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_a_function_that_the_driver_does_not_have_costs_its_own_fields_only(name):
-    """`GetTemperature` is deprecated, `ThrottleReasons` has been renamed, and other functions were
-    added late.
-    """
+    """`GetTemperature` is deprecated, `ThrottleReasons` renamed, others were added late."""
     card = FakeCard(processes={11: GIB}, mig=(FakeCard(uuid="MIG-1"),))
     with loaded(Library(card)) as nv:
         whole = Nvml(nv).sample()[0]
@@ -251,9 +249,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_asked_anew(watched):
 
 
 def test_an_xid_is_heard_though_its_gpu_answers_no_more_and_the_others_are_listened_to(watched):
-    """Xid 79: the GPU has fallen off the bus, and its name cannot be read when the event is
-    read.
-    """
+    """Xid 79: the GPU has fallen off the bus, and its name cannot be read."""
     a, b = FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b")
     library = Library(a, b)
     gpus = watched(library)

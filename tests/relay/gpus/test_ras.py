@@ -1,6 +1,4 @@
-"""NCCL's status service: its protocol over a double on a socket, foreign bytes, and when it is
-asked.
-"""
+"""NCCL's status service: its protocol, foreign bytes, and when it is asked."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ def test_json_that_cannot_be_read_is_not_asked_for_again(service):
 
 @pytest.mark.parametrize("release", [OLD, JSON_ONLY])
 def test_before_2_29_it_is_not_asked_while_a_rank_is_missing(service, release):
-    """Such a release would read beyond its buffer, and over IPv6 allocate gigabytes, in the watched
-    process.
-    """
+    """It would read beyond its buffer, and over IPv6 allocate gigabytes."""
     one = service((release, b"never sent"))
 
     assert ask(one.address, whole=False).why == NOT_ASKED
@@ -354,9 +350,7 @@ def test_a_question_that_was_not_asked_has_no_answer(monkeypatch, missing):
     "hellos", [[], [hello(backend="gloo")], [hello(1)], [hello(NCCL_RAS_ENABLE="0")]]
 )
 def test_without_nccl_or_rank_0_or_switched_off_nobody_is_asked(monkeypatch, hellos):
-    """One relay asks for the whole job, because each answer makes NCCL contact all of the job's
-    processes.
-    """
+    """One relay asks for the job: each answer makes NCCL contact all its processes."""
     assert asked(monkeypatch, hellos, 25) == []
 
 

@@ -55,9 +55,7 @@ def test_what_the_launcher_has_started_besides_its_ranks_is_reported_as_the_job_
 
 
 def test_a_driver_that_hangs_blocks_no_look_and_its_numbers_grow_old(watching):
-    """Xid 79 on another GPU: nvidia-smi is in state D for minutes, and meanwhile the relay has to
-    report the ranks.
-    """
+    """Xid 79 on another GPU: nvidia-smi is in state D for minutes."""
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
     until(lambda: gpus.look({})[0])
@@ -123,9 +121,7 @@ def test_a_driver_that_comes_later_is_found(watching):
 
 
 def test_once_no_rank_lives_the_session_ends_and_the_last_numbers_remain(watching):
-    """The relay stays for a while after its job. If it kept the driver open, the driver could not
-    be unloaded, and its GPU could not be reset or partitioned.
-    """
+    """A relay that kept the driver open would prevent a reset of the GPU."""
     nv = FakeNvml(FakeCard())
     gpus = watching(nv)
     until(lambda: gpus.look({})[0])

@@ -63,9 +63,7 @@ def test_each_host_is_asked_at_each_port(home):
 def test_no_host_is_left_out_because_the_ones_before_it_have_many_addresses_and_ports(
     home, monkeypatch
 ):
-    """A hub is nearly always at its first port, and only a limited number of addresses is tried at
-    once.
-    """
+    """A hub is nearly always at its first port; only some addresses are tried at once."""
     hosts = ("node0", "node1", "node2")
 
     def two_each(name, *_arguments, **_more):

@@ -1,6 +1,4 @@
-"""Hosts and hubs that disappear and return: all data is available again without a restart of the
-job.
-"""
+"""Hosts and hubs that disappear and return: all data is there again without a restart."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ def world(home, monkeypatch):
 
 @pytest.fixture
 def pair(world):
-    """(a hub whose relay can be killed, its leaf, a viewer of the leaf), with a rank each,
-    connected.
-    """
+    """(a hub whose relay can be killed, its leaf, a viewer of the leaf), with a rank each."""
     hub, leaf = world.host("aaa", own_process=True), world.host("bbb")
     hub.rank(0)
     leaf.rank(1)
@@ -159,9 +155,7 @@ class Wire:
 def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_restart(
     world, monkeypatch
 ):
-    """After a pulled cable, or a firewall that has forgotten the connection, both ends still regard
-    it as open.
-    """
+    """After a pulled cable both ends still regard the connection as open."""
     hub = world.host("aaa")
     hub.rank(0)
     viewer = hub.viewer()

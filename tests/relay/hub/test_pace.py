@@ -1,6 +1,4 @@
-"""Which reports a leaf sends to its hub: all in a small world, and those that are due in a very
-large one.
-"""
+"""Which reports a leaf sends to its hub: all in a small world, those due in a large one."""
 
 from __future__ import annotations
 

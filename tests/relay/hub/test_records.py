@@ -86,9 +86,7 @@ def stage():
     ],
 )
 def test_who_belongs_to_the_job_is_taken_in(stage, words, why):
-    """Either the size or the meeting point may differ by the user's mistake. If both differ it is
-    another job.
-    """
+    """The size or the meeting point may be wrong; if both differ it is another job."""
     answer = stage.enlists(**words)
 
     assert (answer.ok, answer.text) == ((True, "r1") if why is None else (False, why))
@@ -231,9 +229,7 @@ def test_ranks_are_counted_by_their_hellos_and_exits(stage):
 
 
 def test_a_rank_that_is_gone_does_not_live_again_when_its_leaf_tells_everything_again(stage):
-    """The Hello and exit records of each previous attempt are among the facts of a leaf that was
-    disconnected for a moment.
-    """
+    """A leaf that comes back repeats the Hello and Exit of each attempt."""
 
     def tells_all_facts():
         ended = Exit(1, 7, 0, None, None, 0, "pidfd")
@@ -362,9 +358,7 @@ def test_a_host_speaks_for_itself_without_a_rank(stage):
 
 
 def in_large_world(stage, *, stuck, unstuck):
-    """One leaf with this many ranks of a world in which ranks report in turns. Returns the ranks
-    that are asked after a second.
-    """
+    """Which ranks are asked after a second, of one leaf with this many in a large world."""
     stage.enlists(world="100000")
     stage.hub.where = Topology(True, True, 100_000, "10.0.0.1:29500")
     for pid in range(stuck + unstuck):

@@ -1,6 +1,4 @@
-"""Which launchers' environments mean several hosts, which relay is the hub, and where a leaf looks
-for it.
-"""
+"""Which environments mean several hosts, which relay is the hub, and where it is looked for."""
 
 from __future__ import annotations
 

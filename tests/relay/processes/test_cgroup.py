@@ -108,9 +108,7 @@ def test_this_very_process_is_not_frozen():
 def test_of_a_group_and_those_above_it_the_nearest_limit_of_threads_counts(
     host, own, above, expected
 ):
-    """Kubernetes and Slurm set it on the pod or the job, and the container or the step is a group
-    below.
-    """
+    """Kubernetes and Slurm set it on the pod or the job, a group above."""
     root, proc = host(
         V2,
         **{

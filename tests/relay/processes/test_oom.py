@@ -40,9 +40,7 @@ def test_the_log_names_the_process_in_every_way_it_is_written(record):
 
 
 def test_a_count_that_rose_for_another_process_is_not_ours():
-    """The scheduler killed rank 1 while the OOM killer took a data-preparation script of the same
-    cgroup.
-    """
+    """The OOM killer took a script of the same cgroup; the scheduler killed rank 1."""
     assert cgroup.verdict(4801, 2, 3, kills(OTHER)) == (False, None)
 
 

@@ -298,9 +298,7 @@ def test_many_threads_and_deep_stacks_are_bounded_and_the_main_one_is_kept() -> 
 
 
 def test_addresses_of_c_code_become_its_library() -> None:
-    """Addresses differ from rank to rank, so two ranks in the same wait would never be one
-    class.
-    """
+    """Addresses differ from rank to rank, so no two ranks would be one class."""
     library = "/usr/lib/libcuda.so.1"
     names = ["0x7f01", "0x7f02", "cuCtxSynchronize", "0x7f03"]
     frames = [{"name": name, "filename": library, "line": 0, "module": library} for name in names]

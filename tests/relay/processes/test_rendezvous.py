@@ -364,9 +364,7 @@ def test_whether_torch_is_loaded_is_read_from_the_maps(tmp_path):
 
 
 def test_only_what_is_no_prompt_may_start_more_ranks(tmp_path):
-    """A shell that runs a script is a launcher. An interactive one gives no information about the
-    job.
-    """
+    """A shell that runs a script is a launcher; an interactive one says nothing."""
     script = tmp_path / "run.sh"
     script.write_text("echo ready; read line\n")
     with child(SLEEPS) as rank:

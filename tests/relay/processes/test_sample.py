@@ -102,9 +102,7 @@ def test_a_process_that_becomes_another_program_by_exec_is_seen():
 
 
 def test_the_work_of_its_children_counts_as_its_own():
-    """Its DataLoader workers decode images while its main thread sleeps, so it counts as
-    working.
-    """
+    """Its DataLoader workers decode images while its main thread sleeps."""
     program = (
         "import os, sys, time\n"
         "child = os.fork()\n"
@@ -248,9 +246,7 @@ def foreign_paths(victim):
 
 
 def test_a_foreign_page_path_is_never_read_nor_unlinked(victim):
-    """A frame contains the path of the file. Any process of this user may send one, and it must not
-    make the relay remove other files.
-    """
+    """Any process of this user may send a frame with a path of its own."""
     for text in foreign_paths(victim):
         rank = watched(os.getpid(), page_path=text)
         assert sample.page_path(rank.hello) is None, text
