@@ -12,7 +12,7 @@ import pytest
 
 from ddtop import folders, journal, registry
 from ddtop.__main__ import main
-from tests.jobs import FakeJob
+from tests.jobs import trained
 
 
 def ddtop(*words, **variables):
@@ -87,8 +87,7 @@ def write_ended(job, name="train-47", reason="finished"):
 
 
 def finished():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.ends(0)
     job.passes(1)
@@ -96,8 +95,7 @@ def finished():
 
 
 def killed():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].ends(signal=9)
     job.ranks[0].ends(signal=15, later_s=0.5)
     job.passes(1)

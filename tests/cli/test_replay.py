@@ -10,7 +10,7 @@ import pytest
 
 from ddtop import journal, registry
 from tests.cli.commands import ddtop, finished, killed
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import trained, unix_ns
 
 MINUTE_NS = 60_000_000_000
 WENT_FIRST = "rank 1 went first: SIGKILL"
@@ -31,8 +31,7 @@ def write_journal(job, name="train-47", ended=True, heard_ago_ns=10 * MINUTE_NS,
 
 
 def hangs():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(1)
     job.passes(20)

@@ -11,14 +11,13 @@ from ddtop import journal, registry
 from ddtop.wire import frames
 from ddtop.wire.records import Hello, StackFrame, Stacks, ThreadStack
 from tests.cli.commands import ddtop
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import trained, unix_ns
 
 NAME, SENDER = "train-47", "0" * 12
 
 
 def killed():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     thread = ThreadStack((StackFrame("save", "/home/ada/train.py", 7, True),), main=True)
     for rank in job.ranks:
         stacks = Stacks(

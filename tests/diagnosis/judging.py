@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ddtop.diagnosis.judge import Judge
 from ddtop.policy import POLICY
-from tests.jobs import FakeJob, Kind, brief, unix_ns
+from tests.jobs import FakeJob, Kind, brief, trained, unix_ns
 
 CULPRIT: Kind = ("critical", "not-in-collective", (2,))
 
@@ -23,8 +23,7 @@ def judged(job: FakeJob, moments: Iterable[float], judge: Judge | None = None) -
 
 def hang() -> FakeJob:
     """Since second 10, for ten seconds, rank 2 has not been in the collective."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[2].stands_at("fetch")
     job.others_wait(2)
     job.passes(10)

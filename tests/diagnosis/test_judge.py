@@ -7,7 +7,7 @@ import pytest
 from ddtop.diagnosis.judge import Judge
 from ddtop.policy import POLICY
 from tests.diagnosis.judging import CULPRIT, hang, judged
-from tests.jobs import BASE, FakeJob, brief, place, unix_ns, without_times
+from tests.jobs import BASE, FakeJob, brief, place, trained, unix_ns, without_times
 
 
 def test_a_finding_appears_after_two_agreeing_snapshots():
@@ -78,8 +78,7 @@ def test_what_stood_in_the_last_attempt_ended_with_it():
 
 def test_an_ended_job_needs_no_second_opinion():
     """`ddtop diagnose` on a job that ended last week looks once."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].ends(signal=9)
     job.ranks[0].ends(signal=15, later_s=1.0)
     job.passes(2)

@@ -16,7 +16,7 @@ from ddtop.present.documents import status_json
 from ddtop.present.filter import BY_VERDICT, Rows, parse_filter
 from ddtop.present.map import AT_FAULT, HEALTHY, class_of, codes_of
 from ddtop.sim.incidents import SCENARIOS, Incident
-from tests.jobs import BASE, FakeJob, trained, unix_ns
+from tests.jobs import BASE, trained, unix_ns
 from tests.sim.watching import Watcher, simulated
 
 
@@ -37,8 +37,7 @@ def filtered(snapshot, verdict, text):
 
 
 def test_both_ranks_of_a_mismatch_are_distinguished():
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     for rank in job.ranks:
         rank.waits_in(op="broadcast" if rank.number == 2 else "all_reduce")
     job.passes(12)

@@ -14,7 +14,7 @@ from ddtop.diagnosis.explain import PAGES
 from ddtop.diagnosis.kinds import Kind
 from ddtop.diagnosis.table import TABLE
 from ddtop.model.facts import Snapshot
-from tests.jobs import FakeJob
+from tests.jobs import trained
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -133,8 +133,7 @@ def test_a_kind_is_its_value_in_text_json_and_comparisons():
 
 
 def test_every_finding_has_a_kind_of_the_enum():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].is_stopped()
     job.passes(6)
 

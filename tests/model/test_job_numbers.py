@@ -6,12 +6,11 @@ import pytest
 
 from ddtop.model.facts import CommFacts, RankFacts, RankFields, State, freeze
 from ddtop.wire.records import Arrivals, GroupProgress, Loader, ProcessState, RankState
-from tests.jobs import SECOND, FakeJob, unix_ns
+from tests.jobs import SECOND, FakeJob, trained, unix_ns
 
 
 def test_moving_and_iteration_are_those_of_the_job():
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
 
     snapshot = job.snapshot()
 
@@ -21,8 +20,7 @@ def test_moving_and_iteration_are_those_of_the_job():
 
 def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
     """Its last report was old, so a rank in step seemed 13 iterations ahead."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     reported = job.snapshot().ranks[0].progress.iteration
     job.ranks[0].ends(signal=9, iteration=reported + 13)
     job.passes(1)
@@ -32,8 +30,7 @@ def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
 
 def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
     """Its agent waits for the GIL, and its page is still read."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     reported = job.snapshot().ranks[0].progress.iteration
     job.ranks[0].reports = False
     job.ranks[0].seen_outside = {"iteration": reported + 13}
@@ -51,8 +48,7 @@ def test_a_report_after_the_look_of_the_relay_counts():
 
 
 def test_a_job_without_progress_has_no_speed():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.stands_at("fetch")
     job.passes(10)

@@ -7,13 +7,12 @@ whose file server is dead does neither. Even SIGKILL does not end it before the 
 
 from __future__ import annotations
 
-from tests.jobs import FakeJob
+from tests.jobs import trained
 
 
 def stalled(*ranks, **seen):
     """Four ranks train, then these are stuck in a write and the others wait."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     for number in ranks:
         job.ranks[number].is_stalled(**seen)
     job.others_wait(*ranks)

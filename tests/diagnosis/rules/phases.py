@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.wire.records import TrainingProgress
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, trained
 from tests.ranks import unix_ns
 
 
@@ -14,8 +14,7 @@ def saving(
     longest_s: float | None = None,
 ) -> FakeJob:
     """Rank 0 has been saving since second 10, and three others wait for it."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.others_wait(0)
     rank = job.ranks[0]
     act = rank.stands_at if still else rank.works_at

@@ -158,8 +158,7 @@ def making_a_group(job, *numbers, tag=0):
 
 def test_who_does_not_come_to_a_new_group_is_named():
     """`if rank in members: dist.new_group(members)`: the other ranks must call it too."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     making_a_group(job, 0, 1, 3)
     job.ranks[2].stands_at("prepare", line=12)
     job.passes(8)
@@ -171,8 +170,7 @@ def test_who_does_not_come_to_a_new_group_is_named():
 
 
 def test_a_new_group_against_a_collective_is_a_cycle():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     making_a_group(job, 0)
     job.ranks[1].waits_in(op="barrier", sizes=())
     job.passes(8)
@@ -183,8 +181,7 @@ def test_a_new_group_against_a_collective_is_a_cycle():
 
 @pytest.mark.parametrize("others", ["all are in it", "only its members have to come"])
 def test_a_new_group_to_which_all_have_come_blames_nobody(others):
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     if others == "all are in it":
         making_a_group(job, 0, 1, 2)
     else:

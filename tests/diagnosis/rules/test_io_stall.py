@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnosis.rules.io_stall import stalled
-from tests.jobs import WORLD, FakeJob
+from tests.jobs import WORLD, trained
 
 
 def test_a_rank_whose_file_server_died_is_named_with_its_file():
@@ -92,8 +92,7 @@ def test_a_disk_that_answers_once_in_a_while_begins_anew():
 
 def test_without_waiters_it_is_a_warning_after_half_a_minute():
     """All ranks read their first batch, so no rank is in a collective yet."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.stands_at("load")
     job.ranks[1].is_stalled("load", syscall="read", file="/data/a.tar")

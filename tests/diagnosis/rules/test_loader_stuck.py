@@ -9,7 +9,7 @@ import pytest
 from ddtop.diagnosis.kernel_wait import wait_of
 from ddtop.wire.records import ProcessState, StackFrame, Stacks, ThreadStack
 from tests.diagnosis.rules.loader_stuck import starving
-from tests.jobs import FakeJob, replace_loader, unix_ns
+from tests.jobs import replace_loader, trained, unix_ns
 
 STUCK, ABSENT = "loader-stuck", "not-in-collective"
 
@@ -105,8 +105,7 @@ def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():
 
 
 def test_all_workers_of_all_ranks_in_a_collective_are_critical_though_nobody_waits_for_a_rank():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.waits_for_batch(wchan="futex_wait_queue", locked=2)
     job.passes(3)
@@ -288,8 +287,7 @@ def test_a_stopped_rank_explains_its_own_wait():
 
 def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds():
     """Rank 0 waits for its evaluation's batch; the others validate too and are busy."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     job.ranks[0].waits_for_batch(wchan="wait_woken")
     for number in (1, 2):
         job.ranks[number].works_at("validate")
@@ -303,8 +301,7 @@ def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds(
 
 def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
     """All deadlocked at the first batch, and no rank waited in a collective."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.waits_for_batch()
     job.passes(9)
@@ -318,8 +315,7 @@ def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
 
 def test_all_ranks_in_loaders_that_wait_for_something_outside_is_no_more_than_a_warning():
     """Trainers wait for rollouts: their workers read a socket, or wait behind the one that does."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[0].waits_for_batch(wchan="futex_do_wait", locked=1)
     job.ranks[1].waits_for_batch(wchan="wait_woken")
     job.passes(28)
@@ -331,8 +327,7 @@ def test_all_ranks_in_loaders_that_wait_for_something_outside_is_no_more_than_a_
 
 @pytest.mark.parametrize("state", ["T", "Z", None])
 def test_a_stopped_or_dead_worker_is_critical_though_nobody_waits_yet(state):
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     job.ranks[2].waits_for_batch(state=state, wchan=None)
     for number in (0, 1):
         job.ranks[number].works_at("validate")
@@ -343,8 +338,7 @@ def test_a_stopped_or_dead_worker_is_critical_though_nobody_waits_yet(state):
 
 def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_stall():
     """A background prefetcher waits in the DataLoader all the time, and the steps go on."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     rank = job.ranks[0]
     rank.waits_for_batch()
     rank.trains, rank.activity, rank.cores, rank.letter = True, "forward", 1.0, "R"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, trained
 
 
 def mismatch(odd, usual, world_size=4, number=2):
@@ -55,8 +55,7 @@ def test_another_dtype_is_a_mismatch():
 
 def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later():
     """Rank 2 gave 4 values, the others 8: it is in the next collective, and looks ahead."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[2].passes_through(sizes=((4,),))
     job.ranks[2].waits_in(op="barrier", sizes=())
     for number in (0, 1, 3):
@@ -69,8 +68,7 @@ def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later(
 
 
 def test_an_extra_collective_on_one_rank_is_named_at_the_first_that_differs():
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     for rank in job.ranks:
         rank.passes_through()
     job.ranks[1].passes_through(op="all_gather")
@@ -95,8 +93,7 @@ def test_without_a_majority_all_are_named():
 
 def test_the_mismatch_explains_the_rank_that_seems_to_stand_elsewhere():
     """One root cause is one finding, also if the smaller side went on to compute."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[2].passes_through(op="broadcast")
     job.ranks[2].stands_at("log_metrics")
     for number in (0, 1, 3):
@@ -157,8 +154,7 @@ def test_different_sizes_in_different_groups_are_no_mismatch():
 
 def test_different_calls_that_all_passed_are_no_finding():
     """find_unused_parameters: the calls differ, and the job makes progress."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[0].passes_through(op="all_reduce")
     job.ranks[1].passes_through(op="broadcast")
     job.trains(10)

@@ -66,8 +66,7 @@ def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
 
 def test_a_rank_that_visibly_works_is_a_warning_first():
     """Rank 0 validates while the others wait in a barrier. Many jobs do that, once an epoch."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[0].works_at("validate", "/home/ada/eval.py", 31)
     job.others_wait(0, op="barrier", sizes=())
     job.passes(40)
@@ -83,8 +82,7 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
 
 def polling(wakes_per_s, **more):
     """Rank 1 sleeps at one line; its function has a path among its locals."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].stands_at("wait_for_weights", line=28, polls="out/step_5/STABLE", **more)
     job.ranks[1].wchan, job.ranks[1].wakes_per_s = "hrtimer_nanosleep", wakes_per_s
     job.others_wait(1)
@@ -113,8 +111,7 @@ def test_a_rank_that_sleeps_once_polls_for_nothing():
 @pytest.mark.parametrize(("seconds", "severity"), [(20, "warning"), (63, "critical")])
 def test_a_rank_that_does_not_leave_one_call_may_be_in_a_loop_that_never_ends(seconds, severity):
     """`while at < n: at += size`, and size was 0. "Let it finish" is what nobody should do."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].works_at("chunks", "/home/ada/batch.py", 16, since_unix_ns=unix_ns(job.now))
     job.others_wait(1)
     job.passes(seconds)
@@ -127,8 +124,7 @@ def test_a_rank_that_does_not_leave_one_call_may_be_in_a_loop_that_never_ends(se
 
 @pytest.mark.parametrize("more", [{"since_unix_ns": unix_ns(17)}, {}])
 def test_a_rank_that_goes_from_call_to_call_is_given_time(more):
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].works_at("validate", "/home/ada/eval.py", 31, **more)
     job.others_wait(1)
     job.passes(20)
@@ -138,8 +134,7 @@ def test_a_rank_that_goes_from_call_to_call_is_given_time(more):
 
 def test_a_rank_that_works_without_end_becomes_critical():
     """`while True: pass` on one rank burns a core for ever: that is a hang too."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].works_at("spin")
     job.others_wait(1)
     job.passes(63)
@@ -158,8 +153,7 @@ def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_
     cores, seconds, severity
 ):
     """A download at 1 MB/s was critical after a minute, like an endless loop."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[0].works_at("fetch")
     job.ranks[0].cores, job.ranks[0].io_per_s = cores, 1e6
     job.others_wait(0)
@@ -169,8 +163,7 @@ def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_
 
 
 def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[0].works_at("validate")
     job.others_wait(0, timeout_ms=40_000)
     job.passes(22)
@@ -180,8 +173,7 @@ def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
 
 def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
     """A checkpoint of 40 GB goes over NFS, with no CPU time but a steady stream of bytes."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[0].stands_at("save_checkpoint", waits_on="file")
     job.ranks[0].io_per_s = 50e6
     job.others_wait(0)
@@ -198,8 +190,7 @@ def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(
     waits_on, wakes_per_s, severity
 ):
     """A download uses hardly any CPU time, but each chunk wakes the process."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[0].stands_at("fetch", "/home/ada/hub.py", 88, waits_on=waits_on)
     job.ranks[0].wakes_per_s = wakes_per_s
     job.others_wait(0)
@@ -229,8 +220,7 @@ def test_the_waiters_polling_at_full_cpu_do_not_hide_the_hang():
 
 def test_two_culprits_are_one_finding():
     """Half of the ranks took the other branch."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].stands_at("evaluate")
     job.ranks[3].stands_at("evaluate")
     job.others_wait(1, 3)
@@ -287,8 +277,7 @@ def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
 
 def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
     """A pipeline stage in recv waits too. Sequence numbers do not show which rank is at fault."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[0].stands_at("forward_backward", callee="recv", waits_on="p2p", activity="collective")
     job.ranks[1].waits_in()
     job.passes(30)
@@ -298,8 +287,7 @@ def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
 
 def test_an_asynchronous_collective_while_computing_holds_nobody_up():
     """DDP's buckets are open for most of every healthy backward."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[0].works_at("train_step", activity="forward")
     for number in (1, 2, 3):
         job.ranks[number].waits_in(computing=True)
@@ -347,8 +335,7 @@ def test_a_healthy_job_is_silent_and_says_so():
 
 
 def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.stands_at("<module>")
     job.passes(30)
@@ -361,8 +348,7 @@ def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
 
 
 def test_of_idle_ranks_at_several_places_none_is_reported():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[0].stands_at("<module>")
     job.ranks[1].stands_at("serve", line=7)
     job.passes(30)
@@ -375,8 +361,7 @@ def test_of_idle_ranks_at_several_places_none_is_reported():
 
 def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
     """A thread keeps its process alive, and the launcher waits for that process."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     for rank in (0, 2):
         job.ranks[rank].ends(0)
     job.ranks[1].stands_at("_shutdown", "/usr/lib/python3.11/threading.py", 1590, waits_on="exit")
@@ -391,8 +376,7 @@ def test_the_last_rank_of_a_job_that_does_not_end_says_what_it_waits_for():
 
 def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
     """Uneven inputs: rank 3 had one batch fewer, and is in its exit handlers."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[3].leaves()
     job.others_wait(3)
     for rank in job.ranks:
@@ -408,8 +392,7 @@ def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
 
 def test_the_call_in_which_the_others_wait_for_a_rank_that_is_done_is_named_with_its_line():
     """Rank 0 alone calls save(), which gathers the shards of all."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].leaves()
     job.ranks[0].waits_in("all_gather_into_tensor")
     job.ranks[0].place = place("save", "/home/ada/checkpoint.py", 149, waits_on="collective")
@@ -443,8 +426,7 @@ def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
     ],
 )
 def test_the_summary_says_where_the_culprit_is_instead(more, text):
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].stands_at("take", line=53, **more)
     job.others_wait(1)
     job.passes(8)
@@ -513,8 +495,7 @@ def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_l
     place, outside
 ):
     """Its open asynchronous all_reduce is not what it waits for."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     job.ranks[1].waits_in()
     job.ranks[1].stands_at("report", "/home/ada/report.py", 12, **place)
     job.ranks[1].wchan = outside.pop("wchan", None)
@@ -530,8 +511,7 @@ def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_l
 @pytest.mark.parametrize("place", [{"waits_on": "lock"}, {"waits_on": "future"}, {}])
 def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_waiter(place):
     """Its main thread joins the one that communicates, or waits in C without a frame."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     job.others_wait(2)
     job.ranks[0].stands_at("report", "/home/ada/report.py", 12, **place)
     job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)

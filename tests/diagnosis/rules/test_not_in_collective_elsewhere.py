@@ -11,8 +11,7 @@ from tests.ranks import Standing
 
 def hang():
     """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
     job.others_wait(2)
     return job
@@ -64,8 +63,7 @@ def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
 
 def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
     """An atexit handler uploads logs: the agent has ended, the process has not."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[3].stands_at("upload", line=99)
     job.ranks[3].reports = False
     job.ranks[3].seen_outside = {"exiting": True}
@@ -125,8 +123,7 @@ def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, se
     ],
 )
 def test_the_advice_fits_what_it_waits_for(seen, text, advice):
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].stands_at("ask", line=7)
     job.ranks[1].seen_outside = seen
     job.others_wait(1)
@@ -145,8 +142,7 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
     waits_on, does
 ):
     """TensorPipe's threads poll shared memory while no answer comes."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[1].works_at("pull", line=16, waits_on=waits_on)
     job.ranks[1].letter, job.ranks[1].cores = "S", 0.25
     job.others_wait(1)
@@ -161,8 +157,7 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
 
 def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     """Early stopping ended the training on one rank, whose DataLoader has more batches."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     job.ranks[2].loader = Loader(workers=2)
     job.ranks[2].leaves()
     job.others_wait(2)
@@ -191,8 +186,7 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     ],
 )
 def test_calls_that_cannot_be_judged_are_reported_in_the_number_of_their_ranks(lost, text):
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     for rank in (0, 1, 2):
         job.ranks[rank].stands_at("step")
     for rank in lost:
@@ -214,8 +208,7 @@ def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
 
 
 def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_reported():
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     job.ranks[2].stands_at("step")
     job.ranks[2].standings.clear()
     job.ranks[2].probes_off = ("collectives: AttributeError: no attribute '_world'",)
@@ -286,8 +279,7 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
 
 def test_a_rank_that_has_become_another_program_by_exec_has_left():
     """A wrapper calls `os.execvp`: the sockets stay open, and no C code holds the GIL."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[2].stands_at("upload", "/home/ada/train.py", 71)
     job.others_wait(2)
     job.passes(1)

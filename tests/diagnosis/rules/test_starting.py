@@ -17,7 +17,7 @@ from tests.diagnosis.rules.starting import (
     spawned,
     works_before_init_with_a_short_timeout,
 )
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import FakeJob, trained, unix_ns
 
 # -- rank-missing
 
@@ -303,8 +303,7 @@ def test_an_elastic_restart_begins_anew():
 
 def test_who_has_communicated_and_meets_again_is_not_judged_here():
     """destroy_process_group and a second init in the middle of the run."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     enter(job, 0, 1)
     job.passes(6)
 
@@ -442,8 +441,7 @@ def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
 
 def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
     """Between the look that finds a wait and the one that confirms it, ranks do wait."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.others_wait(2)
     job.ranks[2].stands_at("wait_for_licence")
     job.passes(6)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.jobs import FakeJob
+from tests.jobs import trained
 
 
 def stopped():
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].is_stopped()
     job.others_wait(1)
     return job
@@ -61,8 +60,7 @@ def test_a_stopped_rank_is_never_called_frozen_or_absent():
 
 def test_all_ranks_stopped_are_one_finding_without_victims():
     """scontrol suspend."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     for rank in job.ranks:
         rank.is_stopped()
     job.passes(6)
@@ -73,8 +71,7 @@ def test_all_ranks_stopped_are_one_finding_without_victims():
 
 def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
     """A checkpointing scheduler froze the step and forgot it: kill -CONT has no effect then."""
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[1].stands_at("train_step")
     job.ranks[1].reports = False
     job.ranks[1].seen_outside = {"frozen": True}
@@ -101,8 +98,7 @@ def test_a_rank_held_by_a_debugger_is_distinguished_from_sigstop():
 
 def test_the_time_in_the_freezer_counts_from_the_freeze():
     """It has slept in the same state S since long before."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.stands_at("idle")
     job.passes(15)

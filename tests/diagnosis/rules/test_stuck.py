@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tests.jobs import FakeJob
+from tests.jobs import FakeJob, trained
 from tests.ranks import WORLD, place
 
 
 def stuck():
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.others_wait()
     return job
 
@@ -28,8 +27,7 @@ def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
 
 def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_joined():
     """Rank 2 used another root. The true root and rank 2 stay inside, and rank 1 has its result."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     for number in (0, 2):
         job.ranks[number].waits_in("broadcast")
     job.ranks[1].passes_through("broadcast")
@@ -86,8 +84,7 @@ def test_a_group_of_some_ranks_is_stuck_by_itself():
 
 
 def test_with_one_member_elsewhere_it_is_not_stuck_but_missed():
-    job = FakeJob(4)
-    job.trains(10)
+    job = trained()
     job.ranks[3].stands_at("fetch")
     job.others_wait(3)
     job.passes(8)
@@ -96,8 +93,7 @@ def test_with_one_member_elsewhere_it_is_not_stuck_but_missed():
 
 
 def test_members_in_different_collectives_are_not_stuck_in_one():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[0].waits_in()
     job.ranks[1].passes_through()
     job.ranks[1].waits_in()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ddtop.wire.records import StackFrame, Stacks, ThreadStack
-from tests.jobs import FakeJob, unix_ns
+from tests.jobs import FakeJob, trained, unix_ns
 
 KIND = "threads-share-group"
 C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -67,8 +67,7 @@ def test_what_it_leads_to_is_told_by_it_and_not_by_the_network():
 
 def test_a_mismatch_of_two_threads_blames_no_rank_that_is_only_in_the_minority():
     """On rank 0 the step came first, on the others the checkpoint did. Each has both threads."""
-    job = FakeJob(3)
-    job.trains(10)
+    job = trained(3)
     for rank in job.ranks:
         order = ("barrier", "all_gather") if rank.number == 0 else ("all_gather", "barrier")
         names = {"barrier": (7, "MainThread"), "all_gather": (8, "checkpoint")}
@@ -84,8 +83,7 @@ def test_a_mismatch_of_two_threads_blames_no_rank_that_is_only_in_the_minority()
 
 def test_a_rank_whose_second_thread_is_not_in_a_call_yet_is_a_victim():
     """On rank 0 the logger was first, on rank 1 the step was."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.ranks[0].waits_in("all_gather", ((4,),))
     job.ranks[0].waits_in("all_reduce")
     by(job.ranks[0], (8, "metrics"), (7, "MainThread"))
@@ -99,8 +97,7 @@ def test_a_rank_whose_second_thread_is_not_in_a_call_yet_is_a_victim():
 
 def test_a_mismatch_in_another_group_stays_what_it_is():
     """Two threads share the default group and both wait; rank 1 reduces less in its own group."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.new_group("1", 0, 1)
     for rank in job.ranks:
         rank.waits_in("all_reduce", ((4 + rank.number,),), group="1")
@@ -138,8 +135,7 @@ def test_other_thread_ids_mean_nothing(first, second):
 
 
 def test_a_group_for_each_thread_is_how_it_should_be():
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     job.new_group("1", 0, 1)
     for rank in job.ranks:
         rank.waits_in("all_gather")
@@ -153,8 +149,7 @@ def test_a_group_for_each_thread_is_how_it_should_be():
 
 def test_threads_that_take_turns_are_not_both_open():
     """The checkpoint's thread gathers while the main thread waits for that thread."""
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for rank in job.ranks:
         rank.passes_through("all_gather")
         rank.waits_in("all_reduce")
@@ -178,8 +173,7 @@ def thread(function, name="metrics", main=False, file=C10D):
 
 
 def dumped(*threads, groups=()):
-    job = FakeJob(2)
-    job.trains(10)
+    job = trained(2)
     for name in groups:
         job.new_group(name, 0, 1)
     for rank in job.ranks:
