@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddtop.diagnosis.finding import Finding, Verdict
 from ddtop.diagnosis.judge import Judge
@@ -39,6 +39,9 @@ from tests.ranks import (  # noqa: F401
     replace_loader,
     unix_ns,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 JOINED_S = 2.5
 """A viewer that looks for this long shows each finding of the moment: it appears after two looks
@@ -85,11 +88,11 @@ class FakeJob:
 
     # -- what happens
 
-    def trains(self, seconds: float) -> None:
+    def trains(self, seconds: float) -> Self:
         """All ranks train."""
-        self.passes(seconds)
+        return self.passes(seconds)
 
-    def passes(self, seconds: float) -> None:
+    def passes(self, seconds: float) -> Self:
         """Time passes. Each rank goes on with its last instruction."""
         assert not 0 < seconds < TICK_S, "less than a tick: nothing would happen"
         until = self.now + seconds
@@ -101,6 +104,7 @@ class FakeJob:
                     self.say(rank.state(), rank)
             if round(self.now / TICK_S) % 2 == 0:
                 self.look_at_hosts()
+        return self
 
     def others_wait(self, *culprits: int, **more: Any) -> None:
         """All ranks but these enqueue their next collective and wait."""
@@ -240,9 +244,7 @@ class FakeJob:
 
 def trained(world_size: int = 4) -> FakeJob:
     """A job in its tenth second of healthy steps."""
-    job = FakeJob(world_size)
-    job.trains(10)
-    return job
+    return FakeJob(world_size).trains(10)
 
 
 def brief(finding: Finding) -> Kind:

@@ -90,13 +90,11 @@ def finished():
     job = trained(2)
     for rank in job.ranks:
         rank.ends(0)
-    job.passes(1)
-    return job
+    return job.passes(1)
 
 
 def killed():
     job = trained(2)
     job.ranks[1].ends(signal=9)
     job.ranks[0].ends(signal=15, later_s=0.5)
-    job.passes(1)
-    return job
+    return job.passes(1)

@@ -11,8 +11,7 @@ def used_to(wait_s: float, times: int = 2) -> FakeJob:
     for rank in job.ranks:
         rank.healthy_wait_ms = 1000 * wait_s
         rank.usual_wait_ms = 1000 * wait_s if times > 1 else 20.0
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def validated(job: FakeJob, seconds: float, then_s: float = 60.0) -> None:

@@ -10,8 +10,7 @@ def hangs(seconds=60):
     job = trained()
     job.ranks[2].stands_at("main", "train.py", 40)
     job.others_wait(2)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def test_a_rank_that_is_stopped_in_a_hang_comes_after_the_rank_that_caused_it():

@@ -29,8 +29,7 @@ def exporting(up_to_s: float = 20.0) -> FakeJob:
     job = trained()
     enters(job, 0, up_to_s)
     job.others_wait(0)
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def test_others_that_wait_for_an_expected_region_are_no_finding():

@@ -36,31 +36,27 @@ ROOM = Path(ddtop.diagnosis.__file__).parent
 def a_stopped_rank():
     job = trained()
     job.ranks[1].is_stopped()
-    job.passes(6)
-    return job
+    return job.passes(6)
 
 
 def a_rank_elsewhere():
     job = trained()
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def a_rank_at_work():
     job = trained()
     job.ranks[2].works_at("evaluate")
     job.others_wait(2)
-    job.passes(75)
-    return job
+    return job.passes(75)
 
 
 def a_stuck_collective():
     job = trained()
     job.others_wait()
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def a_cycle():
@@ -68,22 +64,19 @@ def a_cycle():
     for rank in job.ranks:
         rank.stands_at("exchange", "/home/ada/pipe.py", 30)
         rank.calls.append(OpenCall("recv", unix_ns(job.now), (rank.number - 1) % 3, 0, 1))
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def a_dead_file_server(seconds=8, awaited=True):
     job = stalled(3) if awaited else trained()
     if not awaited:
         job.ranks[3].is_stalled()
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def a_dead_worker():
     job = starving()
-    job.passes(10)
-    return job
+    return job.passes(10)
 
 
 def a_cut_link():
@@ -91,35 +84,30 @@ def a_cut_link():
     job.others_wait()
     job.passes(1)
     fails(job, 1, leaves=False)
-    job.passes(12)
-    return job
+    return job.passes(12)
 
 
 def nobody_moves():
     job = trained(3)
     all_stand(job)
-    job.passes(25)
-    return job
+    return job.passes(25)
 
 
 def a_rank_that_never_came():
     job = missing()
-    job.passes(10)
-    return job
+    return job.passes(10)
 
 
 def a_rank_that_imports():
     job = early()
     job.passes(2)
     enter(job, 0, 1, 2)
-    job.passes(14)
-    return job
+    return job.passes(14)
 
 
 def slow_loaders():
     job = loading()
-    job.trains(15)
-    return job
+    return job.trains(15)
 
 
 def too_few_cpus():
@@ -132,29 +120,25 @@ def too_few_cpus():
 def little_memory():
     job = FakeJob(4)
     job.host_says = {"memory_total_bytes": 64 * GIB, "memory_available_bytes": GIB}
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def a_full_disk():
     job = FakeJob(4)
     job.host_says = {"load": HostLoad(disks=(Disk("/scratch", "cwd", 1000 * GIB, GIB),))}
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def a_straggler():
     job = job_with()
     job.trains(12)
     answers(job)
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def the_same_data_on_all_ranks():
     job = fed(**PLAIN)
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def a_swallowed_exception():
@@ -163,15 +147,13 @@ def a_swallowed_exception():
 
 def gradients_through_gloo():
     job = on_gloo()
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def a_gpu_of_two():
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
-    job.trains(14)
-    return job
+    return job.trains(14)
 
 
 def a_full_gpu():
@@ -183,8 +165,7 @@ def a_full_gpu():
 def a_hot_gpu():
     job = GpuJob()
     job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def a_frozen_interpreter():
@@ -192,8 +173,7 @@ def a_frozen_interpreter():
     job.passes(0.5)
     job.ranks[1].freezes()
     job.others_wait(1)
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def a_host_that_is_down():
@@ -201,16 +181,14 @@ def a_host_that_is_down():
     job.trains(6)
     job.goes_silent("node2")
     job.others_wait(4, 5)
-    job.passes(12)
-    return job
+    return job.passes(12)
 
 
 def a_peer_at_the_address_of_a_bridge():
     job = meets(2)
     all_enter(job, 0, listens=("172.17.0.1:41234", "0.0.0.0:29500"))
     all_enter(job, 1, dials=("172.17.0.1:41234",))
-    job.passes(10)
-    return job
+    return job.passes(10)
 
 
 CASES = [
@@ -335,15 +313,13 @@ def errors_after_a_long_wait():
     fails(job, 0, 1, text=CLOSED)
     job.passes(0.5)
     job.ranks[2].ends(signal=15)
-    job.passes(4)
-    return job
+    return job.passes(4)
 
 
 def an_old_store():
     job = meets(2, **file_store())
     enter(job, 0, 1)
-    job.passes(10)
-    return job
+    return job.passes(10)
 
 
 def launched_less():

@@ -24,8 +24,7 @@ def errors_while_one_leaves():
     job = trained(3)
     job.ranks[1].phase = "leaving"
     fails(job, 0, 2, leaves=False)
-    job.passes(3.5)
-    return job
+    return job.passes(3.5)
 
 
 def one_leaves_after_the_errors(seconds):
@@ -35,15 +34,13 @@ def one_leaves_after_the_errors(seconds):
     job.ranks[1].phase = "leaving"
     job.passes(1)
     job.ranks[1].ends(signal=15)
-    job.passes(3)
-    return job
+    return job.passes(3)
 
 
 def a_store_before_the_job(seconds):
     job = meets(2, **file_store(seconds))
     enter(job, 0, 1)
-    job.passes(10)
-    return job
+    return job.passes(10)
 
 
 def out_of_batches(seconds):
@@ -55,8 +52,7 @@ def out_of_batches(seconds):
     last.loader = Loader(0, batches=50, exhausted=1, exhausted_unix_ns=unix_ns(job.now - seconds))
     last.stands_at("main", line=99)
     job.others_wait(2)
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def on_its_way_out(seconds):
@@ -66,8 +62,7 @@ def on_its_way_out(seconds):
     job.others_wait(3)
     job.passes(8)
     job.ranks[3].seen_outside, job.ranks[3].reports = {"exiting": True}, False
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def found(job, **changes):

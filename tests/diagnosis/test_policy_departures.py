@@ -19,16 +19,14 @@ def all_raise(*apart_s):
     for rank, later_s in zip(job.ranks, apart_s, strict=True):
         rank.raises("RuntimeError", "mat1 and mat2 shapes cannot be multiplied", ago_s=-later_s)
         rank.ends(1, later_s=later_s + 0.2)
-    job.passes(6)
-    return job
+    return job.passes(6)
 
 
 def all_get_sigterm(*apart_s):
     job = trained()
     for rank, later_s in zip(job.ranks, apart_s, strict=True):
         rank.ends(signal=15, later_s=later_s)
-    job.passes(6)
-    return job
+    return job.passes(6)
 
 
 def all_get_ctrl_c(*apart_s):
@@ -36,24 +34,21 @@ def all_get_ctrl_c(*apart_s):
     for rank, later_s in zip(job.ranks, apart_s, strict=True):
         rank.raises("KeyboardInterrupt", ago_s=-later_s)
         rank.ends(1, later_s=later_s + 0.1)
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def one_gets_sigterm(seconds):
     """It is not known yet whether the others get the exception too."""
     job = trained()
     job.ranks[0].ends(signal=15)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def one_gets_ctrl_c(seconds):
     job = trained()
     job.ranks[1].raises("KeyboardInterrupt")
     job.ranks[1].ends(1, later_s=0.3)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def without_agents(*later_s, wait_s=0.05, seconds=4.0):
@@ -61,8 +56,7 @@ def without_agents(*later_s, wait_s=0.05, seconds=4.0):
     job = looked_at(wait_s=wait_s)
     for rank, later in zip(job.ranks, later_s, strict=False):
         rank.ends(1, later_s=later, exiting=False)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def a_signal_after_the_errors():
@@ -72,8 +66,7 @@ def a_signal_after_the_errors():
     job.ranks[1].ends(signal=15, later_s=0.4)
     for number in (0, 2):
         job.ranks[number].ends(1, later_s=0.8)
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 @pytest.mark.parametrize(("limit_s", "named"), [(5.0, False), (20.0, True)])

@@ -18,8 +18,7 @@ def completed_sixteen_seconds_ago(step_ms=100.0):
         rank.says = {"step_ms": step_ms}
     job.trains(14)
     job.others_wait(4, 5)
-    job.passes(16)
-    return job
+    return job.passes(16)
 
 
 CASES = [

@@ -45,8 +45,7 @@ def slow_until_lately(slow_s=15, fast_s=20):
     job.trains(slow_s)
     for rank in job.ranks:
         rank.loader_share = 0.0
-    job.trains(fast_s)
-    return job
+    return job.trains(fast_s)
 
 
 def slow_in_two_epochs(policy):
@@ -81,15 +80,13 @@ def severity_of_the_second_time(lasts_s):
 def one_rank_waits_less():
     job = loading(0.7)
     job.ranks[3].loader_share = 0.3
-    job.trains(15)
-    return job
+    return job.trains(15)
 
 
 def has_some_batches():
     """One of four prefetched batches is ready."""
     job = loading(depth=1, capacity=4)
-    job.trains(15)
-    return job
+    return job.trains(15)
 
 
 APPEARED = [[], [CULPRIT], [CULPRIT]]

@@ -24,8 +24,7 @@ def pauses_as_twice_before():
             rank.comes_back()
         job.trains(5)
     all_stand(job, "evaluate_elsewhere", waits_on="lock")
-    job.passes(22)
-    return job
+    return job.passes(22)
 
 
 def pauses_for_twelve_long_steps():
@@ -33,15 +32,13 @@ def pauses_for_twelve_long_steps():
     for rank in job.ranks:
         rank.says = {"step_ms": 6000.0}
     all_stand(job, waits_on="lock")
-    job.passes(72)
-    return job
+    return job.passes(72)
 
 
 def compiles():
     job = trained(2)
     all_stand(job, waits_on="compile")
-    job.passes(100)
-    return job
+    return job.passes(100)
 
 
 def master_polls(source=None, usual_wait_ms=4000.0, **says):
@@ -57,8 +54,7 @@ def master_polls(source=None, usual_wait_ms=4000.0, **says):
     job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
     job.ranks[0].wakes_per_s, job.ranks[0].wchan = 5.0, "hrtimer_nanosleep"
     job.others_wait(0, op="broadcast")
-    job.passes(30)
-    return job
+    return job.passes(30)
 
 
 def master_sleeps():
@@ -70,8 +66,7 @@ def master_sleeps():
     job.ranks[0].wchan = "hrtimer_nanosleep"
     job.ranks[0].says = {"sleeps_until_unix_ns": unix_ns(job.now + 45)}
     job.others_wait(0, op="broadcast")
-    job.passes(25)
-    return job
+    return job.passes(25)
 
 
 CASES = [

@@ -61,24 +61,21 @@ def few_inodes():
     job = FakeJob(2)
     disk = Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 10_000_000, 50_000)
     job.host_says = {"load": HostLoad(disks=(disk,))}
-    job.trains(3)
-    return job
+    return job.trains(3)
 
 
 def a_small_shm():
     """6 % of the 64 MiB that a container gets are left."""
     job = FakeJob(2)
     job.host_says = {"shm_total_bytes": 64 << 20, "shm_free_bytes": 4 << 20}
-    job.trains(3)
-    return job
+    return job.trains(3)
 
 
 def a_host_that_waits_for_memory():
     """Threads of it wait 30 % of the time."""
     job = FakeJob(2)
     job.host_says = {"load": HostLoad(memory_stall_ratio=0.3)}
-    job.trains(3)
-    return job
+    return job.trains(3)
 
 
 ADDRESSES = limited(limits=(Limit("RLIMIT_AS", 96 * GIB // 10, 10 * GIB),))

@@ -20,8 +20,7 @@ def one_slow_worker():
     for rank in job.ranks:
         rank.loader = Loader(4, 0, 8, 4, owed_most_pid=4711, owed_most_ratio=0.8)
         rank.loader_share = 0.7
-    job.trains(15)
-    return job
+    return job.trains(15)
 
 
 def sharded_layers():
@@ -38,8 +37,7 @@ def communicating_on_a_busy_host():
 def skipping():
     """Each rank fetches nearly as many batches a step as there are ranks."""
     job = fed(**(PLAIN | {"taken": 370}))
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def catching_before_a_hang():
@@ -62,8 +60,7 @@ def hot_and_slower():
     for rank in job.ranks:
         rank.says = {"step_ms": 150.0}
     job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def capped():
@@ -72,8 +69,7 @@ def capped():
     for number in range(4):
         job.change(number, power_watts=540.0)
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1100, power_watts=600.0)
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 ONE_WORKER, FRAGMENTED, SLOWER, LACK, CATCHES = (

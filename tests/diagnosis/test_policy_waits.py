@@ -27,16 +27,14 @@ def left_in_training():
     job = trained(3)
     job.ranks[2].ends(0)
     job.others_wait(2)
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 def left_before_init():
     job = early(3)
     enter(job, 0, 1)
     job.ranks[2].ends(0)
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 def works_longer_than_its_validations():
@@ -47,8 +45,7 @@ def works_longer_than_its_validations():
         validated(job, 8.0, then_s=5.0)
     job.ranks[0].works_at("validate")
     job.others_wait(0)
-    job.passes(11)
-    return job
+    return job.passes(11)
 
 
 def works_after_long_waits():
@@ -56,8 +53,7 @@ def works_after_long_waits():
     job = used_to(20.0)
     job.ranks[0].works_at("save_checkpoint")
     job.others_wait(0)
-    job.passes(80)
-    return job
+    return job.passes(80)
 
 
 def reads_with_little_cpu():
@@ -65,16 +61,14 @@ def reads_with_little_cpu():
     job.ranks[0].works_at("fetch")
     job.ranks[0].cores, job.ranks[0].io_per_s = 0.02, 1e6
     job.others_wait(0)
-    job.passes(120)
-    return job
+    return job.passes(120)
 
 
 def stands_after_long_waits():
     job = used_to(9.0)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
     job.others_wait(0, op="broadcast")
-    job.passes(12)
-    return job
+    return job.passes(12)
 
 
 def stands_where_it_stood():
@@ -83,8 +77,7 @@ def stands_where_it_stood():
     job.ranks[0].says = {"stayed_s": 12.0}
     job.ranks[0].stands_at("serve")
     job.others_wait(0, op="broadcast")
-    job.passes(20)
-    return job
+    return job.passes(20)
 
 
 def writes_in_a_handler():
@@ -92,22 +85,19 @@ def writes_in_a_handler():
     job.ranks[0].stands_at("report")
     job.ranks[0].says = {"writes_since_unix_ns": unix_ns(job.now)}
     job.others_wait(0)
-    job.passes(20)
-    return job
+    return job.passes(20)
 
 
 def saves(seconds, **more):
     job = saving(**more)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def works_with_a_short_timeout():
     job = trained()
     job.ranks[0].works_at("validate")
     job.others_wait(0, timeout_ms=40_000)
-    job.passes(22)
-    return job
+    return job.passes(22)
 
 
 WAITS = [
@@ -161,23 +151,20 @@ def sleeps_a_second_after_the_others_entered():
     enter(job, 0, 1)
     job.passes(1)
     job.ranks[2].stands_at("wait_for_licence", line=88)
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 def never_came_though_its_launcher_lives():
     job = missing()
     job.host_says = {"launching": True}
-    job.passes(30)
-    return job
+    return job.passes(30)
 
 
 def all_stay_inside():
     job = early(3)
     job.passes(1)
     enter(job, 0, 1, 2)
-    job.passes(20)
-    return job
+    return job.passes(20)
 
 
 MISSING = [("critical", "rank-missing", (3,))]

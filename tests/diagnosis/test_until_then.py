@@ -30,8 +30,7 @@ def hung(seconds: float = 10.0) -> FakeJob:
     job = trained()
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def launcher_ends_the_others(job: FakeJob, first: int) -> FakeJob:
@@ -39,8 +38,7 @@ def launcher_ends_the_others(job: FakeJob, first: int) -> FakeJob:
     for rank in job.ranks:
         if rank.number != first:
             rank.ends(signal=15, later_s=0.3 + 0.01 * rank.number)
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 def killed_after_a_hang(first: int = 2) -> FakeJob:

@@ -35,8 +35,7 @@ class Halves(SpreadJob):
 
 def halves():
     job = Halves()
-    job.trains(5)
-    return job
+    return job.trains(5)
 
 
 def test_several_launchers_are_one_host_with_all_ranks():

@@ -28,8 +28,7 @@ def cut(seconds, waits_after_s=None):
         job.passes(waits_after_s)
         job.others_wait(2, 3)
         seconds -= waits_after_s
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def node1(job, policy):

@@ -167,8 +167,7 @@ def unlooked(policy):
 def frozen():
     job = trained(2)
     job.ranks[1].freezes()
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 def state_of_a_silent_rank(policy):
@@ -183,8 +182,7 @@ def host_is_cut(seconds):
     job = SpreadJob(4, 2)
     job.trains(4)
     job.goes_silent("node1")
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def unheard(policy):
@@ -217,8 +215,7 @@ def stood(seconds, step_ms=100.0):
     for rank in job.ranks:
         rank.says = {"step_ms": step_ms}
         rank.stands_at("fetch")
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def moving(seconds, step_ms=100.0):

@@ -16,8 +16,7 @@ LONG_S = 3600.0
 def in_a_collective(seconds):
     job = trained()
     job.others_wait()
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def on_nccl(seconds):
@@ -25,8 +24,7 @@ def on_nccl(seconds):
     job = NcclJob(world_size=4)
     job.trains(4)
     job.others_wait()
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def in_one_line(seconds):
@@ -40,8 +38,7 @@ def in_one_line(seconds):
     for number in (0, 1, 3):
         job.ranks[number].waits_in()
         job.ranks[number].works_at("train_step", line=77)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def aborted(after_s):
@@ -52,16 +49,14 @@ def aborted(after_s):
     job.others_wait(2, timeout_ms=60_000)
     job.passes(after_s)
     job.ranks[0].ends(signal=6)
-    job.passes(1)
-    return job
+    return job.passes(1)
 
 
 def in_a_barrier():
     job = MpiJob()
     job.passes(5)
     job.in_collective("Barrier", 0, 1)
-    job.passes(5)
-    return job
+    return job.passes(5)
 
 
 def trains_after_an_exception(seconds):

@@ -21,8 +21,7 @@ def one_read(share=0.6, seconds=2):
     job = job_with(share=share)
     job.trains(12)
     answers(job)
-    job.trains(seconds)
-    return job
+    return job.trains(seconds)
 
 
 def two_reads():
@@ -32,8 +31,7 @@ def two_reads():
     answers(job, cost_ms=17.0)
     job.trains(5)
     answers(job, cost_ms=17.0, request="r2")
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def two_reads_on_crowded_cores():
@@ -45,8 +43,7 @@ def two_reads_on_crowded_cores():
         if second == 23:
             answers(job, cost_ms=20.0)
     answers(job, cost_ms=20.0, request="r2")
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def two_reads_of_much_on_crowded_cores():
@@ -58,8 +55,7 @@ def two_reads_of_much_on_crowded_cores():
         if second == 23:
             answers(job)
     answers(job, request="r2")
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def reads_of(*slow, cost_ms=(60.0, 60.0, 60.0)):
@@ -89,15 +85,13 @@ def one_read_of_stages():
         rank.standings[WORLD].offset = 40
     job.trains(12)
     answers(job)
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def an_old_balance():
     """The arrivals were read 20 seconds ago."""
     job = communicating(0.8)
-    job.trains(18)
-    return job
+    return job.trains(18)
 
 
 def little_cpu():
@@ -119,8 +113,7 @@ def gpus_of_which_nothing_new_is_known():
     """The relay has repeated their old numbers for 15 seconds."""
     job = gpus_that_wait(60)
     job.host_says["gpu_watch"] = GpuWatch(5000, "580")
-    job.trains(15)
-    return job
+    return job.trains(15)
 
 
 def a_gpu_that_heat_holds_since_half_a_minute():

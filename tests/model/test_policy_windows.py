@@ -27,15 +27,13 @@ def loading_lately():
     job.trains(30)
     for rank in job.ranks:
         rank.loader_share = 0.7
-    job.trains(12)
-    return job
+    return job.trains(12)
 
 
 def loading_long():
     """... and here for 40 seconds."""
     job = loading(0.7)
-    job.trains(40)
-    return job
+    return job.trains(40)
 
 
 def cores_used(policy):

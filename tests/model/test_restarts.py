@@ -15,8 +15,7 @@ from tests.spread import SpreadJob
 
 def trained(world_size=4, hosts=2):
     job = SpreadJob(world_size, hosts)
-    job.trains(5)
-    return job
+    return job.trains(5)
 
 
 def rows(job):

@@ -16,8 +16,7 @@ def looked_at(world_size=3, wait_s=0.05, **told):
     for rank in job.ranks:
         since = unix_ns(job.now - wait_s)
         rank.says["outside"] = OutsideLook(COLLECTIVE, "all_reduce", since, wait_s > 1)
-    job.passes(0.5)
-    return job
+    return job.passes(0.5)
 
 
 def cancelled_after_a_hang(over_for_s):
@@ -32,5 +31,4 @@ def cancelled_after_a_hang(over_for_s):
     job.trains(over_for_s)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(3)
-    return job
+    return job.passes(3)

@@ -55,5 +55,4 @@ def communicating(
     for rank, one in zip(job.ranks, times, strict=True):
         record = arrivals_of(WORLD, {seq: (at, kind) for seq, (at, _) in one.items()})
         job.say(Arrivals("r1", (record,), 40), rank)
-    job.trains(2)
-    return job
+    return job.trains(2)

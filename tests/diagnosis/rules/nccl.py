@@ -53,8 +53,7 @@ def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False)
         )
         said = msgspec.structs.replace(said, communicators=(late,))
     job.say(CommStatus(said))
-    job.passes(4)
-    return job
+    return job.passes(4)
 
 
 def launches_outside(counts, same_ms=5_500, kind="unclear"):
@@ -73,5 +72,4 @@ def launches_outside(counts, same_ms=5_500, kind="unclear"):
     job.passes(1)
     answer = service("ok", "ok", "ok", "ok", counts=list(counts))
     job.say(CommStatus(msgspec.structs.replace(answer, same_ms=same_ms)))
-    job.passes(1)
-    return job
+    return job.passes(1)

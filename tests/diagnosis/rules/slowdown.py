@@ -30,5 +30,4 @@ def job_of(*paces: Pace) -> FakeJob:
     job = FakeJob(len(paces))
     for rank, pace in zip(job.ranks, paces, strict=True):
         rank.says["pace"] = pace
-    job.trains(12)
-    return job
+    return job.trains(12)

@@ -121,8 +121,7 @@ def ended_by_sigterm(helper, signal=15):
     job.host_says = {"helpers": (helper(unix_ns(job.now - 0.2)),)}
     for rank in job.ranks:
         rank.ends(signal=signal, later_s=0.01 * rank.number)
-    job.passes(3)
-    return job
+    return job.passes(3)
 
 
 def raised(at_unix_ns, kind="RuntimeError"):
@@ -214,8 +213,7 @@ def hung_then_cancelled():
     job.passes(10)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(3)
-    return job
+    return job.passes(3)
 
 
 def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():

@@ -37,8 +37,7 @@ def all_raise(
     for rank, later_s, line in zip(job.ranks, apart_s, lines, strict=True):
         rank.raises("RuntimeError", text, ago_s=-later_s, line=line)
         rank.ends(1, later_s=later_s + 0.2)
-    job.passes(6)
-    return job
+    return job.passes(6)
 
 
 def test_ranks_that_raise_the_same_at_once_are_all_named():
@@ -206,8 +205,7 @@ def saves_and_ends(kind=None, text=TORCHS, free_bytes=0, ago_s=1.0, code=1):
         rank.raises(kind, text)
     job.say(rank.state(), rank)
     rank.ends(code)
-    job.passes(3)
-    return job
+    return job.passes(3)
 
 
 @pytest.mark.parametrize("kind", ["RuntimeError", None], ids=["raised", "caught, then sys.exit"])

@@ -18,8 +18,7 @@ def between_jobs(foreign=STORE, ranks=()):
     job.groups["weights"] = Group("weights", "weights", ranks, "gloo", (), (), foreign)
     job.ranks[0].standings["weights"] = Standing()
     job.say(Groups(tuple(job.groups.values())), job.ranks[0])
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def waits_for_weights(job):

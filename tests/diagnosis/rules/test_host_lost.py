@@ -19,8 +19,7 @@ def down(seconds=12.0):
     """The host is down, so the others wait."""
     job = cut()
     job.others_wait(4, 5)
-    job.passes(seconds)
-    return job
+    return job.passes(seconds)
 
 
 def states(job):

@@ -31,8 +31,7 @@ def meshed(outer, inner, rows=2, columns=2):
         own = tuple(group for group in groups if rank.number in group.ranks)
         rank.standings.update({group.name: Standing() for group in own})
         job.say(Groups((job.groups["0"], *own)), rank)
-    job.trains(10)
-    return job
+    return job.trains(10)
 
 
 def receives(rank, peer):

@@ -16,8 +16,7 @@ def finished(*helpers: HelperEnd) -> FakeJob:
     for rank in job.ranks:
         rank.ends(0)
     job.host_says = {"helpers": helpers}
-    job.passes(2)
-    return job
+    return job.passes(2)
 
 
 def test_a_parent_that_raises_after_its_ranks_fails_the_job():

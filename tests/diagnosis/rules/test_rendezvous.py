@@ -85,8 +85,7 @@ def starts_a_twin(inside=True, waits=True, **told):
         "joined": False,
     }
     another(job, 0, 4711, **(given | told))
-    job.passes(8)
-    return job
+    return job.passes(8)
 
 
 def test_a_child_that_joins_the_job_s_own_group_is_a_duplicate_of_its_parent():

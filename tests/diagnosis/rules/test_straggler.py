@@ -51,8 +51,7 @@ def late_and_limited(*used, spots=100):
     job.ranks[1].says = {"spots": (Spot("fit", AUG, 88, spots),), "spots_samples": 100}
     job.trains(12)
     answers(job)
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def test_a_rank_that_its_limit_of_memory_keeps_is_no_straggler_beside_it():

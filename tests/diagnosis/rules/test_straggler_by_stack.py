@@ -28,8 +28,7 @@ def job_of(*looks):
         since = unix_ns(job.now) - SECOND // 20
         job.ranks[number].says["outside"] = msgspec.structs.replace(look, since_unix_ns=since)
     job.ranks[1].works_at(function="augment", line=31, activity="other")
-    job.trains(2)
-    return job
+    return job.trains(2)
 
 
 def test_the_rank_that_is_never_in_the_wait_is_named():

@@ -28,8 +28,7 @@ def both_wait(*threads, world_size=2):
         rank.waits_in("all_gather")
         rank.waits_in("all_reduce")
         by(rank, *threads)
-    job.passes(3)
-    return job
+    return job.passes(3)
 
 
 def kinds(job):
@@ -186,8 +185,7 @@ def dumped(*threads, groups=()):
             Stacks("a", rank.number, rank.pid, unix_ns(job.now), "agent", threads, automatic=True),
             rank,
         )
-    job.passes(2)
-    return job
+    return job.passes(2)
 
 
 def test_two_threads_inside_collectives_in_one_dump_are_named():
