@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddtop import launch
-from ddtop.agent.identity import (
-    CANDIDATE,
-    CLAIM,
-    IGNORED,
-    LAUNCHER,
-    RANK,
-    identify,
-)
+from ddtop.agent.identity import CANDIDATE, CLAIM, IGNORED, LAUNCHER, RANK, identify
 
 TORCHRUN = {
     "RANK": "3",

@@ -298,16 +298,7 @@ def test_the_rank_of_a_process_that_is_gone_is_free_in_a_new_run(join):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[1]",
-        b"\x00\x00",
-        pytest.param(
-            b'[{"run": "\xff"}]',
-        ),
-    ],
+    "content", [b"", b"{", b"[1]", b"\x00\x00", pytest.param(b'[{"run": "\xff"}]')]
 )
 def test_a_damaged_list_of_runs_is_begun_anew(join, home, content):
     join(0)

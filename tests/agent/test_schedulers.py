@@ -274,11 +274,7 @@ EVERYTHING = TRAINJOB | ELASTIC_PYTORCHJOB | JSRUN | PBS | PALS | HYDRA | OPEN_M
 def test_the_relay_learns_all_that_says_where_the_ranks_are():
     shown = redacted_environment(
         EVERYTHING
-        | {
-            "DDTOP_HUB": "node0:1",
-            "NCCL_SOCKET_IFNAME": "ib0",
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
+        | {"DDTOP_HUB": "node0:1", "NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "eth0"}
     )
 
     assert [

@@ -82,10 +82,7 @@ def test_a_flag_is_stronger_than_the_file(file, tmp_path):
         ("[limits]\ncpu_working_ratio = 2", "cpu_working_ratio must be 0.0005 to 1, not 2"),
         ("[limits]\nstraggler = 3", "there is no limit [limits] straggler"),
         ("[limits.stragler]\nratio = 0.2", "[limits.stragler] ratio; did you mean straggler?"),
-        (
-            "[limits.quux]\nratio = 0.2",
-            "no limit [limits.quux] ratio; there are arrivals,",
-        ),
+        ("[limits.quux]\nratio = 0.2", "no limit [limits.quux] ratio; there are arrivals,"),
         ("[limits.straggler]\nratoi = 0.2", "[limits.straggler] ratoi; did you mean ratio?"),
         ("[limits.straggler]\nquux = 0.2", "[limits.straggler] quux; there are ratio, least_ms,"),
         ("[limits.straggler]\nratio = 2", "[limits.straggler] ratio must be 0.001 to 1, not 2"),

@@ -62,10 +62,7 @@ def test_any_other_number_is_refused_in_a_sentence(text: str) -> None:
     ("words", "said"),
     [
         (("--sim", "0"), "from 1 to 131,072"),
-        (
-            ("--sim", "8", "--scenario", "nonsense"),
-            "there is no scenario 'nonsense'",
-        ),
+        (("--sim", "8", "--scenario", "nonsense"), "there is no scenario 'nonsense'"),
         (("--sim", "8", "status"), "--sim N takes no command"),
         (("--seed", "3"), "give --sim N too"),
         (("--scenario", "healthy", "jobs"), "give --sim N too"),

@@ -148,11 +148,7 @@ OF_KERNEL = [
         "opening the named pipe /run/labels (nobody at the other end)",
     ),
     ({"syscall": "openat", "file": "/data/a"}, "file", "opening or looking up /data/a"),
-    (
-        {"syscall": "mkdir", "file": "/data/a"},
-        "file",
-        "creating, renaming or removing /data/a",
-    ),
+    ({"syscall": "mkdir", "file": "/data/a"}, "file", "creating, renaming or removing /data/a"),
     ({"syscall": "renameat2"}, "file", "creating, renaming or removing a file"),
     ({"syscall": "flock", "file": "/data/x.lock"}, "lock", "waiting for a lock on /data/x.lock"),
     (
@@ -445,9 +441,8 @@ def test_the_process_line_has_state_call_and_file():
         process=process("D", wchan="nfs_wait", syscall="write", file="/ckpt/7.pt", children=2)
     )
 
-    assert (
-        process_line(one, POLICY)
-        == "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2"
+    assert process_line(one, POLICY) == (
+        "rank 1 (pid 4801): state D, 0% of a core, wchan nfs_wait, in write of /ckpt/7.pt, 2"
         " children"
     )
 

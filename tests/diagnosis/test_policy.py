@@ -288,10 +288,7 @@ def test_a_finding_tells_which_thresholds_its_reader_has_changed():
     job = a_rank_elsewhere()
     changed = replace(POLICY, still_limit_s=4.0)
 
-    (ours,), (theirs,) = (
-        diagnose(job.snapshot(), POLICY),
-        diagnose(job.snapshot(), changed),
-    )
+    (ours,), (theirs,) = (diagnose(job.snapshot(), POLICY), diagnose(job.snapshot(), changed))
 
     line = "you changed still_limit_s to 4 (default 5)"
     assert line not in ours.evidence

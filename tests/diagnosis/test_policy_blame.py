@@ -72,12 +72,7 @@ def found(job, **changes):
 
 
 CASES = [
-    (
-        errors_while_one_leaves,
-        {"comm-error.leaving_s": 3.0},
-        [],
-        [("comm-error", (1,))],
-    ),
+    (errors_while_one_leaves, {"comm-error.leaving_s": 3.0}, [], [("comm-error", (1,))]),
     (
         lambda: one_leaves_after_the_errors(1.5),
         {"comm-error.with_it_s": 2.5},
@@ -123,9 +118,7 @@ STANCES = [
 
 
 @pytest.mark.parametrize(
-    ("scenario", "changes", "ours", "theirs"),
-    CASES,
-    ids=[next(iter(case[1])) for case in CASES],
+    ("scenario", "changes", "ours", "theirs"), CASES, ids=[next(iter(case[1])) for case in CASES]
 )
 def test_the_policy_says_who_is_blamed(scenario, changes, ours, theirs):
     job = scenario()

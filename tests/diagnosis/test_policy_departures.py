@@ -111,12 +111,7 @@ CASES = [
         [("critical", "rank-killed", (0,))],
         ALL_CANCELLED,
     ),
-    (
-        lambda: one_gets_sigterm(1.5),
-        {"together_s": 0.5},
-        [],
-        [("critical", "rank-killed", (0,))],
-    ),
+    (lambda: one_gets_sigterm(1.5), {"together_s": 0.5}, [], [("critical", "rank-killed", (0,))]),
     (
         lambda: without_agents(0.0, 0.3, 0.4),
         {"together_s": 0.1},
@@ -157,9 +152,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("scenario", "changes", "ours", "theirs"),
-    CASES,
-    ids=[next(iter(case[1])) for case in CASES],
+    ("scenario", "changes", "ours", "theirs"), CASES, ids=[next(iter(case[1])) for case in CASES]
 )
 def test_the_policy_says_who_went_first(scenario, changes, ours, theirs):
     job = scenario()

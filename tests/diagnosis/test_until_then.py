@@ -165,10 +165,7 @@ def test_a_recording_tells_it_at_any_moment_after_the_end(later_s):
 
     _, verdict = tape.at(unix_ns(job.now + later_s))
 
-    assert [brief(one) for one in verdict.findings] == [
-        HANG,
-        ("critical", "rank-killed", (2,)),
-    ]
+    assert [brief(one) for one in verdict.findings] == [HANG, ("critical", "rank-killed", (2,))]
     assert verdict.health == "critical"
 
 

@@ -73,9 +73,7 @@ REPORTED = st.fixed_dictionaries(
 
 
 @given(st.lists(REPORTED, max_size=40))
-def test_devices_made_on_demand_are_those_that_each_report_would_have_made(
-    reports,
-):
+def test_devices_made_on_demand_are_those_that_each_report_would_have_made(reports):
     """Devices that are made only at the end equal those that are made after each step."""
     lazy, eager, at = JobGpus(), JobGpus(), START
     for one in reports:

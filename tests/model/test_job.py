@@ -135,12 +135,7 @@ def test_before_the_second_look_ratios_are_unknown():
         rank.process.working,
         rank.comm.wait_ratio,
         rank.process.rss_bytes,
-    ) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    ) == (None, None, None, None)
 
 
 def test_a_rank_that_was_never_seen_is_missing_and_not_silent():

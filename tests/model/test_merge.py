@@ -199,11 +199,7 @@ def test_the_tree_branches_where_the_ranks_differ():
 
     assert [
         ([frame.function for frame in one.frames], one.ranks, len(one.last)) for one in branches
-    ] == [
-        (["main", "step"], (0, 1, 2), 1),
-        (["load"], (2,), 2),
-        (["backward"], (0, 1), 2),
-    ]
+    ] == [(["main", "step"], (0, 1, 2), 1), (["load"], (2,), 2), (["backward"], (0, 1), 2)]
     assert [one.last for one in branches] == [(True,), (True, False), (True, True)]
 
 

@@ -78,12 +78,7 @@ SELDOM = OutsideLook(
 CASES = [
     ((WAITS, LATE), {"stack.late_looks": LOOKS + 1}, (1,), ()),
     ((WAITS, FEW), {"stack.late_looks": FEW.looks}, (), (1,)),
-    (
-        (SELDOM, LATE),
-        {"stack.late_looks": 3 * THIRD - 3},
-        (),
-        (1,),
-    ),
+    ((SELDOM, LATE), {"stack.late_looks": 3 * THIRD - 3}, (), (1,)),
     ((WAITS, LATE), {"stack.late_s": 11 * POLICY.of(ByStack).late_s}, (1,), ()),
     (
         (changed(WAITS, looks_s=0.5 * POLICY.of(ByStack).late_s), LATE),
@@ -118,9 +113,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("looks", "changes", "ours", "theirs"),
-    CASES,
-    ids=[next(iter(case[1])) for case in CASES],
+    ("looks", "changes", "ours", "theirs"), CASES, ids=[next(iter(case[1])) for case in CASES]
 )
 def test_the_policy_says_who_is_late_by_their_stacks(looks, changes, ours, theirs):
     assert (late(looks), late(looks, **changes)) == (ours, theirs)

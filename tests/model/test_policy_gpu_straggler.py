@@ -67,8 +67,7 @@ def held_by_heat(*at_their_peak):
     job = NcclJob()
     job.warms_up(30)
     job.runs(
-        60,
-        lambda second, rank: HOT if rank == 5 else COMPUTES if rank in at_their_peak else waits,
+        60, lambda second, rank: HOT if rank == 5 else COMPUTES if rank in at_their_peak else waits
     )
     return job
 
@@ -94,9 +93,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("scenario", "changes", "ours", "theirs"),
-    CASES,
-    ids=[next(iter(case[1])) for case in CASES],
+    ("scenario", "changes", "ours", "theirs"), CASES, ids=[next(iter(case[1])) for case in CASES]
 )
 def test_the_policy_says_whose_gpu_is_a_straggler(scenario, changes, ours, theirs):
     job = scenario()

@@ -83,10 +83,7 @@ def told_late_s(policy):
         model.apply(envelope, record)
     snapshot = model.snapshot(unix_ns(job.now))
     heard = snapshot.ranks[2].agent.heard_unix_ns
-    return (
-        round((unix_ns(job.now) - heard) / 1e9, 3),
-        round(snapshot.watched_s - job.now, 3),
-    )
+    return (round((unix_ns(job.now) - heard) / 1e9, 3), round(snapshot.watched_s - job.now, 3))
 
 
 def takes(rank, number):

@@ -163,12 +163,7 @@ ALIKE = functools.partial(gpus_that_wait, 60, COMPUTES | {"power_watts": 400.0},
 CASES = [
     Case("one-read", "straggler_strong_ratio", 0.7, late(one_read), [1], []),
     Case(
-        "crowded",
-        "straggler_strong_ratio",
-        0.7,
-        late(two_reads_of_much_on_crowded_cores),
-        [1],
-        [],
+        "crowded", "straggler_strong_ratio", 0.7, late(two_reads_of_much_on_crowded_cores), [1], []
     ),
     Case(
         "turns",

@@ -171,12 +171,7 @@ def test_after_a_gap_the_facts_are_written_again(tmp_path, monkeypatch):
     until(lambda: box.problem is None)
 
     assert box.close(DEADLINE_S)
-    assert read_journal(path).frames == (
-        b"hello of rank 0",
-        b"first",
-        b"hello of rank 1",
-        b"last",
-    )
+    assert read_journal(path).frames == (b"hello of rank 0", b"first", b"hello of rank 1", b"last")
     assert box.dropped == 1
 
 

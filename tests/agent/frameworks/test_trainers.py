@@ -310,9 +310,7 @@ def test_torchtitans_trainer_and_its_log(monkeypatch):
 def test_the_trainer_of_a_torchtitan_that_is_the_program_itself(monkeypatch):
     """`torchrun -m torchtitan.train` of 0.2: `trainer` is a global of `__main__`."""
     own = Own(
-        step=7,
-        train_step=None,
-        job_config=SimpleNamespace(training=SimpleNamespace(steps=10)),
+        step=7, train_step=None, job_config=SimpleNamespace(training=SimpleNamespace(steps=10))
     )
     monkeypatch.setattr(sys.modules["__main__"], "trainer", own, raising=False)
     found = torchtitan.TitanSource().read()

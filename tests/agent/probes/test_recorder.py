@@ -156,9 +156,8 @@ def test_a_ring_that_would_stall_the_program_for_long_is_never_read_directly(mon
 
     assert recorder.entries(90_000, True) is None
     assert torch.reads == []
-    assert (
-        recorder.why_off
-        == "torch 2.15.0: entries cannot be read (90,000 of them would stall the program); verdicts"
+    assert recorder.why_off == (
+        "torch 2.15.0: entries cannot be read (90,000 of them would stall the program); verdicts"
         " name ranks, not operations"
     )
 
@@ -174,9 +173,8 @@ def test_entries_of_another_layout_are_none_and_the_reason_is_reported(monkeypat
     recorder = Recorder()
 
     assert recorder.entries(20) is None
-    assert (
-        recorder.why_off
-        == "torch 2.16.0: entries cannot be read (its entries have a layout that ddtop does not"
+    assert recorder.why_off == (
+        "torch 2.16.0: entries cannot be read (its entries have a layout that ddtop does not"
         " know); verdicts name ranks, not operations"
     )
 

@@ -58,8 +58,7 @@ def test_this_process_has_no_role():
 
 def rpc(monkeypatch, **info):
     agent = SimpleNamespace(
-        get_debug_info=lambda: info,
-        get_worker_info=lambda: SimpleNamespace(name="worker0", id=0),
+        get_debug_info=lambda: info, get_worker_info=lambda: SimpleNamespace(name="worker0", id=0)
     )
     api = SimpleNamespace(
         _is_current_rpc_agent_set=lambda: True, _get_current_rpc_agent=lambda: agent

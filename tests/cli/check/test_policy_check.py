@@ -16,12 +16,7 @@ def bad(facts, **changes):
 
 
 CASES = [
-    (
-        {"shm_bytes": 64 * MIB},
-        {"check_shm_bytes_per_rank": 32 * MIB},
-        ["/dev/shm"],
-        [],
-    ),
+    ({"shm_bytes": 64 * MIB}, {"check_shm_bytes_per_rank": 32 * MIB}, ["/dev/shm"], []),
     ({"nofile": 256}, {"check_files": 128}, ["limits"], []),
     ({"nofile": 2048}, {"check_files_per_rank": 1024}, [], ["limits"]),
     ({"nproc": 100}, {"check_tasks_per_rank": 20}, ["limits"], []),
@@ -30,9 +25,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("facts", "changes", "ours", "theirs"),
-    CASES,
-    ids=[next(iter(case[1])) for case in CASES],
+    ("facts", "changes", "ours", "theirs"), CASES, ids=[next(iter(case[1])) for case in CASES]
 )
 def test_the_policy_says_what_a_node_needs(facts, changes, ours, theirs):
     assert (bad(facts), bad(facts, **changes)) == (ours, theirs)

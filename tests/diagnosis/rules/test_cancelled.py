@@ -142,9 +142,8 @@ def test_a_helper_that_raised_is_named_and_nothing_was_cancelled():
     finding = job.finds("critical", "helper-crashed")
 
     assert finding.victims == (0, 1, 2, 3)
-    assert (
-        finding.summary
-        == "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
+    assert finding.summary == (
+        "a helper process (pid 4990) raised RuntimeError: no such table at server.py:12 serve; "
         "ranks 0-3 were ended because of it"
     )
     assert job.snapshot().ended.reason == "a helper process failed first: RuntimeError"

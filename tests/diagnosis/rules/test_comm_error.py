@@ -33,9 +33,8 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (), (0, 1, 2))
-    assert (
-        finding.summary
-        == "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer"
+    assert finding.summary == (
+        "all_reduce #101 of default_pg failed on ranks 0-2: Connection closed by peer"
         " [10.0.0.2]:41233; no rank has crashed or been killed or stopped: check the network,"
         " not the rank that reports the error"
     )
@@ -123,9 +122,8 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
-    assert (
-        finding.summary
-        == "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last"
+    assert finding.summary == (
+        "all_reduce #101 of default_pg timed out on ranks 0,1: rank 2 had not joined it (last"
         " seen in validate, eval.py:31)"
     )
     assert finding.advice.startswith("find out why rank 2 did not join in time")
@@ -173,9 +171,8 @@ def test_monitored_barrier_names_the_rank_itself():
     finding = job.finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
-    assert (
-        finding.summary
-        == "monitored_barrier failed on ranks 0,1: rank 2 did not join (last seen in load,"
+    assert finding.summary == (
+        "monitored_barrier failed on ranks 0,1: rank 2 did not join (last seen in load,"
         " train.py:40)"
     )
 

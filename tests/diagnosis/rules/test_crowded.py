@@ -62,9 +62,8 @@ def test_a_quota_that_holds_the_ranks_is_named():
     job = FakeJob(4)
     loaded(job, 40, throttled_ns=0.4, quota_cores=2.0)
 
-    assert (
-        job.finding().summary
-        == "ranks 0-3 of node0 are throttled by a CPU quota 40% of the time: more threads run than"
+    assert job.finding().summary == (
+        "ranks 0-3 of node0 are throttled by a CPU quota 40% of the time: more threads run than"
         " the CPU quota of its cgroup allows"
     )
 
@@ -340,9 +339,8 @@ def test_a_full_disk_is_named_with_what_it_is_used_for():
     job.trains(10)
     finding = job.finds("warning", "disk-full", 0, 1)
 
-    assert (
-        finding.summary
-        == "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of"
+    assert finding.summary == (
+        "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of"
         " ranks 0,1)"
     )
 

@@ -9,9 +9,8 @@ def test_an_exception_that_one_rank_alone_catches_is_reported_with_its_line():
     job = job_in_which(catching(), catching(), catching(caught()), catching())
     finding = job.finds("info", "exception-swallowed", 2)
 
-    assert (
-        finding.summary
-        == "rank 2 catches ValueError again and again at model.py:88 in Net.forward (about 40 a"
+    assert finding.summary == (
+        "rank 2 catches ValueError again and again at model.py:88 in Net.forward (about 40 a"
         " second); the other ranks do not"
     )
     assert finding.evidence == (

@@ -50,9 +50,8 @@ def test_a_gpu_that_is_taken_says_by_whom_and_which_are_free(text):
     )
     assert "GPUs 4,5 are free" in finding.summary
     assert finding.summary.endswith("ranks 0,2,3 wait for it in all_reduce #11 of default_pg")
-    assert (
-        finding.advice
-        == "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end the process that holds it, if"
+    assert finding.advice == (
+        "start it on a free one: CUDA_VISIBLE_DEVICES=4,5; or end the process that holds it, if"
         " it is yours: kill 3310"
     )
 
@@ -112,9 +111,8 @@ def test_a_rank_that_needs_more_than_the_gpu_has_crashed_by_itself():
     finding = dies_with(job, 2, OOM, "OutOfMemoryError")
 
     assert (finding.kind, finding.ranks) == ("rank-crashed", (2,))
-    assert (
-        finding.evidence[-1]
-        == "GPU 2 of node0: 40.0 GiB of 80.0 GiB used; rank 2 has 70.0 GiB allocated, 76.0 GiB"
+    assert finding.evidence[-1] == (
+        "GPU 2 of node0: 40.0 GiB of 80.0 GiB used; rank 2 has 70.0 GiB allocated, 76.0 GiB"
         " reserved, 12 allocations retried"
     )
     assert "smaller batch" in finding.advice

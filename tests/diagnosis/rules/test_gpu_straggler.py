@@ -22,9 +22,8 @@ def test_the_gpu_that_computes_while_the_others_spin_is_the_one_that_comes_last(
     finding = job.finds("warning", "straggler", 5)
 
     assert finding.victims == (0, 1, 2, 3, 4, 6, 7)
-    assert (
-        finding.summary
-        == "rank 5 is a straggler: its GPU computes while those of ranks 0-4,6,7 wait in NCCL, 100%"
+    assert finding.summary == (
+        "rank 5 is a straggler: its GPU computes while those of ranks 0-4,6,7 wait in NCCL, 100%"
         " busy at 29% of its power"
     )
     assert "620 W" in finding.evidence[0]
@@ -76,9 +75,8 @@ def test_a_gpu_that_heat_holds_is_reported_once_with_its_clock_and_who_waits():
     finding = job.finds("warning", "straggler", 5)
 
     assert finding.victims == (0, 1, 2, 3, 4, 6, 7)
-    assert (
-        finding.summary
-        == "rank 5 is a straggler: its GPU is held at 1005 MHz by heat and the hardware, the others"
+    assert finding.summary == (
+        "rank 5 is a straggler: its GPU is held at 1005 MHz by heat and the hardware, the others"
         " run at 1800; ranks 0-4,6,7 wait for it in NCCL"
     )
     assert "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5" in finding.advice

@@ -41,9 +41,8 @@ def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
     job.trains(14)
     finding = job.finds("warning", "gpu-busy", 1)
 
-    assert (
-        finding.summary
-        == "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python"
+    assert finding.summary == (
+        "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python"
         " sample.py, 31.0 GiB)"
     )
     assert "kill 3310" in finding.advice
@@ -284,9 +283,8 @@ def test_a_gpu_that_heat_holds_below_the_others_is_throttled():
     job.trains(10)
     finding = job.finds("warning", "gpu-throttled", 2)
 
-    assert (
-        finding.summary
-        == "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other"
+    assert finding.summary == (
+        "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other"
         " GPUs of this model run at 1755"
     )
     assert finding.evidence[0].startswith("91 C, 600 of 700 W")

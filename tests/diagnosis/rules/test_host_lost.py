@@ -31,9 +31,8 @@ def test_a_host_that_is_down_is_named_with_its_ranks_and_who_waits():
 
     assert finding.victims == (0, 1, 2, 3, 6, 7)
     assert finding.since_unix_ns == unix_ns(6)
-    assert (
-        finding.summary
-        == "host node2 (ranks 4,5) has not reported for 12 s; ranks 0-3,6,7 wait for it in"
+    assert finding.summary == (
+        "host node2 (ranks 4,5) has not reported for 12 s; ranks 0-3,6,7 wait for it in"
         " all_reduce #61 of default_pg"
     )
     assert finding.evidence[0].startswith(

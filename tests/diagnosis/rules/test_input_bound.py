@@ -28,9 +28,8 @@ def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_name
     job.trains(15)
     finding = job.finds("warning", "input-bound", 0, 1, 2, 3)
 
-    assert (
-        finding.summary
-        == "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2,"
+    assert finding.summary == (
+        "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2,"
         " pin_memory=False)"
     )
     assert finding.advice.startswith("raise num_workers")
@@ -153,8 +152,7 @@ def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_setting
     job = loading(workers=0, waited=Waited("Tokens", 3, 4, True, feeds=True))
     job.trains(15)
 
-    assert (
-        job.finding().summary
-        == "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
+    assert job.finding().summary == (
+        "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
         "(num_workers=3, prefetch_factor=4, pin_memory=True)"
     )

@@ -15,9 +15,8 @@ def test_a_rank_whose_file_server_died_is_named_with_its_file():
     finding = job.finds("critical", "io-stall", 3)
 
     assert finding.victims == (0, 1, 2)
-    assert (
-        finding.summary
-        == "rank 3 has been in uninterruptible sleep (nfs_wait_bit_killable) for 7 s, writing"
+    assert finding.summary == (
+        "rank 3 has been in uninterruptible sleep (nfs_wait_bit_killable) for 7 s, writing"
         " /ckpt/7.pt in save (train.py:88); ranks 0-2 wait for it in all_reduce #101 of"
         " default_pg"
     )

@@ -44,9 +44,8 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
     finding = job.finds("critical", STUCK, 1)
 
     assert finding.victims == (0, 2)
-    assert (
-        finding.summary
-        == "rank 1 has been in the DataLoader (train.py:53 main) for 8 s: its worker pid 9001,"
+    assert finding.summary == (
+        "rank 1 has been in the DataLoader (train.py:53 main) for 8 s: its worker pid 9001,"
         " which must deliver the next batch, is waiting for a lock and makes no progress (at"
         " __getitem__ data.py:40); ranks 0,2 wait for it in all_reduce #106 of default_pg"
     )

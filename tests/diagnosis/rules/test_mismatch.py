@@ -24,9 +24,8 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
 
     assert finding.victims == (0, 1, 3)
     assert (finding.op, finding.seq) == (None, 101)
-    assert (
-        finding.summary
-        == "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of"
+    assert finding.summary == (
+        "collective #101 of default_pg differs between the ranks: ranks 0,1,3: all_reduce of"
         " 1,000 float, rank 2: broadcast of 1,000 float; no progress for 4 s"
     )
 

@@ -22,9 +22,8 @@ def test_ranks_that_all_read_the_whole_dataset_are_reported():
     job.trains(10)
     finding = job.finds("warning", "sampler-not-distributed", 0, 1, 2, 3)
 
-    assert (
-        finding.summary
-        == "ranks 0-3 each read all 4,096 samples of the same Rows with a RandomSampler: an epoch"
+    assert finding.summary == (
+        "ranks 0-3 each read all 4,096 samples of the same Rows with a RandomSampler: an epoch"
         " takes 4 times as long as it should"
     )
 
@@ -110,9 +109,8 @@ def test_gradients_on_gpus_that_go_through_gloo_are_reported():
     job.trains(10)
     finding = job.finds("warning", "wrong-backend", 0, 1)
 
-    assert (
-        finding.summary
-        == "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo in each step,"
+    assert finding.summary == (
+        "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo in each step,"
         " although this torch has NCCL"
     )
 
@@ -144,9 +142,8 @@ def test_before_the_first_step_nothing_has_gone_through_gloo():
 def test_many_small_collectives_a_step_are_sync_bound():
     finding = communicating(0.8).finds("warning", "sync-bound", 0, 1, 2, 3)
 
-    assert (
-        finding.summary
-        == "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each"
+    assert finding.summary == (
+        "ranks 0-3 spend 80% of the time in communication: 20 collectives of default_pg in each"
         " step of 50 ms"
     )
 

@@ -45,9 +45,8 @@ def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
     finding = job.finds("warning", KIND, 2)
 
     assert finding.victims == (0, 1)
-    assert (
-        finding.summary
-        == "no progress for 25 s: rank 2 is in new_group (train.py:31 main); ranks 0,1 are in"
+    assert finding.summary == (
+        "no progress for 25 s: rank 2 is in new_group (train.py:31 main); ranks 0,1 are in"
         " new_group (train.py:34 main)"
     )
     assert "same calls in the same order" in finding.advice

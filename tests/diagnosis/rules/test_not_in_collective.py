@@ -25,9 +25,8 @@ def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_pl
     finding = job.finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1, 3)
-    assert (
-        finding.summary
-        == "rank 2 has been in wait_for_licence (train.py:53) for 8 s; ranks 0,1,3 wait for it in"
+    assert finding.summary == (
+        "rank 2 has been in wait_for_licence (train.py:53) for 8 s; ranks 0,1,3 wait for it in"
         " all_reduce #101 of default_pg"
     )
     assert (finding.group, finding.op, finding.seq) == (WORLD, "all_reduce", 101)
@@ -73,9 +72,8 @@ def test_a_rank_that_visibly_works_is_a_warning_first():
     finding = job.finding()
 
     assert job.ever() == [("warning", "not-in-collective", (0,))]
-    assert (
-        finding.summary
-        == "rank 0 is still working, in validate (eval.py:31), 40 s; ranks 1-3 wait for it in"
+    assert finding.summary == (
+        "rank 0 is still working, in validate (eval.py:31), 40 s; ranks 1-3 wait for it in"
         " barrier #101 of default_pg"
     )
 
@@ -340,9 +338,8 @@ def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
         rank.stands_at("<module>")
     job.passes(30)
 
-    assert (
-        job.verdict().calm
-        == "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks"
+    assert job.verdict().calm == (
+        "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks"
         " 0,1 are in <module> (train.py:40)"
     )
 

@@ -29,9 +29,8 @@ def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
     finding = job.finds("critical", "rank-missing", 3)
 
     assert finding.victims == (0, 1, 2)
-    assert (
-        finding.summary
-        == "rank 3 has not joined: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group (store"
+    assert finding.summary == (
+        "rank 3 has not joined: WORLD_SIZE is 4, ranks 0-2 wait in init_process_group (store"
         " node0:29500), 10 s so far; no process with RANK=3 was seen on any host that reports"
     )
     assert finding.advice.startswith(
@@ -373,9 +372,8 @@ def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
     )
 
     assert job.ever() == [("warning", "late-to-init", (2,))]
-    assert (
-        job.finding().summary
-        == "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0)"
+    assert job.finding().summary == (
+        "rank 2 is still importing torch, 14 s: process 4999 (LOCAL_RANK=2, started by rank 0)"
         " has not loaded it yet; ranks 0,1 wait in init_process_group, 14 s so far"
     )
     assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")

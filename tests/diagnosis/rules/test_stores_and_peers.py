@@ -195,9 +195,8 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
         (0, 1),
     )
     assert (late.severity, late.kind) == ("critical", "collective-stuck")
-    assert (
-        late.summary
-        == "ranks 0,1 have all been in init_process_group for 70 s; no rank is missing, and none"
+    assert late.summary == (
+        "ranks 0,1 have all been in init_process_group for 70 s; no rank is missing, and none"
         " makes progress"
     )
 

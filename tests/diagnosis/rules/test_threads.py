@@ -40,15 +40,13 @@ def test_two_threads_with_open_collectives_of_one_group_are_named():
     job = both_wait((7, "MainThread"), (8, "metrics"))
     finding = job.finds("warning", KIND, 0, 1)
 
-    assert (
-        finding.summary
-        == "2 threads of ranks 0,1 communicate on default_pg at the same time (rank 0: MainThread"
+    assert finding.summary == (
+        "2 threads of ranks 0,1 communicate on default_pg at the same time (rank 0: MainThread"
         " in all_gather #101 and metrics in all_reduce #102): their order may differ from rank"
         " to rank"
     )
-    assert (
-        finding.evidence[1]
-        == "rank 1 has these calls open on default_pg: all_gather #101 by MainThread, all_reduce"
+    assert finding.evidence[1] == (
+        "rank 1 has these calls open on default_pg: all_gather #101 by MainThread, all_reduce"
         " #102 by metrics"
     )
     assert "dist.new_group" in finding.advice
