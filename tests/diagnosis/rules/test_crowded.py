@@ -68,9 +68,40 @@ def test_a_quota_that_holds_the_ranks_is_named():
     )
 
 
-def test_a_host_that_is_busy_now_and_then_is_not_crowded():
-    job = FakeJob(4)
-    loaded(job, 60, run_delay_ns=0.2, throttled_ns=0.02)
+@pytest.mark.parametrize(
+    ("ranks", "cores", "load"),
+    [
+        pytest.param(
+            4, 1.0, {"run_delay_ns": 0.2, "throttled_ns": 0.02}, id="busy now and then"
+        ),
+        pytest.param(4, 0.1, {"run_delay_ns": 0.6}, id="a host that others fill"),
+        pytest.param(
+            2, 0.3, {"run_delay_ns": 0.8, "threads_delay_ns": 1.0},
+            id="a few threads beside a neighbour that has all CPUs",
+        ),
+        # Three ranks among sixty processes: even gloo's threads wait for a CPU.
+        pytest.param(
+            3, 0.08, {"run_delay_ns": 0.93, "threads_delay_ns": 2.5},
+            id="threads that wake for moments where others have nearly all CPUs",
+        ),
+        # Light ranks of MPI: each wake-up waits for other processes.
+        pytest.param(
+            24, 0.005,
+            {"run_delay_ns": 0.4, "threads_delay_ns": 0.2, "cpus": "0-1", "cpus_count": 2},
+            id="many ranks that nearly always sleep",
+        ),
+        # Processes at the lowest priority read a cache and spin in the background.
+        pytest.param(
+            2, 1.0, {"run_delay_ns": 0.05, "threads_delay_ns": 8.0},
+            id="threads that wait while the main thread hardly does",
+        ),
+    ],
+)  # fmt: skip
+def test_what_others_cause_or_costs_little_is_no_crowd(ranks, cores, load):
+    job = FakeJob(ranks)
+    for rank in job.ranks:
+        rank.cores = cores
+    loaded(job, 40, **load)
 
     assert job.ever() == []
 
@@ -82,15 +113,6 @@ def test_start_up_may_be_crowded():
     loaded(job, 60, run_delay_ns=0.8)
 
     assert [kind for _, kind, _ in job.ever()] == []
-
-
-def test_a_host_that_others_fill_is_not_the_jobs_own_crowd():
-    job = FakeJob(4)
-    for rank in job.ranks:
-        rank.cores = 0.1
-    loaded(job, 40, run_delay_ns=0.6)
-
-    assert job.ever() == []
 
 
 @pytest.mark.parametrize(("cores", "told"), [(0.5, []), (0.9, ["cpu-oversubscribed"])])
@@ -147,43 +169,6 @@ def test_beside_a_neighbour_too_many_threads_are_named_with_the_caveat():
         "other processes take about 3.0 of the 4 CPUs, so they cause part of the wait"
         in finding.evidence
     )
-
-
-def test_a_few_threads_beside_a_neighbour_that_has_all_cpus_are_not_too_many():
-    job = FakeJob(2)
-    for rank in job.ranks:
-        rank.cores = 0.3
-    loaded(job, 40, run_delay_ns=0.8, threads_delay_ns=1.0)
-
-    assert job.ever() == []
-
-
-def test_threads_that_wake_for_moments_where_others_have_nearly_all_cpus_are_not_too_many():
-    """Three ranks among sixty processes: even gloo's threads wait for a CPU."""
-    job = FakeJob(3)
-    for rank in job.ranks:
-        rank.cores = 0.08
-    loaded(job, 40, run_delay_ns=0.93, threads_delay_ns=2.5)
-
-    assert job.ever() == []
-
-
-def test_many_ranks_that_nearly_always_sleep_are_not_crowded_by_themselves():
-    """24 light ranks of MPI on two cores: each wake-up waits for other processes."""
-    job = FakeJob(24)
-    for rank in job.ranks:
-        rank.cores = 0.005
-    loaded(job, 40, run_delay_ns=0.4, threads_delay_ns=0.2, cpus="0-1", cpus_count=2)
-
-    assert job.ever() == []
-
-
-def test_threads_that_wait_while_the_main_thread_hardly_does_cost_little():
-    """Processes at the lowest priority read a cache and spin in the background."""
-    job = FakeJob(2)
-    loaded(job, 40, run_delay_ns=0.05, threads_delay_ns=8.0)
-
-    assert job.ever() == []
 
 
 def test_one_rank_without_a_cpu_is_not_a_crowded_host():

@@ -115,26 +115,13 @@ def test_all_workers_of_all_ranks_in_a_collective_are_critical_though_nobody_wai
     assert job.kinds() == [("critical", STUCK, (0, 1))]
 
 
-def test_it_is_never_called_by_another_kind_before():
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [(5, []), (9, [("critical", STUCK, (1,))]), (20, [("critical", STUCK, (1,))])],
+)
+def test_it_is_named_within_ten_seconds_and_never_called_by_another_kind_before(seconds, found):
     """If a verdict changes after a second, people read it twice and trust it less."""
-    job = starving()
-    job.passes(20)
-
-    assert job.ever() == [("critical", STUCK, (1,))]
-
-
-def test_it_is_named_within_ten_seconds():
-    job = starving()
-    job.passes(9)
-
-    assert job.kinds() == [("critical", STUCK, (1,))]
-
-
-def test_just_under_the_limit_nothing_is_reported():
-    job = starving()
-    job.passes(5)
-
-    assert job.ever() == []
+    assert starving().passes(seconds).ever() == found
 
 
 def test_a_batch_that_comes_ends_the_finding():
@@ -244,30 +231,20 @@ def test_a_worker_that_stops_working_becomes_stuck():
     assert job.ever() == [("warning", ABSENT, (1,)), ("critical", STUCK, (1,))]
 
 
-def test_a_dataset_in_the_rank_itself_stays_not_in_collective():
-    """With num_workers=0 there is no worker to look at."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            {"workers": 0, "owing_state": None, "workers_alive": None, "owing_wchan": None},
+            id="a dataset in the rank itself",
+        ),
+        pytest.param({}, id="a torch that keeps its tasks under other names"),
+    ],
+)
+def test_where_no_worker_can_be_named_it_stays_not_in_collective(change):
     job = starving()
-    job.ranks[1].loader = replace_loader(
-        job.ranks[1].loader,
-        workers=0,
-        owing_pid=None,
-        owing_state=None,
-        workers_alive=None,
-        owing_wchan=None,
-    )
-    job.ranks[1].worker = {}
-    job.passes(9)
-
-    assert job.kinds() == [("critical", ABSENT, (1,))]
-
-
-def test_where_no_worker_can_be_named_it_stays_not_in_collective():
-    """This torch keeps its tasks under other names."""
-    job = starving()
-    job.ranks[1].loader, job.ranks[1].worker = (
-        replace_loader(job.ranks[1].loader, owing_pid=None),
-        {},
-    )
+    rank = job.ranks[1]
+    rank.loader, rank.worker = replace_loader(rank.loader, owing_pid=None, **change), {}
     job.passes(9)
 
     assert job.kinds() == [("critical", ABSENT, (1,))]
@@ -346,21 +323,14 @@ def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_sta
     assert job.ever() == []
 
 
-def test_a_main_thread_that_takes_batches_from_a_thread_which_fetches_ahead_is_stuck_by_the_worker_too():  # noqa: E501
-    """The main thread is in Queue.get, the other thread in the DataLoader."""
+@pytest.mark.parametrize(("waits_on", "kind"), [("queue", STUCK), ("stdin", ABSENT)])
+def test_of_a_loader_of_another_thread_only_a_main_thread_in_queue_get_may_be_stuck(waits_on, kind):
+    """The other thread fetches ahead, and the worker keeps both."""
     job = starving()
-    job.ranks[1].stands_at("main", activity="other", waits_on="queue")
+    job.ranks[1].stands_at("main", activity="other", waits_on=waits_on)
     job.passes(9)
 
-    assert job.kinds() == [("critical", STUCK, (1,))]
-
-
-def test_a_main_thread_that_is_elsewhere_is_not_explained_by_a_loader_of_another_thread():
-    job = starving()
-    job.ranks[1].stands_at("main", activity="other", waits_on="stdin")
-    job.passes(9)
-
-    assert job.ever() == [("critical", ABSENT, (1,))]
+    assert job.ever() == [("critical", kind, (1,))]
 
 
 # -- the workers do not end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.mpi_jobs import MpiJob
 from tests.ranks import unix_ns
 
@@ -130,26 +132,23 @@ def test_one_rank_that_handles_sigterm_is_killed_after_the_others_have_ended():
     assert ended_by_signals((9, 1.3), (15, 0.0), (15, 0.01)) == [("info", "cancelled", ())]
 
 
-def test_a_rank_that_was_killed_before_mpirun_told_the_others_to_end_is_the_cause():
-    found = ended_by_signals((15, 0.02), (9, 0.0), (15, 0.02))
-
-    assert found == [("critical", "rank-killed", (1,))]
-
-
-def test_a_killed_rank_is_the_cause_where_mpirun_kills_the_others_a_second_later():
-    found = ended_by_signals((9, 1.3), (9, 0.0), (9, 1.31))
-
-    assert found == [("critical", "rank-killed", (1,))]
-
-
-def test_ranks_that_the_kernel_kills_together_were_out_of_memory():
-    found = ended_by_signals((9, 0.0), (9, 0.01), (9, 0.02), oom=True)
-
-    assert found == [("critical", "rank-killed", (0,))]
-
-
-def test_another_launcher_kills_the_others_at_once_so_the_first_is_the_cause():
-    """Hydra sends SIGKILL within milliseconds."""
-    found = ended_by_signals((9, 0.0), (9, 0.01), (9, 0.02), environment={"PMI_RANK": "0"})
-
-    assert found == [("critical", "rank-killed", (0,))]
+@pytest.mark.parametrize(
+    ("signals", "more", "first"),
+    [
+        pytest.param(
+            [(15, 0.02), (9, 0.0), (15, 0.02)], {}, 1, id="before mpirun told the others to end"
+        ),
+        pytest.param(
+            [(9, 1.3), (9, 0.0), (9, 1.31)], {}, 1, id="mpirun kills the others a second later"
+        ),
+        pytest.param(
+            [(9, 0.0), (9, 0.01), (9, 0.02)], {"oom": True}, 0, id="the kernel kills all together"
+        ),
+        pytest.param(
+            [(9, 0.0), (9, 0.01), (9, 0.02)], {"environment": {"PMI_RANK": "0"}}, 0,
+            id="another launcher kills the others at once",
+        ),
+    ],
+)  # fmt: skip
+def test_the_rank_that_was_killed_first_is_the_cause(signals, more, first):
+    assert ended_by_signals(*signals, **more) == [("critical", "rank-killed", (first,))]

@@ -29,20 +29,20 @@ def test_the_sentence_names_the_phase_its_line_and_how_long_it_usually_takes():
     assert "ranks 1-3" in finding.summary
 
 
-def test_a_checkpoint_that_works_has_the_limits_for_work():
-    job = saving()
-    job.passes(50)
-    before = job.kinds()
-    job.passes(30)
-
-    assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
-
-
-def test_a_checkpoint_that_usually_takes_long_has_three_times_as_long():
-    job = saving(usual_s=35.0)
-    job.passes(100)
-    before = job.kinds()
-    job.passes(10)
+@pytest.mark.parametrize(
+    ("scene", "seconds"),
+    [
+        pytest.param({}, (50, 30), id="one that works has the limits for work"),
+        pytest.param({"usual_s": 35.0}, (100, 10), id="usually long: three times as much"),
+        pytest.param(
+            {"still": True, "usual_s": 35.0}, (40, 6), id="an upload that has always waited so long"
+        ),
+    ],
+)
+def test_a_checkpoint_is_a_hang_after_what_it_usually_takes(scene, seconds):
+    job = saving(**scene)
+    before = job.passes(seconds[0]).kinds()
+    job.passes(seconds[1])
 
     assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
 
@@ -52,15 +52,6 @@ def test_a_checkpoint_without_cpu_and_io_is_a_hang_after_twenty_seconds():
     job.passes(25)
 
     assert job.kinds() == [("critical", KIND, (0,))]
-
-
-def test_an_upload_that_has_always_waited_so_long_is_no_hang():
-    job = saving(still=True, usual_s=35.0)
-    job.passes(40)
-    before = job.kinds()
-    job.passes(6)
-
-    assert (before, job.kinds()) == ([("warning", KIND, (0,))], [("critical", KIND, (0,))])
 
 
 @pytest.mark.parametrize("phase", ["train", "idle", "warm-up", None])

@@ -137,12 +137,13 @@ def test_a_process_that_was_killed_before_it_joined_is_the_missing_rank():
     assert "dmesg" in finding.advice
 
 
-def test_one_dead_process_does_not_explain_two_missing_ranks():
-    assert killed(4711, absent=(2, 3)).kinds() == []
-
-
-def test_a_process_that_was_told_to_end_was_no_rank():
-    assert killed(4711, signal=15).kinds() == []
+@pytest.mark.parametrize(
+    "more",
+    [{"absent": (2, 3)}, {"signal": 15}],
+    ids=["two ranks are missing", "it was told to end"],
+)
+def test_a_dead_process_that_does_not_explain_the_missing_ranks_is_none_of_them(more):
+    assert killed(4711, **more).kinds() == []
 
 
 def test_while_another_process_may_become_the_rank_a_dead_one_is_a_helper():
@@ -246,33 +247,26 @@ def test_a_rank_that_comes_a_while_after_the_others_is_no_news():
     assert job.ever() == []
 
 
-def test_a_rank_that_is_stopped_before_init_is_stopped_and_not_late():
+@pytest.mark.parametrize(
+    ("happens", "kind"),
+    [
+        (lambda rank: rank.is_stopped(), "rank-stopped"),
+        (
+            lambda rank: (rank.raises("ModuleNotFoundError", "no module"), rank.ends(1)),
+            "rank-crashed",
+        ),
+        # `if rank != 0: sys.exit()` is in the wrong place.
+        (lambda rank: rank.ends(0), "left-early"),
+    ],
+    ids=["stopped", "raised", "left in good order"],
+)
+def test_what_happened_to_a_rank_before_init_is_the_cause_and_it_is_not_late(happens, kind):
     job = early(3)
     enter(job, 0, 1)
-    job.ranks[2].is_stopped()
+    happens(job.ranks[2])
     job.passes(12)
 
-    assert job.kinds() == [("critical", "rank-stopped", (2,))]
-
-
-def test_a_rank_that_raised_before_init_is_the_cause_and_not_missing():
-    job = early(3)
-    enter(job, 0, 1)
-    job.ranks[2].raises("ModuleNotFoundError", "no module named data")
-    job.ranks[2].ends(1)
-    job.passes(12)
-
-    assert job.kinds() == [("critical", "rank-crashed", (2,))]
-
-
-def test_a_rank_that_left_in_good_order_before_init_left_early():
-    """`if rank != 0: sys.exit()` is in the wrong place."""
-    job = early(3)
-    enter(job, 0, 1)
-    job.ranks[2].ends(0)
-    job.passes(5)
-
-    assert job.kinds() == [("critical", "left-early", (2,))]
+    assert job.kinds() == [("critical", kind, (2,))]
 
 
 def test_the_wait_for_a_rank_that_left_begins_with_its_end():
@@ -342,17 +336,10 @@ def test_the_line_of_a_child_that_makes_no_progress_is_in_the_sentence():
     )
 
 
-def test_a_child_without_a_number_that_works_is_a_warning():
-    job = spawned(cpu_per_s=1)
-
-    assert job.ever() == [("warning", "late-to-init", (2,))]
-
-
-def test_a_child_that_wakes_now_and_then_is_a_warning():
+@pytest.mark.parametrize("child", [{"cpu_per_s": 1}, {"switches_per_s": 1}])
+def test_a_child_without_a_number_that_works_or_wakes_now_and_then_is_a_warning(child):
     """An import from a busy file server reads a little once a second, and uses hardly any CPU."""
-    job = spawned(switches_per_s=1)
-
-    assert job.ever() == [("warning", "late-to-init", (2,))]
+    assert spawned(**child).ever() == [("warning", "late-to-init", (2,))]
 
 
 def test_a_child_that_gets_no_cpu_is_a_warning():
@@ -379,14 +366,9 @@ def test_a_child_that_has_not_loaded_torch_is_still_importing_it():
     assert job.finding().evidence[0].endswith("; LOCAL_RANK=2, started by rank 0, python train.py")
 
 
-def test_an_import_that_takes_longer_than_any_work_is_critical():
-    job = spawned(mark="of the same parent", torch_loaded=False, seconds=310)
-
-    assert job.kinds() == [("critical", "late-to-init", (2,))]
-
-
-def test_a_child_that_sleeps_with_torch_loaded_is_critical():
-    job = spawned(mark="of the same parent", torch_loaded=True)
+@pytest.mark.parametrize("child", [{"torch_loaded": False, "seconds": 310}, {"torch_loaded": True}])
+def test_an_import_that_takes_longer_than_any_work_and_a_sleep_after_it_are_critical(child):
+    job = spawned(mark="of the same parent", **child)
 
     assert job.kinds() == [("critical", "late-to-init", (2,))]
 
