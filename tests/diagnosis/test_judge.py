@@ -59,9 +59,7 @@ def test_viewers_that_join_at_any_second_read_the_same(joined_s):
 
 
 def test_since_is_when_the_fact_began_and_does_not_move():
-    job = hang()
-
-    found = {finding.since_unix_ns for verdict in job.verdicts() for finding in verdict.findings}
+    found = {finding.since_unix_ns for verdict in hang().verdicts() for finding in verdict.findings}
 
     assert found == {unix_ns(10.0)}
 
@@ -98,17 +96,13 @@ def test_after_the_end_what_stood_before_is_told_by_how_it_ended():
 
 
 def test_the_worst_comes_first():
-    job = hang()
-
-    severities = [brief(finding)[0] for finding in job.verdict().findings]
+    severities = [brief(finding)[0] for finding in hang().verdict().findings]
 
     assert severities == sorted(severities, key=["critical", "warning", "info"].index)
 
 
 def test_a_judge_of_an_empty_job_says_that_nobody_has_reported():
-    job = FakeJob(0)
-
-    verdict = Judge(POLICY).observe(job.model().snapshot(BASE))
+    verdict = Judge(POLICY).observe(FakeJob(0).model().snapshot(BASE))
 
     assert (verdict.health, verdict.headline) == ("ok", "no rank has reported yet")
 

@@ -365,9 +365,7 @@ def test_a_kind_is_named_earlier_than_others_if_its_own_limit_is_shorter(name, s
 
 
 def test_no_kind_is_blamed_earlier_than_a_rank_is():
-    job = a_rank_elsewhere()
-
-    assert found(job, still_limit_s=LONG_S, **{BEFORE_THE_KIND: 5.0}) == []
+    assert found(a_rank_elsewhere(), still_limit_s=LONG_S, **{BEFORE_THE_KIND: 5.0}) == []
 
 
 def test_the_longest_of_these_limits_is_known():

@@ -180,9 +180,7 @@ def test_numbers_that_the_relay_repeats_do_not_count():
 
 
 def test_gpus_without_a_rank_are_not_followed():
-    job = GpuJob(card(0, 0), card(1), world_size=1)
-    job.trains(25)
-    own, other = job.snapshot().devices
+    own, other = GpuJob(card(0, 0), card(1), world_size=1).trains(25).snapshot().devices
 
     assert (own.util_mean_ratio, len(own.spans)) == (pytest.approx(0.9), 2)
     assert (other.util_mean_ratio, other.spans) == (None, ())

@@ -126,9 +126,7 @@ def test_none_is_not_zero():
 
 
 def test_before_the_second_look_ratios_are_unknown():
-    job = FakeJob(1)
-    job.passes(0.5)
-    rank = job.snapshot().ranks[0]
+    rank = FakeJob(1).passes(0.5).snapshot().ranks[0]
 
     assert (
         rank.process.cpu_ratio,

@@ -10,9 +10,7 @@ from tests.jobs import SECOND, FakeJob, trained, unix_ns
 
 
 def test_moving_and_iteration_are_those_of_the_job():
-    job = trained(3)
-
-    snapshot = job.snapshot()
+    snapshot = trained(3).snapshot()
 
     assert (snapshot.moving, snapshot.iteration, snapshot.iterations_per_s) == (3, 100, 10.0)
     assert snapshot.still_since_unix_ns is None

@@ -242,6 +242,4 @@ def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
 
 
 def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_reported():
-    job = cancelled_after_a_hang(30)
-
-    assert job.kinds() == [("info", "cancelled", ())]
+    assert cancelled_after_a_hang(30).kinds() == [("info", "cancelled", ())]

@@ -55,15 +55,11 @@ def test_ranks_that_raise_the_same_at_once_are_all_named():
 
 
 def test_ranks_that_raise_the_same_seconds_apart_are_not_one_mistake():
-    job = all_raise(0.0, 3.0, 3.1, 3.2)
-
-    assert job.finding().ranks == (0,)
+    assert all_raise(0.0, 3.0, 3.1, 3.2).finding().ranks == (0,)
 
 
 def test_ranks_that_raise_at_other_lines_are_not_one_mistake():
-    job = all_raise(0.0, 0.1, 0.1, 0.1, lines=(40, 50, 51, 52))
-
-    assert job.finding().ranks == (0,)
+    assert all_raise(0.0, 0.1, 0.1, 0.1, lines=(40, 50, 51, 52)).finding().ranks == (0,)
 
 
 def test_connection_errors_at_one_line_are_consequences_and_no_mistake_of_all():

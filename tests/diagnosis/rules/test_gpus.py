@@ -85,9 +85,7 @@ MPS = GpuProcess(777, 31 * GIB, user="root", command="nvidia-cuda-mps-server")
 
 
 def test_ranks_that_share_a_gpu_by_mps_were_meant_to():
-    job = GpuJob(holding(card(0, 0, 1), MPS), free(1), world_size=2)
-    job.trains(20)
-    assert job.ever() == []
+    assert GpuJob(holding(card(0, 0, 1), MPS), free(1), world_size=2).trains(20).ever() == []
 
     told = GpuJob(card(0, 0, 1), free(1), world_size=2)
     for rank in told.ranks:

@@ -252,9 +252,7 @@ def test_a_viewer_that_is_behind_loses_no_host():
 
 
 def test_a_job_on_one_host_has_none_to_lose():
-    job = FakeJob(4)
-    job.trains(6)
-    snapshot = job.model().snapshot(unix_ns(40))
+    snapshot = FakeJob(4).trains(6).model().snapshot(unix_ns(40))
 
     assert [rank.state for rank in snapshot.ranks] == [State.RUNNING] * 4
     assert [one.lost for one in snapshot.seen] == [False]

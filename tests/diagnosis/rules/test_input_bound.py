@@ -24,9 +24,7 @@ def all_wait_for_a_batch(job, seconds):
 
 def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_named():
     """GPU at 30 %, "PyTorch is slow": the cause is num_workers=1."""
-    job = loading()
-    job.trains(15)
-    finding = job.finds("warning", "input-bound", 0, 1, 2, 3)
+    finding = loading().trains(15).finds("warning", "input-bound", 0, 1, 2, 3)
 
     assert finding.summary == (
         "ranks 0-3 spend 70% of the time waiting for data (num_workers=1, prefetch_factor=2,"
@@ -44,17 +42,11 @@ def test_without_workers_the_advice_is_to_have_some():
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.38])
 def test_below_the_share_it_is_silent(share):
-    job = loading(share)
-    job.trains(30)
-
-    assert job.ever() == []
+    assert loading(share).trains(30).ever() == []
 
 
 def test_batches_that_lie_ready_are_not_what_it_waits_for():
-    job = loading(depth=8, capacity=8, workers=4)
-    job.trains(30)
-
-    assert job.ever() == []
+    assert loading(depth=8, capacity=8, workers=4).trains(30).ever() == []
 
 
 def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
@@ -80,10 +72,7 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
 
 
 def test_with_less_than_eight_seconds_seen_it_is_silent():
-    job = loading()
-    job.trains(7)
-
-    assert job.ever() == []
+    assert loading().trains(7).ever() == []
 
 
 def test_a_hang_is_not_called_input_bound_too():

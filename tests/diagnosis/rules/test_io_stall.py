@@ -10,9 +10,7 @@ from tests.jobs import WORLD, trained
 
 def test_a_rank_whose_file_server_died_is_named_with_its_file():
     """Rank 3 saved to NFS. The other three reported NCCL errors, and kill -9 had no effect."""
-    job = stalled(3)
-    job.passes(8)
-    finding = job.finds("critical", "io-stall", 3)
+    finding = stalled(3).passes(8).finds("critical", "io-stall", 3)
 
     assert finding.victims == (0, 1, 2)
     assert finding.summary == (
@@ -40,9 +38,7 @@ def test_it_replaces_not_in_collective_for_that_rank_only():
 
 
 def test_several_ranks_on_one_dead_server_are_one_finding():
-    job = stalled(1, 3)
-    job.passes(8)
-    finding = job.finds("critical", "io-stall", 1, 3)
+    finding = stalled(1, 3).passes(8).finds("critical", "io-stall", 1, 3)
 
     assert finding.victims == (0, 2)
     assert finding.summary.startswith("ranks 1,3 have been in uninterruptible sleep")
@@ -121,9 +117,7 @@ def test_a_frozen_rank_in_state_d_is_stopped_and_not_stalled():
 
 def test_a_child_that_does_not_get_to_start_is_what_to_look_at():
     """A program on a dead mount: vfork keeps the parent in D until the child has called exec."""
-    job = stalled(1, wchan="kernel_clone", syscall="vfork", file=None)
-    job.passes(8)
-    finding = job.finding()
+    finding = stalled(1, wchan="kernel_clone", syscall="vfork", file=None).passes(8).finding()
 
     assert (
         "waiting for a child process to start its program in save (train.py:88)" in finding.summary

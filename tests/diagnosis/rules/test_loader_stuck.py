@@ -162,9 +162,7 @@ def test_a_batch_that_comes_ends_the_finding():
     ],
 )
 def test_what_keeps_the_worker_is_reported(worker, says, advice):
-    job = starving(**worker)
-    job.passes(9)
-    finding = job.finds("critical", STUCK, 1)
+    finding = starving(**worker).passes(9).finds("critical", STUCK, 1)
 
     assert says in finding.summary
     assert advice in finding.advice
@@ -193,10 +191,7 @@ def test_the_lock_of_a_futex_is_not_a_child():
 )
 def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
     """A video takes nine seconds because the file server is slow today."""
-    job = starving(**worker)
-    job.passes(25)
-
-    assert job.ever() == [("warning", ABSENT, (1,))]
+    assert starving(**worker).passes(25).ever() == [("warning", ABSENT, (1,))]
 
 
 def test_a_worker_that_polls_with_a_sleep_does_not_work():

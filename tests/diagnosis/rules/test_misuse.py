@@ -18,9 +18,7 @@ SHUFFLED = {
 
 
 def test_ranks_that_all_read_the_whole_dataset_are_reported():
-    job = fed(**PLAIN)
-    job.trains(10)
-    finding = job.finds("warning", "sampler-not-distributed", 0, 1, 2, 3)
+    finding = fed(**PLAIN).trains(10).finds("warning", "sampler-not-distributed", 0, 1, 2, 3)
 
     assert finding.summary == (
         "ranks 0-3 each read all 4,096 samples of the same Rows with a RandomSampler: an epoch"
@@ -55,10 +53,7 @@ def test_in_the_same_order_the_first_batches_are_the_evidence():
     ids=str,
 )
 def test_shards_other_samplers_validation_and_other_groups_are_left_in_peace(other):
-    job = fed(**(PLAIN | other))
-    job.trains(10)
-
-    assert job.ever() == []
+    assert fed(**(PLAIN | other)).trains(10).ever() == []
 
 
 def test_tensor_parallel_ranks_read_the_same_data_by_design():
@@ -87,10 +82,7 @@ def test_a_second_epoch_in_the_same_order_is_reported():
     [{"epochs": 1}, {"epochs": 5, "epoch": 4}, {"epochs": 2, "same_epoch": True, "steps": 2}],
 )
 def test_a_first_epoch_or_one_that_was_set_is_left_in_peace(other):
-    job = fed(**(SHUFFLED | other))
-    job.trains(10)
-
-    assert job.ever() == []
+    assert fed(**(SHUFFLED | other)).trains(10).ever() == []
 
 
 def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
@@ -105,9 +97,7 @@ def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
 
 
 def test_gradients_on_gpus_that_go_through_gloo_are_reported():
-    job = on_gloo()
-    job.trains(10)
-    finding = job.finds("warning", "wrong-backend", 0, 1)
+    finding = on_gloo().trains(10).finds("warning", "wrong-backend", 0, 1)
 
     assert finding.summary == (
         "ranks 0,1 move gradients of 400 MiB from GPU to GPU through gloo in each step,"
@@ -121,10 +111,7 @@ def test_gradients_on_gpus_that_go_through_gloo_are_reported():
 )
 def test_gloo_beside_nccl_small_gradients_and_ranks_of_one_gpu_are_no_misuse(given):
     """A second group of gloo is for barriers; and NCCL refuses two ranks on one GPU."""
-    job = on_gloo(**given)
-    job.trains(10)
-
-    assert job.ever() == []
+    assert on_gloo(**given).trains(10).ever() == []
 
 
 def test_before_the_first_step_nothing_has_gone_through_gloo():

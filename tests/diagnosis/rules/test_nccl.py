@@ -110,10 +110,7 @@ def test_who_has_launched_less_is_named():
     ],
 )
 def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
-    job = nccl_job()
-    job.trains(2)
-
-    assert recorded(job, name) == lines
+    assert recorded(nccl_job().trains(2), name) == lines
 
 
 @pytest.mark.parametrize(

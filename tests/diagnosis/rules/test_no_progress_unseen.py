@@ -28,9 +28,7 @@ def half_seen(outside=True, **standing):
 )
 def test_the_ranks_that_are_seen_are_a_warning_that_says_who_was_not_seen(standing):
     """A rank was killed before the look, or the others are on other hosts. There was no finding."""
-    job = half_seen(**standing)
-    job.passes(300)
-    finding = job.finds("warning", "no-progress", 0, 1)
+    finding = half_seen(**standing).passes(300).finds("warning", "no-progress", 0, 1)
 
     assert finding.summary.endswith("; ranks 2,3 were not seen")
     assert "ranks 2,3 may be on other hosts" in finding.advice

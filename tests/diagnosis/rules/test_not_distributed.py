@@ -36,10 +36,7 @@ def test_ranks_that_each_train_the_same_model_alone_are_a_warning():
 
 
 def test_a_warm_up_before_the_process_group_is_none():
-    job = alone()
-    job.trains(POLICY.of(NotDistributed).alone_s - 2)
-
-    assert job.ever() == []
+    assert alone().trains(POLICY.of(NotDistributed).alone_s - 2).ever() == []
 
 
 @pytest.mark.parametrize(

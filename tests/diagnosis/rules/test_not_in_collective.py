@@ -20,9 +20,7 @@ def hang(before_s=10.0):
 
 def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_place():
     """Rank 2 waited for a license server, and NCCL's timeout named the other three."""
-    job = hang()
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = hang().passes(8).finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1, 3)
     assert finding.summary == (
@@ -46,10 +44,7 @@ def test_it_is_named_within_ten_seconds_of_the_fault():
 
 
 def test_just_under_the_limit_nothing_is_reported():
-    job = hang()
-    job.passes(5)
-
-    assert job.ever() == []
+    assert hang().passes(5).ever() == []
 
 
 def test_a_wait_that_ends_before_the_limit_leaves_no_trace():

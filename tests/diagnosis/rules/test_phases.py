@@ -11,16 +11,11 @@ KIND = "not-in-collective"
 
 @pytest.mark.parametrize("phase", ["checkpoint", "validate", "compile", "test", "sanity-check"])
 def test_a_rank_in_a_phase_that_does_nothing_visible_is_no_critical_after_five_seconds(phase):
-    job = saving(still=True, phase=phase)
-    job.passes(15)
-
-    assert job.kinds() == [("warning", KIND, (0,))]
+    assert saving(still=True, phase=phase).passes(15).kinds() == [("warning", KIND, (0,))]
 
 
 def test_the_sentence_names_the_phase_its_line_and_how_long_it_usually_takes():
-    job = saving(usual_s=35.0)
-    job.passes(40)
-    finding = job.finding()
+    finding = saving(usual_s=35.0).passes(40).finding()
 
     assert finding.severity == "warning"
     assert finding.summary.startswith(
@@ -48,18 +43,12 @@ def test_a_checkpoint_is_a_hang_after_what_it_usually_takes(scene, seconds):
 
 
 def test_a_checkpoint_without_cpu_and_io_is_a_hang_after_twenty_seconds():
-    job = saving(still=True)
-    job.passes(25)
-
-    assert job.kinds() == [("critical", KIND, (0,))]
+    assert saving(still=True).passes(25).kinds() == [("critical", KIND, (0,))]
 
 
 @pytest.mark.parametrize("phase", ["train", "idle", "warm-up", None])
 def test_other_phases_change_nothing(phase):
-    job = saving(still=True, phase=phase)
-    job.passes(8)
-
-    assert job.kinds() == [("critical", KIND, (0,))]
+    assert saving(still=True, phase=phase).passes(8).kinds() == [("critical", KIND, (0,))]
 
 
 def test_a_rank_that_died_in_its_checkpoint_is_not_saving_any_more():

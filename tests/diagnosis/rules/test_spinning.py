@@ -116,9 +116,7 @@ def test_a_job_that_draws_little_while_it_trains_is_no_less_watched():
 
 def test_while_the_gpus_of_those_that_wait_compute_nobody_is_late():
     """Steps take half a minute, so the hosts are far ahead of their GPUs."""
-    job = hung(COMPUTES, 30)
-
-    assert [kind for _, kind, _ in job.ever()] == []
+    assert [kind for _, kind, _ in hung(COMPUTES, 30).ever()] == []
 
 
 def everybody(cards, seconds=20):
@@ -198,10 +196,7 @@ def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(firs
 
 def test_an_abort_before_the_timeout_is_a_crash_of_its_own():
     """C++ code may abort for its own reasons, which do not explain the hang before it."""
-    job = aborted(20, 0)
-    job.passes(3)
-
-    assert job.kinds() == [
+    assert aborted(20, 0).passes(3).kinds() == [
         ("critical", "not-in-collective", (2,)),
         ("critical", "rank-killed", (0,)),
     ]

@@ -24,9 +24,7 @@ from tests.jobs import FakeJob, trained, unix_ns
 
 def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
     """WORLD_SIZE=4, and a loop over three hosts' shells."""
-    job = missing()
-    job.passes(10)
-    finding = job.finds("critical", "rank-missing", 3)
+    finding = missing().passes(10).finds("critical", "rank-missing", 3)
 
     assert finding.victims == (0, 1, 2)
     assert finding.summary == (
@@ -41,10 +39,7 @@ def test_a_rank_that_nobody_started_is_named_with_those_who_wait():
 
 def test_ranks_that_wait_for_less_than_eight_seconds_miss_nobody_yet():
     """A person types the same line in four panes."""
-    job = missing()
-    job.passes(POLICY.init_missing_limit_s)
-
-    assert job.ever() == []
+    assert missing().passes(POLICY.init_missing_limit_s).ever() == []
 
 
 def test_a_rank_that_comes_at_last_ends_the_finding():
@@ -66,9 +61,7 @@ def test_a_rank_that_comes_at_last_ends_the_finding():
 )
 def test_a_rank_that_may_live_on_a_host_that_is_not_seen_is_a_warning(variables):
     """One of two nodes has no ddtop. The rank there may run."""
-    job = missing(**variables)
-    job.passes(12)
-    finding = job.finds("warning", "rank-missing", 3)
+    finding = missing(**variables).passes(12).finds("warning", "rank-missing", 3)
 
     assert "only node0 reports here" in finding.summary
 
@@ -127,8 +120,7 @@ def killed(*pids, signal=9, absent=(3,)):
 
 def test_a_process_that_was_killed_before_it_joined_is_the_missing_rank():
     """The out-of-memory killer while the weights are loaded. The parent waits for nobody."""
-    job = killed(4711)
-    finding = job.finds("critical", "rank-killed", 3)
+    finding = killed(4711).finds("critical", "rank-killed", 3)
 
     assert finding.victims == (0, 1, 2)
     assert finding.summary.startswith(
@@ -168,9 +160,7 @@ def late(**more):
 
 def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
     """It waits for a license server. Torch would report nothing for half an hour."""
-    job = late()
-    job.passes(8)
-    finding = job.finds("critical", "late-to-init", 2)
+    finding = late().passes(8).finds("critical", "late-to-init", 2)
 
     assert finding.victims == (0, 1)
     assert "rank 2 has been in wait_for_licence (train.py:88)" in finding.summary
@@ -178,10 +168,7 @@ def test_a_rank_that_sleeps_before_init_is_named_with_its_place():
 
 
 def test_just_before_the_limit_the_sleeper_is_not_named():
-    job = late()
-    job.passes(POLICY.still_limit_s)
-
-    assert job.ever() == []
+    assert late().passes(POLICY.still_limit_s).ever() == []
 
 
 def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
@@ -219,9 +206,7 @@ def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
 
 def test_half_of_the_groups_own_timeout_makes_it_critical_sooner():
     """With timeout=timedelta(seconds=60), the finding has to come at 30 s."""
-    job = works_before_init_with_a_short_timeout()
-
-    assert job.kinds() == [("critical", "late-to-init", (2,))]
+    assert works_before_init_with_a_short_timeout().kinds() == [("critical", "late-to-init", (2,))]
 
 
 def test_all_ranks_that_import_for_minutes_are_a_slow_start_and_nothing_else():
@@ -319,8 +304,7 @@ def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
 
 def test_a_child_without_a_number_is_named_by_its_pid():
     """mp.spawn: a process becomes a rank when it calls init. This one sleeps before that."""
-    job = spawned()
-    finding = job.finds("critical", "late-to-init", 2)
+    finding = spawned().finds("critical", "late-to-init", 2)
 
     assert "process 4999 of the same parent is stuck (in clock_nanosleep)" in finding.summary
     assert "py-spy dump --pid 4999" in finding.advice
@@ -411,9 +395,7 @@ def test_the_way_to_the_store_is_in_the_evidence():
 
 def test_ranks_that_have_met_and_made_no_step_yet_are_starting():
     """The first step takes its time: torch imports half of itself when the optimizer is made."""
-    job = FakeJob(4)
-    job.trains(1)
-    new = replace(job.snapshot(), moving=0, still_since_unix_ns=None)
+    new = replace(FakeJob(4).trains(1).snapshot(), moving=0, still_since_unix_ns=None)
 
     assert calm(new, POLICY) == "starting: 4/4 ranks report, none has made a step yet"
 

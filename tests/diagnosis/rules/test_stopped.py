@@ -14,9 +14,7 @@ def stopped():
 
 def test_a_stopped_rank_is_named_with_its_pid_and_what_lets_it_go_on():
     """Ctrl-Z in the wrong tmux pane."""
-    job = stopped()
-    job.passes(6)
-    finding = job.finds("critical", "rank-stopped", 1)
+    finding = stopped().passes(6).finds("critical", "rank-stopped", 1)
 
     assert finding.victims == (0, 2, 3)
     assert finding.summary.startswith("rank 1 has been stopped (SIGSTOP or Ctrl-Z) for 5 s")
@@ -52,10 +50,7 @@ def test_after_sigcont_it_clears():
 
 def test_a_stopped_rank_is_never_called_frozen_or_absent():
     """It is also silent and behind, but both are consequences of being stopped."""
-    job = stopped()
-    job.passes(60)
-
-    assert job.ever() == [("critical", "rank-stopped", (1,))]
+    assert stopped().passes(60).ever() == [("critical", "rank-stopped", (1,))]
 
 
 def test_all_ranks_stopped_are_one_finding_without_victims():

@@ -21,9 +21,7 @@ def dials(**more):
 
 
 def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
-    job = dials()
-    job.passes(10)
-    finding = job.finds("critical", "peer-unreachable", 0)
+    finding = dials().passes(10).finds("critical", "peer-unreachable", 0)
 
     assert finding.summary.startswith(
         "rank 1 has reached the store, but not rank 0 at 172.17.0.1:41234 (a container bridge), in"
@@ -33,10 +31,7 @@ def test_a_peer_at_an_address_of_a_bridge_is_named_with_its_interface():
 
 
 def test_a_peer_that_is_dialled_for_a_moment_is_no_news():
-    job = dials()
-    job.passes(7)
-
-    assert job.ever() == []
+    assert dials().passes(7).ever() == []
 
 
 def test_whoever_has_no_store_yet_does_not_know_its_peers():

@@ -57,8 +57,7 @@ def late_and_limited(*used, spots=100):
 def test_a_rank_that_its_limit_of_memory_keeps_is_no_straggler_beside_it():
     """At 97 % of RLIMIT_AS it allocated in ever smaller parts: two findings, and the critical one
     spoke of its code."""
-    job = late_and_limited(50, 97, 50, 50)
-    finding = job.finds("warning", "memory-pressure", 1)
+    finding = late_and_limited(50, 97, 50, 50).finds("warning", "memory-pressure", 1)
 
     assert finding.victims == (0, 2, 3)
     assert finding.summary == (
@@ -224,11 +223,9 @@ def test_looks_that_come_late_on_one_rank_are_c_code_that_holds_the_gil():
 
 
 def test_a_rank_without_a_cpu_is_reported_with_the_cpus_that_it_may_use():
-    job = lacking_cpu(4.0, cpus="0", cpus_count=1)
-
     assert (
         "it waits 70% of the time for a CPU; it may only use CPU 0; node0 has more threads to run"
-        " than cores (4)" in job.finding().summary
+        " than cores (4)" in lacking_cpu(4.0, cpus="0", cpus_count=1).finding().summary
     )
 
 

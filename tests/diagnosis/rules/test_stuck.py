@@ -44,10 +44,7 @@ def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_j
 
 
 def test_just_under_the_limit_nothing_is_reported():
-    job = stuck()
-    job.passes(5)
-
-    assert job.ever() == []
+    assert stuck().passes(5).ever() == []
 
 
 def test_a_large_transfer_with_busy_ranks_is_not_stuck():

@@ -37,8 +37,7 @@ def kinds(job):
 
 def test_two_threads_with_open_collectives_of_one_group_are_named():
     """A logger's thread gathered metrics on the default group."""
-    job = both_wait((7, "MainThread"), (8, "metrics"))
-    finding = job.finds("warning", KIND, 0, 1)
+    finding = both_wait((7, "MainThread"), (8, "metrics")).finds("warning", KIND, 0, 1)
 
     assert finding.summary == (
         "2 threads of ranks 0,1 communicate on default_pg at the same time (rank 0: MainThread"
@@ -53,9 +52,7 @@ def test_two_threads_with_open_collectives_of_one_group_are_named():
 
 
 def test_what_it_leads_to_is_told_by_it_and_not_by_the_network():
-    job = both_wait((7, "MainThread"), (8, "metrics"))
-    job.passes(9)
-    finding = job.finds("critical", KIND, 0, 1)
+    finding = both_wait((7, "MainThread"), (8, "metrics")).passes(9).finds("critical", KIND, 0, 1)
 
     assert "which has not completed for" in finding.summary
     assert "network" not in finding.summary
