@@ -15,9 +15,8 @@ def test_ranks_that_all_save_are_said_to_save_and_for_how_long_that_takes():
         rank.says["progress"] = TrainingProgress(
             "hf-trainer", step=60, phase="checkpoint", since_unix_ns=unix_ns(8), usual_s=45.0
         )
-    job.passes(10)
 
-    calm = job.verdict().calm
+    calm = job.passes(10).verdict().calm
 
     assert calm.startswith("quiet: no rank has moved for 10 s; ranks 0,1 are saving a checkpoint (")
     assert calm.endswith("; usually 45 s")

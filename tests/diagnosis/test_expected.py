@@ -63,9 +63,8 @@ def test_a_region_that_lasts_too_long_is_a_warning_that_says_so():
 def test_a_rank_that_is_stuck_after_its_region_is_critical():
     job = exporting()
     del job.ranks[0].says["expected"]
-    job.passes(2)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(2).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_a_job_that_goes_on_after_the_region_has_nothing_left_of_it():
@@ -81,26 +80,23 @@ def test_a_job_that_goes_on_after_the_region_has_nothing_left_of_it():
 def test_a_rank_that_is_killed_in_its_region_is_critical():
     job = exporting()
     job.ranks[0].ends(code=None, signal=9)
-    job.passes(4)
 
-    assert job.kinds() == [("critical", "rank-killed", (0,))]
+    assert job.passes(4).kinds() == [("critical", "rank-killed", (0,))]
 
 
 def test_a_rank_that_raises_in_its_region_is_critical():
     job = exporting()
     job.ranks[0].raises("OSError", "no space left")
     job.ranks[0].ends(code=1)
-    job.passes(4)
 
-    assert job.kinds() == [("critical", "rank-crashed", (0,))]
+    assert job.passes(4).kinds() == [("critical", "rank-crashed", (0,))]
 
 
 def test_a_rank_that_is_stopped_in_its_region_is_critical():
     job = exporting()
     job.ranks[0].is_stopped()
-    job.passes(6)
 
-    assert job.kinds() == [("critical", "rank-stopped", (0,))]
+    assert job.passes(6).kinds() == [("critical", "rank-stopped", (0,))]
 
 
 def test_the_fault_of_another_rank_is_critical():
@@ -109,9 +105,8 @@ def test_the_fault_of_another_rank_is_critical():
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.ranks[1].waits_in()
     job.ranks[3].waits_in()
-    job.passes(10)
 
-    ((severity, _, ranks),) = job.kinds()
+    ((severity, _, ranks),) = job.passes(10).kinds()
     assert severity == "critical"
     assert 2 in ranks
 
@@ -122,8 +117,7 @@ def test_all_ranks_in_a_region_make_no_finding_until_it_lasts_too_long():
         enters(job, number, 60)
     job.passes(40)
     quiet = job.kinds()
-    job.passes(30)
-    (finding,) = job.verdict().findings
+    (finding,) = job.passes(30).verdict().findings
 
     assert quiet == []
     assert (finding.severity, finding.kind) == ("warning", "no-progress")

@@ -14,9 +14,8 @@ def test_a_job_that_is_used_to_long_waits_is_not_warned_about_them():
     job = used_to(20.0)
     job.ranks[0].works_at("save_checkpoint")
     job.others_wait(0)
-    job.passes(55)
 
-    assert job.ever() == []
+    assert job.passes(55).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -44,9 +43,8 @@ def test_what_has_happened_once_is_no_habit():
     job = used_to(28.0, times=1)
     job.ranks[0].stands_at("next_rollouts", waits_on="pipe")
     job.others_wait(0)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +57,8 @@ def test_a_rank_that_has_stood_at_this_line_before_is_silent_for_as_long(stands_
     job.ranks[0].says = {"stayed_s": 12.0}
     job.ranks[0].stands_at("serve")
     job.others_wait(0, op="broadcast")
-    job.passes(stands_s)
 
-    assert job.ever() == kinds
+    assert job.passes(stands_s).ever() == kinds
 
 
 def test_a_sleep_that_will_be_longer_than_those_before_is_named_at_once():
@@ -69,9 +66,8 @@ def test_a_sleep_that_will_be_longer_than_those_before_is_named_at_once():
     job.ranks[0].says = {"stayed_s": 12.0, "sleeps_until_unix_ns": unix_ns(job.now + 3600)}
     job.ranks[0].stands_at("serve")
     job.others_wait(0, op="broadcast")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_a_rank_that_is_stopped_is_named_wherever_it_has_stood_before():
@@ -80,9 +76,8 @@ def test_a_rank_that_is_stopped_is_named_wherever_it_has_stood_before():
     job.passes(1)
     job.ranks[0].is_stopped()
     job.others_wait(0)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "rank-stopped", (0,))]
+    assert job.passes(8).kinds() == [("critical", "rank-stopped", (0,))]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +100,8 @@ def test_wake_ups_alone_are_no_work():
     job.ranks[0].stands_at("report")
     job.ranks[0].wakes_per_s = 5.0
     job.others_wait(0)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_who_is_done_with_its_data_does_not_come_however_long_they_have_waited_before():
@@ -115,9 +109,8 @@ def test_who_is_done_with_its_data_does_not_come_however_long_they_have_waited_b
     job.ranks[0].stands_at("main", line=99, waits_on="exit")
     job.ranks[0].phase = "leaving"
     job.others_wait(0)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "left-early", (0,))]
+    assert job.passes(8).kinds() == [("critical", "left-early", (0,))]
 
 
 def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other_moment():
@@ -155,9 +148,8 @@ def test_work_that_takes_longer_than_the_usual_validations_is_a_warning_all_the_
     job.others_wait(0)
     job.passes(11)
     before = job.kinds()
-    job.passes(3)
 
-    assert (before, job.kinds()) == ([], [("warning", "not-in-collective", (0,))])
+    assert (before, job.passes(3).kinds()) == ([], [("warning", "not-in-collective", (0,))])
 
 
 def test_long_pauses_do_not_make_an_endless_loop_usual():
@@ -167,9 +159,8 @@ def test_long_pauses_do_not_make_an_endless_loop_usual():
         validated(job, 55.0)
     job.ranks[0].works_at("retry")
     job.others_wait(0)
-    job.passes(62)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(62).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,8 @@ def test_between_the_last_rank_and_its_launcher_nobody_is_said_to_stand_or_to_st
     for rank in job.ranks:
         rank.place = place("train", waits_on="collective")
         rank.ends(0)
-    job.passes(1)
 
     assert (
-        job.verdict().calm
+        job.passes(1).verdict().calm
         == "quiet: no rank is left, and the launcher has not ended yet, ranks 0,1 finished"
     )

@@ -130,8 +130,7 @@ def test_the_policy_says_from_when_a_rank_computes_at_the_same_line():
     job = trained()
     job.ranks[2].works_at("evaluate")
     job.others_wait(2)
-    job.passes(5)
-    rank = job.snapshot().ranks[2]
+    rank = job.passes(5).snapshot().ranks[2]
 
     assert doing(rank, POLICY).startswith("computing at the same line")
     assert doing(rank, replace(POLICY, same_line_s=8.0)) == "computing in Python"
@@ -162,8 +161,7 @@ def test_the_policy_says_which_rank_of_a_quiet_job_spins(scenario, changes, ours
 def test_the_policy_says_of_how_many_ranks_it_is_asked_whether_they_are_at_one_place():
     job = trained()
     all_stand(job)
-    job.passes(8)
-    snapshot = job.snapshot()
+    snapshot = job.passes(8).snapshot()
 
     assert calm(snapshot, POLICY).endswith("; ranks 0-3 are in main (train.py:40)")
     assert "ranks 0-3" not in calm(snapshot, POLICY.with_limits({"calm.stand_most_ranks": 3}))

@@ -69,9 +69,8 @@ def test_sigkill_to_all_ranks_does_not_hide_the_hang():
     job = hung()
     for rank in job.ranks:
         rank.ends(signal=9, later_s=0.01 * rank.number)
-    job.passes(5)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective", "rank-killed"]
+    assert [kind for _, kind, _ in job.passes(5).kinds()] == ["not-in-collective", "rank-killed"]
 
 
 def test_a_launcher_that_fails_does_not_hide_the_hang():
@@ -79,9 +78,8 @@ def test_a_launcher_that_fails_does_not_hide_the_hang():
     job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 3),)}
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
-    job.passes(5)
 
-    hang, end = job.verdict().findings
+    hang, end = job.passes(5).verdict().findings
     assert (hang.kind, end.kind) == ("not-in-collective", "helper-crashed")
     assert hang.summary.startswith("until the job ended: rank 2 has been in fetch_labels")
 
@@ -89,9 +87,8 @@ def test_a_launcher_that_fails_does_not_hide_the_hang():
 def test_while_ranks_live_the_hang_is_reported_in_the_present():
     job = hung()
     job.ranks[0].ends(signal=9)
-    job.passes(5)
 
-    assert not any(one.summary.startswith("until") for one in job.verdict().findings)
+    assert not any(one.summary.startswith("until") for one in job.passes(5).verdict().findings)
 
 
 def test_a_kill_without_a_hang_stays_as_it_is():
@@ -153,9 +150,8 @@ def test_a_slow_rank_is_no_reason_for_a_kill():
 def test_the_next_attempt_knows_nothing_of_it():
     job = killed_after_a_hang()
     job.restarts()
-    job.trains(10)
 
-    assert job.kinds() == []
+    assert job.trains(10).kinds() == []
 
 
 @pytest.mark.parametrize("later_s", [0.0, 600.0])

@@ -164,9 +164,8 @@ def test_times_of_gpus_move_with_the_clock_of_their_host():
     job.change(1, throttle=("hw_thermal",))
     job.trains(5)
     job.host_says["clock"] = HostClock(3 * SECOND, 1_000_000)
-    job.trains(5)
 
-    assert job.snapshot().devices[1].throttled_since_unix_ns == unix_ns(1.0) + 3 * SECOND
+    assert job.trains(5).snapshot().devices[1].throttled_since_unix_ns == unix_ns(1.0) + 3 * SECOND
 
 
 def test_numbers_that_the_relay_repeats_do_not_count():
@@ -174,9 +173,8 @@ def test_numbers_that_the_relay_repeats_do_not_count():
     job.trains(25)
     job.change(0, power_watts=100.0)
     job.host_says["gpu_watch"] = GpuWatch(5000, "580")
-    job.trains(20)
 
-    assert job.snapshot().devices[0].power_mean_watts == pytest.approx(600.0)
+    assert job.trains(20).snapshot().devices[0].power_mean_watts == pytest.approx(600.0)
 
 
 def test_gpus_without_a_rank_are_not_followed():
@@ -233,9 +231,8 @@ def test_a_gpu_that_is_busy_at_a_third_of_its_power_waits_if_no_stranger_uses_it
     job.passes(25)
     waits = job.snapshot().ranks[0].gpu.waits
     job.change(0, processes=(GpuProcess(4800, 20 * GIB, rank=0), GpuProcess(5, 20 * GIB)))
-    job.passes(2)
 
-    assert (before, waits, job.snapshot().ranks[0].gpu.waits) == (False, True, None)
+    assert (before, waits, job.passes(2).snapshot().ranks[0].gpu.waits) == (False, True, None)
 
 
 def test_without_an_open_nccl_collective_low_power_is_the_programs_kernel():
@@ -244,9 +241,8 @@ def test_without_an_open_nccl_collective_low_power_is_the_programs_kernel():
     job.greet(job.ranks[0])
     job.trains(25)
     job.change(0, util_ratio=1.0, power_watts=190.0)
-    job.trains(25)
 
-    assert job.snapshot().ranks[0].gpu.waits is False
+    assert job.trains(25).snapshot().ranks[0].gpu.waits is False
 
 
 def test_a_rank_whose_gpu_is_a_guess_has_no_gpu_wait():
@@ -256,8 +252,7 @@ def test_a_rank_whose_gpu_is_a_guess_has_no_gpu_wait():
     job.trains(25)
     guessed = job.snapshot().ranks[0]
     job.ranks[0].says["cuda"] = CudaState(0, "0")
-    job.trains(25)
-    known = job.snapshot().ranks[0]
+    known = job.trains(25).snapshot().ranks[0]
 
     assert (guessed.gpu.own.certain, guessed.gpu.waits) == (False, None)
     assert (known.gpu.own.certain, known.gpu.waits) == (True, False)

@@ -18,8 +18,7 @@ def test_a_group_that_fails_before_its_first_collective_has_not_worked(enqueued)
     job.passes(1)
     job.ranks[1].raises("RuntimeError", CLOSED)
     job.ranks[1].ends(1)
-    job.passes(1)
-    rank = job.snapshot().ranks[1]
+    rank = job.passes(1).snapshot().ranks[1]
     (group,) = rank.comm.groups
     rank = replace(
         rank,

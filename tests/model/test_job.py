@@ -116,9 +116,8 @@ def test_none_is_not_zero():
     job.ranks[1].iteration = 0
     for rank in job.ranks:
         rank.trains = False
-    job.passes(1)
 
-    ranks = job.snapshot().ranks
+    ranks = job.passes(1).snapshot().ranks
 
     assert [rank.progress.iteration for rank in ranks] == [None, 0]
     assert [rank.loader.report for rank in ranks] == [None, None]
@@ -171,9 +170,8 @@ def test_each_state_has_its_word():
     stopped.is_stopped()
     exited.ends(0)
     killed.ends(signal=9)
-    job.passes(2)
 
-    assert [rank.state.value for rank in job.snapshot().ranks] == [
+    assert [rank.state.value for rank in job.passes(2).snapshot().ranks] == [
         "starting", "joining", "blocked", "stopped", "exited", "killed",
     ]  # fmt: skip
 
@@ -202,9 +200,8 @@ def test_a_restart_begins_anew():
     job.trains(5)
     job.ranks[1].ends(signal=9)
     job.restarts()
-    job.passes(1)
 
-    snapshot = job.snapshot()
+    snapshot = job.passes(1).snapshot()
 
     assert (snapshot.attempt, [rank.state for rank in snapshot.ranks]) == (1, [State.RUNNING] * 2)
     assert [rank.pid for rank in snapshot.ranks] == [4900, 4901]
@@ -220,9 +217,8 @@ def test_a_late_record_of_the_last_attempt_is_ignored():
     old.raises("ValueError", "the old one")
     job.say(old.state(), old)
     job.attempt = 1
-    job.passes(1)
 
-    assert job.snapshot().ranks[0].reported.exception is None
+    assert job.passes(1).snapshot().ranks[0].reported.exception is None
 
 
 def test_a_new_attempt_begins_with_a_hello_and_nothing_else():
@@ -272,9 +268,8 @@ def test_a_process_that_called_init_process_group_beats_one_that_only_has_the_va
     job = FakeJob(2)
     job.ranks[1].pid, job.ranks[1].claim = 7777, "init"
     job.greet(job.ranks[1])
-    job.passes(1)
 
-    rank = job.snapshot().ranks[1]
+    rank = job.passes(1).snapshot().ranks[1]
 
     assert (rank.pid, rank.claimants.pids, rank.state) == (7777, (), State.RUNNING)
 
@@ -414,9 +409,8 @@ def test_two_looks_at_different_sleeps_are_no_long_sleep(wakes_per_s, since_s):
     """Most looks at a training find it asleep. Wake-ups between the looks are what counts."""
     job = FakeJob(1)
     job.ranks[0].letter, job.ranks[0].wakes_per_s = "S", wakes_per_s
-    job.passes(5)
 
-    found = job.snapshot().ranks[0].process.state_since_unix_ns
+    found = job.passes(5).snapshot().ranks[0].process.state_since_unix_ns
 
     assert found == unix_ns(since_s)
 
@@ -439,9 +433,8 @@ def test_without_a_completed_count_the_open_collective_is_the_last_one_enqueued(
         rank.standings["0"].completed = None
     job.ranks[0].waits_in()
     job.ranks[1].stands_at("fetch")
-    job.passes(3)
 
-    (wait,) = job.snapshot().waits
+    (wait,) = job.passes(3).snapshot().waits
 
     assert (wait.rank, wait.seq, wait.behind) == (0, 51, (1,))
 
@@ -452,6 +445,5 @@ def test_the_last_report_of_a_stopped_rank_is_not_a_wait():
     job.ranks[0].waits_in()
     job.passes(3)
     job.ranks[0].is_stopped()
-    job.passes(3)
 
-    assert job.snapshot().waits == ()
+    assert job.passes(3).snapshot().waits == ()

@@ -21,9 +21,8 @@ def test_the_iteration_of_a_rank_that_went_is_that_of_its_state_page():
     job = trained(2)
     reported = job.snapshot().ranks[0].progress.iteration
     job.ranks[0].ends(signal=9, iteration=reported + 13)
-    job.passes(1)
 
-    assert job.snapshot().ranks[0].progress.iteration == reported + 13
+    assert job.passes(1).snapshot().ranks[0].progress.iteration == reported + 13
 
 
 def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
@@ -32,26 +31,23 @@ def test_the_iteration_of_a_silent_rank_is_that_of_its_state_page():
     reported = job.snapshot().ranks[0].progress.iteration
     job.ranks[0].reports = False
     job.ranks[0].seen_outside = {"iteration": reported + 13}
-    job.passes(2)
 
-    assert job.snapshot().ranks[0].progress.iteration == reported + 13
+    assert job.passes(2).snapshot().ranks[0].progress.iteration == reported + 13
 
 
 def test_a_report_after_the_look_of_the_relay_counts():
     job = FakeJob(2)
     job.ranks[0].seen_outside = {"iteration": 3}
-    job.trains(9.5)
 
-    assert job.snapshot().ranks[0].progress.iteration == 95
+    assert job.trains(9.5).snapshot().ranks[0].progress.iteration == 95
 
 
 def test_a_job_without_progress_has_no_speed():
     job = trained(2)
     for rank in job.ranks:
         rank.stands_at("fetch")
-    job.passes(10)
 
-    snapshot = job.snapshot()
+    snapshot = job.passes(10).snapshot()
 
     assert (snapshot.moving, snapshot.iterations_per_s, snapshot.still_since_unix_ns) == (
         0,
@@ -63,9 +59,8 @@ def test_a_job_without_progress_has_no_speed():
 def test_loader_share_is_growth_over_time_and_not_the_total():
     job = FakeJob(1)
     job.ranks[0].loader, job.ranks[0].loader_share = Loader(workers=2, wait_total_ns=10**13), 0.25
-    job.trains(20)
 
-    assert job.snapshot().ranks[0].loader.wait_ratio == pytest.approx(0.25, abs=0.01)
+    assert job.trains(20).snapshot().ranks[0].loader.wait_ratio == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_state_without_groups_has_no_collective():
@@ -84,9 +79,8 @@ def test_the_living_one_of_two_processes_that_claim_a_rank_is_the_rank():
     job.passes(1)
     rank.pid = 4800
     rank.ends(1)
-    job.passes(1)
 
-    found = job.snapshot().rank(0)
+    found = job.passes(1).snapshot().rank(0)
 
     assert (found.pid, found.gone, found.claimants.hellos) == (7777, False, ())
     assert [one.pid for one in found.claimants.exits] == [4800]
@@ -103,9 +97,8 @@ def test_a_wrapper_whose_program_has_crashed_is_not_the_rank():
     rank.pid = 7777
     job.passes(1)
     rank.ends(1)
-    job.passes(1)
 
-    found = job.snapshot().rank(0)
+    found = job.passes(1).snapshot().rank(0)
 
     assert (found.pid, found.gone) == (7777, True)
 
@@ -120,8 +113,7 @@ def test_a_candidate_is_measured_until_its_relay_no_longer_names_it():
     assert found.cpu_ratio == pytest.approx(1.0)
 
     job.candidates = ()
-    job.passes(1)
-    assert job.snapshot().candidates == ()
+    assert job.passes(1).snapshot().candidates == ()
 
 
 def test_facts_are_frozen_for_all_who_see_them():

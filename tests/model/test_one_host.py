@@ -67,9 +67,8 @@ def test_each_launcher_counts_its_own_restarts():
     """The second launcher has only joined again, so its count stays behind."""
     job = halves()
     job.starts_again({"node0": (0, 1), "node1": (2, 3)}, 4, counts=["node0"])
-    job.trains(5)
 
-    snapshot = job.snapshot()
+    snapshot = job.trains(5).snapshot()
 
     assert [rank.state for rank in snapshot.ranks] == [State.RUNNING] * 4
     assert (snapshot.attempt, snapshot.notes) == (1, ("restarted: attempt 1",))
@@ -95,9 +94,8 @@ def test_a_relay_that_has_ended_with_its_ranks_leaves_the_host_healthy():
         job.ranks[number].ends(code=0)
     job.passes(2)
     job.goes_silent("node1")
-    job.passes(12)
 
-    assert [(one.quiet, one.lost) for one in job.snapshot().seen] == [(False, False)]
+    assert [(one.quiet, one.lost) for one in job.passes(12).snapshot().seen] == [(False, False)]
 
 
 def test_the_host_is_the_part_of_the_sender_before_the_dot():

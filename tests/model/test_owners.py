@@ -141,8 +141,7 @@ def test_the_snapshot_has_the_gpu_of_each_rank_and_the_ranks_of_each_gpu():
         processes=(GpuProcess(4800, 5 * GIB, rank=0), GpuProcess(77, 4 * GIB)),
     )
     job = job_on(gpu)
-    job.trains(3)
-    snapshot = job.snapshot()
+    snapshot = job.trains(3).snapshot()
 
     (device,) = snapshot.devices
     assert (snapshot.ranks[0].gpu.own.gpu.uuid, snapshot.ranks[1].gpu.own) == ("GPU-a", None)
@@ -153,8 +152,7 @@ def test_the_snapshot_has_the_gpu_of_each_rank_and_the_ranks_of_each_gpu():
 def test_in_a_container_the_owner_of_gpu_memory_is_unknown():
     gpu = Gpu(0, "GPU-a", 0.5, 9 * GIB, 80 * GIB, processes=(GpuProcess(99, 9 * GIB, local=False),))
     job = job_on(gpu)
-    job.trains(3)
-    (device,) = job.snapshot().devices
+    (device,) = job.trains(3).snapshot().devices
 
     assert (device.foreign, device.ours_bytes, device.foreign_bytes) == ((), None, None)
 
@@ -165,8 +163,7 @@ def test_old_numbers_of_the_driver_are_not_shown_as_current():
     job = job_on(gpu)
     job.trains(3)
     job.host_says["gpu_watch"] = GpuWatch(60_000, "580")
-    job.trains(3)
-    own = job.snapshot().ranks[0].gpu.own
+    own = job.trains(3).snapshot().ranks[0].gpu.own
 
     assert (own.gpu.uuid, own.gpu.util_ratio, own.gpu.used_bytes) == ("GPU-a", None, None)
 

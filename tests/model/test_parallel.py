@@ -76,8 +76,7 @@ def test_the_snapshot_has_the_grid_as_soon_as_ranks_have_reported():
             Group(f"t{row}", "mesh_tp", (2 * row, 2 * row + 1), "gloo", (), ("tp",)),
         )
         job.say(Groups(groups), rank)
-    job.passes(1)
-    snapshot = job.snapshot()
+    snapshot = job.passes(1).snapshot()
 
     assert snapshot.axes == (Axis("dp", 2), Axis("tp", 2))
     assert snapshot.place_of(snapshot.ranks[3]) == (("dp", 1), ("tp", 1))

@@ -196,9 +196,8 @@ def test_waits_for_the_same_ranks_share_one_tuple():
     for rank in job.ranks[4:]:
         rank.stands_at("fetch")
     job.others_wait(4, 5)
-    job.passes(2)
 
-    snapshot = job.snapshot()
+    snapshot = job.passes(2).snapshot()
 
     assert {wait.behind for wait in snapshot.waits} == {(4, 5)}
     assert len({id(wait.behind) for wait in snapshot.waits}) == 1

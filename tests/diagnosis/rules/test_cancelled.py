@@ -29,9 +29,8 @@ def test_ctrl_c_is_a_cancellation_though_the_tracebacks_come_apart():
     for rank in job.ranks:
         rank.raises("KeyboardInterrupt", ago_s=-0.4 * rank.number)
         rank.ends(1, later_s=0.4 * rank.number + 0.1)
-    job.passes(4)
 
-    assert job.kinds() == [("info", "cancelled", ())]
+    assert job.passes(4).kinds() == [("info", "cancelled", ())]
 
 
 def test_ctrl_c_is_a_cancellation_while_the_processes_still_end():
@@ -54,9 +53,8 @@ def test_ctrl_c_on_one_rank_alone_is_its_end():
     job.ranks[1].raises("KeyboardInterrupt")
     job.ranks[1].ends(1, later_s=0.3)
     job.others_wait(1)
-    job.passes(9)
 
-    assert job.ever() == [("critical", "rank-crashed", (1,))]
+    assert job.passes(9).ever() == [("critical", "rank-crashed", (1,))]
 
 
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
@@ -66,9 +64,8 @@ def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s,
     job.trains(10)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.3 * (rank.number // 2) + gap_s * (rank.number % 2))
-    job.passes(4)
 
-    assert [finding.kind for finding in job.verdict().findings] == [kind]
+    assert [finding.kind for finding in job.passes(4).verdict().findings] == [kind]
 
 
 def test_of_one_rank_a_host_a_signal_to_all_is_a_cancellation_however_late_it_comes():
@@ -77,9 +74,8 @@ def test_of_one_rank_a_host_a_signal_to_all_is_a_cancellation_however_late_it_co
     job.trains(10)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.4 * rank.number)
-    job.passes(4)
 
-    assert [finding.kind for finding in job.verdict().findings] == ["cancelled"]
+    assert [finding.kind for finding in job.passes(4).verdict().findings] == ["cancelled"]
 
 
 @pytest.mark.parametrize("code", [143, 130])
@@ -87,18 +83,16 @@ def test_a_handler_that_turns_the_signal_into_an_exit_code_is_a_cancellation(cod
     job = trained()
     for rank in job.ranks:
         rank.ends(code, later_s=0.01 * rank.number)
-    job.passes(3)
 
-    assert job.kinds() == [("info", "cancelled", ())]
+    assert job.passes(3).kinds() == [("info", "cancelled", ())]
 
 
 def test_while_a_cancellation_is_on_its_way_nobody_is_blamed():
     """The ranks get SIGTERM one after the other. The first must not be shown as killed."""
     job = trained()
     job.ranks[0].ends(signal=15)
-    job.passes(1.5)
 
-    assert job.ever() == []
+    assert job.passes(1.5).ever() == []
 
 
 def test_one_exception_among_the_cancelled_is_a_crash():
@@ -107,9 +101,8 @@ def test_one_exception_among_the_cancelled_is_a_crash():
     job.ranks[1].ends(1)
     for number in (0, 2, 3):
         job.ranks[number].ends(signal=15, later_s=0.05)
-    job.passes(3)
 
-    assert job.kinds() == [("critical", "rank-crashed", (1,))]
+    assert job.passes(3).kinds() == [("critical", "rank-crashed", (1,))]
 
 
 # -- a process that is not a rank failed
@@ -198,9 +191,8 @@ def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
     job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1),)}
     job.ranks[1].raises("ValueError", "bad sample 7")
     job.ranks[1].ends(1, later_s=0.2)
-    job.passes(3)
 
-    assert job.finding().kind == "rank-crashed"
+    assert job.passes(3).finding().kind == "rank-crashed"
 
 
 def hung_then_cancelled():
@@ -236,9 +228,8 @@ def test_what_the_cancellation_itself_makes_is_none_of_its_reasons():
     job.passes(2)
     for rank in job.ranks[1:]:
         rank.ends(signal=15)
-    job.passes(3)
 
-    assert not any("Until then" in finding.summary for finding in job.verdict().findings)
+    assert not any("Until then" in finding.summary for finding in job.passes(3).verdict().findings)
 
 
 def test_a_hang_that_was_over_before_the_job_was_cancelled_is_not_reported():

@@ -29,8 +29,7 @@ def test_a_cut_link_blames_nobody_and_says_what_is_excluded():
     job.others_wait()
     job.passes(1)
     fails(job, 0, 1, 2)
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert brief(finding) == ("critical", KIND, (), (0, 1, 2))
     assert finding.summary == (
@@ -48,9 +47,8 @@ def test_it_stands_while_others_still_wait_for_the_rank_that_reports_it():
     job.others_wait()
     job.passes(1)
     fails(job, 1, leaves=False)
-    job.passes(12)
 
-    assert job.ever() == [("critical", KIND, ())]
+    assert job.passes(12).ever() == [("critical", KIND, ())]
 
 
 def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else_ever_was():
@@ -61,9 +59,8 @@ def test_a_death_that_is_heard_of_a_second_later_is_the_finding_and_nothing_else
     job.passes(1)
     job.ranks[2].gone = False
     job.ranks[2].ends(signal=9)
-    job.passes(5)
 
-    assert job.ever() == [("critical", "rank-killed", (2,))]
+    assert job.passes(5).ever() == [("critical", "rank-killed", (2,))]
 
 
 @pytest.mark.parametrize("kind", ["ValueError", "ConnectionResetError"])
@@ -73,9 +70,8 @@ def test_an_exception_of_the_program_s_own_is_a_crash(kind):
     fails(job, 1, kind=kind, text="Connection reset by peer")
     job.passes(0.5)
     fails(job, 0, 2)
-    job.passes(5)
 
-    assert job.ever() == [("critical", "rank-crashed", (1,))]
+    assert job.passes(5).ever() == [("critical", "rank-crashed", (1,))]
 
 
 def test_an_error_of_a_dataloader_worker_is_a_crash():
@@ -88,9 +84,8 @@ def test_an_error_of_a_dataloader_worker_is_a_crash():
             " by peer"
         ),
     )
-    job.passes(5)
 
-    assert job.kinds() == [("critical", "rank-crashed", (1,))]
+    assert job.passes(5).kinds() == [("critical", "rank-crashed", (1,))]
 
 
 def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
@@ -101,9 +96,8 @@ def test_an_error_before_the_first_collective_is_no_matter_of_this_rule():
         rank.is_in_init()
     job.passes(2)
     fails(job, 0, 1, text="Gloo connectFullMesh failed with Connection reset by peer")
-    job.passes(4)
 
-    assert KIND not in {kind for _, kind, _ in job.ever()}
+    assert KIND not in {kind for _, kind, _ in job.passes(4).ever()}
 
 
 # -- which rank caused it
@@ -118,8 +112,7 @@ def test_a_timeout_names_the_rank_that_had_not_joined():
     fails(job, 0, 1, text=TIMED_OUT)
     job.passes(0.5)
     job.ranks[2].ends(signal=15)
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
     assert finding.summary == (
@@ -136,9 +129,8 @@ def test_while_that_rank_lives_and_others_wait_its_own_finding_stands():
     job.others_wait(2)
     job.passes(8)
     fails(job, 0, text=TIMED_OUT)
-    job.passes(4)
 
-    assert job.ever() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(4).ever() == [("critical", "not-in-collective", (2,))]
 
 
 def test_a_stopped_rank_explains_the_timeouts():
@@ -147,9 +139,8 @@ def test_a_stopped_rank_explains_the_timeouts():
     job.others_wait(2)
     job.passes(8)
     fails(job, 0, 1, text=TIMED_OUT)
-    job.passes(4)
 
-    assert job.ever() == [("critical", "rank-stopped", (2,))]
+    assert job.passes(4).ever() == [("critical", "rank-stopped", (2,))]
 
 
 def test_monitored_barrier_names_the_rank_itself():
@@ -167,8 +158,7 @@ def test_monitored_barrier_names_the_rank_itself():
     )
     job.passes(0.5)
     job.ranks[2].ends(signal=15)
-    job.passes(3)
-    finding = job.finding()
+    finding = job.passes(3).finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
     assert finding.summary == (
@@ -186,8 +176,7 @@ def test_a_rank_that_left_its_group_is_named():
     fails(job, 0, 2)
     job.passes(0.5)
     job.ranks[1].ends(signal=15)
-    job.passes(3)
-    finding = job.finding()
+    finding = job.passes(3).finding()
 
     assert brief(finding) == ("critical", KIND, (1,), (0, 2))
     assert "rank 1 has left its process group" in finding.summary
@@ -201,9 +190,8 @@ def test_a_rank_that_is_slow_to_end_has_left_early_and_no_other_finding_ever_sto
     fails(job, 0, 2, leaves=False)
     job.passes(3.5)
     job.ranks[1].ends(0, exiting_unix_ns=unix_ns(job.now - 3.7))
-    job.passes(3)
 
-    assert job.ever() == [("critical", "left-early", (1,))]
+    assert job.passes(3).ever() == [("critical", "left-early", (1,))]
 
 
 def test_a_signal_that_was_noticed_late_still_came_first():
@@ -215,9 +203,8 @@ def test_a_signal_that_was_noticed_late_still_came_first():
     job.passes(0.5)
     for number in (0, 2):
         job.ranks[number].ends(1)
-    job.passes(5)
 
-    assert job.ever() == [("critical", "rank-killed", (1,))]
+    assert job.passes(5).ever() == [("critical", "rank-killed", (1,))]
 
 
 def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
@@ -228,9 +215,8 @@ def test_a_rank_that_leaves_after_the_error_did_not_cause_it():
     job.ranks[1].phase = "leaving"
     job.passes(1)
     job.ranks[1].ends(signal=15)
-    job.passes(3)
 
-    assert job.kinds() == [("critical", KIND, ())]
+    assert job.passes(3).kinds() == [("critical", KIND, ())]
 
 
 def test_a_rank_that_is_not_heard_any_more_is_named():
@@ -239,8 +225,7 @@ def test_a_rank_that_is_not_heard_any_more_is_named():
     job.ranks[2].reports = job.ranks[2].trains = False
     job.passes(2)
     fails(job, 0, 1)
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert brief(finding) == ("critical", KIND, (2,), (0, 1))
     assert "rank 2 has not reported for" in finding.summary
@@ -338,9 +323,8 @@ def test_ranks_that_are_ended_from_outside_say_nothing_of_the_network():
     job.passes(5)
     for number in (0, 1):
         job.ranks[number].ends(signal=15)
-    job.passes(3)
 
-    assert job.ever() == []
+    assert job.passes(3).ever() == []
 
 
 def test_a_launcher_that_ends_the_others_after_an_error_does_not_hide_it():
@@ -351,6 +335,5 @@ def test_a_launcher_that_ends_the_others_after_an_error_does_not_hide_it():
     for number in (1, 2):
         fails(job, number, leaves=False)
         job.ranks[number].ends(signal=15, later_s=0.4)
-    job.passes(4)
 
-    assert job.kinds() == [("critical", KIND, ())]
+    assert job.passes(4).kinds() == [("critical", KIND, ())]

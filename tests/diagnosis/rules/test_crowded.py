@@ -188,8 +188,7 @@ def test_one_rank_without_a_cpu_is_not_a_crowded_host():
 def test_a_host_without_memory_names_its_ranks_and_the_largest():
     job = FakeJob(2)
     job.host_says = {"memory_total_bytes": 64 * GIB, "memory_available_bytes": GIB}
-    job.trains(10)
-    finding = job.finds("warning", "memory-pressure", 0, 1)
+    finding = job.trains(10).finds("warning", "memory-pressure", 0, 1)
 
     assert finding.summary == "node0 has 1.0 GiB of 64.0 GiB memory left"
     assert finding.evidence[0] == "rank 0 (pid 4800): 1.0 GiB resident"
@@ -215,9 +214,8 @@ def test_a_host_without_memory_names_its_ranks_and_the_largest():
 def test_what_else_of_a_host_is_short(says, words):
     job = FakeJob(2)
     job.host_says = says
-    job.trains(10)
 
-    assert job.finding().summary == words
+    assert job.trains(10).finding().summary == words
 
 
 def test_a_rank_near_the_limit_of_its_own_cgroup_is_named_alone():
@@ -234,9 +232,8 @@ def test_a_rank_near_the_limit_of_its_own_cgroup_is_named_alone():
 def test_a_rank_that_has_nearly_all_its_descriptors_open_is_named():
     job = FakeJob(3)
     job.ranks[0].seen_outside = {"load": ProcessLoad(files=1001, files_limit=1024)}
-    job.trains(10)
 
-    assert job.finding().summary == "rank 0 has 1,001 of at most 1,024 descriptors open"
+    assert job.trains(10).finding().summary == "rank 0 has 1,001 of at most 1,024 descriptors open"
 
 
 @pytest.mark.parametrize(
@@ -266,10 +263,9 @@ def test_ranks_whose_group_may_have_few_more_threads_are_named_once():
     job = FakeJob(3)
     for rank in job.ranks:
         rank.seen_outside = {"load": ProcessLoad(limits=(Limit("pids.max", 930, 1000),))}
-    job.trains(10)
 
     assert (
-        job.finding().summary
+        job.trains(10).finding().summary
         == "the cgroup of ranks 0-2 has 930 of at most 1,000 threads (pids.max)"
     )
 
@@ -286,9 +282,8 @@ def test_ranks_whose_group_may_have_few_more_threads_are_named_once():
 def test_a_limit_that_leaves_room_is_no_news(limit):
     job = FakeJob(2)
     job.ranks[1].seen_outside = {"load": ProcessLoad(limits=(limit,))}
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -310,9 +305,8 @@ def test_a_limit_that_leaves_room_is_no_news(limit):
 def test_what_is_low_and_yet_enough_is_no_news(says):
     job = FakeJob(2)
     job.host_says = says
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 # -- disk-full
@@ -321,8 +315,7 @@ def test_what_is_low_and_yet_enough_is_no_news(says):
 def test_a_full_disk_is_named_with_what_it_is_used_for():
     job = FakeJob(2)
     job.host_says = {"load": HostLoad(disks=(Disk("/scratch", "cwd", 1000 * GIB, GIB),))}
-    job.trains(10)
-    finding = job.finds("warning", "disk-full", 0, 1)
+    finding = job.trains(10).finds("warning", "disk-full", 0, 1)
 
     assert finding.summary == (
         "the disk of /scratch on node0 has 1.0 GiB of 1000.0 GiB left (the working folder of"
@@ -348,9 +341,8 @@ def test_a_disk_without_inodes_is_full_too():
     job.host_says = {
         "load": HostLoad(disks=(Disk("/tmp", "TMPDIR", 100 * GIB, 50 * GIB, 1_000_000, 12),))
     }
-    job.trains(10)
 
-    assert "has room for 12 more files (TMPDIR of ranks 0,1)" in job.finding().summary
+    assert "has room for 12 more files (TMPDIR of ranks 0,1)" in job.trains(10).finding().summary
 
 
 def test_two_full_disks_are_two_findings():

@@ -19,8 +19,7 @@ def test_a_ring_of_receives_is_named_whole():
     job = trained(3)
     for rank in range(3):
         calls(job, rank, "recv", (rank - 1) % 3)
-    job.passes(8)
-    finding = job.finds("critical", "wait-cycle", 0, 1, 2)
+    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1, 2)
 
     assert finding.victims == ()
     assert "rank 1 waits in recv from rank 0 (pipe.py:31 exchange)" in finding.summary
@@ -43,8 +42,7 @@ def test_another_tag_names_both_sides_and_who_waits_for_them():
     calls(job, 0, "send", 1, 6)
     calls(job, 1, "recv", 0, 5)
     job.ranks[2].waits_in()
-    job.passes(8)
-    finding = job.finds("critical", "unmatched-p2p", 0, 1)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 0, 1)
 
     assert finding.victims == (2,)
     assert "the tags differ" in finding.summary
@@ -55,9 +53,8 @@ def test_two_receives_with_different_tags_are_a_cycle():
     job = trained(2)
     calls(job, 0, "recv", 1, 6)
     calls(job, 1, "recv", 0, 5)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
+    assert job.passes(8).kinds() == [("critical", "wait-cycle", (0, 1))]
 
 
 def test_a_recv_whose_peer_is_in_a_collective_is_the_call_that_cannot_match():
@@ -66,8 +63,7 @@ def test_a_recv_whose_peer_is_in_a_collective_is_the_call_that_cannot_match():
     calls(job, 2, "recv", 1)
     calls(job, 0, "send", 2)
     job.ranks[1].waits_in()
-    job.passes(8)
-    finding = job.finds("critical", "unmatched-p2p", 2)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 2)
 
     assert finding.victims == (0, 1)
     assert "but rank 1 waits in all_reduce #101 of default_pg" in finding.summary
@@ -78,8 +74,7 @@ def test_a_stage_that_stands_is_named_and_not_those_that_wait_for_it():
     job.ranks[0].stands_at("load", "/home/ada/data.py", 12)
     for rank in (1, 2, 3):
         calls(job, rank, "recv", rank - 1)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 0)
+    finding = job.passes(8).finds("critical", "not-in-collective", 0)
 
     assert finding.victims == (1, 2, 3)
     assert finding.summary.startswith("rank 0 has been in load (data.py:12) for")
@@ -93,9 +88,7 @@ def test_a_matched_pair_is_no_fault_of_one_rank():
     job.passes(18)
     assert job.ever() == []
 
-    job.passes(12)
-
-    assert job.ever() == [("warning", "no-progress", (0, 1))]
+    assert job.passes(12).ever() == [("warning", "no-progress", (0, 1))]
 
 
 def test_a_cycle_that_comes_apart_in_time_leaves_no_trace():
@@ -105,9 +98,8 @@ def test_a_cycle_that_comes_apart_in_time_leaves_no_trace():
     job.passes(4)
     for rank in job.ranks:
         rank.calls.clear()
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 @pytest.mark.parametrize("waits_on", ["queue", "socket", "stdin"])
@@ -132,9 +124,8 @@ def test_a_master_that_had_a_step_and_then_waits_is_no_idle_one():
     job.ranks[0].stands_at("log", "/home/ada/train.py", 8, waits_on="socket")
     for rank in (1, 2):
         calls(job, rank, "recv", 0)
-    job.passes(30)
 
-    assert job.finding().ranks == (0,)
+    assert job.passes(30).finding().ranks == (0,)
 
 
 def test_a_stage_to_which_others_send_is_no_idle_master():
@@ -161,8 +152,7 @@ def test_who_does_not_come_to_a_new_group_is_named():
     job = trained()
     making_a_group(job, 0, 1, 3)
     job.ranks[2].stands_at("prepare", line=12)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = job.passes(8).finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1, 3)
     assert finding.summary.endswith("ranks 0,1,3 wait for it in new_group")
@@ -173,8 +163,7 @@ def test_a_new_group_against_a_collective_is_a_cycle():
     job = trained(2)
     making_a_group(job, 0)
     job.ranks[1].waits_in(op="barrier", sizes=())
-    job.passes(8)
-    finding = job.finds("critical", "wait-cycle", 0, 1)
+    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1)
 
     assert "even ranks that are not in the group" in finding.advice
 
@@ -187,9 +176,8 @@ def test_a_new_group_to_which_all_have_come_blames_nobody(others):
     else:
         making_a_group(job, 0, 1, tag=1)
         job.ranks[2].stands_at("prepare", line=12)
-    job.passes(20)
 
-    assert job.ever() == []
+    assert job.passes(20).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +199,6 @@ def test_a_send_that_goes_past_whom_it_is_waited_for_by_is_distinguished_from_a_
     job = trained(3)
     for rank, (name, peer) in enumerate(waits):
         calls(job, rank, name, peer)
-    job.passes(8)
-    finding = job.finds("critical", "wait-cycle", 0, 1, 2)
+    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1, 2)
 
     assert advice in finding.advice

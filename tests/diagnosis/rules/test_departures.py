@@ -100,9 +100,8 @@ def test_a_consequence_is_never_first_though_its_clock_says_so():
     job.ranks[1].raises("ValueError", "bad sample 7")
     for number in (0, 1):
         job.ranks[number].ends(1, later_s=0.2)
-    job.passes(2)
 
-    assert job.finding().ranks == (1,)
+    assert job.passes(2).finding().ranks == (1,)
 
 
 def test_an_exception_is_named_while_the_process_lingers():
@@ -110,8 +109,7 @@ def test_an_exception_is_named_while_the_process_lingers():
     job = trained()
     job.ranks[2].raises("KeyError", "'lost'")
     job.others_wait(2)
-    job.passes(4)
-    finding = job.finds("critical", "rank-crashed", 2)
+    finding = job.passes(4).finds("critical", "rank-crashed", 2)
 
     assert (
         "rank 2 raised KeyError: 'lost' at data.py:40 load; its process is still alive"
@@ -132,8 +130,7 @@ def test_a_dataloader_worker_that_died_before_its_rank_is_in_the_advice(text):
     job = trained()
     job.ranks[2].raises("RuntimeError", text)
     job.ranks[2].ends(1)
-    job.passes(3)
-    finding = job.finds("critical", "rank-crashed", 2)
+    finding = job.passes(3).finds("critical", "rank-crashed", 2)
 
     assert finding.advice.startswith("its DataLoader worker died first: dmesg")
 
@@ -163,9 +160,8 @@ def test_how_its_dataloader_worker_ended_says_what_to_do(worker, advice):
     job.ranks[2].raises("RuntimeError", GONE)
     job.ranks[2].exception = msgspec.structs.replace(job.ranks[2].exception, worker=worker)
     job.ranks[2].ends(1)
-    job.passes(3)
 
-    assert job.finding().advice.startswith(advice)
+    assert job.passes(3).finding().advice.startswith(advice)
 
 
 def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
@@ -176,9 +172,8 @@ def test_a_child_that_runs_the_script_again_is_told_about_the_guard():
         " its bootstrapping phase.",
     )
     job.ranks[2].ends(1)
-    job.passes(3)
 
-    assert "__main__" in job.finding().advice
+    assert "__main__" in job.passes(3).finding().advice
 
 
 TORCHS = "[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed writing file"
@@ -268,9 +263,8 @@ def test_an_exception_in_a_side_thread_is_not_a_crash():
     job = trained()
     job.ranks[1].raises("OSError", "disk full", thread="wandb")
     job.ranks[1].trains = True
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_sys_exit_is_not_an_exception():
@@ -278,9 +272,8 @@ def test_sys_exit_is_not_an_exception():
     for rank in job.ranks:
         rank.raises("SystemExit", "0")
         rank.ends(0)
-    job.passes(2)
 
-    assert job.ever() == []
+    assert job.passes(2).ever() == []
 
 
 # -- rank-killed
@@ -290,8 +283,7 @@ def test_a_killed_rank_is_named_with_its_signal():
     job = trained()
     job.ranks[3].ends(signal=9)
     job.others_wait(3)
-    job.passes(3)
-    finding = job.finds("critical", "rank-killed", 3)
+    finding = job.passes(3).finds("critical", "rank-killed", 3)
 
     assert finding.victims == (0, 1, 2)
     assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIGKILL in iteration 100")
@@ -312,8 +304,7 @@ def test_a_rank_that_dies_while_ddtop_reads_its_frames_was_crashed_by_ddtop(endi
     job = trained()
     job.ranks[3].ends(**ending)
     job.others_wait(3)
-    job.passes(3)
-    finding = job.finds("critical", "rank-killed", 3)
+    finding = job.passes(3).finds("critical", "rank-killed", 3)
 
     assert finding.summary.startswith("ddtop's own thread crashed rank 3 (pid 4803): SIG") is ours
     assert finding.summary.startswith("rank 3 (pid 4803) was killed by SIG") is not ours
@@ -325,8 +316,7 @@ def test_the_out_of_memory_killer_is_distinguished():
     job = trained()
     job.ranks[3].ends(signal=9, oom=True)
     job.others_wait(3)
-    job.passes(3)
-    finding = job.finding()
+    finding = job.passes(3).finding()
 
     assert "was killed by SIGKILL (out of memory)" in finding.summary
     assert "ran out of memory" in finding.advice
@@ -356,9 +346,8 @@ def test_a_rank_that_raised_is_the_cause_though_a_signal_ended_its_process():
     for number in (1, 2):
         job.ranks[number].ends(signal=15, later_s=0.01 * number)
     job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 1, launcher=True),)}
-    job.passes(5)
 
-    assert job.ever() == [("critical", "rank-crashed", (1,))]
+    assert job.passes(5).ever() == [("critical", "rank-crashed", (1,))]
 
 
 def test_one_sigterm_before_the_others_follow_later_is_a_kill():
@@ -368,9 +357,8 @@ def test_one_sigterm_before_the_others_follow_later_is_a_kill():
     job.passes(1)
     for number in (0, 1, 3):
         job.ranks[number].ends(signal=15)
-    job.passes(4)
 
-    assert job.ever() == [("critical", "rank-killed", (2,))]
+    assert job.passes(4).ever() == [("critical", "rank-killed", (2,))]
 
 
 def test_orphans_that_hold_its_sockets_are_named():
@@ -380,8 +368,7 @@ def test_orphans_that_hold_its_sockets_are_named():
     job.passes(1)
     job.ranks[1].ends(signal=9, orphans=(5001, 5002), orphan_sockets=5)
     job.others_wait(1)
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert finding.summary.endswith("; 2 DataLoader workers outlived it and hold its 5 sockets")
     assert any(
@@ -396,8 +383,7 @@ def test_an_orphan_without_sockets_is_named_and_nothing_is_claimed_of_sockets():
     job = trained()
     job.ranks[1].ends(signal=9, orphans=(5001,), orphan_sockets=0)
     job.others_wait(1)
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert finding.summary.endswith("; 1 child outlived it")
     assert not any("disconnect" in line for line in finding.evidence)
@@ -409,8 +395,7 @@ def test_an_oom_kill_has_the_kernels_own_line():
     line = "Memory cgroup out of memory: Killed process 4801 (python) total-vm:9000kB"
     job.ranks[1].ends(signal=9, oom=True, oom_line=line)
     job.others_wait(1)
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert "SIGKILL (out of memory)" in finding.summary
     assert finding.evidence[0] == f"kernel log: {line}"
@@ -421,10 +406,11 @@ def test_an_end_that_nobody_could_tell_is_said_as_unknown():
     job = trained()
     job.ranks[1].ends(None, how="unknown", exiting=False)
     job.others_wait(1)
-    job.passes(3)
 
-    assert job.finding().summary.startswith(
-        "rank 1 (pid 4801) is gone, and it is not known how it ended"
+    assert (
+        job.passes(3)
+        .finding()
+        .summary.startswith("rank 1 (pid 4801) is gone, and it is not known how it ended")
     )
 
 
@@ -433,9 +419,8 @@ def test_an_unknown_end_in_good_order_is_not_a_kill():
     job = trained()
     for rank in job.ranks:
         rank.ends(None, how="unknown", exiting=True)
-    job.passes(3)
 
-    assert job.ever() == []
+    assert job.passes(3).ever() == []
 
 
 # -- left-early
@@ -447,8 +432,7 @@ def test_a_rank_that_finished_while_others_wait_left_early():
     for number in (0, 1, 2):
         job.ranks[number].waits_in()
         job.ranks[number].activity = "backward"
-    job.passes(3)
-    finding = job.finds("critical", "left-early", 3)
+    finding = job.passes(3).finds("critical", "left-early", 3)
 
     assert finding.victims == (0, 1, 2)
     assert "drop_last" in finding.advice
@@ -508,8 +492,7 @@ def test_the_line_is_that_of_the_error_if_the_call_has_failed():
     job.ranks[0].raises("RuntimeError", RESET, line=149)
     job.passes(0.5)
     job.ranks[0].ends(1)
-    job.passes(3)
-    finding = job.finding()
+    finding = job.passes(3).finding()
 
     assert finding.summary.endswith(
         "iteration 100; rank 0 needed it in all_gather #101 of default_pg at data.py:149 load"
@@ -524,9 +507,8 @@ def test_an_error_in_backward_is_one_of_uneven_inputs():
     frames = (StackFrame("_engine_run_backward", "/lib/torch/autograd/graph.py", 800),)
     job.ranks[0].exception = msgspec.structs.replace(job.ranks[0].exception, frames=frames)
     job.ranks[0].ends(1, later_s=0.3)
-    job.passes(3)
 
-    assert job.finding().advice.startswith("uneven inputs")
+    assert job.passes(3).finding().advice.startswith("uneven inputs")
 
 
 def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
@@ -536,9 +518,8 @@ def test_errors_of_the_others_after_a_rank_finished_are_its_consequence():
     for number in (0, 1, 2):
         job.ranks[number].raises("RuntimeError", RESET)
         job.ranks[number].ends(1, later_s=0.3)
-    job.passes(3)
 
-    assert job.kinds() == [("critical", "left-early", (3,))]
+    assert job.passes(3).kinds() == [("critical", "left-early", (3,))]
 
 
 def test_ranks_that_finish_some_seconds_apart_are_healthy():
@@ -570,9 +551,8 @@ def test_just_after_it_finished_the_launcher_has_a_second_to_say_more():
     job.ranks[3].ends(0)
     for number in (0, 1, 2):
         job.ranks[number].waits_in()
-    job.passes(1)
 
-    assert job.ever() == []
+    assert job.passes(1).ever() == []
 
 
 # -- elastic restart
@@ -602,9 +582,8 @@ def test_between_two_attempts_the_job_has_not_ended():
     job.trains(10)
     for rank in job.ranks:
         rank.ends(1)
-    job.passes(3)
 
-    assert job.snapshot().ended is None
+    assert job.passes(3).snapshot().ended is None
 
 
 # -- exceptions of the thread that trained
@@ -623,8 +602,7 @@ def test_an_exception_that_ended_the_training_thread_is_the_ranks_while_the_proc
     job = trained()
     ends_training(job, 1)
     job.others_wait(1)
-    job.passes(8)
-    finding = job.finds("critical", "rank-crashed", 1)
+    finding = job.passes(8).finds("critical", "rank-crashed", 1)
 
     assert "loss is NaN" in finding.summary
     assert "its process is still alive" in finding.summary
@@ -648,15 +626,13 @@ def test_a_rank_that_trains_on_after_such_an_exception_has_not_ended():
     ends_training(job, 1)
     job.passes(1)
     job.ranks[1].comes_back()
-    job.passes(6)
 
-    assert job.kinds() == []
+    assert job.passes(6).kinds() == []
 
 
 def test_an_exception_of_a_thread_that_does_not_train_ends_nothing():
     job = trained()
     job.ranks[1].raises("OSError", "disk full", thread="wandb")
     job.ranks[1].comes_back()
-    job.passes(6)
 
-    assert job.kinds() == []
+    assert job.passes(6).kinds() == []

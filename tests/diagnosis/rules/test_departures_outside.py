@@ -146,9 +146,8 @@ def test_a_rank_at_the_end_of_its_program_may_have_raised():
     job = looked_at(wait_s=40.0)
     computes(job, 1)
     job.ranks[1].says |= {"phase": "leaving", "progress_unix_ns": unix_ns(job.now - 40)}
-    job.passes(8)
 
-    (finding,) = job.verdict().findings
+    (finding,) = job.passes(8).verdict().findings
 
     assert (finding.severity, finding.kind, finding.ranks) == ("warning", "left-early", (1,))
     assert "done or after an exception" in finding.summary

@@ -45,9 +45,8 @@ def test_the_same_wait_would_be_a_cycle_if_the_map_were_believed():
     """The near miss: the group is of this job, and rank 1 is in another collective."""
     job = between_jobs(foreign=None, ranks=(0, 1))
     waits_for_weights(job)
-    job.passes(8)
 
-    assert ("critical", "wait-cycle", (0, 1)) in job.kinds()
+    assert ("critical", "wait-cycle", (0, 1)) in job.passes(8).kinds()
 
 
 def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
@@ -61,8 +60,7 @@ def test_no_progress_names_the_group_and_its_store_and_is_never_critical():
         "no progress for 30 s: rank 0 waits in broadcast #101 of group weights (store"
         " 10.0.0.1:29511) for processes outside this job; ranks 1,2 wait for it"
     )
-    job.passes(600)
-    assert job.kinds() == [("warning", "no-progress", (0,))]
+    assert job.passes(600).kinds() == [("warning", "no-progress", (0,))]
 
 
 def test_a_rank_that_is_stuck_itself_is_named_beside_such_a_wait():
@@ -70,9 +68,8 @@ def test_a_rank_that_is_stuck_itself_is_named_beside_such_a_wait():
     job.ranks[0].waits_in("broadcast", group="weights")
     job.ranks[1].stands_at("load", "data.py")
     job.ranks[2].waits_in("all_reduce")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
 
 
 def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
@@ -80,9 +77,8 @@ def test_two_groups_of_other_jobs_with_one_name_are_not_compared():
     job = between_jobs()
     for rank, op in zip(job.ranks, ("broadcast", "all_gather", "barrier"), strict=True):
         rank.waits_in(op, group="weights")
-    job.passes(18)
 
-    assert job.ever() == []
+    assert job.passes(18).ever() == []
 
 
 @pytest.mark.parametrize("first", [0, 1])

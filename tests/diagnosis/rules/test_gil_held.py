@@ -15,8 +15,7 @@ def test_a_silent_rank_that_others_wait_for_has_a_frozen_interpreter():
     job.passes(0.5)
     job.ranks[1].freezes()
     job.others_wait(1)
-    job.passes(8)
-    finding = job.finds("critical", "interpreter-frozen", 1)
+    finding = job.passes(8).finds("critical", "interpreter-frozen", 1)
 
     assert finding.summary.startswith(
         "rank 1 runs, but C code holds the GIL: no report for 8 s, last seen in tokenize"
@@ -32,9 +31,8 @@ def test_a_frozen_interpreter_that_burns_cpu_is_a_warning():
     job = trained()
     job.ranks[1].freezes(cores=1.0)
     job.others_wait(1)
-    job.passes(30)
 
-    assert job.ever() == [("warning", "interpreter-frozen", (1,))]
+    assert job.passes(30).ever() == [("warning", "interpreter-frozen", (1,))]
 
 
 def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
@@ -42,9 +40,8 @@ def test_a_silent_rank_that_nobody_waits_for_is_not_a_finding():
     job = trained()
     for rank in job.ranks:
         rank.freezes(cores=1.0)
-    job.passes(30)
 
-    assert job.ever() == []
+    assert job.passes(30).ever() == []
 
 
 def condition(*frozen, **more):

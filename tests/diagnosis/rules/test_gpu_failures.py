@@ -168,8 +168,7 @@ def test_a_gpu_that_fell_off_the_bus_stands_before_its_consequences():
     job.change(1, lost=True, processes=None, util_ratio=None, used_bytes=None, xids=xid(79, job))
     job.ranks[1].stands_at("train_step", activity="cuda_sync")
     job.others_wait(1)
-    job.passes(8)
-    finding = job.finds("critical", "gpu-error", 1)
+    finding = job.passes(8).finds("critical", "gpu-error", 1)
 
     assert finding.victims == (0, 2, 3)
     assert finding.summary == "GPU 1 of node0 (rank 1) no longer answers; ranks 0,2,3 wait for it"
@@ -183,8 +182,7 @@ def test_an_uncorrectable_memory_error_that_came_while_the_job_ran():
     assert job.ever() == []
 
     job.change(3, ecc_uncorrected=8)
-    job.trains(5)
-    finding = job.finds("critical", "gpu-error", 3)
+    finding = job.trains(5).finds("critical", "gpu-error", 3)
 
     assert "has 1 uncorrectable memory error since this job began" in finding.summary
 
@@ -201,42 +199,37 @@ def test_a_gpu_that_is_cut_into_instances_fails_with_the_ranks_on_these():
     job = GpuJob(card(0, mig=True, processes=()), *parts, world_size=2)
     job.trains(5)
     job.change(0, xids=(Xid(79, unix_ns(job.now)),))
-    job.trains(3)
 
-    assert job.kinds() == [("critical", "gpu-error", (0, 1))]
+    assert job.trains(3).kinds() == [("critical", "gpu-error", (0, 1))]
 
 
 def test_what_a_gpu_did_before_the_ranks_were_started_again_does_not_happen_to_these():
     job = GpuJob()
     job.trains(5)
     job.change(1, xids=(Xid(94, unix_ns(-30.0)),))
-    job.trains(3)
 
-    assert job.ever() == []
+    assert job.trains(3).ever() == []
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])
 def test_an_xid_that_a_program_causes_by_itself_is_not_the_gpu_s_fault(code):
     job = GpuJob()
     job.change(0, xids=xid(code, job))
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 def test_an_xid_of_unknown_weight_is_a_warning():
     job = GpuJob()
     job.change(0, xids=xid(63, job))
-    job.trains(5)
 
-    assert job.kinds() == [("warning", "gpu-error", (0,))]
+    assert job.trains(5).kinds() == [("warning", "gpu-error", (0,))]
 
 
 def test_an_error_of_a_gpu_that_the_job_does_not_use_is_not_the_job_s_affair():
     job = GpuJob(card(0, 0), card(1, 1), card(2, lost=True, xids=(Xid(79, 1),)), world_size=2)
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 def test_a_rank_that_crashed_elsewhere_is_not_folded_under_a_failed_gpu():
@@ -245,6 +238,5 @@ def test_a_rank_that_crashed_elsewhere_is_not_folded_under_a_failed_gpu():
     job.change(1, xids=xid(79, job), lost=True)
     job.ranks[2].raises("ValueError", "bad batch")
     job.ranks[2].ends(1)
-    job.passes(4)
 
-    assert {kind for _, kind, _ in job.kinds()} >= {"gpu-error", "rank-crashed"}
+    assert {kind for _, kind, _ in job.passes(4).kinds()} >= {"gpu-error", "rank-crashed"}

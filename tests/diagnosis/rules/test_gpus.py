@@ -26,9 +26,8 @@ def test_a_healthy_job_on_gpus_says_nothing():
         ),
         *job.host_says["gpus"][1:],
     )
-    job.trains(20)
 
-    assert job.ever() == []
+    assert job.trains(20).ever() == []
 
 
 # -- gpu-busy
@@ -38,8 +37,7 @@ def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
     """A colleague's server still runs from last week, and rank 1 is the slowest."""
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
-    job.trains(14)
-    finding = job.finds("warning", "gpu-busy", 1)
+    finding = job.trains(14).finds("warning", "gpu-busy", 1)
 
     assert finding.summary == (
         "GPU 1 of node0 (rank 1) is also used by other processes: pid 3310 (bob, python"
@@ -56,9 +54,8 @@ def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
     job.trains(8)
     job.has(*[card(number, number) for number in range(4)])
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 def test_the_list_has_a_rank_for_a_while_after_it_has_ended():
@@ -67,18 +64,16 @@ def test_the_list_has_a_rank_for_a_while_after_it_has_ended():
     job.trains(5)
     job.has(card(0, 0), holding(card(1), GpuProcess(4801, 40 * GIB)))
     job.ranks[1].ends(0)
-    job.trains(15)
 
-    assert "gpu-busy" not in [kind for _, kind, _ in job.ever()]
+    assert "gpu-busy" not in [kind for _, kind, _ in job.trains(15).ever()]
 
 
 def test_what_the_launcher_has_started_besides_the_ranks_is_no_stranger():
     """An inference engine beside its workers."""
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger(ours=True)), card(2, 2), card(3, 3))
-    job.trains(20)
 
-    assert job.ever() == []
+    assert job.trains(20).ever() == []
 
 
 MPS = GpuProcess(777, 31 * GIB, user="root", command="nvidia-cuda-mps-server")
@@ -118,18 +113,16 @@ def test_in_a_batch_job_only_the_gpus_that_it_was_given_are_offered():
     for rank in job.ranks:
         rank.told["environment"] = {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}
         job.greet(rank)
-    job.trains(5)
 
-    assert job.finding().summary == "ranks 0,1 share GPU 0 of node0; GPU 1 is free"
+    assert job.trains(5).finding().summary == "ranks 0,1 share GPU 0 of node0; GPU 1 is free"
 
 
 @pytest.mark.parametrize("used", [300 << 20, 3 * GIB, None])
 def test_a_display_server_or_an_idle_notebook_is_no_news(used):
     job = GpuJob()
     job.has(card(0, 0), holding(card(1, 1), stranger(used=used)), card(2, 2), card(3, 3))
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
@@ -151,9 +144,8 @@ def test_in_a_container_a_pid_of_the_host_is_not_called_a_stranger():
 
 def test_a_stranger_on_a_gpu_that_is_not_the_job_s_is_not_the_job_s_affair():
     job = GpuJob(card(0, 0), card(1, 1), holding(card(2), stranger()), world_size=2)
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 # -- gpu-shared
@@ -162,8 +154,7 @@ def test_a_stranger_on_a_gpu_that_is_not_the_job_s_is_not_the_job_s_affair():
 def test_two_ranks_on_one_gpu_while_another_is_empty():
     """model.to("cuda") on every rank puts all of them on GPU 0."""
     job = GpuJob(card(0, 0, 1), free(1), world_size=2)
-    job.trains(5)
-    finding = job.finds("warning", "gpu-shared", 0, 1)
+    finding = job.trains(5).finds("warning", "gpu-shared", 0, 1)
 
     assert finding.summary == "ranks 0,1 share GPU 0 of node0; GPU 1 is free"
     assert "LOCAL_RANK" in finding.advice
@@ -171,9 +162,8 @@ def test_two_ranks_on_one_gpu_while_another_is_empty():
 
 def test_more_ranks_than_gpus_get_another_advice():
     job = GpuJob(card(0, 0, 1), world_size=2)
-    job.trains(5)
 
-    assert "set_per_process_memory_fraction" in job.finding().advice
+    assert "set_per_process_memory_fraction" in job.trains(5).finding().advice
 
 
 def test_a_context_on_the_first_gpu_is_not_sharing():
@@ -181,9 +171,8 @@ def test_a_context_on_the_first_gpu_is_not_sharing():
     job = GpuJob(card(0, 0, 1), card(1, 1), world_size=2)
     for number, rank in enumerate(job.ranks):
         rank.says["cuda"] = CudaState(number, str(number))
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -206,9 +195,8 @@ def test_nccl_refuses_two_ranks_on_one_gpu(text):
     )
     job.ranks[1].ends(1)
     job.ranks[0].stands_at("train_step")
-    job.passes(3)
 
-    kinds = job.kinds()
+    kinds = job.passes(3).kinds()
     assert ("critical", "gpu-shared", (0, 1)) in kinds
     assert not [kind for _, kind, _ in kinds if kind == "rank-crashed"]
 
@@ -267,9 +255,8 @@ def test_a_full_gpu_alone_is_how_torch_works(used, cuda):
     job = GpuJob(card(0, 0, used_bytes=used * GIB), card(1, 1), world_size=2)
     if cuda is not None:
         job.ranks[0].says["cuda"] = cuda
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 # -- gpu-throttled
@@ -278,8 +265,7 @@ def test_a_full_gpu_alone_is_how_torch_works(used, cuda):
 def test_a_gpu_that_heat_holds_below_the_others_is_throttled():
     job = GpuJob()
     job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)
-    job.trains(10)
-    finding = job.finds("warning", "gpu-throttled", 2)
+    finding = job.trains(10).finds("warning", "gpu-throttled", 2)
 
     assert finding.summary == (
         "GPU 2 of node0 (rank 2) is held at 1005 MHz by heat and the hardware; the job's other"
@@ -299,9 +285,8 @@ def test_a_gpu_that_heat_holds_below_the_others_is_throttled():
 def test_slower_for_no_such_reason_or_by_little_is_not_throttled(change):
     job = GpuJob()
     job.change(2, **change)
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_a_moment_at_the_power_cap_is_not_throttled():
@@ -309,9 +294,8 @@ def test_a_moment_at_the_power_cap_is_not_throttled():
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1100)
     job.trains(4)
     job.change(2, throttle=(), sm_mhz=1755)
-    job.trains(6)
 
-    assert job.ever() == []
+    assert job.trains(6).ever() == []
 
 
 def test_the_only_gpu_that_computes_runs_at_its_power_cap_and_the_others_wait_at_full_clock():
@@ -320,34 +304,30 @@ def test_the_only_gpu_that_computes_runs_at_its_power_cap_and_the_others_wait_at
     for number in range(4):
         job.change(number, power_watts=180.0, sm_mhz=1980)
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1400, power_watts=695.0)
-    job.trains(20)
 
-    assert job.ever() == []
+    assert job.trains(20).ever() == []
 
 
 def test_a_gpu_at_its_power_cap_below_others_that_draw_as_much_is_throttled():
     job = GpuJob()
     job.change(2, throttle=("sw_power_cap",), sm_mhz=1100)
-    job.trains(10)
 
     assert (
         "held at 1100 MHz by its power cap; the job's other GPUs of this model run at 1755"
-        in job.finding().summary
+        in job.trains(10).finding().summary
     )
 
 
 def test_a_gpu_at_rest_is_not_throttled():
     job = GpuJob()
     job.change(2, throttle=("hw_slowdown",), sm_mhz=345, util_ratio=0.0, power_watts=80.0)
-    job.trains(20)
 
-    assert job.ever() == []
+    assert job.trains(20).ever() == []
 
 
 def test_a_single_gpu_is_compared_with_what_it_could_do():
     job = GpuJob(card(0, 0, throttle=("sw_thermal",), sm_mhz=900), world_size=1)
-    job.trains(10)
-    assert [kind for _, kind, _ in job.kinds()] == ["gpu-throttled"]
+    assert [kind for _, kind, _ in job.trains(10).kinds()] == ["gpu-throttled"]
 
     capped = GpuJob(card(0, 0, throttle=("sw_power_cap",), sm_mhz=900), world_size=1)
     capped.trains(10)

@@ -56,9 +56,8 @@ def test_while_a_relay_may_be_being_replaced_nothing_is_reported():
     for rank in job.ranks:
         if rank.number not in (4, 5):
             rank.comes_back()
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
@@ -71,9 +70,8 @@ def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
     job.passes(1)
     job.goes_silent("node1")
     job.others_wait(3, 4, 5)
-    job.passes(40)
 
-    assert job.ever() == [("critical", "host-lost", (3, 4, 5))]
+    assert job.passes(40).ever() == [("critical", "host-lost", (3, 4, 5))]
 
 
 def test_a_host_that_is_heard_again_is_well_and_nothing_follows():
@@ -122,9 +120,8 @@ def test_a_rank_that_stands_elsewhere_on_another_host_is_named_beside_the_lost_h
     job = cut()
     job.ranks[1].stands_at("fetch")
     job.others_wait(1, 4, 5)
-    job.passes(14)
 
-    assert sorted(job.kinds()) == [
+    assert sorted(job.passes(14).kinds()) == [
         ("critical", "host-lost", (4, 5)),
         ("critical", "not-in-collective", (1,)),
     ]
@@ -144,9 +141,8 @@ def test_when_they_end_as_well_it_is_the_host():
     job = cut()
     job.trains(14)
     job.others_wait(4, 5)
-    job.passes(16)
 
-    assert job.kinds() == [("critical", "host-lost", (4, 5))]
+    assert job.passes(16).kinds() == [("critical", "host-lost", (4, 5))]
 
 
 def test_while_nobody_waits_for_it_and_others_move_it_is_a_warning():
@@ -181,9 +177,8 @@ def test_a_host_is_lost_though_a_rank_elsewhere_has_finished():
     job = cut()
     job.ranks[0].ends(0)
     job.others_wait(0, 4, 5)
-    job.passes(12)
 
-    assert ("critical", "host-lost", (4, 5)) in job.kinds()
+    assert ("critical", "host-lost", (4, 5)) in job.passes(12).kinds()
 
 
 def test_a_host_whose_ranks_had_ended_is_not_lost():
@@ -192,9 +187,8 @@ def test_a_host_whose_ranks_had_ended_is_not_lost():
     for rank in job.ranks[4:6]:
         rank.ends(0)
     job.goes_silent("node2")
-    job.passes(20)
 
-    assert [kind for kind in job.ever() if kind[1] == "host-lost"] == []
+    assert [kind for kind in job.passes(20).ever() if kind[1] == "host-lost"] == []
 
 
 def test_at_the_end_of_the_job_nobody_is_lost():
@@ -217,9 +211,8 @@ def test_a_host_of_which_the_others_died_is_still_the_cause():
             "DistBackendError", "NCCL error: remote process exited or there was a network error"
         )
         rank.ends(1)
-    job.passes(4)
 
-    assert [(finding.kind, finding.ranks) for finding in job.verdict().findings][:1] == [
+    assert [(finding.kind, finding.ranks) for finding in job.passes(4).verdict().findings][:1] == [
         ("host-lost", (4, 5))
     ]
 
@@ -316,9 +309,8 @@ def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
     job.goes_silent("node1")
     job.passes(6)
     job.comes_back("node1")
-    job.passes(6)
 
-    assert job.ever() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(6).ever() == [("critical", "not-in-collective", (2,))]
 
 
 def test_who_works_is_not_said_before_the_relay_has_looked_twice():

@@ -42,9 +42,8 @@ def test_a_rank_that_asks_a_server_again_and_again_in_the_middle_of_a_training_i
     job = without_steps(trained(3))
     polls(job.ranks[0])
     job.others_wait(0, op="broadcast")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 @pytest.mark.parametrize("asks", ["queue", "remote"])
@@ -54,9 +53,8 @@ def test_nor_is_one_that_waits_for_its_answer(asks):
     if asks == "remote":
         job.ranks[0].seen_outside = {"syscall": "recvfrom", "remote": "10.0.0.7:8000"}
     job.others_wait(0, op="broadcast")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_before_its_first_order_a_job_may_wait_for_long():
@@ -64,9 +62,8 @@ def test_before_its_first_order_a_job_may_wait_for_long():
     job = without_steps(FakeJob(3))
     polls(job.ranks[0], "next_job")
     job.others_wait(0, op="broadcast")
-    job.passes(60)
 
-    assert job.ever() == IDLE
+    assert job.passes(60).ever() == IDLE
 
 
 def test_workers_that_have_waited_long_twice_wait_for_orders():
@@ -75,9 +72,8 @@ def test_workers_that_have_waited_long_twice_wait_for_orders():
         rank.usual_wait_ms = 4000.0
     polls(job.ranks[0], "next_job")
     job.others_wait(0, op="broadcast")
-    job.passes(60)
 
-    assert job.ever() == IDLE
+    assert job.passes(60).ever() == IDLE
 
 
 def test_a_server_waits_for_requests_and_the_others_for_its_orders():
@@ -85,9 +81,8 @@ def test_a_server_waits_for_requests_and_the_others_for_its_orders():
     job = without_steps(trained(3))
     serves(job.ranks[0])
     job.others_wait(0, op="broadcast")
-    job.passes(60)
 
-    assert job.ever() == IDLE
+    assert job.passes(60).ever() == IDLE
 
 
 def pushes(trainers):
@@ -117,9 +112,8 @@ def test_who_gives_in_a_broadcast_does_not_wait_for_orders(root, kinds):
     """There is one trainer: only the root of the broadcast says that it is the one that gives."""
     job = pushes(1)
     gives(job.ranks[0], "pair", root)
-    job.passes(25)
 
-    assert job.kinds() == kinds
+    assert job.passes(25).kinds() == kinds
 
 
 def test_engines_whose_queues_are_empty_are_not_idle_while_one_waits_for_them():
@@ -129,9 +123,8 @@ def test_engines_whose_queues_are_empty_are_not_idle_while_one_waits_for_them():
     for rank in job.ranks[1:]:
         rank.stands_at("main", waits_on="queue")
     job.ranks[0].waits_in("all_reduce")
-    job.passes(25)
 
-    assert job.kinds() == [("critical", "not-in-collective", (1, 2))]
+    assert job.passes(25).kinds() == [("critical", "not-in-collective", (1, 2))]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +136,8 @@ def test_a_rank_that_has_asked_for_work_at_this_line_before_is_idle_for_longer(s
     job.ranks[0].says = {"stayed_s": 7.0}
     polls(job.ranks[0], "next_job")
     job.others_wait(0, op="broadcast")
-    job.passes(seconds)
 
-    assert job.ever() == kinds
+    assert job.passes(seconds).ever() == kinds
 
 
 @pytest.mark.parametrize(
@@ -161,9 +153,8 @@ def test_a_master_that_sleeps_between_bursts_is_idle_if_its_sleep_ends_soon(slee
     job.outside(0)
     job.in_single(1, "recv", 0, 2)
     job.in_single(2, "recv", 0, 2)
-    job.passes(30)
 
-    assert job.ever() == kinds
+    assert job.passes(30).ever() == kinds
 
 
 def test_a_sleep_that_ends_soon_is_no_excuse_in_a_training():
@@ -172,6 +163,5 @@ def test_a_sleep_that_ends_soon_is_no_excuse_in_a_training():
     job.ranks[0].wchan = "hrtimer_nanosleep"
     job.ranks[0].says = {"sleeps_until_unix_ns": unix_ns(job.now + 20)}
     job.others_wait(0)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (0,))]

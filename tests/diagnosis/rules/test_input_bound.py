@@ -35,9 +35,8 @@ def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_name
 
 def test_without_workers_the_advice_is_to_have_some():
     job = loading(workers=0, depth=None, capacity=None, workers_alive=None)
-    job.trains(15)
 
-    assert "num_workers=0: the rank loads its data itself" in job.finding().summary
+    assert "num_workers=0: the rank loads its data itself" in job.trains(15).finding().summary
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.38])
@@ -54,9 +53,8 @@ def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
     job = loading(share=0.0)
     job.trains(20)
     all_wait_for_a_batch(job, 5)
-    job.trains(20)
 
-    assert job.ever() == []
+    assert job.trains(20).ever() == []
 
 
 @pytest.mark.parametrize("start_s", [6, 8, 9, 12])
@@ -66,9 +64,8 @@ def test_a_long_wait_for_the_first_batch_is_no_rhythm_in_the_steps_after_it(star
     for _ in range(2):
         job.trains(6)
         all_wait_for_a_batch(job, start_s)
-    job.trains(12)
 
-    assert job.ever() == []
+    assert job.trains(12).ever() == []
 
 
 def test_with_less_than_eight_seconds_seen_it_is_silent():
@@ -80,17 +77,15 @@ def test_a_hang_is_not_called_input_bound_too():
     job.trains(15)
     job.ranks[0].stands_at("fetch", activity="loader", waits_on="DataLoader")
     job.others_wait(0)
-    job.passes(15)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(15).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_one_rank_alone_is_named_alone():
     """The file server of one node is slow."""
     job = loading(0.1)
     job.ranks[2].loader_share = 0.8
-    job.trains(15)
-    finding = job.finding()
+    finding = job.trains(15).finding()
 
     assert finding.ranks == (2,)
     assert finding.summary.startswith("rank 2 spends 80% of the time waiting for data")
@@ -121,9 +116,8 @@ def test_a_loader_that_keeps_up_again_is_no_bottleneck_half_a_minute_later():
     job.trains(15)
     for rank in job.ranks:
         rank.loader_share = 0.0
-    job.trains(45)
 
-    assert job.kinds() == []
+    assert job.trains(45).kinds() == []
 
 
 def test_in_a_hang_it_does_not_stand_beside_the_cause():
@@ -131,17 +125,15 @@ def test_in_a_hang_it_does_not_stand_beside_the_cause():
     job.trains(15)
     job.ranks[2].stands_at("fetch", waits_on="socket")
     job.others_wait(2)
-    job.passes(10)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+    assert [kind for _, kind, _ in job.passes(10).kinds()] == ["not-in-collective"]
 
 
 def test_of_two_loaders_the_one_that_is_waited_for_is_named_with_its_own_settings():
     """The current loader is the one that validates. The waits were for the other one."""
     job = loading(workers=0, waited=Waited("Tokens", 3, 4, True, feeds=True))
-    job.trains(15)
 
-    assert job.finding().summary == (
+    assert job.trains(15).finding().summary == (
         "ranks 0-3 spend 70% of the time waiting for data of Tokens, which feeds the training "
         "(num_workers=3, prefetch_factor=4, pin_memory=True)"
     )

@@ -49,9 +49,8 @@ def test_it_is_said_though_its_interpreter_is_frozen():
     """A page of a mapped file does not arrive, and the GIL is held all the while."""
     job = stalled(2, wchan="folio_wait_bit_common", syscall=None, file=None)
     job.ranks[2].reports = False
-    job.passes(12)
 
-    assert job.kinds() == [("critical", "io-stall", (2,))]
+    assert job.passes(12).kinds() == [("critical", "io-stall", (2,))]
 
 
 @pytest.mark.parametrize("moves", ["io_per_s", "wakes_per_s"])
@@ -59,9 +58,8 @@ def test_a_big_checkpoint_that_passes_through_d_all_the_time_is_no_stall(moves):
     """Every look finds it in D with the same wchan, but its counters or its wake-ups move."""
     job = stalled(0)
     setattr(job.ranks[0], moves, {"io_per_s": 80e6, "wakes_per_s": 40.0}[moves])
-    job.passes(45)
 
-    assert "io-stall" not in {kind for _, kind, _ in job.ever()}
+    assert "io-stall" not in {kind for _, kind, _ in job.passes(45).ever()}
 
 
 def test_a_sleep_in_d_just_under_the_limit_is_silent():
@@ -70,9 +68,8 @@ def test_a_sleep_in_d_just_under_the_limit_is_silent():
     job.passes(4.5)
     for rank in job.ranks:
         rank.comes_back()
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_a_disk_that_answers_once_in_a_while_begins_anew():
@@ -94,9 +91,7 @@ def test_without_waiters_it_is_a_warning_after_half_a_minute():
     job.passes(25)
     assert job.ever() == []
 
-    job.passes(10)
-
-    (finding,) = job.verdict().findings
+    (finding,) = job.passes(10).verdict().findings
     assert (finding.severity, finding.kind, finding.ranks, finding.victims) == (
         "warning",
         "io-stall",
@@ -109,8 +104,7 @@ def test_without_waiters_it_is_a_warning_after_half_a_minute():
 def test_a_frozen_rank_in_state_d_is_stopped_and_not_stalled():
     """Version 1 of the freezer leaves its processes in D."""
     job = stalled(1, wchan="__refrigerator", syscall=None, file=None, frozen=True)
-    job.passes(8)
-    finding = job.finds("critical", "rank-stopped", 1)
+    finding = job.passes(8).finds("critical", "rank-stopped", 1)
 
     assert finding.summary.startswith("rank 1 has been frozen by its cgroup for")
 
@@ -133,14 +127,12 @@ def test_after_the_server_came_back_it_clears():
     job.ranks[3].wchan, job.ranks[3].seen_outside = None, {}
     for rank in job.ranks:
         rank.comes_back()
-    job.trains(5)
 
-    assert job.kinds() == []
+    assert job.trains(5).kinds() == []
 
 
 def test_a_sleep_in_d_that_is_no_io_is_not_called_a_dead_disk():
     """A cgroup that the relay cannot read froze it in the nanosleep where it was."""
     job = stalled(1, wchan="hrtimer_nanosleep", syscall="clock_nanosleep", file=None)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]

@@ -40,8 +40,7 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
         ("__getitem__", "/home/ada/data.py", 40, True),
         ("main", "/home/ada/train.py", 53, True),
     )
-    job.passes(5)
-    finding = job.finds("critical", STUCK, 1)
+    finding = job.passes(5).finds("critical", STUCK, 1)
 
     assert finding.victims == (0, 2)
     assert finding.summary == (
@@ -72,8 +71,7 @@ def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins)
         ("main", "/home/ada/train.py", 53, True),
         method="py-spy",
     )
-    job.passes(5)
-    finding = job.finding()
+    finding = job.passes(5).finding()
 
     assert "(at read_table arrow.py:7)" in finding.summary
     assert any(line == "worker 9001's stack: read_table arrow.py:7" for line in finding.evidence)
@@ -95,8 +93,7 @@ def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():
         ("_bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314, False),
         ("main", "/home/ada/train.py", 53, True),
     )
-    job.passes(5)
-    finding = job.finds("critical", STUCK, 1)
+    finding = job.passes(5).finds("critical", STUCK, 1)
 
     assert "is in a collective and makes no progress (at __getitem__ data.py:40)" in finding.summary
     assert finding.advice.startswith("a worker is not a rank")
@@ -110,9 +107,8 @@ def test_all_workers_of_all_ranks_in_a_collective_are_critical_though_nobody_wai
     job.passes(3)
     for rank in job.ranks:
         dump(job, rank, ("all_reduce", C10D, 2810, False), ("get", "/home/ada/data.py", 40, True))
-    job.passes(5)
 
-    assert job.kinds() == [("critical", STUCK, (0, 1))]
+    assert job.passes(5).kinds() == [("critical", STUCK, (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -130,9 +126,8 @@ def test_a_batch_that_comes_ends_the_finding():
     job.ranks[1].comes_back()
     for number in (0, 2):
         job.ranks[number].comes_back()
-    job.passes(6)
 
-    assert job.kinds() == []
+    assert job.passes(6).kinds() == []
 
 
 @pytest.mark.parametrize(
@@ -197,9 +192,8 @@ def test_a_worker_that_is_only_slow_is_a_warning_of_the_old_kind(worker):
 def test_a_worker_that_polls_with_a_sleep_does_not_work():
     """`while not path.exists(): time.sleep(0.05)` wakes often and makes no progress."""
     job = starving(wakes_per_s=20, wchan="hrtimer_nanosleep")
-    job.passes(12)
 
-    assert job.ever() == [("critical", STUCK, (1,))]
+    assert job.passes(12).ever() == [("critical", STUCK, (1,))]
 
 
 def test_a_worker_that_works_now_and_then_is_not_stuck():
@@ -240,17 +234,15 @@ def test_where_no_worker_can_be_named_it_stays_not_in_collective(change):
     job = starving()
     rank = job.ranks[1]
     rank.loader, rank.worker = replace_loader(rank.loader, owing_pid=None, **change), {}
-    job.passes(9)
 
-    assert job.kinds() == [("critical", ABSENT, (1,))]
+    assert job.passes(9).kinds() == [("critical", ABSENT, (1,))]
 
 
 def test_a_stopped_rank_explains_its_own_wait():
     job = starving()
     job.ranks[1].is_stopped()
-    job.passes(9)
 
-    assert job.kinds() == [("critical", "rank-stopped", (1,))]
+    assert job.passes(9).kinds() == [("critical", "rank-stopped", (1,))]
 
 
 # -- no rank waits for it
@@ -264,8 +256,7 @@ def test_a_stuck_worker_that_nobody_waits_for_is_a_warning_after_thirty_seconds(
         job.ranks[number].works_at("validate")
     job.passes(28)
     assert job.ever() == []
-    job.passes(5)
-    finding = job.finds("warning", STUCK, 0)
+    finding = job.passes(5).finds("warning", STUCK, 0)
 
     assert finding.victims == ()
 
@@ -275,8 +266,7 @@ def test_all_ranks_in_loaders_whose_workers_are_all_in_locks_is_critical_soon():
     job = trained(2)
     for rank in job.ranks:
         rank.waits_for_batch()
-    job.passes(9)
-    finding = job.finds("critical", STUCK, 0, 1)
+    finding = job.passes(9).finds("critical", STUCK, 0, 1)
 
     assert (
         "the workers that must deliver the next batches (pids 9000, 9001) are waiting for a lock"
@@ -291,9 +281,8 @@ def test_all_ranks_in_loaders_that_wait_for_something_outside_is_no_more_than_a_
     job.ranks[1].waits_for_batch(wchan="wait_woken")
     job.passes(28)
     assert job.ever() == []
-    job.passes(10)
 
-    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+    assert {severity for severity, _, _ in job.passes(10).ever()} == {"warning"}
 
 
 @pytest.mark.parametrize("state", ["T", "Z", None])
@@ -302,9 +291,8 @@ def test_a_stopped_or_dead_worker_is_critical_though_nobody_waits_yet(state):
     job.ranks[2].waits_for_batch(state=state, wchan=None)
     for number in (0, 1):
         job.ranks[number].works_at("validate")
-    job.passes(9)
 
-    assert job.kinds() == [("critical", STUCK, (2,))]
+    assert job.passes(9).kinds() == [("critical", STUCK, (2,))]
 
 
 def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_stall():
@@ -313,9 +301,8 @@ def test_a_thread_that_fetches_ahead_while_the_main_thread_trains_is_nobodys_sta
     rank = job.ranks[0]
     rank.waits_for_batch()
     rank.trains, rank.activity, rank.cores, rank.letter = True, "forward", 1.0, "R"
-    job.trains(40)
 
-    assert job.ever() == []
+    assert job.trains(40).ever() == []
 
 
 @pytest.mark.parametrize(("waits_on", "kind"), [("queue", STUCK), ("stdin", ABSENT)])
@@ -323,9 +310,8 @@ def test_of_a_loader_of_another_thread_only_a_main_thread_in_queue_get_may_be_st
     """The other thread fetches ahead, and the worker keeps both."""
     job = starving()
     job.ranks[1].stands_at("main", activity="other", waits_on=waits_on)
-    job.passes(9)
 
-    assert job.ever() == [("critical", kind, (1,))]
+    assert job.passes(9).ever() == [("critical", kind, (1,))]
 
 
 # -- the workers do not end
@@ -338,8 +324,7 @@ def test_a_loader_that_waits_for_its_workers_to_end_is_stuck_by_them():
         job.ranks[1].loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0
     )
     job.ranks[1].activity = "other"
-    job.passes(9)
-    finding = job.finds("critical", STUCK, 1)
+    finding = job.passes(9).finds("critical", STUCK, 1)
 
     assert "its worker pid 9001, which has not ended yet, is waiting on a socket" in finding.summary
     assert (
@@ -356,9 +341,8 @@ def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_
         rank.loader, waiting_since_unix_ns=None, closing=True, workers_cpu_ns=0
     )
     rank.stands_at("save", "/home/ada/train.py", 88)
-    job.passes(9)
 
-    assert job.kinds() == [("critical", ABSENT, (1,))]
+    assert job.passes(9).kinds() == [("critical", ABSENT, (1,))]
 
 
 def test_a_viewer_that_joins_later_reads_the_same():

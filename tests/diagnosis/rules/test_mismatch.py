@@ -19,8 +19,7 @@ def mismatch(odd, usual, world_size=4, number=2):
 def test_another_operation_on_one_rank_is_named_with_both_operations():
     """One rank took the branch with an extra broadcast; the stacks of all four look alike."""
     job = mismatch({"op": "broadcast"}, {"op": "all_reduce"})
-    job.passes(4)
-    finding = job.finds("critical", "collective-mismatch", 2)
+    finding = job.passes(4).finds("critical", "collective-mismatch", 2)
 
     assert finding.victims == (0, 1, 3)
     assert (finding.op, finding.seq) == (None, 101)
@@ -33,8 +32,7 @@ def test_another_operation_on_one_rank_is_named_with_both_operations():
 def test_another_size_is_named_with_both_sizes():
     """The last batch of one rank was smaller, and so was a gradient in all_reduce."""
     job = mismatch({"sizes": ((4, 500),)}, {"sizes": ((4, 1000),)})
-    job.passes(4)
-    finding = job.finds("critical", "collective-mismatch", 2)
+    finding = job.passes(4).finds("critical", "collective-mismatch", 2)
 
     assert finding.op == "all_reduce"
     assert (
@@ -47,9 +45,8 @@ def test_another_size_is_named_with_both_sizes():
 def test_another_dtype_is_a_mismatch():
     """bfloat16 on the ranks with the new GPU, float32 on the others."""
     job = mismatch({"dtype": "BFloat16"}, {"dtype": "Float"})
-    job.passes(4)
 
-    assert job.kinds() == [("critical", "collective-mismatch", (2,))]
+    assert job.passes(4).kinds() == [("critical", "collective-mismatch", (2,))]
 
 
 def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later():
@@ -59,8 +56,7 @@ def test_with_gloo_the_smaller_side_has_passed_and_is_seen_one_collective_later(
     job.ranks[2].waits_in(op="barrier", sizes=())
     for number in (0, 1, 3):
         job.ranks[number].waits_in(sizes=((8,),))
-    job.passes(6)
-    finding = job.finds("critical", "collective-mismatch", 2)
+    finding = job.passes(6).finds("critical", "collective-mismatch", 2)
 
     assert finding.seq == 101
     assert "rank 2: all_reduce of 4 float" in finding.summary
@@ -75,8 +71,7 @@ def test_an_extra_collective_on_one_rank_is_named_at_the_first_that_differs():
     for number in (0, 2, 3):
         job.ranks[number].passes_through(op="all_reduce")
         job.ranks[number].waits_in(op="barrier", sizes=())
-    job.passes(6)
-    finding = job.finds("critical", "collective-mismatch", 1)
+    finding = job.passes(6).finds("critical", "collective-mismatch", 1)
 
     assert finding.seq == 102
 
@@ -84,8 +79,7 @@ def test_an_extra_collective_on_one_rank_is_named_at_the_first_that_differs():
 def test_without_a_majority_all_are_named():
     """If there are two ranks, it is not known which one is wrong."""
     job = mismatch({"op": "broadcast"}, {"op": "all_reduce"}, world_size=2, number=1)
-    job.passes(4)
-    finding = job.finds("critical", "collective-mismatch", 0, 1)
+    finding = job.passes(4).finds("critical", "collective-mismatch", 0, 1)
 
     assert finding.victims == ()
 
@@ -98,9 +92,8 @@ def test_the_mismatch_explains_the_rank_that_seems_to_stand_elsewhere():
     for number in (0, 1, 3):
         job.ranks[number].waits_in(op="all_reduce")
         job.ranks[number].waits_in(op="barrier", sizes=())
-    job.passes(10)
 
-    assert job.ever() == [("critical", "collective-mismatch", (2,))]
+    assert job.passes(10).ever() == [("critical", "collective-mismatch", (2,))]
 
 
 def test_before_it_stands_for_two_seconds_nothing_is_reported():
@@ -117,9 +110,8 @@ def test_equal_calls_are_no_mismatch():
 def test_collectives_whose_sizes_differ_by_design_are_no_mismatch(op):
     """all_to_all of a mixture of experts sends a different number of tokens to each rank."""
     job = mismatch({"op": op, "sizes": ((5,),)}, {"op": op, "sizes": ((7,),)})
-    job.passes(4)
 
-    assert job.ever() == []
+    assert job.passes(4).ever() == []
 
 
 def test_the_same_number_of_values_in_another_shape_passes():
@@ -137,9 +129,8 @@ def test_different_sizes_in_different_groups_are_no_mismatch():
         rank.waits_in(
             group="a" if rank.number < 2 else "b", sizes=((8 if rank.number < 2 else 4,),)
         )
-    job.passes(4)
 
-    assert job.ever() == []
+    assert job.passes(4).ever() == []
 
 
 def test_different_calls_that_all_passed_are_no_finding():
@@ -147,6 +138,5 @@ def test_different_calls_that_all_passed_are_no_finding():
     job = trained(2)
     job.ranks[0].passes_through(op="all_reduce")
     job.ranks[1].passes_through(op="broadcast")
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []

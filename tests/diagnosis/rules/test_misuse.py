@@ -28,9 +28,8 @@ def test_ranks_that_all_read_the_whole_dataset_are_reported():
 
 def test_in_the_same_order_the_first_batches_are_the_evidence():
     job = fed(**(PLAIN | {"sampler": "SequentialSampler", "batch": 77, "holds": False}))
-    job.trains(10)
 
-    assert job.finding().kind == "sampler-not-distributed"
+    assert job.trains(10).finding().kind == "sampler-not-distributed"
 
 
 @pytest.mark.parametrize(
@@ -61,15 +60,13 @@ def test_tensor_parallel_ranks_read_the_same_data_by_design():
     job = fed(**PLAIN, group=["a", "b", "a", "b"], first=["x", "x", "y", "y"])
     job.new_group("a", 0, 2)
     job.new_group("b", 1, 3)
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_a_second_epoch_in_the_same_order_is_reported():
     job = fed(**SHUFFLED, epochs=2, same_epoch=True)
-    job.trains(10)
-    finding = job.finds("warning", "epoch-not-set", 0, 1, 2, 3)
+    finding = job.trains(10).finds("warning", "epoch-not-set", 0, 1, 2, 3)
 
     assert (
         "in pass 2 over the data (Rows), but the loader's DistributedSampler is still at epoch 0"
@@ -91,9 +88,8 @@ def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
     for rank in job.ranks:
         rank.raises("RuntimeError", "Distributed package doesn't have NCCL built in")
         rank.ends(1)
-    job.passes(3)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["rank-crashed", "wrong-backend"]
+    assert [kind for _, kind, _ in job.passes(3).kinds()] == ["rank-crashed", "wrong-backend"]
 
 
 def test_gradients_on_gpus_that_go_through_gloo_are_reported():
@@ -118,9 +114,8 @@ def test_before_the_first_step_nothing_has_gone_through_gloo():
     job = on_gloo()
     for rank in job.ranks:
         rank.trains = False
-    job.passes(5)
 
-    assert "wrong-backend" not in [kind for _, kind, _ in job.ever()]
+    assert "wrong-backend" not in [kind for _, kind, _ in job.passes(5).ever()]
 
 
 # -- sync-bound

@@ -30,9 +30,8 @@ def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
     job.passes(10)
     job.in_collective("allreduce", 0, 1, by_relay=True)
     job.ranks[2].stands_at("load")
-    job.passes(9)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(9).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
@@ -40,8 +39,7 @@ def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
     job.passes(10)
     job.in_collective("allreduce", 0, by_relay=True)
     job.in_collective("Barrier", 1)
-    job.passes(8)
-    finding = job.finds("critical", "collective-mismatch", 0, 1)
+    finding = job.passes(8).finds("critical", "collective-mismatch", 0, 1)
 
     assert "rank 0: allreduce, rank 1: Barrier" in finding.summary
 
@@ -59,8 +57,7 @@ def test_lengths_and_roots_that_differ_are_a_mismatch_of_the_minority(one, other
     job.passes(10)
     job.in_collective(name, 0, 1, 3, **one)
     job.in_collective(name, 2, **other)
-    job.passes(8)
-    finding = job.finds("critical", "collective-mismatch", 2)
+    finding = job.passes(8).finds("critical", "collective-mismatch", 2)
 
     assert said in finding.summary
 
@@ -71,9 +68,8 @@ def test_a_length_that_is_not_known_on_one_side_is_no_mismatch():
     job.in_collective("Allreduce", 0, nbytes=800)
     job.in_collective("Allreduce", 1)
     job.ranks[2].stands_at("load")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def test_barrier_and_its_lowercase_twin_are_one_collective():
@@ -82,9 +78,8 @@ def test_barrier_and_its_lowercase_twin_are_one_collective():
     job.in_collective("Barrier", 0)
     job.in_collective("barrier", 1)
     job.ranks[2].stands_at("load")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def test_who_waits_for_a_broadcast_waits_for_its_root_alone():
@@ -94,8 +89,7 @@ def test_who_waits_for_a_broadcast_waits_for_its_root_alone():
     job.in_collective("bcast", 2, peer=0)
     job.ranks[0].stands_at("read_input", line=12)
     job.ranks[1].works_at("prepare", line=30)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 0)
+    finding = job.passes(8).finds("critical", "not-in-collective", 0)
 
     assert finding.victims == (2,)
 
@@ -127,9 +121,8 @@ def test_a_collective_that_one_side_has_passed_is_compared_from_memory():
     job.ranks[0].mpi = msgspec.structs.replace(
         job.ranks[0].mpi, done=(MpiPart("bcast", WORLD, 21, 0),)
     )
-    job.passes(8)
 
-    assert job.kinds()[0] == ("critical", "collective-mismatch", (0, 1))
+    assert job.passes(8).kinds()[0] == ("critical", "collective-mismatch", (0, 1))
 
 
 def test_a_truncated_message_of_a_collective_is_a_mismatch_and_not_only_a_crash():
@@ -143,8 +136,7 @@ def test_a_truncated_message_of_a_collective_is_a_mismatch_and_not_only_a_crash(
     job.ranks[0].mpi = msgspec.structs.replace(
         job.ranks[0].mpi, done=(MpiPart("Allreduce", WORLD, 21, None, None, 1600),)
     )
-    job.passes(3)
-    finding = job.finds("critical", "collective-mismatch", 1)
+    finding = job.passes(3).finds("critical", "collective-mismatch", 1)
 
     assert "Allreduce of 800 bytes (#21 of MPI_COMM_WORLD)" in finding.summary
     assert "rank 0: Allreduce of 1,600 bytes (#21)" in finding.evidence
@@ -160,9 +152,8 @@ def test_a_truncated_message_is_reported_once_though_the_raiser_lingers_in_its_c
     job.ranks[1].mpi = msgspec.structs.replace(
         job.ranks[1].mpi, done=(MpiPart("Allreduce", WORLD, 21, None, None, 800),)
     )
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "collective-mismatch", (1,))]
+    assert job.passes(8).kinds() == [("critical", "collective-mismatch", (1,))]
 
 
 def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
@@ -170,9 +161,8 @@ def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
     job.passes(10)
     job.in_collective("Reduce", 0, peer=0)
     job.in_collective("Reduce", 1, peer=1, nbytes=800)
-    job.passes(8)
 
-    assert "rank 0: Reduce, root 0, rank 1: Reduce, root 1" in job.finding().summary
+    assert "rank 0: Reduce, root 0, rank 1: Reduce, root 1" in job.passes(8).finding().summary
 
 
 def _started(job: MpiJob, number: int, *names: str) -> None:
@@ -186,9 +176,8 @@ def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_doe
     job.passes(10)
     _started(job, 0, "Ibcast")
     job.in_collective("Ibcast", 1, peer=1, nbytes=80)
-    job.passes(4)
 
-    assert job.kinds() == []
+    assert job.passes(4).kinds() == []
 
 
 def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_for_it():
@@ -198,8 +187,7 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
     _started(job, 0, "Ibcast", "Iallreduce")
     job.ranks[1].stands_at("compute", line=12)
     job.outside(1, done=22)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 1)
+    finding = job.passes(8).finds("critical", "not-in-collective", 1)
 
     assert "progresses only inside MPI calls" in finding.advice
 
@@ -217,6 +205,5 @@ def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_make_no_progres
     job.outside(1)
     getattr(job.ranks[2], third)("load", line=40)
     job.outside(2)
-    job.passes(10)
 
-    assert job.kinds() == kinds
+    assert job.passes(10).kinds() == kinds

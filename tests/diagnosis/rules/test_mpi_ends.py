@@ -20,9 +20,8 @@ def test_a_rank_in_finalize_has_left_and_is_no_worker_though_it_spins():
     job.in_collective("Barrier", 0)
     job.ranks[1].works_at("main", line=99)
     job.outside(1, finalize_since_unix_ns=unix_ns(job.now))
-    job.passes(10)
 
-    assert job.kinds() == [("critical", "left-early", (1,))]
+    assert job.passes(10).kinds() == [("critical", "left-early", (1,))]
 
 
 def test_the_rank_that_raised_and_hangs_in_finalize_is_named():
@@ -31,8 +30,7 @@ def test_the_rank_that_raised_and_hangs_in_finalize_is_named():
     job.ranks[1].raises("ValueError", "boom")
     job.ranks[1].seen_outside = {"exiting": True}
     job.in_collective("Barrier", 0)
-    job.passes(5)
-    finding = job.finds("critical", "rank-crashed", 1)
+    finding = job.passes(5).finds("critical", "rank-crashed", 1)
 
     assert "its process is still alive" in finding.summary
 
@@ -43,9 +41,8 @@ def test_a_master_that_forgot_a_worker_is_named_with_it_and_not_who_is_done():
     job.in_single(0, "recv", None, None)
     job.in_single(1, "recv", 0, None)
     _finalizing(job, 2)
-    job.passes(10)
 
-    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
+    assert job.passes(10).kinds() == [("critical", "wait-cycle", (0, 1))]
 
 
 def test_a_rank_that_leaves_without_finalize_went_first_though_the_launcher_kills_the_other():
@@ -54,9 +51,8 @@ def test_a_rank_that_leaves_without_finalize_went_first_though_the_launcher_kill
     job.passes(10)
     job.ranks[0].ends(0, exiting=False)
     job.ranks[1].ends(signal=9, later_s=0.05)
-    job.passes(3)
 
-    assert job.kinds() == [("critical", "left-early", (0,))]
+    assert job.passes(3).kinds() == [("critical", "left-early", (0,))]
 
 
 def test_a_rank_that_hangs_while_the_others_are_in_finalize_is_named():
@@ -65,8 +61,7 @@ def test_a_rank_that_hangs_while_the_others_are_in_finalize_is_named():
     _finalizing(job, 0, 1)
     job.ranks[2].stands_at("save", line=77)
     job.outside(2)
-    job.passes(10)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = job.passes(10).finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1)
     assert "ranks 0,1 wait for it in MPI_Finalize" in finding.summary
@@ -78,9 +73,8 @@ def test_who_is_done_early_keeps_nobody_waiting_while_the_others_work():
     _finalizing(job, 2)
     job.ranks[0].works_at("relax")
     job.ranks[1].works_at("relax")
-    job.passes(90)
 
-    assert job.kinds() == []
+    assert job.passes(90).kinds() == []
 
 
 def test_of_a_rank_that_waits_for_a_child_while_the_others_are_done_only_a_warning_is_given():
@@ -89,9 +83,8 @@ def test_of_a_rank_that_waits_for_a_child_while_the_others_are_done_only_a_warni
     _finalizing(job, 0)
     job.ranks[1].stands_at("pack_results", waits_on="child")
     job.outside(1)
-    job.passes(20)
 
-    assert job.kinds() == [("warning", "not-in-collective", (1,))]
+    assert job.passes(20).kinds() == [("warning", "not-in-collective", (1,))]
 
 
 def test_ranks_that_wait_for_each_other_are_named_and_not_those_in_finalize():
@@ -100,9 +93,8 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_those_in_finalize():
     _finalizing(job, 2)
     for rank in range(2):
         job.in_single(rank, "Ssend", 1 - rank, 3)
-    job.passes(10)
 
-    assert job.kinds() == [("critical", "wait-cycle", (0, 1))]
+    assert job.passes(10).kinds() == [("critical", "wait-cycle", (0, 1))]
 
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3"}

@@ -14,8 +14,7 @@ def test_a_wrong_tag_is_named_with_what_was_sent():
     job.in_collective("Barrier", 0)
     job.inside(0, job.ranks[0].mpi.calls[0], traffic=(sent(1, 7, is_last=True),))
     job.in_single(1, "recv", 0, 99, traffic=(sent(0, 99, 0, 1),))
-    job.passes(8)
-    finding = job.finds("critical", "unmatched-p2p", 1)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 1)
 
     assert "recv from rank 0, tag 99" in finding.summary
     assert ", and rank 0's last send to rank 1 had tag 7;" in finding.summary
@@ -61,8 +60,7 @@ def test_how_many_receives_of_a_rank_that_takes_from_anybody_have_begun_is_not_s
     job.passes(10)
     job.in_collective("Barrier", 0)
     job.in_single(1, "ssend", 0, 4, traffic=(sent(0, 4, 71, is_last=True),))
-    job.passes(8)
-    finding = job.finds("critical", "unmatched-p2p", 1)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 1)
 
     assert "rank 1 has sent to rank 0: 71 with tag 4" in finding.evidence
 
@@ -72,8 +70,7 @@ def test_a_ring_of_large_sends_is_a_cycle():
     job.passes(10)
     for rank in range(3):
         job.in_single(rank, "Send", (rank + 1) % 3, 3)
-    job.passes(8)
-    finding = job.finds("critical", "wait-cycle", 0, 1, 2)
+    finding = job.passes(8).finds("critical", "wait-cycle", 0, 1, 2)
 
     assert "one Sendrecv" in finding.advice
 
@@ -83,8 +80,7 @@ def test_the_halves_of_two_sendrecvs_that_miss_each_other_are_named():
     job.passes(10)
     for rank in range(2):
         job.waits_for(rank, "sendrecv", ("Send", 1 - rank, 1), ("Recv", 1 - rank, 2))
-    job.passes(8)
-    finding = job.finds("critical", "unmatched-p2p", 0, 1)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 0, 1)
 
     assert "sendrecv: Recv from rank 1, tag 2" in finding.summary
     assert "rank 1 is in sendrecv: Send to rank 0, tag 1" in finding.summary
@@ -101,9 +97,8 @@ def test_of_several_requests_only_those_that_are_owed_are_waited_for():
     job.outside(1, traffic=(sent(0, 5),))
     job.ranks[2].stands_at("load")
     job.outside(2)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def test_a_master_that_takes_from_anybody_waits_for_nobody_while_one_may_still_send():
@@ -112,9 +107,8 @@ def test_a_master_that_takes_from_anybody_waits_for_nobody_while_one_may_still_s
     job.in_single(0, "recv", None, None)
     job.in_single(1, "recv", 0, 4)
     job.ranks[2].works_at("compute")
-    job.passes(40)
 
-    assert job.kinds() == []
+    assert job.passes(40).kinds() == []
 
 
 def test_a_receive_from_anybody_that_nobody_can_send_to_is_named():
@@ -122,8 +116,7 @@ def test_a_receive_from_anybody_that_nobody_can_send_to_is_named():
     job.passes(10)
     job.in_single(0, "recv", None, 4)
     job.in_collective("Barrier", 1, 2)
-    job.passes(8)
-    finding = job.finds("critical", "unmatched-p2p", 0)
+    finding = job.passes(8).finds("critical", "unmatched-p2p", 0)
 
     assert "recv from any rank, tag 4" in finding.summary
 
@@ -133,9 +126,8 @@ def test_a_receive_from_itself_without_a_send_is_named():
     job.passes(10)
     job.in_collective("Barrier", 0)
     job.in_single(1, "recv", 1, 7)
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "unmatched-p2p", (1,))]
+    assert job.passes(8).kinds() == [("critical", "unmatched-p2p", (1,))]
 
 
 def test_two_that_receive_from_each_other_are_told_that_nobody_sends():
@@ -154,9 +146,8 @@ def test_the_receive_is_told_where_a_request_to_send_is_open_too():
     job.passes(10)
     job.waits_for(0, "Waitall", ("Isend", 1, 12), ("Irecv", 1, 11))
     job.in_collective("Barrier", 1)
-    job.passes(8)
 
-    assert "Waitall for Irecv from rank 1, tag 11" in job.finding().summary
+    assert "Waitall for Irecv from rank 1, tag 11" in job.passes(8).finding().summary
 
 
 @pytest.mark.parametrize(
@@ -178,6 +169,5 @@ def test_a_master_waits_for_its_last_worker_where_that_cannot_be_at_work(waits_o
     job.ranks[1].stands_at("fetch", waits_on=waits_on)
     job.ranks[1].wchan = wchan
     job.outside(1)
-    job.passes(20)
 
-    assert job.kinds() == kinds
+    assert job.passes(20).kinds() == kinds

@@ -172,9 +172,8 @@ def test_ranks_with_one_pid_are_distinguished_by_their_numbers_in_a_communicator
 def test_an_old_answer_says_nothing_of_now():
     job = nccl_job()
     job.say(CommStatus(service("ok", "dead", "ok", "ok")))
-    job.trains(70)
 
-    assert ras_lines(job.snapshot(), POLICY) == []
+    assert ras_lines(job.trains(70).snapshot(), POLICY) == []
 
 
 def test_a_service_that_did_not_answer_is_reported():
@@ -191,8 +190,7 @@ def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
     job.others_wait(2)
     job.passes(4)
     job.say(CommStatus(service("ok", "ok", "ok", "ok", counts=[812, 812, 811, 812])))
-    job.passes(4)
-    finding = job.finding()
+    finding = job.passes(4).finding()
 
     assert finding.ranks == (2,)
     assert "NCCL: rank 2 has launched 811 AllReduce, the others 812" in finding.evidence
@@ -211,11 +209,10 @@ def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
         )
         rank.says = {"groups": groups}
     job.say(CommStatus(service("ok", "ok", "ok", "dead")))
-    job.passes(3)
 
     assert any(
         "NCCL calls rank 3 dead" in line
-        for finding in job.verdict().findings
+        for finding in job.passes(3).verdict().findings
         for line in finding.evidence
     )
 

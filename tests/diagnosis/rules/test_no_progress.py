@@ -41,8 +41,7 @@ def test_a_rank_that_skips_a_new_group_is_the_one_in_another_call():
     """`if rank != 2: dist.new_group(...)`, then one for all: every rank is in a new_group."""
     job = trained(3)
     makes_groups(job, (34, 34, 31))
-    job.passes(25)
-    finding = job.finds("warning", KIND, 2)
+    finding = job.passes(25).finds("warning", KIND, 2)
 
     assert finding.victims == (0, 1)
     assert finding.summary == (
@@ -71,9 +70,8 @@ def test_a_job_whose_first_calls_differ_has_made_no_progress_ever_and_is_found_t
     for rank in job.ranks:
         rank.iteration, rank.says = None, {"progress_unix_ns": None}
     makes_groups(job, (34, 34, 31))
-    job.passes(70)
 
-    assert job.ever() == [("warning", KIND, (2,)), ("critical", KIND, (2,))]
+    assert job.passes(70).ever() == [("warning", KIND, (2,)), ("critical", KIND, (2,))]
 
 
 def test_where_no_class_is_larger_all_ranks_are_marked():
@@ -109,9 +107,8 @@ def test_a_rule_that_knows_more_replaces_it():
     assert job.kinds() == [("warning", KIND, (0, 1, 2))]
     job.others_wait(2)
     job.ranks[2].stands_at("fetch", waits_on="socket")
-    job.passes(10)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(10).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 # -- all ranks in one place
@@ -169,9 +166,8 @@ def test_while_one_rank_builds_the_others_may_wait_for_its_lock_file():
         job, "load_ops", waits_on="lock", callee="wait", waits_for=LOCK, since_unix_ns=unix_ns(0)
     )
     job.ranks[0].works_at("load_ops", waits_on="child")
-    job.passes(280)
 
-    assert job.ever() == []
+    assert job.passes(280).ever() == []
 
 
 def test_all_ranks_in_one_call_of_the_file_system_are_found():
@@ -193,9 +189,8 @@ def test_all_ranks_in_one_dead_file_system_become_critical():
         rank.is_stalled("load", syscall="read", file="/data/a.tar")
     job.passes(50)
     assert job.kinds() == [("warning", "io-stall", (0, 1))]
-    job.passes(15)
 
-    assert job.kinds() == [("critical", "io-stall", (0, 1))]
+    assert job.passes(15).kinds() == [("critical", "io-stall", (0, 1))]
 
 
 def test_a_question_in_the_middle_of_a_training_is_found():
@@ -230,9 +225,8 @@ def test_servers_that_never_counted_a_step_are_idle_between_two_requests():
     for rank in job.ranks:
         rank.iteration = None
     all_stand(job, "serve", waits_on="queue")
-    job.passes(900)
 
-    assert job.ever() == [("info", KIND, ())]
+    assert job.passes(900).ever() == [("info", KIND, ())]
 
 
 def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_is_idle():
@@ -243,9 +237,8 @@ def test_a_master_that_polls_with_sleeps_while_its_workers_wait_in_a_broadcast_i
     job.ranks[0].stands_at("serve", "/home/ada/serve.py", 8)
     job.ranks[0].wakes_per_s, job.ranks[0].wchan = 5.0, "hrtimer_nanosleep"
     job.others_wait(0, op="broadcast")
-    job.passes(120)
 
-    assert job.ever() == [("info", KIND, ())]
+    assert job.passes(120).ever() == [("info", KIND, ())]
 
 
 def test_a_farm_whose_calls_have_a_rhythm_is_idle_if_it_has_waited_so_long_before():
@@ -256,9 +249,8 @@ def test_a_farm_whose_calls_have_a_rhythm_is_idle_if_it_has_waited_so_long_befor
     job.ranks[0].stands_at("farm", "/home/ada/farm.py", 8)
     job.ranks[0].wakes_per_s, job.ranks[0].wchan = 2.0, "hrtimer_nanosleep"
     job.others_wait(0, op="Bcast")
-    job.passes(60)
 
-    assert job.ever() == [("info", KIND, ())]
+    assert job.passes(60).ever() == [("info", KIND, ())]
 
 
 @pytest.mark.parametrize(
@@ -282,9 +274,8 @@ def test_a_rank_that_sleeps_in_a_training_is_no_idle_master(change):
     for name, value in change.items():
         setattr(job.ranks[0], name, value)
     job.others_wait(0, op="broadcast")
-    job.passes(10)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(10).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 # -- long pauses of healthy jobs
@@ -297,9 +288,8 @@ def test_ten_of_its_steps_are_no_pause():
     all_stand(job, waits_on="lock")
     job.passes(118)
     assert job.ever() == []
-    job.passes(10)
 
-    assert job.ever() == [("warning", KIND, (0, 1))]
+    assert job.passes(10).ever() == [("warning", KIND, (0, 1))]
 
 
 def test_a_pause_that_it_has_made_twice_is_usual():
@@ -337,9 +327,8 @@ def test_one_line_of_c_for_minutes_is_a_warning_and_never_critical():
     job = trained(2)
     for rank in job.ranks:
         rank.works_at("tokenize", callee="encode_batch")
-    job.passes(900)
 
-    assert job.ever() == [("warning", KIND, (0, 1))]
+    assert job.passes(900).ever() == [("warning", KIND, (0, 1))]
 
 
 @pytest.mark.parametrize(("asleep", "found"), [(True, [("warning", KIND, (1,))]), (False, [])])
@@ -350,9 +339,8 @@ def test_ranks_that_spin_for_their_gpus_wait_where_another_rank_sleeps(asleep, f
         rank.works_at("replay", line=50, waits_on="cuda-sync")
     if asleep:
         job.ranks[1].stands_at("fetch_metrics")
-    job.passes(24)
 
-    assert job.ever() == found
+    assert job.passes(24).ever() == found
 
 
 def test_ranks_that_wait_beside_one_that_computes_are_a_warning_after_a_minute():
@@ -373,17 +361,15 @@ def test_a_phase_that_takes_long_is_no_hang_for_five_minutes(word):
     assert job.ever() == []
     job.passes(230)
     assert job.ever() == [("warning", KIND, (0, 1))]
-    job.passes(20)
 
-    assert job.kinds() == [("critical", KIND, (0, 1))]
+    assert job.passes(20).kinds() == [("critical", KIND, (0, 1))]
 
 
 def test_trainers_that_wait_for_an_engine_outside_of_the_job_are_a_warning_for_five_minutes():
     job = trained(2)
     all_stand(job, "next_rollouts", waits_on="pipe")
-    job.passes(280)
 
-    assert job.ever() == [("warning", KIND, (0, 1))]
+    assert job.passes(280).ever() == [("warning", KIND, (0, 1))]
 
 
 def test_what_follows_a_training_that_is_over_is_not_critical_soon():
@@ -392,9 +378,8 @@ def test_what_follows_a_training_that_is_over_is_not_critical_soon():
     all_stand(job, "upload", waits_on="child")
     for rank in job.ranks:
         rank.phase = "leaving"
-    job.passes(200)
 
-    assert job.ever() == [("warning", KIND, (0, 1))]
+    assert job.passes(200).ever() == [("warning", KIND, (0, 1))]
 
 
 def test_ranks_that_are_done_wait_for_those_that_compute():
@@ -412,9 +397,8 @@ def test_a_job_of_which_a_rank_moves_is_not_still():
     job = trained(3)
     for number in (0, 1):
         job.ranks[number].stands_at("sleep_well", waits_on="lock")
-    job.passes(120)
 
-    assert job.ever() == []
+    assert job.passes(120).ever() == []
 
 
 def test_a_job_that_is_starting_is_left_in_peace():
@@ -427,9 +411,8 @@ def test_a_job_that_is_starting_is_left_in_peace():
             {"progress_unix_ns": None},
         )
     all_stand(job, "<module>", waits_on="import")
-    job.passes(200)
 
-    assert job.ever() == []
+    assert job.passes(200).ever() == []
 
 
 def test_the_limits_are_those_that_are_reported():

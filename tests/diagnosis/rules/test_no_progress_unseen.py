@@ -39,8 +39,7 @@ def test_ranks_that_wait_for_work_from_outside_are_idle_but_something_is_to_be_d
     job = half_seen(function="serve", line=11, waits_on="socket")
     for rank in job.ranks[:2]:
         rank.says["iteration"] = None
-    job.passes(300)
-    finding = job.finding()
+    finding = job.passes(300).finding()
 
     assert (finding.severity, finding.kind) == ("info", "no-progress")
     assert "ranks 2,3 may be on other hosts" in finding.advice
@@ -48,15 +47,13 @@ def test_ranks_that_wait_for_work_from_outside_are_idle_but_something_is_to_be_d
 
 def test_ranks_with_agents_wait_for_the_agents_of_the_others():
     job = half_seen(outside=False, function="step", line=11)
-    job.passes(300)
 
-    assert "no-progress" not in [kind for _, kind, _ in job.kinds()]
+    assert "no-progress" not in [kind for _, kind, _ in job.passes(300).kinds()]
 
 
 def test_ranks_that_go_on_are_not_reported_because_others_were_not_seen():
     job = FakeJob(4, absent=(2, 3))
     for rank in job.ranks[:2]:
         rank.says["outside"] = OutsideLook()
-    job.trains(300)
 
-    assert job.kinds() == []
+    assert job.trains(300).kinds() == []

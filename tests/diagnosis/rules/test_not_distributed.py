@@ -45,9 +45,8 @@ def test_a_warm_up_before_the_process_group_is_none():
 def test_the_policy_says_from_when_ranks_that_train_alone_are_named(changes):
     job = alone()
     job.policy = POLICY.with_limits(changes)
-    job.trains(40)
 
-    assert job.kinds() == []
+    assert job.trains(40).kinds() == []
 
 
 def test_it_ends_once_they_have_a_process_group():
@@ -55,9 +54,8 @@ def test_it_ends_once_they_have_a_process_group():
     job.trains(40)
     for rank in job.ranks:
         rank.says["trains"], rank.phase = None, "running"
-    job.trains(3)
 
-    assert job.kinds() == []
+    assert job.trains(3).kinds() == []
 
 
 def one_differs(job, **more):
@@ -77,9 +75,8 @@ def test_another_dataset_is_meant():
     for rank in job.ranks:
         feed = Feed("RandomSampler", "BatchSampler", "Fold", True, 100, first=f"fold{rank.number}")
         rank.loader = Loader(0, feed=feed)
-    job.trains(60)
 
-    assert job.ever() == []
+    assert job.trains(60).ever() == []
 
 
 @pytest.mark.parametrize("more", [{"trains": None}, {"rpc": RpcState("worker1", 1)}])
@@ -94,9 +91,8 @@ def test_ranks_of_another_launcher_may_use_a_library_that_is_not_known():
     for rank in job.ranks:
         rank.told["environment"] = {"OMPI_COMM_WORLD_RANK": str(rank.number)}
         job.greet(rank)
-    job.trains(60)
 
-    assert job.ever() == []
+    assert job.trains(60).ever() == []
 
 
 def test_replicas_with_a_role_meet_in_another_way():
@@ -104,6 +100,5 @@ def test_replicas_with_a_role_meet_in_another_way():
     for rank in job.ranks:
         rank.told["role"] = "torchft replica group 1 of 2"
         job.greet(rank)
-    job.trains(60)
 
-    assert job.ever() == []
+    assert job.trains(60).ever() == []

@@ -53,9 +53,8 @@ def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
     job.passes(4.5)
     for rank in job.ranks:
         rank.comes_back()
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_a_rank_that_visibly_works_is_a_warning_first():
@@ -107,8 +106,7 @@ def test_a_rank_that_does_not_leave_one_call_may_be_in_a_loop_that_never_ends(se
     job = trained()
     job.ranks[1].works_at("chunks", "/home/ada/batch.py", 16, since_unix_ns=unix_ns(job.now))
     job.others_wait(1)
-    job.passes(seconds)
-    finding = job.finds(severity, "not-in-collective", 1)
+    finding = job.passes(seconds).finds(severity, "not-in-collective", 1)
 
     assert finding.advice.startswith(
         "check whether the loop in chunks (batch.py:16) ends: ddtop stacks"
@@ -120,9 +118,8 @@ def test_a_rank_that_goes_from_call_to_call_is_given_time(more):
     job = trained()
     job.ranks[1].works_at("validate", "/home/ada/eval.py", 31, **more)
     job.others_wait(1)
-    job.passes(20)
 
-    assert job.finding().advice.startswith("let it finish")
+    assert job.passes(20).finding().advice.startswith("let it finish")
 
 
 def test_a_rank_that_works_without_end_becomes_critical():
@@ -130,9 +127,8 @@ def test_a_rank_that_works_without_end_becomes_critical():
     job = trained()
     job.ranks[1].works_at("spin")
     job.others_wait(1)
-    job.passes(63)
 
-    assert job.ever() == [
+    assert job.passes(63).ever() == [
         ("warning", "not-in-collective", (1,)),
         ("critical", "not-in-collective", (1,)),
     ]
@@ -150,18 +146,16 @@ def test_a_rank_that_reads_with_little_cpu_has_minutes_and_a_loop_that_logs_has_
     job.ranks[0].works_at("fetch")
     job.ranks[0].cores, job.ranks[0].io_per_s = cores, 1e6
     job.others_wait(0)
-    job.passes(seconds)
 
-    assert job.kinds() == [(severity, "not-in-collective", (0,))]
+    assert job.passes(seconds).kinds() == [(severity, "not-in-collective", (0,))]
 
 
 def test_half_of_the_group_timeout_is_the_latest_moment_for_critical():
     job = trained()
     job.ranks[0].works_at("validate")
     job.others_wait(0, timeout_ms=40_000)
-    job.passes(22)
 
-    assert job.kinds() == [("critical", "not-in-collective", (0,))]
+    assert job.passes(22).kinds() == [("critical", "not-in-collective", (0,))]
 
 
 def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
@@ -170,9 +164,8 @@ def test_a_rank_that_reads_a_file_is_working_though_its_cpu_sleeps():
     job.ranks[0].stands_at("save_checkpoint", waits_on="file")
     job.ranks[0].io_per_s = 50e6
     job.others_wait(0)
-    job.passes(30)
 
-    assert job.ever() == [("warning", "not-in-collective", (0,))]
+    assert job.passes(30).ever() == [("warning", "not-in-collective", (0,))]
 
 
 @pytest.mark.parametrize(
@@ -187,18 +180,16 @@ def test_a_download_is_work_a_stuck_read_and_a_polling_loop_are_not(
     job.ranks[0].stands_at("fetch", "/home/ada/hub.py", 88, waits_on=waits_on)
     job.ranks[0].wakes_per_s = wakes_per_s
     job.others_wait(0)
-    job.passes(12)
 
-    assert job.kinds() == [(severity, "not-in-collective", (0,))]
+    assert job.passes(12).kinds() == [(severity, "not-in-collective", (0,))]
 
 
 def test_io_below_the_policy_rate_is_not_work():
     """The agent's own reports and a heartbeat in user code always move some bytes."""
     job = hang()
     job.ranks[2].io_per_s = 900.0
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def test_the_waiters_polling_at_full_cpu_do_not_hide_the_hang():
@@ -206,9 +197,8 @@ def test_the_waiters_polling_at_full_cpu_do_not_hide_the_hang():
     job = hang()
     for number in (0, 1, 3):
         job.ranks[number].cores = 1.0
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def test_two_culprits_are_one_finding():
@@ -217,8 +207,7 @@ def test_two_culprits_are_one_finding():
     job.ranks[1].stands_at("evaluate")
     job.ranks[3].stands_at("evaluate")
     job.others_wait(1, 3)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 1, 3)
+    finding = job.passes(8).finds("critical", "not-in-collective", 1, 3)
 
     assert finding.victims == (0, 2)
     assert finding.summary.startswith(
@@ -236,8 +225,7 @@ def test_a_chain_of_groups_ends_at_the_one_that_waits_for_nobody():
     job.ranks[1].waits_in(group="dp")
     job.ranks[0].waits_in(group="tp")
     job.ranks[3].waits_in()
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = job.passes(8).finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1, 3)
     assert finding.group in ("dp", WORLD)
@@ -249,9 +237,8 @@ def test_members_of_another_group_are_not_blamed_for_not_being_in_it():
     job.trains(10)
     job.ranks[1].stands_at("fetch")
     job.ranks[0].waits_in(group="1")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
 
 
 def test_send_and_recv_do_not_make_a_rank_look_ahead_of_the_others():
@@ -273,9 +260,8 @@ def test_a_rank_inside_point_to_point_is_not_called_the_end_of_the_chain():
     job = trained(2)
     job.ranks[0].stands_at("forward_backward", callee="recv", waits_on="p2p", activity="collective")
     job.ranks[1].waits_in()
-    job.passes(30)
 
-    assert job.ever() == [("warning", "no-progress", (0, 1))]
+    assert job.passes(30).ever() == [("warning", "no-progress", (0, 1))]
 
 
 def test_an_asynchronous_collective_while_computing_holds_nobody_up():
@@ -284,9 +270,8 @@ def test_an_asynchronous_collective_while_computing_holds_nobody_up():
     job.ranks[0].works_at("train_step", activity="forward")
     for number in (1, 2, 3):
         job.ranks[number].waits_in(computing=True)
-    job.passes(30)
 
-    assert job.ever() == []
+    assert job.passes(30).ever() == []
 
 
 def test_a_rank_whose_agent_never_spoke_is_not_blamed():
@@ -331,9 +316,8 @@ def test_a_job_that_stands_at_one_place_says_so_in_its_calm_sentence():
     job = trained(2)
     for rank in job.ranks:
         rank.stands_at("<module>")
-    job.passes(30)
 
-    assert job.verdict().calm == (
+    assert job.passes(30).verdict().calm == (
         "quiet: no rank has moved for 30 s, and none waits for another in a collective; ranks"
         " 0,1 are in <module> (train.py:40)"
     )
@@ -343,10 +327,9 @@ def test_of_idle_ranks_at_several_places_none_is_reported():
     job = trained(2)
     job.ranks[0].stands_at("<module>")
     job.ranks[1].stands_at("serve", line=7)
-    job.passes(30)
 
     assert (
-        job.verdict().calm
+        job.passes(30).verdict().calm
         == "quiet: no rank has moved for 30 s, and none waits for another in a collective"
     )
 
@@ -373,8 +356,7 @@ def test_a_rank_that_left_its_loop_while_others_still_need_it_left_early():
     job.others_wait(3)
     for rank in job.ranks:
         rank.activity = "backward"
-    job.passes(8)
-    finding = job.finds("critical", "left-early", 3)
+    finding = job.passes(8).finds("critical", "left-early", 3)
 
     assert finding.summary.startswith(
         "rank 3 is done after iteration 100 and waiting at exit for its other threads"
@@ -388,8 +370,7 @@ def test_the_call_in_which_the_others_wait_for_a_rank_that_is_done_is_named_with
     job.ranks[1].leaves()
     job.ranks[0].waits_in("all_gather_into_tensor")
     job.ranks[0].place = place("save", "/home/ada/checkpoint.py", 149, waits_on="collective")
-    job.passes(8)
-    finding = job.finds("critical", "left-early", 1)
+    finding = job.passes(8).finds("critical", "left-early", 1)
 
     assert finding.summary.endswith(
         "; rank 0 waits for it in all_gather_into_tensor #101 of default_pg at checkpoint.py:149"
@@ -401,10 +382,11 @@ def test_the_call_in_which_the_others_wait_for_a_rank_that_is_done_is_named_with
 def test_a_place_that_cannot_be_seen_is_said_to_be_unseen():
     job = hang()
     job.ranks[2].place = None
-    job.passes(8)
 
-    assert job.finding().summary.startswith(
-        "rank 2 has been at a place that cannot be seen for 8 s"
+    assert (
+        job.passes(8)
+        .finding()
+        .summary.startswith("rank 2 has been at a place that cannot be seen for 8 s")
     )
 
 
@@ -421,9 +403,8 @@ def test_the_summary_says_where_the_culprit_is_instead(more, text):
     job = trained(2)
     job.ranks[1].stands_at("take", line=53, **more)
     job.others_wait(1)
-    job.passes(8)
 
-    assert job.finding().summary.startswith(f"rank 1 has been {text} for 8 s")
+    assert job.passes(8).finding().summary.startswith(f"rank 1 has been {text} for 8 s")
 
 
 @pytest.mark.parametrize(
@@ -439,17 +420,15 @@ def test_the_kernels_own_word_says_what_it_waits_on(wchan, text):
     """A read from a pipe in C looks like any other line of Python."""
     job = hang()
     job.ranks[2].wchan = wchan
-    job.passes(8)
 
-    assert job.finding().summary.startswith(f"rank 2 has been {text} for 8 s")
+    assert job.passes(8).finding().summary.startswith(f"rank 2 has been {text} for 8 s")
 
 
 def test_a_server_that_does_not_answer_is_named():
     """A metrics server accepted the connection, and the call had no timeout."""
     job = hang()
     job.ranks[2].seen_outside = {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:8080"}
-    job.passes(8)
-    finding = job.finding()
+    finding = job.passes(8).finding()
 
     assert finding.summary.startswith(
         "rank 2 has been waiting on a socket to 10.0.0.7:8080 in wait_for_licence (train.py:53)"
@@ -468,9 +447,8 @@ def test_without_the_relays_look_the_rank_gets_the_benefit_of_the_doubt():
     job.records = [
         (envelope, record) for envelope, record in job.records if envelope.kind != "HostState"
     ]
-    job.passes(20)
 
-    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+    assert {severity for severity, _, _ in job.passes(20).ever()} == {"warning"}
 
 
 @pytest.mark.parametrize(
@@ -495,9 +473,8 @@ def test_a_rank_with_something_open_that_visibly_waits_elsewhere_is_the_one_to_l
     job.new_group("1", 0, 1, 2)
     for number in (0, 2):
         job.ranks[number].waits_in(group="1")
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (1,))]
 
 
 @pytest.mark.parametrize("place", [{"waits_on": "lock"}, {"waits_on": "future"}, {}])
@@ -508,9 +485,8 @@ def test_a_rank_that_may_wait_for_its_open_collective_through_a_thread_is_a_wait
     job.ranks[0].stands_at("report", "/home/ada/report.py", 12, **place)
     job.ranks[2].stands_at("fetch", "/home/ada/data.py", 40)
     job.ranks[0].seen_outside = {"syscall": "futex"}
-    job.passes(8)
 
-    assert job.kinds() == [("critical", "not-in-collective", (2,))]
+    assert job.passes(8).kinds() == [("critical", "not-in-collective", (2,))]
 
 
 def splits(job, culprit, tag=0):
@@ -529,8 +505,7 @@ def splits(job, culprit, tag=0):
 def test_a_rank_that_does_not_come_to_a_split_of_all_ranks_is_named():
     job = trained()
     splits(job, 2)
-    job.passes(8)
-    finding = job.finding()
+    finding = job.passes(8).finding()
 
     assert (finding.severity, finding.kind) == ("critical", "not-in-collective")
     assert (finding.ranks, finding.victims) == ((2,), (0, 1, 3))
@@ -541,6 +516,5 @@ def test_who_is_missing_in_the_split_of_a_part_is_not_guessed():
     """The members of the new group are not known, and the rank may not be one of them."""
     job = trained()
     splits(job, 2, tag=OF_MEMBERS_ONLY)
-    job.passes(8)
 
-    assert [finding.kind for finding in job.verdict().findings] == []
+    assert [finding.kind for finding in job.passes(8).verdict().findings] == []

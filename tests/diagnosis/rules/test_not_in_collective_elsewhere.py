@@ -23,8 +23,7 @@ def test_a_full_garbage_collection_is_named_with_its_time():
     job.ranks[2].reports = False
     job.ranks[2].seen_outside = {"gc_since_unix_ns": unix_ns(job.now)}
     job.ranks[2].cores, job.ranks[2].letter = 1.0, "R"
-    job.passes(8)
-    finding = job.finds("warning", "interpreter-frozen", 2)
+    finding = job.passes(8).finds("warning", "interpreter-frozen", 2)
 
     assert (
         "C code holds the GIL: no report for 8 s, in a garbage collection (train.py:"
@@ -48,8 +47,7 @@ def test_a_silent_rank_is_placed_by_the_stacks_that_were_taken_since():
         Stacks("r1", 2, 4802, unix_ns(job.now), "signal", (ThreadStack(frames, main=True),)),
         job.ranks[2],
     )
-    job.passes(3)
-    finding = job.finding()
+    finding = job.passes(3).finding()
 
     assert (
         "no report for 8 s, asleep in C called from sim.py:31 step; ranks 0,1,3 wait"
@@ -68,8 +66,7 @@ def test_a_rank_on_its_way_out_of_the_interpreter_left_early():
     job.ranks[3].reports = False
     job.ranks[3].seen_outside = {"exiting": True}
     job.others_wait(3)
-    job.passes(8)
-    finding = job.finds("critical", "left-early", 3)
+    finding = job.passes(8).finds("critical", "left-early", 3)
 
     assert (
         "rank 3 is done after iteration 100 and exiting the interpreter (train.py:"
@@ -97,9 +94,8 @@ def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, se
     job.ranks[1].stands_at("score", waits_on=waits_on)
     job.ranks[1].seen_outside = seen
     job.others_wait(1)
-    job.passes(12)
 
-    assert job.kinds() == [(severity, "not-in-collective", (1,))]
+    assert job.passes(12).kinds() == [(severity, "not-in-collective", (1,))]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +123,7 @@ def test_the_advice_fits_what_it_waits_for(seen, text, advice):
     job.ranks[1].stands_at("ask", line=7)
     job.ranks[1].seen_outside = seen
     job.others_wait(1)
-    job.passes(8)
-    finding = job.finding()
+    finding = job.passes(8).finding()
 
     assert finding.summary.startswith(f"rank 1 has been {text} for 8 s")
     assert advice in finding.advice
@@ -146,8 +141,7 @@ def test_a_main_thread_that_waits_is_not_called_working_for_the_cpu_of_its_other
     job.ranks[1].works_at("pull", line=16, waits_on=waits_on)
     job.ranks[1].letter, job.ranks[1].cores = "S", 0.25
     job.others_wait(1)
-    job.passes(8)
-    finding = job.finds("warning", "not-in-collective", 1)
+    finding = job.passes(8).finds("warning", "not-in-collective", 1)
 
     assert finding.summary.startswith(
         f"rank 1 has been {does} (train.py:16 pull) for 8 s, while its other threads or children"
@@ -163,8 +157,7 @@ def test_who_stops_with_data_left_is_told_to_agree_on_the_end():
     job.others_wait(2)
     for rank in job.ranks:
         rank.activity = "backward"
-    job.passes(8)
-    finding = job.finds("critical", "left-early", 2)
+    finding = job.passes(8).finds("critical", "left-early", 2)
 
     assert finding.advice.startswith("stop on all ranks at the same step")
 
@@ -191,9 +184,8 @@ def test_calls_that_cannot_be_judged_are_reported_in_the_number_of_their_ranks(l
         job.ranks[rank].stands_at("step")
     for rank in lost:
         job.ranks[rank].stands_at("step", waits_on="collective")
-    job.passes(20)
 
-    assert text in job.verdict().calm
+    assert text in job.passes(20).verdict().calm
 
 
 def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
@@ -202,9 +194,8 @@ def test_a_rank_whose_collectives_cannot_be_read_is_not_blamed_for_them():
     job.ranks[3].comes_back()
     job.ranks[3].standings.clear()
     job.ranks[3].probes_off = ("collectives: AttributeError: no attribute '_world'",)
-    job.passes(8)
 
-    assert job.finding().ranks == (2,)
+    assert job.passes(8).finding().ranks == (2,)
 
 
 def test_where_only_such_a_rank_could_be_behind_nobody_is_blamed_and_that_is_reported():
@@ -233,17 +224,15 @@ def test_lines_that_trickle_in_through_a_pipe_are_work():
     """33 lines a second from a converter: 30 KB/s are below every I/O threshold."""
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 33.0
-    job.passes(90)
 
-    assert {severity for severity, _, _ in job.ever()} == {"warning"}
+    assert {severity for severity, _, _ in job.passes(90).ever()} == {"warning"}
 
 
 def test_a_pipe_in_which_nothing_comes_is_none():
     job = hang()
     job.ranks[2].wchan, job.ranks[2].wakes_per_s = "anon_pipe_read", 0.0
-    job.passes(8)
 
-    assert job.finding().severity == "critical"
+    assert job.passes(8).finding().severity == "critical"
 
 
 def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
@@ -255,9 +244,8 @@ def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
     job.passes(1.5)
     for rank in job.ranks:
         rank.comes_back()
-    job.passes(0.5)
 
-    assert "left-early" not in {kind for _, kind, _ in job.ever()}
+    assert "left-early" not in {kind for _, kind, _ in job.passes(0.5).ever()}
 
 
 def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
@@ -270,8 +258,7 @@ def test_who_has_never_used_gloo_is_named_to_those_that_wait_for_it_there():
     for rank in job.ranks[1:]:
         rank.waits_in("all_gather", group="0/gloo")
     job.ranks[0].stands_at("validate")
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 0)
+    finding = job.passes(8).finds("critical", "not-in-collective", 0)
 
     assert finding.victims == (1, 2)
     assert finding.summary.endswith("ranks 1,2 wait for it in all_gather #1 of default_pg (gloo)")
@@ -304,8 +291,7 @@ def test_after_a_short_look_from_outside_nobody_is_said_to_work():
         rank.says["outside"] = look
         rank.trains = False
     job.ranks[1].place = place("wait_for_licence", "/home/ada/train.py", 9)
-    job.passes(1.5)
-    finding = job.finds("warning", "not-in-collective", 1)
+    finding = job.passes(1.5).finds("warning", "not-in-collective", 1)
 
     assert "work" not in finding.summary
     assert "in wait_for_licence (train.py:9)" in finding.summary
@@ -322,5 +308,4 @@ def test_a_rank_that_was_last_seen_asleep_before_the_others_waited_is_not_blamed
     assert job.ever() == []
 
     job.look_at_hosts = look
-    job.passes(2)
-    assert job.kinds() == [("critical", "not-in-collective", (1,))]
+    assert job.passes(2).kinds() == [("critical", "not-in-collective", (1,))]

@@ -69,8 +69,7 @@ def test_the_same_stage_asleep_is_one():
     job.ranks[3].works_at("forward", line=60)
     job.ranks[2].stands_at("fetch_labels", line=24)
     job.ranks[3].waits_in(group="dp2")
-    job.passes(10)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = job.passes(10).finds("critical", "not-in-collective", 2)
 
     assert "rank 3 waits for it in all_reduce #101 of dp (ranks 2,3)" in finding.summary
     assert "rank 2 is pp 1, dp 0" in finding.evidence
@@ -127,7 +126,6 @@ def test_an_expert_that_never_sends_is_one():
     for rank in (job.ranks[2], job.ranks[3]):
         rank.comes_back()
     job.ranks[3].waits_in(group="dp1")
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 1)
+    finding = job.passes(8).finds("critical", "not-in-collective", 1)
 
     assert "rank 0 waits for it in all_to_all_single #101 of ep (ranks 0,1)" in finding.summary

@@ -61,6 +61,5 @@ def test_a_rank_that_fails_explains_the_end_of_its_parent():
     job.ranks[1].ends(1, later_s=0.2)
     job.ranks[0].ends(signal=15, later_s=0.4)
     job.host_says = {"helpers": (HelperEnd(PARENT, unix_ns(job.now + 0.6), 1, launcher=True),)}
-    job.passes(3)
 
-    assert job.kinds() == [("critical", "rank-crashed", (1,))]
+    assert job.passes(3).kinds() == [("critical", "rank-crashed", (1,))]

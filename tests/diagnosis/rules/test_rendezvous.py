@@ -27,8 +27,7 @@ def test_two_processes_with_one_number_are_named_with_both_pids():
     job = meets(3, absent=[2])
     all_enter(job, 0, 1)
     another(job, 1, 4902, init_unix_ns=BASE + 2 * SECOND)
-    job.passes(7)
-    finding = job.finds("critical", "duplicate-rank", 1)
+    finding = job.passes(7).finds("critical", "duplicate-rank", 1)
 
     assert finding.summary.startswith(
         "2 processes claim rank 1 (pids 4801, 4902), and no process claims rank 2; ranks 0,1 wait"
@@ -45,8 +44,7 @@ def test_a_second_rank_0_that_found_the_port_taken_is_a_duplicate_though_it_has_
     rank.pid = 4902
     rank.ends(1)
     rank.gone, rank.reports, rank.pid = False, True, 4800
-    job.passes(4)
-    finding = job.finds("critical", "duplicate-rank", 0)
+    finding = job.passes(4).finds("critical", "duplicate-rank", 0)
 
     assert (
         "2 processes claim rank 0 (pids 4800, 4902, 1 of them has ended), and no process"
@@ -59,9 +57,8 @@ def test_a_program_that_starts_the_real_one_is_no_duplicate():
     job = meets(2)
     all_enter(job, 0, 1)
     another(job, 1, 4902, claim="init", launcher_pid=4801, init_unix_ns=BASE + 2 * SECOND)
-    job.passes(7)
 
-    assert "duplicate-rank" not in [kind for _, kind, _ in job.ever()]
+    assert "duplicate-rank" not in [kind for _, kind, _ in job.passes(7).ever()]
 
 
 def starts_a_twin(inside=True, waits=True, **told):
@@ -135,8 +132,7 @@ def test_a_rank_with_another_port_is_the_odd_one():
     all_enter(
         job, 2, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None
     )
-    job.passes(7)
-    finding = job.finds("critical", "rendezvous-mismatch", 2)
+    finding = job.passes(7).finds("critical", "rendezvous-mismatch", 2)
 
     assert "(ranks 0,1: 127.0.0.1:29500, rank 2: 127.0.0.1:29501)" in finding.summary
     assert (
@@ -151,9 +147,8 @@ def test_of_two_ranks_with_two_ports_the_one_without_the_store_is_odd():
     all_enter(
         job, 1, port=29501, sockets=(), probe="refused", listener_pid=None, listener_ours=None
     )
-    job.passes(7)
 
-    assert job.kinds() == [("critical", "rendezvous-mismatch", (1,))]
+    assert job.passes(7).kinds() == [("critical", "rendezvous-mismatch", (1,))]
 
 
 def test_several_names_of_one_host_are_no_mismatch():
@@ -162,17 +157,15 @@ def test_several_names_of_one_host_are_no_mismatch():
     all_enter(job, 0)
     all_enter(job, 1, address="localhost")
     all_enter(job, 2, address="node0")
-    job.passes(7)
 
-    assert job.ever() == []
+    assert job.passes(7).ever() == []
 
 
 def test_names_are_not_compared_where_nobody_looks_from_outside():
     job = meets(2, environments={1: {"MASTER_ADDR": "node0"}})
     enter(job, 0, 1)
-    job.passes(7)
 
-    assert job.ever() == []
+    assert job.passes(7).ever() == []
 
 
 def test_a_world_size_that_fewer_processes_contradict_is_the_odd_one():
@@ -180,8 +173,7 @@ def test_a_world_size_that_fewer_processes_contradict_is_the_odd_one():
     job = meets(3, absent=[2])
     job.ranks[0].told["world_size"] = 2
     all_enter(job, 0, 1)
-    job.passes(7)
-    finding = job.finds("critical", "rendezvous-mismatch", 1)
+    finding = job.passes(7).finds("critical", "rendezvous-mismatch", 1)
 
     assert finding.summary.startswith("WORLD_SIZE differs between ranks (rank 0: 2, rank 1: 3)")
 
@@ -191,18 +183,16 @@ def test_backends_that_have_nothing_in_common_differ():
     for rank, backend in zip(job.ranks, ("gloo", "gloo", "mpi"), strict=True):
         rank.told["backend"] = backend
     all_enter(job, 0, 1, 2)
-    job.passes(7)
 
-    assert job.kinds() == [("critical", "rendezvous-mismatch", (2,))]
+    assert job.passes(7).kinds() == [("critical", "rendezvous-mismatch", (2,))]
 
 
 def test_a_backend_that_was_given_for_one_device_only_is_the_same():
     job = meets(2)
     job.ranks[0].told["backend"], job.ranks[1].told["backend"] = "gloo", "cpu:gloo,cuda:nccl"
     all_enter(job, 0, 1)
-    job.passes(7)
 
-    assert job.ever() == []
+    assert job.passes(7).ever() == []
 
 
 # -- master-unreachable
@@ -228,8 +218,7 @@ def test_an_address_that_leads_nowhere_is_unreachable_for_those_who_have_it(prob
         listener_pid=None,
         listener_ours=None,
     )
-    job.passes(7)
-    finding = job.finds("critical", "master-unreachable", 0, 1)
+    finding = job.passes(7).finds("critical", "master-unreachable", 0, 1)
 
     assert finding.summary.startswith(f"ranks 0,1 cannot reach the store at 127.0.0.1:29500 ({why}")
 
@@ -246,26 +235,23 @@ def test_a_store_behind_an_address_of_a_service_is_reached():
     """Kubernetes: no host has the address of a service, but it leads to rank 0."""
     job = meets(2)
     all_enter(job, 0, 1, local=False)
-    job.passes(7)
 
-    assert job.ever() == []
+    assert job.passes(7).ever() == []
 
 
 def test_a_refusal_while_rank_0_is_not_there_says_that_rank_0_is_missing():
     job = meets(3, absent=[0])
     all_enter(job, 1, 2, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
-    job.passes(10)
 
-    assert job.ever() == [("critical", "rank-missing", (0,))]
+    assert job.passes(10).ever() == [("critical", "rank-missing", (0,))]
 
 
 def test_a_refusal_while_rank_0_sleeps_before_init_says_that_rank_0_is_late():
     job = meets(2)
     job.ranks[0].stands_at("prepare", line=5)
     all_enter(job, 1, sockets=(), probe="refused", listener_pid=None, listener_ours=None)
-    job.passes(9)
 
-    assert job.ever() == [("critical", "late-to-init", (0,))]
+    assert job.passes(9).ever() == [("critical", "late-to-init", (0,))]
 
 
 def test_ranks_that_gave_up_without_a_connection_could_not_reach_the_store():
@@ -287,8 +273,7 @@ def test_ranks_that_gave_up_without_a_connection_could_not_reach_the_store():
             "The client socket has timed out after 1800000ms while trying to connect to (a, 1).",
         )
         rank.ends(1)
-    job.passes(2)
-    finding = job.finds("critical", "master-unreachable", 0, 1)
+    finding = job.passes(2).finds("critical", "master-unreachable", 0, 1)
 
     assert (
         finding.summary
@@ -328,8 +313,7 @@ def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
         "DistNetworkError", "failed to listen on any local network address. name: EADDRINUSE"
     )
     job.ranks[0].ends(1)
-    job.passes(3)
-    finding = job.finds("critical", "master-unreachable", 0, 1)
+    finding = job.passes(3).finds("critical", "master-unreachable", 0, 1)
 
     assert (
         "rank 0 could not listen: 127.0.0.1:29500 is held by pid 99 (python old.py)"
@@ -341,11 +325,10 @@ def test_a_stranger_on_the_port_is_named_and_the_rank_that_could_not_listen():
 def test_another_users_listener_is_named_by_its_number():
     job = meets(2)
     all_enter(job, 1, listener_pid=None, listener_ours=False, listener_user="uid 1003")
-    job.passes(7)
 
     assert (
         "is held by a process of uid 1003, which does not belong to this job"
-        in job.finding().summary
+        in job.passes(7).finding().summary
     )
 
 
@@ -362,6 +345,5 @@ def test_the_launcher_of_the_other_node_on_one_host_is_no_stranger():
         listener_ours=False,
         listener_command="python -m torch.distributed.run",
     )
-    job.passes(7)
 
-    assert job.ever() == []
+    assert job.passes(7).ever() == []

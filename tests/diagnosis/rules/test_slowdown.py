@@ -87,9 +87,8 @@ def test_while_a_rank_is_blamed_for_a_hang_there_is_no_slowdown():
     job = job_of(pace, pace)
     job.ranks[1].stands_at("fetch")
     job.others_wait(1)
-    job.passes(8)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+    assert [kind for _, kind, _ in job.passes(8).kinds()] == ["not-in-collective"]
 
 
 def test_random_noise_of_a_healthy_job_does_not_trigger_it():
@@ -112,9 +111,8 @@ def test_where_the_ranks_own_code_takes_longer_its_line_is_named():
         rank.says["pace"] = pace
         rank.says["spots"] = (Spot("augment", "/home/ada/data.py", 22, 50),)
         rank.says["spots_samples"] = 60
-    job.trains(12)
 
     assert (
         "a step takes 66.7 ms longer on all ranks, not because of data or collectives; the ranks"
-        " are most often in augment (data.py:22)" in job.finding().summary
+        " are most often in augment (data.py:22)" in job.trains(12).finding().summary
     )

@@ -34,8 +34,7 @@ def test_who_has_not_come_is_named_though_those_that_wait_spin(activity):
     job = on_nccl(trained(4))
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3, activity=activity)
-    job.passes(8)
-    finding = job.finds("critical", "not-in-collective", 2)
+    finding = job.passes(8).finds("critical", "not-in-collective", 2)
 
     assert finding.victims == (0, 1, 3)
     assert finding.summary.startswith("rank 2 has been in wait_for_licence (train.py:53) for 8 s")
@@ -46,9 +45,8 @@ def test_on_gloo_a_thread_that_computes_in_one_line_waits_for_nothing():
     job = trained(4)
     job.ranks[2].stands_at("wait_for_licence", line=53)
     spin(job, 0, 1, 3)
-    job.passes(20)
 
-    assert job.ever() == []
+    assert job.passes(20).ever() == []
 
 
 def test_a_thread_that_goes_from_line_to_line_does_not_wait_for_its_gpu():
@@ -154,9 +152,8 @@ def test_where_nothing_is_known_of_the_gpus_a_collective_that_all_are_in_is_not_
     job = on_nccl(FakeJob(4))
     job.trains(10)
     spin(job, 0, 1, 2, 3)
-    job.passes(60)
 
-    assert job.ever() == []
+    assert job.passes(60).ever() == []
 
 
 # -- torch's watchdog ends the ranks that wait
@@ -232,6 +229,5 @@ def test_an_abort_of_ranks_that_all_wait_blames_none_of_them():
     job.passes(0.5)
     for number in (1, 2, 3):
         job.ranks[number].ends(signal=15)
-    job.passes(3)
 
-    assert brief(job.finding()) == ("critical", "comm-error", ())
+    assert brief(job.passes(3).finding()) == ("critical", "comm-error", ())

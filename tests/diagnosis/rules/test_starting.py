@@ -50,9 +50,8 @@ def test_a_rank_that_comes_at_last_ends_the_finding():
     for rank in job.ranks:
         rank.calls, rank.phase = [], "running"
         rank.comes_back()
-    job.passes(3)
 
-    assert job.kinds() == []
+    assert job.passes(3).kinds() == []
 
 
 @pytest.mark.parametrize(
@@ -72,18 +71,16 @@ def test_a_rank_of_two_hosts_that_both_report_is_missing_for_certain():
         rank.told["environment"] = {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     job.passes(1)
     enter(job, 0, 1, 2)
-    job.passes(10)
 
-    assert job.kinds() == [("critical", "rank-missing", (3,))]
+    assert job.passes(10).kinds() == [("critical", "rank-missing", (3,))]
 
 
 def test_while_another_rank_still_imports_nobody_is_missing():
     """The ranks come one after the other, because the shell loop still runs."""
     job = early(4, absent=[3])
     enter(job, 0, 1)
-    job.passes(9.5)
 
-    assert job.ever() == []
+    assert job.passes(9.5).ever() == []
 
 
 def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause():
@@ -96,8 +93,7 @@ def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause()
             "Timed out after 1801 seconds waiting for clients. 3/4 clients joined.",
         )
         rank.ends(1)
-    job.passes(2)
-    finding = job.finds("critical", "rank-missing", 3)
+    finding = job.passes(2).finds("critical", "rank-missing", 3)
 
     assert finding.victims == (0, 1, 2)
     assert "ranks 0-2 gave up in init_process_group" in finding.summary
@@ -142,9 +138,8 @@ def test_while_another_process_may_become_the_rank_a_dead_one_is_a_helper():
     job = killed()
     job.host_says = {"helpers": (HelperEnd(4711, unix_ns(1.0), None, 9),)}
     job.candidates = (ProcessState(None, 4999, "R", cpu_ns=10),)
-    job.passes(2)
 
-    assert job.kinds() == []
+    assert job.passes(2).kinds() == []
 
 
 # -- late-to-init
@@ -176,8 +171,7 @@ def test_a_rank_that_still_imports_torch_is_a_warning_after_ten_seconds():
     enter(job, 0, 1)
     job.passes(POLICY.of(Starting).init_late_warning_s)
     assert job.ever() == []
-    job.passes(3)
-    finding = job.finds("warning", "late-to-init", 2)
+    finding = job.passes(3).finds("warning", "late-to-init", 2)
 
     assert (
         "rank 2 is not in init_process_group yet, still importing a module (train.py:1 <module>)"
@@ -190,9 +184,8 @@ def test_an_import_that_waits_for_the_disk_is_no_standstill():
     job = early(3)
     job.ranks[2].stands_at("<module>", line=1, waits_on="import")
     enter(job, 0, 1)
-    job.passes(60)
 
-    assert job.ever() == [("warning", "late-to-init", (2,))]
+    assert job.passes(60).ever() == [("warning", "late-to-init", (2,))]
 
 
 def test_a_rank_that_works_for_minutes_before_init_is_critical_in_the_end():
@@ -213,9 +206,8 @@ def test_all_ranks_that_import_for_minutes_are_a_slow_start_and_nothing_else():
     job = early(4)
     job.passes(180)
     enter(job, 0, 1, 2, 3)
-    job.passes(1)
 
-    assert job.ever() == []
+    assert job.passes(1).ever() == []
 
 
 def test_a_rank_that_comes_a_while_after_the_others_is_no_news():
@@ -227,9 +219,8 @@ def test_a_rank_that_comes_a_while_after_the_others_is_no_news():
     for rank in job.ranks:
         rank.calls, rank.phase = [], "running"
         rank.comes_back()
-    job.passes(20)
 
-    assert job.ever() == []
+    assert job.passes(20).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -249,9 +240,8 @@ def test_what_happened_to_a_rank_before_init_is_the_cause_and_it_is_not_late(hap
     job = early(3)
     enter(job, 0, 1)
     happens(job.ranks[2])
-    job.passes(12)
 
-    assert job.kinds() == [("critical", kind, (2,))]
+    assert job.passes(12).kinds() == [("critical", kind, (2,))]
 
 
 def test_the_wait_for_a_rank_that_left_begins_with_its_end():
@@ -261,9 +251,8 @@ def test_the_wait_for_a_rank_that_left_begins_with_its_end():
     job.passes(4)
     left_unix_ns = unix_ns(job.now)
     job.ranks[2].ends(0)
-    job.passes(5)
 
-    assert job.finding().since_unix_ns == left_unix_ns
+    assert job.passes(5).finding().since_unix_ns == left_unix_ns
 
 
 def test_an_elastic_restart_begins_anew():
@@ -273,18 +262,16 @@ def test_an_elastic_restart_begins_anew():
     for rank in job.ranks:
         rank.phase, rank.trains, rank.iteration = "starting", False, None
     enter(job, 0, 1, 2, 3)
-    job.passes(3)
 
-    assert job.kinds() == []
+    assert job.passes(3).kinds() == []
 
 
 def test_who_has_communicated_and_meets_again_is_not_judged_here():
     """destroy_process_group and a second init in the middle of the run."""
     job = trained(3)
     enter(job, 0, 1)
-    job.passes(6)
 
-    assert all(kind not in ("late-to-init", "rank-missing") for _, kind, _ in job.ever())
+    assert all(kind not in ("late-to-init", "rank-missing") for _, kind, _ in job.passes(6).ever())
 
 
 def test_a_rank_that_its_launcher_may_still_start_is_a_warning_for_a_minute():
@@ -364,8 +351,7 @@ def test_too_few_children_are_missing_ranks():
         rank.claim = "init"
         job.greet(rank) if rank.number < 2 else None
     enter(job, 0, 1)
-    job.passes(10)
-    finding = job.finds("critical", "rank-missing", 2)
+    finding = job.passes(10).finds("critical", "rank-missing", 2)
 
     assert "no process" in finding.summary
 
@@ -382,11 +368,10 @@ def test_the_way_to_the_store_is_in_the_evidence():
         listener_pid=4800,
         listener_command="python train.py",
     )
-    job.passes(10)
 
     assert (
         "rank 0 (pid 4800) → node0:29500: ESTABLISHED; pid 4800 (python train.py) listens there"
-        in job.finding().evidence
+        in job.passes(10).finding().evidence
     )
 
 
@@ -405,8 +390,7 @@ def test_who_waits_is_told_while_the_verdict_is_not_there_yet():
     job = trained()
     job.others_wait(2)
     job.ranks[2].stands_at("wait_for_licence")
-    job.passes(6)
 
-    assert calm(job.snapshot(), POLICY).startswith(
+    assert calm(job.passes(6).snapshot(), POLICY).startswith(
         "quiet: no rank has moved for 6 s; ranks 0,1,3 wait in a collective"
     )

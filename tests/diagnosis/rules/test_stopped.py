@@ -29,9 +29,8 @@ def test_a_debugger_that_stops_it_for_a_moment_is_silent():
     job.ranks[1].continues()
     for rank in job.ranks:
         rank.comes_back()
-    job.trains(10)
 
-    assert job.ever() == []
+    assert job.trains(10).ever() == []
 
 
 def test_after_sigcont_it_clears():
@@ -58,8 +57,7 @@ def test_all_ranks_stopped_are_one_finding_without_victims():
     job = trained()
     for rank in job.ranks:
         rank.is_stopped()
-    job.passes(6)
-    finding = job.finds("critical", "rank-stopped", 0, 1, 2, 3)
+    finding = job.passes(6).finds("critical", "rank-stopped", 0, 1, 2, 3)
 
     assert finding.victims == ()
 
@@ -71,8 +69,7 @@ def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
     job.ranks[1].reports = False
     job.ranks[1].seen_outside = {"frozen": True}
     job.others_wait(1)
-    job.passes(6)
-    finding = job.finds("critical", "rank-stopped", 1)
+    finding = job.passes(6).finds("critical", "rank-stopped", 1)
 
     assert finding.summary.startswith(
         "rank 1 has been frozen by its cgroup for 5 s; ranks 0,2,3 wait for it"
@@ -84,8 +81,7 @@ def test_a_rank_in_a_frozen_cgroup_is_called_frozen_and_the_advice_thaws_it():
 def test_a_rank_held_by_a_debugger_is_distinguished_from_sigstop():
     job = stopped()
     job.ranks[1].letter = "t"
-    job.passes(6)
-    finding = job.finding()
+    finding = job.passes(6).finding()
 
     assert finding.summary.startswith("rank 1 has been held by a debugger for 5 s")
     assert finding.advice == "detach the debugger: grep TracerPid /proc/4801/status"
@@ -98,6 +94,5 @@ def test_the_time_in_the_freezer_counts_from_the_freeze():
         rank.stands_at("idle")
     job.passes(15)
     job.ranks[1].seen_outside = {"frozen": True}
-    job.passes(2)
 
-    assert job.ever() == []
+    assert job.passes(2).ever() == []

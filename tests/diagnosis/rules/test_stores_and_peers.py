@@ -36,9 +36,8 @@ def test_a_peer_that_is_dialled_for_a_moment_is_no_news():
 
 def test_whoever_has_no_store_yet_does_not_know_its_peers():
     job = dials(sockets=("SYN_SENT",))
-    job.passes(10)
 
-    assert "peer-unreachable" not in [kind for _, kind, _ in job.ever()]
+    assert "peer-unreachable" not in [kind for _, kind, _ in job.passes(10).ever()]
 
 
 def test_ranks_that_gave_up_on_each_other_say_at_which_address():
@@ -52,8 +51,7 @@ def test_ranks_that_gave_up_on_each_other_say_at_which_address():
             "Gloo connectFullMesh failed: SO_ERROR: Connection refused, remote=[127.0.1.1]:3492",
         )
         rank.ends(1)
-    job.passes(2)
-    finding = job.finds("critical", "peer-unreachable")
+    finding = job.passes(2).finds("critical", "peer-unreachable")
 
     assert finding.victims == (0, 1)
     assert (
@@ -71,9 +69,8 @@ def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
         "RuntimeError", "Gloo connectFullMesh failed with Connection closed by peer"
     )
     job.ranks[0].ends(1)
-    job.passes(2)
 
-    assert job.kinds() == [("critical", "left-early", (1,))]
+    assert job.passes(2).kinds() == [("critical", "left-early", (1,))]
 
 
 # -- stale-store
@@ -82,8 +79,7 @@ def test_a_rank_that_left_is_why_the_others_gave_up_on_it():
 def test_a_file_store_of_an_earlier_run_is_named_with_its_age():
     job = meets(2, **file_store())
     enter(job, 0, 1)
-    job.passes(7)
-    finding = job.finds("critical", "stale-store", 0, 1)
+    finding = job.passes(7).finds("critical", "stale-store", 0, 1)
 
     assert (
         "the file store /data/store is older than this job: 911 bytes, last written 1 d before it"
@@ -101,9 +97,8 @@ def test_the_error_that_a_stale_store_leads_to_is_its_consequence():
         "Gloo connectFullMesh failed with ... Connection refused, remote=[10.0.0.1]:3492",
     )
     job.ranks[0].ends(1)
-    job.passes(2)
 
-    assert job.ever() == [("critical", "stale-store", (0, 1))]
+    assert job.passes(2).ever() == [("critical", "stale-store", (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +109,8 @@ def test_a_file_that_is_empty_or_of_this_job_is_not_stale(more):
     """mkstemp made it a day ago, or it is not there yet, or rank 1 has just written it."""
     job = meets(2, **file_store(**more))
     enter(job, 0, 1)
-    job.passes(7)
 
-    assert job.ever() == []
+    assert job.passes(7).ever() == []
 
 
 def test_a_file_that_may_not_be_written_is_named():
@@ -124,8 +118,7 @@ def test_a_file_that_may_not_be_written_is_named():
     enter(job, 0, 1)
     job.ranks[0].raises("RuntimeError", "open(/data/store): Permission denied")
     job.ranks[0].ends(1)
-    job.passes(2)
-    finding = job.finding()
+    finding = job.passes(2).finding()
 
     assert finding.kind == "stale-store"
     assert (
@@ -142,8 +135,7 @@ def test_another_torch_on_one_rank_is_a_warning():
     for rank, version in zip(job.ranks, ("2.7.0", "2.7.0", "2.6.0"), strict=True):
         rank.told["torch"] = version
         job.say(rank.hello(), rank)
-    job.trains(3)
-    finding = job.finds("warning", "version-skew", 2)
+    finding = job.trains(3).finds("warning", "version-skew", 2)
 
     assert (
         finding.summary
@@ -156,8 +148,7 @@ def test_two_copies_of_the_script_are_distinguished_by_their_text():
     for rank, digest in zip(job.ranks, ("3f2a0000", "9bc10000"), strict=True):
         rank.told["script_digest"] = digest
         job.say(rank.hello(), rank)
-    job.trains(3)
-    finding = job.finds("warning", "version-skew", 0, 1)
+    finding = job.trains(3).finds("warning", "version-skew", 0, 1)
 
     assert "script (rank 0: train 3f2a0000, rank 1: train 9bc10000)" in finding.summary
 
@@ -166,9 +157,8 @@ def test_a_rank_that_has_not_imported_torch_yet_has_no_other_torch():
     job = FakeJob(2)
     job.ranks[0].told["torch"] = "2.7.0"
     job.say(job.ranks[0].hello(), job.ranks[0])
-    job.trains(3)
 
-    assert job.ever() == []
+    assert job.trains(3).ever() == []
 
 
 # -- all ranks have joined
@@ -180,8 +170,7 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     all_enter(job, 0, 1)
     job.passes(20)
     early = job.finding()
-    job.passes(50)
-    late = job.finding()
+    late = job.passes(50).finding()
 
     assert (early.severity, early.kind, early.ranks, early.victims) == (
         "warning",
@@ -201,18 +190,16 @@ def test_a_restart_that_does_not_meet_is_told_to_start_anew():
     job.trains(1)
     job.restarts()
     all_enter(job, 0, 1)
-    job.passes(20)
 
-    assert job.finding().advice.startswith("start the job again by hand")
+    assert job.passes(20).finding().advice.startswith("start the job again by hand")
 
 
 def test_a_start_in_which_somebody_works_takes_its_time():
     job = meets(2)
     all_enter(job, 0, 1)
     job.ranks[1].cores = 0.5
-    job.passes(60)
 
-    assert job.ever() == []
+    assert job.passes(60).ever() == []
 
 
 def test_a_start_is_measured_from_the_last_ones_coming():
@@ -221,6 +208,5 @@ def test_a_start_is_measured_from_the_last_ones_coming():
     job.ranks[1].cores = 0.5
     job.passes(8)
     all_enter(job, 1)
-    job.passes(8)
 
-    assert job.ever() == []
+    assert job.passes(8).ever() == []

@@ -78,9 +78,8 @@ def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
     job.trains(5)
     once = job.kinds()
     answers(job, cost_ms=17.0, request="r2")
-    job.trains(2)
 
-    assert (once, job.kinds()) == ([], [("warning", "straggler", (1,))])
+    assert (once, job.trains(2).kinds()) == ([], [("warning", "straggler", (1,))])
 
 
 @pytest.mark.parametrize(("seconds", "named"), [(3, False), (10, True)])
@@ -92,9 +91,8 @@ def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
         if passed == 23:
             answers(job, cost_ms=20.0)
     answers(job, cost_ms=20.0, request="r2")
-    job.trains(2)
 
-    assert (job.kinds() != []) is named
+    assert (job.trains(2).kinds() != []) is named
 
 
 def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_strong_share():
@@ -104,9 +102,8 @@ def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_st
     answers(job, slow=(1,), cost_ms=17.0)
     job.trains(5)
     answers(job, slow=(2,), cost_ms=17.0, request="r2")
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 def test_it_is_over_when_the_samples_say_so_before_the_next_read():
@@ -117,18 +114,16 @@ def test_it_is_over_when_the_samples_say_so_before_the_next_read():
     before = job.kinds()
     for rank in job.ranks:
         rank.waits_share = 0.02
-    job.trains(14)
 
-    assert (before, job.kinds()) == ([("critical", "straggler", (1,))], [])
+    assert (before, job.trains(14).kinds()) == ([("critical", "straggler", (1,))], [])
 
 
 def test_a_read_that_nobody_repeats_is_forgotten():
     job = job_with()
     job.trains(12)
     answers(job)
-    job.trains(170)
 
-    assert job.kinds() == []
+    assert job.trains(170).kinds() == []
 
 
 def test_a_hang_is_said_alone():
@@ -137,9 +132,8 @@ def test_a_hang_is_said_alone():
     answers(job)
     job.ranks[2].stands_at("fetch")
     job.others_wait(2)
-    job.passes(12)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+    assert [kind for _, kind, _ in job.passes(12).kinds()] == ["not-in-collective"]
 
 
 def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
@@ -179,10 +173,11 @@ def test_work_and_wait_at_one_line_are_distinguished():
         }
     job.trains(12)
     answers(job)
-    job.trains(2)
 
-    assert job.finding().summary.endswith(
-        "it spends 90% of the time in main (t.py:9), the others 35%"
+    assert (
+        job.trains(2)
+        .finding()
+        .summary.endswith("it spends 90% of the time in main (t.py:9), the others 35%")
     )
 
 
@@ -192,8 +187,7 @@ def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
         rank.loader, rank.loader_share = Loader(workers=0), 0.6 if rank.number == 1 else 0.02
     job.trains(12)
     answers(job)
-    job.trains(2)
-    finding = job.finding()
+    finding = job.trains(2).finding()
 
     assert (
         "waits 60% of the time for its DataLoader with num_workers=0, the others wait less"
@@ -257,8 +251,7 @@ def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(wait
     answers(job)
     spot = Spot("fetch", "/home/ada/ask.py", 12, 61, waits_on)
     job.ranks[1].says = {"spots": (spot,), "spots_samples": 100}
-    job.trains(2)
-    finding = job.finds(severity, "straggler", 1)
+    finding = job.trains(2).finds(severity, "straggler", 1)
     asks = "it waits 60% of the time for another program, in fetch (ask.py:12)"
     assert (asks in finding.summary) == (severity == "warning")
 
@@ -317,9 +310,8 @@ def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
     job.ranks[1].says = {"spots": spots, "spots_samples": 100}
     job.trains(12)
     answers(job)
-    job.trains(2)
 
-    assert job.finding().summary.endswith("it is slow, and the cause is not measured")
+    assert job.trains(2).finding().summary.endswith("it is slow, and the cause is not measured")
 
 
 @pytest.mark.parametrize("slow", [(1,), (0, 3)])
@@ -344,9 +336,8 @@ def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
         rank.standings["0"].offset = 40
     job.trains(12)
     answers(job)
-    job.trains(5)
 
-    assert job.ever() == []
+    assert job.trains(5).ever() == []
 
 
 @pytest.mark.parametrize(
@@ -362,9 +353,8 @@ def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(join
             "spots_samples": 100,
         }
     answers(job)
-    job.trains(2)
 
-    assert job.ever() == kinds
+    assert job.trains(2).ever() == kinds
 
 
 def test_ranks_that_are_late_in_turn_are_not_named_each_in_its_turn():
@@ -404,6 +394,5 @@ def test_one_slow_worker_of_several_is_named_by_its_pid():
     assert finding.advice.startswith("one worker is slower than the others")
     for rank in job.ranks:
         rank.loader = replace_loader(rank.loader, owed_most_ratio=0.3)
-    job.trains(2)
 
-    assert job.finding().advice.startswith("raise num_workers")
+    assert job.trains(2).finding().advice.startswith("raise num_workers")

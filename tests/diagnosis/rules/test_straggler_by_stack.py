@@ -56,14 +56,12 @@ def test_a_rank_that_holds_up_all_for_long_is_no_straggler_besides():
     job.ranks[1].says["outside"] = msgspec.structs.replace(
         one, asleep=True, apart_looks=9, since_unix_ns=unix_ns(job.now)
     )
-    job.passes(10)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["not-in-collective"]
+    assert [kind for _, kind, _ in job.passes(10).kinds()] == ["not-in-collective"]
 
 
 def test_a_rank_at_the_end_of_its_program_is_no_straggler():
     job = job_of(WAITS, LATE, WAITS)
     job.ranks[1].says["phase"] = "leaving"
-    job.trains(3)
 
-    assert "straggler" not in [kind for _, kind, _ in job.kinds()]
+    assert "straggler" not in [kind for _, kind, _ in job.trains(3).kinds()]

@@ -32,8 +32,7 @@ def test_a_broadcast_that_one_rank_has_passed_is_stuck_for_those_that_all_have_j
         job.ranks[number].waits_in("broadcast")
     job.ranks[1].passes_through("broadcast")
     job.ranks[1].waits_in("all_reduce")
-    job.passes(8)
-    finding = job.finds("critical", "collective-stuck")
+    finding = job.passes(8).finds("critical", "collective-stuck")
 
     assert finding.victims == (0, 1, 2)
     assert finding.summary.startswith(
@@ -52,9 +51,8 @@ def test_a_large_transfer_with_busy_ranks_is_not_stuck():
     job = stuck()
     for rank in job.ranks:
         rank.cores = 0.3
-    job.passes(30)
 
-    assert job.ever() == []
+    assert job.passes(30).ever() == []
 
 
 def test_a_job_that_is_used_to_long_collectives_gets_three_times_its_longest():
@@ -63,9 +61,7 @@ def test_a_job_that_is_used_to_long_collectives_gets_three_times_its_longest():
     job.passes(29)
     assert job.ever() == []
 
-    job.passes(4)
-
-    assert job.kinds() == [("critical", "collective-stuck", ())]
+    assert job.passes(4).kinds() == [("critical", "collective-stuck", ())]
 
 
 def test_a_group_of_some_ranks_is_stuck_by_itself():
@@ -74,8 +70,7 @@ def test_a_group_of_some_ranks_is_stuck_by_itself():
     job.trains(10)
     for number in (1, 3):
         job.ranks[number].waits_in(group="dp")
-    job.passes(8)
-    finding = job.finding()
+    finding = job.passes(8).finding()
 
     assert (finding.kind, finding.victims, finding.group) == ("collective-stuck", (1, 3), "dp")
 
@@ -84,9 +79,8 @@ def test_with_one_member_elsewhere_it_is_not_stuck_but_missed():
     job = trained()
     job.ranks[3].stands_at("fetch")
     job.others_wait(3)
-    job.passes(8)
 
-    assert job.ever() == [("critical", "not-in-collective", (3,))]
+    assert job.passes(8).ever() == [("critical", "not-in-collective", (3,))]
 
 
 def test_members_in_different_collectives_are_not_stuck_in_one():
@@ -94,9 +88,8 @@ def test_members_in_different_collectives_are_not_stuck_in_one():
     job.ranks[0].waits_in()
     job.ranks[1].passes_through()
     job.ranks[1].waits_in()
-    job.passes(8)
 
-    assert ("critical", "collective-stuck", ()) not in job.ever()
+    assert ("critical", "collective-stuck", ()) not in job.passes(8).ever()
 
 
 def test_without_a_recorder_different_operations_are_not_taken_for_the_network():
@@ -107,8 +100,7 @@ def test_without_a_recorder_different_operations_are_not_taken_for_the_network()
         condition = rank.standings[WORLD]
         condition.open.clear()
         condition.last_op = None
-    job.passes(8)
-    finding = job.finding()
+    finding = job.passes(8).finding()
 
     assert finding.kind == "collective-stuck"
     assert "network, not" not in finding.summary

@@ -68,8 +68,7 @@ def test_a_mismatch_of_two_threads_blames_no_rank_that_is_only_in_the_minority()
         for op in order:
             rank.waits_in(op, ((4,),) if op == "all_gather" else ())
         by(rank, *(names[op] for op in order))
-    job.passes(6)
-    finding = job.finds("critical", KIND, 0, 1, 2)
+    finding = job.passes(6).finds("critical", KIND, 0, 1, 2)
 
     assert "collective #101 of default_pg differs between the ranks" in finding.summary
     assert "dist.new_group" in finding.advice
@@ -83,8 +82,7 @@ def test_a_rank_whose_second_thread_is_not_in_a_call_yet_is_a_victim():
     by(job.ranks[0], (8, "metrics"), (7, "MainThread"))
     job.ranks[1].waits_in("all_reduce")
     by(job.ranks[1], (7, "MainThread"))
-    job.passes(6)
-    first = job.finds("critical", KIND, 0)
+    first = job.passes(6).finds("critical", KIND, 0)
 
     assert first.victims == (1,)
 
@@ -96,9 +94,8 @@ def test_a_mismatch_in_another_group_stays_what_it_is():
     for rank in job.ranks:
         rank.waits_in("all_reduce", ((4 + rank.number,),), group="1")
         by(rank, (7, "MainThread"), group="1")
-    job.passes(6)
 
-    assert [kind for _, kind, _ in job.kinds()] == ["collective-mismatch"]
+    assert [kind for _, kind, _ in job.passes(6).kinds()] == ["collective-mismatch"]
 
 
 # -- near misses
