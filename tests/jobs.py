@@ -112,6 +112,11 @@ class FakeJob:
             if rank.number not in culprits and not rank.gone:
                 rank.waits_in(**more)
 
+    def goes_on(self) -> None:
+        """All ranks come back from what they wait for, and train."""
+        for rank in self.ranks:
+            rank.comes_back()
+
     def new_group(self, name: str, *members: int) -> None:
         """A further process group."""
         self.groups[name] = Group(name, f"group {name}", members, "gloo")

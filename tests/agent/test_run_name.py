@@ -133,10 +133,8 @@ def test_a_launcher_without_the_hook_still_makes_one_run(home):
     """Its children have no marker, but they have the same parent."""
     job, run, _ = run_name.name_run(who(elastic=True), {}, os.getpid())
 
-    assert (job, run) == (
-        f"train-{os.getpid()}",
-        f"{os.getpid()}.{registry.start_ticks(os.getpid())}",
-    )
+    assert job == f"train-{os.getpid()}"
+    assert run == f"{os.getpid()}.{registry.start_ticks(os.getpid())}"
 
 
 @pytest.mark.parametrize(

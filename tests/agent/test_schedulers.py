@@ -72,47 +72,32 @@ ACROSS = [
     pytest.param(PBS | OPEN_MPI, "train-4711", id="mpiexec of Open MPI below PBS"),
     pytest.param(PBS | PALS, "1234.pbs01", id="mpiexec of Cray below PBS"),
     pytest.param(PBS | TORCHRUN, "train-node0-29500", id="pbsdsh torchrun"),
-    pytest.param(
-        PBS | TORCHRUN | {"MASTER_ADDR": "localhost"},
-        "1234.pbs01",
-        id="PBS, and no address that others know",
-    ),
+    pytest.param(PBS | TORCHRUN | {"MASTER_ADDR": "localhost"}, "1234.pbs01",
+     id="PBS, and no address that others know"),
     pytest.param(JSRUN, "5678", id="jsrun"),
     pytest.param(JSRUN_WITHOUT_MPI, "5678", id="jsrun without MPI"),
     pytest.param(BLAUNCH | TORCHRUN, "train-node0-29500", id="blaunch torchrun"),
     pytest.param(BLAUNCH | TORCHRUN | {"MASTER_ADDR": ""}, "5678", id="LSF, and no address"),
     pytest.param(PYTORCHJOB, "train-mnist-master-0-23456", id="PyTorchJob, a rank a pod"),
-    pytest.param(
-        ELASTIC_PYTORCHJOB,
-        "train-mnist-worker-0-23456",
-        id="elastic PyTorchJob: not the port of this attempt",
-    ),
+    pytest.param(ELASTIC_PYTORCHJOB, "train-mnist-worker-0-23456",
+     id="elastic PyTorchJob: not the port of this attempt"),
     pytest.param(TRAINJOB, "train-llama-node-0-0-29500", id="TrainJob"),
     pytest.param(STATEFUL_SET, "train-trainer-0-29500", id="headless service"),
     pytest.param(TORCHRUN, "train-node0-29500", id="torchrun"),
-    pytest.param(
-        TORCHRUN | {"MASTER_ADDR": "node0.cluster.example"},
-        "train-node0-29500",
-        id="the whole name of the host",
-    ),
+    pytest.param(TORCHRUN | {"MASTER_ADDR": "node0.cluster.example"}, "train-node0-29500",
+     id="the whole name of the host"),
     pytest.param(TORCHRUN | {"MASTER_ADDR": "10.0.0.1"}, "train-10.0.0.1-29500", id="an address"),
-    pytest.param(
-        TORCHRUN | {"MASTER_ADDR": "localhost"},
-        f"train-{os.uname().nodename}-29500",
-        id="two torchruns on one host",
-    ),
+    pytest.param(TORCHRUN | {"MASTER_ADDR": "localhost"}, f"train-{os.uname().nodename}-29500",
+     id="two torchruns on one host"),
     pytest.param(DEEPSPEED, "train-10.0.0.1-29500", id="deepspeed"),
     pytest.param(BY_HAND, "train-10.0.0.1-29500", id="by hand"),
-    pytest.param(
-        BY_HAND | {"MASTER_ADDR": "127.0.0.1", "DDTOP_HUB": "10.0.0.9:7777"},
-        "train-10.0.0.9-7777",
-        id="DDTOP_HUB alone",
-    ),
+    pytest.param(BY_HAND | {"MASTER_ADDR": "127.0.0.1", "DDTOP_HUB": "10.0.0.9:7777"},
+     "train-10.0.0.9-7777", id="DDTOP_HUB alone"),
     pytest.param(
         TORCHRUN | {"TORCHELASTIC_RUN_ID": "llama"}, "llama", id="an id that a person chose"
     ),
     pytest.param(STEP | {"DDTOP_JOB": "mine"}, "mine", id="DDTOP_JOB"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("environ", "expected"), ACROSS)

@@ -15,10 +15,11 @@ from ddtop.__main__ import main
 from tests.jobs import trained
 
 
-def ddtop(*words, **variables):
+def ddtop(*words, exits=None, **variables):
     """Runs a command in this process; a new one would take longer than most of these tests.
 
-    Its standard input is empty and its output goes to files, so it has no terminal.
+    Its standard input is empty and its output goes to files, so it has no terminal. `exits`: the
+    exit code that it must have.
     """
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -39,7 +40,9 @@ def ddtop(*words, **variables):
                 main()
         finally:
             _set_environment(before)
-        return subprocess.CompletedProcess(words, left.value.code or 0, _text(out), _text(err))
+        done = subprocess.CompletedProcess(words, left.value.code or 0, _text(out), _text(err))
+    assert exits in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
+    return done
 
 
 def _set_environment(variables):

@@ -51,10 +51,9 @@ def ended(home):
 
 
 def test_a_report_is_a_file_that_only_its_owner_reads(ended, tmp_path):
-    done = ddtop("report", NAME)
+    done = ddtop("report", NAME, exits=0)
 
     (path,) = tmp_path.glob("ddtop-report-*")
-    assert done.returncode == 0
     assert done.stdout.startswith(f"wrote {path.name} (")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text()
@@ -78,26 +77,23 @@ def test_a_file_that_was_named_is_replaced_and_made_private(ended, tmp_path):
     path.write_text("x" * 100_000)
     path.chmod(0o644)
 
-    done = ddtop("report", NAME, "-o", str(path))
+    ddtop("report", NAME, "-o", str(path), exits=0)
 
-    assert done.returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith("# ddtop report")
     assert "xxx" not in path.read_text()
 
 
 def test_a_file_that_cannot_be_written_is_named(ended, tmp_path):
-    done = ddtop("report", NAME, "-o", str(tmp_path / "no" / "where"))
+    done = ddtop("report", NAME, "-o", str(tmp_path / "no" / "where"), exits=3)
 
-    assert done.returncode == 3
     assert "cannot be written: No such file or directory" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_job_has_no_report(home, tmp_path):
-    done = ddtop("report", "bert")
+    done = ddtop("report", "bert", exits=3)
 
-    assert done.returncode == 3
     assert "no job named bert" in done.stderr
     assert list(tmp_path.glob("ddtop-report*")) == []
 
@@ -106,9 +102,8 @@ def test_the_journal_alone_is_enough(ended):
     """The scheduler killed the relay with the step, so it wrote no last state."""
     registry.last_state_path(NAME, "r1").unlink()
 
-    done = ddtop("report", NAME, "-o", "-")
+    done = ddtop("report", NAME, "-o", "-", exits=0)
 
-    assert done.returncode == 0
     assert "what its relay left behind" in done.stdout
     assert "SIGKILL" in done.stdout
 
@@ -118,9 +113,8 @@ def test_a_damaged_journal_is_named_and_the_rest_is_written(ended):
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
 
-    done = ddtop("report", NAME, "-o", "-")
+    done = ddtop("report", NAME, "-o", "-", exits=0)
 
-    assert done.returncode == 0
     assert "note: " in done.stdout
     assert "damage" in done.stdout
 
@@ -128,9 +122,8 @@ def test_a_damaged_journal_is_named_and_the_rest_is_written(ended):
 def test_without_a_journal_the_last_minutes_are_unknown(ended):
     registry.journal_path(NAME, "r1", SENDER).unlink()
 
-    done = ddtop("report", NAME, "-o", "-")
+    done = ddtop("report", NAME, "-o", "-", exits=0)
 
-    assert done.returncode == 0
     assert "no journal, so the last minutes are not known" in done.stdout
 
 

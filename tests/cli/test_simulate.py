@@ -77,9 +77,8 @@ def test_an_impossible_simulation_is_a_usage_error(words: tuple[str, ...], said:
 
 
 def test_without_a_terminal_it_prints_a_moment_with_its_verdict_and_ends() -> None:
-    done = ddtop("--sim", "64", "--scenario", "rank-killed", "--seed", "3")
+    done = ddtop("--sim", "64", "--scenario", "rank-killed", "--seed", "3", exits=0)
 
-    assert done.returncode == 0
     assert "no terminal" in done.stderr
     first = done.stdout.splitlines()
     assert first[0].startswith("sim-64  63/64 ranks  8/8 hosts")
@@ -184,11 +183,8 @@ async def test_the_source_shows_it_with_a_note_and_refuses_signals() -> None:
             await asyncio.sleep(0.01)
         snapshot = source.look().snapshot
         assert snapshot is not None
-        assert (snapshot.job, snapshot.world_size, snapshot.notes) == (
-            "sim-8",
-            8,
-            ("simulated: so it is",),
-        )
+        assert (snapshot.job, snapshot.world_size) == ("sim-8", 8)
+        assert snapshot.notes == ("simulated: so it is",)
         assert NO_SIGNALS in await source.send_signal(3, 15)
     finally:
         running.cancel()

@@ -46,7 +46,6 @@ def test_diagnose_says_for_how_many_nodes_it_waits_and_where(first, tmp_path, na
 
 
 def test_in_its_first_seconds_it_only_starts(first):
-    done = ddtop("diagnose", "--pid", first)
+    done = ddtop("diagnose", "--pid", first, exits=0)
 
-    assert done.returncode == 0
     assert f"starting: no rank of pid {first} yet" in done.stdout

@@ -20,6 +20,5 @@ def validated(job: FakeJob, seconds: float, then_s: float = 60.0) -> None:
     job.others_wait(0)
     job.passes(seconds)
     job.ranks[0].passes_through()
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(then_s)

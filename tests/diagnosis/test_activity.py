@@ -119,11 +119,8 @@ OF_KERNEL = [
     ({"syscall": "futex"}, "lock", "waiting for a lock"),
     ({"syscall": "wait4", "file": "child 4811"}, "child", "waiting for its child (pid 4811)"),
     ({"syscall": "wait4"}, "child", "waiting for a child process"),
-    (
-        {"syscall": "vfork", "wchan": "kernel_clone"},
-        "child",
-        "waiting for a child process to start its program",
-    ),
+    ({"syscall": "vfork", "wchan": "kernel_clone"}, "child",
+     "waiting for a child process to start its program"),
     ({"syscall": "read", "file": "/data/shard-17.tar"}, "file", "reading /data/shard-17.tar"),
     ({"syscall": "pwrite64", "file": "/ckpt/7.pt"}, "file", "writing /ckpt/7.pt"),
     ({"syscall": "fsync", "file": "/ckpt/7.pt"}, "file", "flushing /ckpt/7.pt"),
@@ -132,49 +129,31 @@ OF_KERNEL = [
     ({"syscall": "getdents64", "file": "/data"}, "file", "reading /data"),
     ({"syscall": "fallocate", "file": "/ckpt/7.pt"}, "file", "writing /ckpt/7.pt"),
     ({"syscall": "copy_file_range", "file": "/ckpt/7.pt"}, "file", "busy with /ckpt/7.pt"),
-    (
-        {"syscall": "openat", "wchan": "rpc_wait_bit_killable"},
-        "file",
-        "opening or looking up a file",
-    ),
-    (
-        {"syscall": "openat", "wchan": "wait_for_partner"},
-        "pipe",
-        "opening a named pipe (nobody at the other end)",
-    ),
-    (
-        {"syscall": "openat", "wchan": "wait_for_partner", "file": "/run/labels"},
-        "pipe",
-        "opening the named pipe /run/labels (nobody at the other end)",
-    ),
+    ({"syscall": "openat", "wchan": "rpc_wait_bit_killable"}, "file",
+     "opening or looking up a file"),
+    ({"syscall": "openat", "wchan": "wait_for_partner"}, "pipe",
+     "opening a named pipe (nobody at the other end)"),
+    ({"syscall": "openat", "wchan": "wait_for_partner", "file": "/run/labels"}, "pipe",
+     "opening the named pipe /run/labels (nobody at the other end)"),
     ({"syscall": "openat", "file": "/data/a"}, "file", "opening or looking up /data/a"),
     ({"syscall": "mkdir", "file": "/data/a"}, "file", "creating, renaming or removing /data/a"),
     ({"syscall": "renameat2"}, "file", "creating, renaming or removing a file"),
     ({"syscall": "flock", "file": "/data/x.lock"}, "lock", "waiting for a lock on /data/x.lock"),
-    (
-        {"syscall": "read", "file": "/run/fifo", "wchan": "anon_pipe_read"},
-        "pipe",
-        "reading the pipe /run/fifo",
-    ),
+    ({"syscall": "read", "file": "/run/fifo", "wchan": "anon_pipe_read"}, "pipe",
+     "reading the pipe /run/fifo"),
     ({"syscall": "read", "file": "pipe"}, "pipe", "reading a pipe"),
     ({"syscall": "write", "file": "pipe"}, "pipe", "writing to a pipe"),
     ({"syscall": "recvfrom", "file": "socket"}, "socket", "waiting on a socket"),
     ({"syscall": "connect", "file": "socket"}, "socket", "connecting to a server"),
     ({"syscall": "accept4", "file": "socket"}, "socket", "waiting for a connection"),
-    (
-        {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:443"},
-        "socket",
-        "waiting on a socket to 10.0.0.7:443",
-    ),
+    ({"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:443"}, "socket",
+     "waiting on a socket to 10.0.0.7:443"),
     ({"syscall": "poll"}, "socket", "waiting in poll"),
     ({"syscall": "read", "file": "eventfd"}, "lock", "waiting for an event"),
     ({"syscall": "read", "file": "stdin"}, "stdin", "waiting for input on its standard input"),
     ({"syscall": "pselect6", "file": "stdin"}, "stdin", "waiting for input on its standard input"),
-    (
-        {"syscall": "read", "file": "stdin", "wchan": "n_tty_read"},
-        "stdin",
-        "waiting for input from the terminal",
-    ),
+    ({"syscall": "read", "file": "stdin", "wchan": "n_tty_read"}, "stdin",
+     "waiting for input from the terminal"),
     ({"syscall": "read", "file": "terminal"}, "stdin", "waiting for input from the terminal"),
     ({"syscall": "ioctl", "file": "/dev/nvidiactl"}, "cuda-sync", "waiting for the GPU driver"),
     ({"wchan": "hrtimer_nanosleep"}, "sleep", "asleep"),
@@ -182,7 +161,7 @@ OF_KERNEL = [
     ({"wchan": "request_wait_answer"}, "file", "waiting for a FUSE file system"),
     ({"wchan": "nfs_wait_bit_killable", "state": "D"}, "file", "waiting for a file server"),
     ({"wchan": "wait_woken"}, "socket", "waiting on a socket"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("seen", "word", "text"), OF_KERNEL)
@@ -198,42 +177,24 @@ def test_without_a_library_frame_the_kernel_says_it(seen, word, text):
     [
         ("child", {"syscall": "wait4", "file": "child 4811"}, "waiting for its child (pid 4811)"),
         ("file", {"syscall": "read", "file": "/data/a.tar"}, "reading /data/a.tar"),
-        (
-            "checkpoint-save",
-            {"syscall": "write", "file": "/ckpt/7.pt"},
-            "saving a checkpoint, writing /ckpt/7.pt",
-        ),
-        (
-            "checkpoint-load",
-            {"syscall": "pread64", "file": "/ckpt/7.pt"},
-            "loading a checkpoint, reading /ckpt/7.pt",
-        ),
-        (
-            "DataLoader",
-            {"syscall": "read", "file": "/data/a.tar"},
-            "in the DataLoader, reading /data/a.tar",
-        ),
+        ("checkpoint-save", {"syscall": "write", "file": "/ckpt/7.pt"},
+         "saving a checkpoint, writing /ckpt/7.pt"),
+        ("checkpoint-load", {"syscall": "pread64", "file": "/ckpt/7.pt"},
+         "loading a checkpoint, reading /ckpt/7.pt"),
+        ("DataLoader", {"syscall": "read", "file": "/data/a.tar"},
+         "in the DataLoader, reading /data/a.tar"),
         ("lock", {"syscall": "read", "file": "/data/a.tar"}, "waiting for a lock"),
         ("socket", {"syscall": "connect", "file": "socket"}, "connecting to a server"),
         ("socket", {"syscall": "recvfrom", "file": "socket"}, "waiting on a socket"),
-        (
-            "socket",
-            {"syscall": "connect", "file": "socket", "remote": "10.0.0.7:443"},
-            "connecting to 10.0.0.7:443",
-        ),
-        (
-            "lock",
-            {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:443"},
-            "waiting for a lock",
-        ),
+        ("socket", {"syscall": "connect", "file": "socket", "remote": "10.0.0.7:443"},
+         "connecting to 10.0.0.7:443"),
+        ("lock", {"syscall": "recvfrom", "file": "socket", "remote": "10.0.0.7:443"},
+         "waiting for a lock"),
         ("asyncio", {"syscall": "epoll_wait"}, "waiting in its event loop"),
-        (
-            "file",
-            {"state": "R", "syscall": "read", "file": "/data/a.tar"},
-            "reading or writing a file",
-        ),
+        ("file", {"state": "R", "syscall": "read", "file": "/data/a.tar"},
+         "reading or writing a file"),
     ],
-)
+)  # fmt: skip
 def test_the_kernel_adds_the_file_or_the_child_to_what_frames_say(waits_on, seen, text):
     assert doing(rank(place=place(waits_on=waits_on), process=process(**seen)), POLICY) == text
 

@@ -81,8 +81,7 @@ def test_after_both_have_been_resolved_nothing_stands():
     job.ranks[0].continues()
     job.passes(5)
     assert job.kinds() == [("critical", "not-in-collective", (2,))]
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
 
     assert job.trains(10).kinds() == []
 

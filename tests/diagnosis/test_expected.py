@@ -70,8 +70,7 @@ def test_a_rank_that_is_stuck_after_its_region_is_critical():
 def test_a_job_that_goes_on_after_the_region_has_nothing_left_of_it():
     job = exporting()
     del job.ranks[0].says["expected"]
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.passes(4)
 
     assert (job.kinds(), job.verdict().muted, job.snapshot().notes) == ([], (), ())

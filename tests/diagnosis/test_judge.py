@@ -22,8 +22,7 @@ def test_looks_closer_together_than_half_a_second_are_one():
 def test_it_clears_after_three_snapshots_without_it():
     job, judge = hang(), Judge(POLICY)
     judged(job, [19.0, 19.5], judge)
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(5)
 
     assert judged(job, [22.0, 22.5, 23.0], judge) == [[CULPRIT], [CULPRIT], []]

@@ -73,48 +73,24 @@ def found(job, **changes):
 
 CASES = [
     (errors_while_one_leaves, {"comm-error.leaving_s": 3.0}, [], [("comm-error", (1,))]),
-    (
-        lambda: one_leaves_after_the_errors(1.5),
-        {"comm-error.with_it_s": 2.5},
-        [("comm-error", ())],
-        [("comm-error", (1,))],
-    ),
-    (
-        lambda: a_store_before_the_job(3),
-        {"rendezvous.store_clock_s": 5.0},
-        [("stale-store", (0, 1))],
-        [],
-    ),
-    (
-        lambda: out_of_batches(4),
-        {"not-in-collective.dry_before_progress_s": 6.0},
-        [("not-in-collective", (2,))],
-        [("left-early", (2,))],
-    ),
-    (
-        lambda: on_its_way_out(1),
-        {"not-in-collective.last_report_s": 0.5},
-        [],
-        [("left-early", (3,))],
-    ),
-]
+    (lambda: one_leaves_after_the_errors(1.5), {"comm-error.with_it_s": 2.5}, [("comm-error", ())],
+     [("comm-error", (1,))]),
+    (lambda: a_store_before_the_job(3), {"rendezvous.store_clock_s": 5.0},
+     [("stale-store", (0, 1))], []),
+    (lambda: out_of_batches(4), {"not-in-collective.dry_before_progress_s": 6.0},
+     [("not-in-collective", (2,))], [("left-early", (2,))]),
+    (lambda: on_its_way_out(1), {"not-in-collective.last_report_s": 0.5}, [],
+     [("left-early", (3,))]),
+]  # fmt: skip
 
 
 STANCES = [
     (lambda: one_line_after_another(0, 7), {"same_line_s": 9.0}, "spins", "works"),
-    (
-        lambda: one_line_after_another(4, 6),
-        {"standstill.same_line_quiet_ratio": 0.4},
-        "works",
-        "spins",
-    ),
-    (
-        lambda: one_line_after_another(2, 8),
-        {"standstill.same_line_quiet_ratio": 0.7},
-        "works",
-        "spins",
-    ),
-]
+    (lambda: one_line_after_another(4, 6), {"standstill.same_line_quiet_ratio": 0.4}, "works",
+     "spins"),
+    (lambda: one_line_after_another(2, 8), {"standstill.same_line_quiet_ratio": 0.7}, "works",
+     "spins"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -93,62 +93,26 @@ ALL_CANCELLED = [("info", "cancelled", ())]
 
 
 CASES = [
-    (
-        lambda: all_raise(0.0, 1.0, 1.2, 1.1),
-        {"together_s": 0.5},
-        [("critical", "rank-crashed", (0, 1, 2, 3))],
-        [("critical", "rank-crashed", (0,))],
-    ),
-    (
-        lambda: all_get_sigterm(0.0, 0.01, 1.2, 1.5),
-        {"together_s": 1.0},
-        ALL_CANCELLED,
-        [("critical", "rank-killed", (0,))],
-    ),
-    (
-        lambda: all_get_sigterm(0.0, 0.01, 2.5, 2.5),
-        {"together_s": 3.0},
-        [("critical", "rank-killed", (0,))],
-        ALL_CANCELLED,
-    ),
+    (lambda: all_raise(0.0, 1.0, 1.2, 1.1), {"together_s": 0.5},
+     [("critical", "rank-crashed", (0, 1, 2, 3))], [("critical", "rank-crashed", (0,))]),
+    (lambda: all_get_sigterm(0.0, 0.01, 1.2, 1.5), {"together_s": 1.0}, ALL_CANCELLED,
+     [("critical", "rank-killed", (0,))]),
+    (lambda: all_get_sigterm(0.0, 0.01, 2.5, 2.5), {"together_s": 3.0},
+     [("critical", "rank-killed", (0,))], ALL_CANCELLED),
     (lambda: one_gets_sigterm(1.5), {"together_s": 0.5}, [], [("critical", "rank-killed", (0,))]),
-    (
-        lambda: without_agents(0.0, 0.3, 0.4),
-        {"together_s": 0.1},
-        [("warning", "rank-crashed", (0, 1, 2))],
-        [("critical", "rank-crashed", (0,))],
-    ),
-    (
-        lambda: without_agents(0.0, 0.0, seconds=1.5),
-        {"together_s": 0.5},
-        [],
-        [("warning", "rank-crashed", (0, 1))],
-    ),
-    (
-        lambda: all_get_ctrl_c(0.0, 0.5, 1.0, 4.0),
-        {"interrupted_together_s": 3.0},
-        ALL_CANCELLED,
-        [("critical", "rank-crashed", (0, 1, 2))],
-    ),
-    (
-        lambda: one_gets_ctrl_c(4),
-        {"interrupted_together_s": 2.0},
-        [],
-        [("critical", "rank-crashed", (1,))],
-    ),
-    (
-        a_signal_after_the_errors,
-        {"ending.noticed_late_s": 0.1},
-        [("critical", "rank-killed", (1,))],
-        [("critical", "comm-error", ())],
-    ),
-    (
-        lambda: without_agents(0.0, wait_s=40.0),
-        {"stack_wait_s": LONG_S},
-        [("warning", "rank-crashed", (0,))],
-        [("critical", "rank-crashed", (0,))],
-    ),
-]
+    (lambda: without_agents(0.0, 0.3, 0.4), {"together_s": 0.1},
+     [("warning", "rank-crashed", (0, 1, 2))], [("critical", "rank-crashed", (0,))]),
+    (lambda: without_agents(0.0, 0.0, seconds=1.5), {"together_s": 0.5}, [],
+     [("warning", "rank-crashed", (0, 1))]),
+    (lambda: all_get_ctrl_c(0.0, 0.5, 1.0, 4.0), {"interrupted_together_s": 3.0}, ALL_CANCELLED,
+     [("critical", "rank-crashed", (0, 1, 2))]),
+    (lambda: one_gets_ctrl_c(4), {"interrupted_together_s": 2.0}, [],
+     [("critical", "rank-crashed", (1,))]),
+    (a_signal_after_the_errors, {"ending.noticed_late_s": 0.1}, [("critical", "rank-killed", (1,))],
+     [("critical", "comm-error", ())]),
+    (lambda: without_agents(0.0, wait_s=40.0), {"stack_wait_s": LONG_S},
+     [("warning", "rank-crashed", (0,))], [("critical", "rank-crashed", (0,))]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ def seen_once_then_missed_once(policy):
 def looks_after_a_hang(policy):
     job, judge = hang(), Judge(policy)
     judged(job, [19.0, 19.5], judge)
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(5)
     return judged(job, [22.0, 22.5, 23.0], judge)
 

@@ -20,8 +20,7 @@ def pauses_as_twice_before():
     for _ in range(2):
         all_stand(job, "evaluate_elsewhere", waits_on="lock")
         job.passes(15)
-        for rank in job.ranks:
-            rank.comes_back()
+        job.goes_on()
         job.trains(5)
     all_stand(job, "evaluate_elsewhere", waits_on="lock")
     return job.passes(22)

@@ -124,11 +124,8 @@ def test_a_kind_is_its_value_in_text_json_and_comparisons():
 
     assert kind == "rank-stopped"
     assert {kind: 1}["rank-stopped"] == 1
-    assert (str(kind), f"{kind}", f"{kind:<14}|") == (
-        "rank-stopped",
-        "rank-stopped",
-        "rank-stopped  |",
-    )
+    assert (str(kind), f"{kind}") == ("rank-stopped", "rank-stopped")
+    assert f"{kind:<14}|" == "rank-stopped  |"
     assert json.dumps({"kind": kind}) == '{"kind": "rank-stopped"}'
 
 

@@ -112,8 +112,7 @@ def test_a_rank_that_was_gone_long_before_the_others_is_no_hang():
 
 def test_a_hang_that_was_over_before_the_kill_is_not_reported():
     job = hung()
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(5)
     job.ranks[2].ends(signal=9)
     launcher_ends_the_others(job, 2)

@@ -100,14 +100,10 @@ def test_torch_precedes_the_drivers_list_and_the_list_the_environment():
 
     assert (own_gpu(hello(0), CudaState(0, "2AAA-bbbb"), held).gpu.index) == 2
     assert own_gpu(hello(0), CudaState(0, None, "00000000:01:00"), held).gpu.index == 1
-    assert (own_gpu(hello(0), None, held).gpu.index, own_gpu(hello(0), None, held).by) == (
-        3,
-        "process",
-    )
-    assert (own_gpu(hello(0), None, GPUS).gpu.index, own_gpu(hello(0), None, GPUS).certain) == (
-        0,
-        False,
-    )
+    assert own_gpu(hello(0), None, held).gpu.index == 3
+    assert own_gpu(hello(0), None, held).by == "process"
+    assert own_gpu(hello(0), None, GPUS).gpu.index == 0
+    assert own_gpu(hello(0), None, GPUS).certain is False
 
 
 def test_a_rank_on_gloo_that_the_driver_does_not_list_has_no_gpu():

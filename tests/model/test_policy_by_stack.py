@@ -80,36 +80,20 @@ CASES = [
     ((WAITS, FEW), {"stack.late_looks": FEW.looks}, (), (1,)),
     ((SELDOM, LATE), {"stack.late_looks": 3 * THIRD - 3}, (), (1,)),
     ((WAITS, LATE), {"stack.late_s": 11 * POLICY.of(ByStack).late_s}, (1,), ()),
-    (
-        (changed(WAITS, looks_s=0.5 * POLICY.of(ByStack).late_s), LATE),
-        {"stack.late_s": 0.4 * POLICY.of(ByStack).late_s},
-        (),
-        (1,),
-    ),
+    ((changed(WAITS, looks_s=0.5 * POLICY.of(ByStack).late_s), LATE),
+     {"stack.late_s": 0.4 * POLICY.of(ByStack).late_s}, (), (1,)),
     ((WAITS, LATE), {"stack.late_ratio": 0.0}, (1,), ()),
-    (
-        (WAITS, changed(LATE, call_looks=share(1.5 * POLICY.of(ByStack).late_ratio))),
-        {"stack.late_ratio": 2 * POLICY.of(ByStack).late_ratio},
-        (),
-        (1,),
-    ),
+    ((WAITS, changed(LATE, call_looks=share(1.5 * POLICY.of(ByStack).late_ratio))),
+     {"stack.late_ratio": 2 * POLICY.of(ByStack).late_ratio}, (), (1,)),
     ((WAITS, LATE), {"stack.one_wait_ratio": 1 / LOOKS}, (1,), ()),
-    (
-        (changed(WAITS, one_wait_looks=share(1.2 * POLICY.of(ByStack).one_wait_ratio)), LATE),
-        {"stack.one_wait_ratio": 1.5 * POLICY.of(ByStack).one_wait_ratio},
-        (),
-        (1,),
-    ),
+    ((changed(WAITS, one_wait_looks=share(1.2 * POLICY.of(ByStack).one_wait_ratio)), LATE),
+     {"stack.one_wait_ratio": 1.5 * POLICY.of(ByStack).one_wait_ratio}, (), (1,)),
     ((WAITS, LATE), {"stack.late_wait_ratio": 1.0}, (1,), ()),
     ((MOSTLY, LATE), {"stack.late_wait_ratio": 0.9 * POLICY.of(ByStack).late_wait_ratio}, (), (1,)),
-    (
-        (WAITS, UNLIKE, LATE),
-        {"stack.late_wait_ratio": 0.8 * POLICY.of(ByStack).late_wait_ratio},
-        (),
-        (2,),
-    ),
+    ((WAITS, UNLIKE, LATE), {"stack.late_wait_ratio": 0.8 * POLICY.of(ByStack).late_wait_ratio}, (),
+     (2,)),
     ((OFTEN, SEEN), {"stack.late_chance": 1e-30}, (1,), ()),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -77,50 +77,20 @@ def waits(snapshot):
 
 
 CASES = [
-    (
-        lambda: in_a_collective(2),
-        lambda found: found.ranks[0].state.value,
-        {"rank.waiting_s": 3.0},
-        "waiting",
-        "running",
-    ),
-    (
-        lambda: on_nccl(0.5),
-        lambda found: found.ranks[0].nccl,
-        {"rank.nccl_wait_s": 0.1},
-        "ok",
-        "wait",
-    ),
-    (
-        lambda: on_nccl(3),
-        lambda found: found.ranks[0].nccl,
-        {"rank.nccl_wait_s": 5.0},
-        "wait",
-        "ok",
-    ),
+    (lambda: in_a_collective(2), lambda found: found.ranks[0].state.value, {"rank.waiting_s": 3.0},
+     "waiting", "running"),
+    (lambda: on_nccl(0.5), lambda found: found.ranks[0].nccl, {"rank.nccl_wait_s": 0.1}, "ok",
+     "wait"),
+    (lambda: on_nccl(3), lambda found: found.ranks[0].nccl, {"rank.nccl_wait_s": 5.0}, "wait",
+     "ok"),
     (lambda: in_one_line(6), waits, {"same_line_s": 8.0}, [0, 1, 3], []),
-    (
-        lambda: aborted(50),
-        lambda found: found.ranks[0].process.watchdog_error,
-        {"ending.watchdog_ratio": 0.8},
-        None,
-        "TIMEOUT",
-    ),
-    (
-        in_a_barrier,
-        lambda found: found.ranks[0].process.spinning,
-        {"rank.spinning_ratio": 1.5},
-        True,
-        False,
-    ),
-    (
-        lambda: trains_after_an_exception(3),
-        lambda found: found.ranks[0].reported.went_on,
-        {"rank.went_on_s": 5.0},
-        True,
-        False,
-    ),
-]
+    (lambda: aborted(50), lambda found: found.ranks[0].process.watchdog_error,
+     {"ending.watchdog_ratio": 0.8}, None, "TIMEOUT"),
+    (in_a_barrier, lambda found: found.ranks[0].process.spinning, {"rank.spinning_ratio": 1.5},
+     True, False),
+    (lambda: trains_after_an_exception(3), lambda found: found.ranks[0].reported.went_on,
+     {"rank.went_on_s": 5.0}, True, False),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -165,27 +165,15 @@ CASES = [
     Case(
         "crowded", "straggler_strong_ratio", 0.7, late(two_reads_of_much_on_crowded_cores), [1], []
     ),
-    Case(
-        "turns",
-        "straggler_strong_ratio",
-        0.5,
-        late(one_read_after_a_weaker_one_of_another_rank),
-        [],
-        [2],
-    ),
+    Case("turns", "straggler_strong_ratio", 0.5, late(one_read_after_a_weaker_one_of_another_rank),
+     [], [2]),
     Case("one-read", "arrivals.span_s", 20.0, late(one_read), [1], []),
     Case("two-reads", "arrivals.rounds_apart_s", 10.0, late(two_reads), [1], []),
     Case("crowded", "arrivals.crowded_apart_s", 15.0, late(two_reads_on_crowded_cores), [1], []),
     Case("turns", "arrivals.crowded_apart_s", 20.0, late(two_reads_after_another_rank), [2], []),
     Case("read", "arrivals.stale_s", 10.0, late(lambda: one_read(seconds=20)), [1], []),
-    Case(
-        "balance",
-        "arrivals.stale_s",
-        10.0,
-        seen(an_old_balance, lambda snapshot: len(snapshot.balances)),
-        1,
-        0,
-    ),
+    Case("balance", "arrivals.stale_s", 10.0,
+     seen(an_old_balance, lambda snapshot: len(snapshot.balances)), 1, 0),
     Case("samples", "arrivals.gone_ratio", 0.8, late(lambda: one_read(share=0.4)), [1], []),
     Case("stages", "stages.ratio", 0.5, late(one_read_of_stages), [], [1]),
     Case("pressure", "oversubscribed_window_s", 30.0, seen(little_cpu, measured_s), 20, 30),
@@ -197,7 +185,7 @@ CASES = [
     ),
     Case("gpu", "gpu_wait_busy_ratio", 0.9, gpu_late(BUSY), [], [5]),
     Case("gpu", "gpu_wait_power_ratio", 0.8, gpu_late(ALIKE), [], [5]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=Case.name)

@@ -179,6 +179,11 @@ def heard(link, wanted):
     raise AssertionError(f"never heard it, but {told}")
 
 
+def hears(link, wanted):
+    """The first wanted record that a viewer receives."""
+    return heard(link, wanted)[-1][1]
+
+
 def gather(link, key, enough):
     """Records by `key(envelope, record)` (None: skipped), until they are `enough`."""
     found = {}

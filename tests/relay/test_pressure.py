@@ -94,10 +94,8 @@ def test_the_folder_of_a_file_that_is_open_for_writing_is_asked_for(tmp_path):
     later = asked(watch, hello)
 
     assert str(tmp_path / "read") not in found
-    assert (found[str(tmp_path / "ckpt")].use, found[str(tmp_path / "ckpt")].ranks) == (
-        "files",
-        {3},
-    )
+    assert found[str(tmp_path / "ckpt")].use == "files"
+    assert found[str(tmp_path / "ckpt")].ranks == {3}
     assert str(tmp_path / "ckpt") in later
 
 

@@ -194,12 +194,8 @@ def test_the_job_file_tells_where_to_ask(stage):
 
     (entry,) = entries
 
-    assert (entry.job, entry.run, entry.port, entry.world_size) == (
-        "train",
-        "r1",
-        stage.server._link.port,
-        2,
-    )
+    assert (entry.job, entry.run, entry.port) == ("train", "r1", stage.server._link.port)
+    assert entry.world_size == 2
     assert entry.live(time.time_ns())
     assert entry.socket == str(registry.socket_path("train", "r1"))
 

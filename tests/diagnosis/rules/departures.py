@@ -26,8 +26,7 @@ def cancelled_after_a_hang(over_for_s):
     job.ranks[2].stands_at("fetch_labels", "data.py", 40)
     job.others_wait(2)
     job.passes(10)
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(over_for_s)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)

@@ -77,8 +77,7 @@ def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
 def test_a_host_that_is_heard_again_is_well_and_nothing_follows():
     job = down()
     job.comes_back("node2")
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(8)
 
     assert job.kinds() == []
@@ -91,8 +90,7 @@ def test_what_comes_late_of_the_time_before_the_cut_raises_nothing():
     job = down()
     job.comes_back("node2")
     back = job.now
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     for rank in job.ranks[4:6]:
         rank.reports = False
     job.passes(2)

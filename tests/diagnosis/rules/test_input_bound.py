@@ -18,8 +18,7 @@ def all_wait_for_a_batch(job, seconds):
                 rank.loader, wait_total_ns=rank.loader.wait_total_ns + 500_000_000
             )
         job.passes(0.5)
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
 
 
 def test_ranks_that_mostly_wait_for_data_are_input_bound_and_the_setting_is_named():

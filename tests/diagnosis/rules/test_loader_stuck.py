@@ -133,29 +133,20 @@ def test_a_batch_that_comes_ends_the_finding():
 @pytest.mark.parametrize(
     ("worker", "says", "advice"),
     [
-        (
-            {"state": "T", "wchan": "do_signal_stop"},
-            "is stopped (SIGSTOP or Ctrl-Z)",
-            "kill -CONT 9001",
-        ),
+        ({"state": "T", "wchan": "do_signal_stop"}, "is stopped (SIGSTOP or Ctrl-Z)",
+         "kill -CONT 9001"),
         ({"state": "t", "wchan": "ptrace_stop"}, "is held by a debugger", "kill -CONT"),
         ({"state": "Z", "wchan": None}, "is dead", "dmesg"),
         ({"state": None, "wchan": None}, "is dead", "dmesg"),
-        (
-            {"state": "D", "wchan": "rpc_wait_bit_killable"},
-            "is waiting for a file server and makes no progress",
-            "fix",
-        ),
-        (
-            {"state": "D", "wchan": None},
-            "is in uninterruptible sleep and makes no progress",
-            "fix the file server",
-        ),
+        ({"state": "D", "wchan": "rpc_wait_bit_killable"},
+         "is waiting for a file server and makes no progress", "fix"),
+        ({"state": "D", "wchan": None}, "is in uninterruptible sleep and makes no progress",
+         "fix the file server"),
         ({"wchan": "wait_woken"}, "is waiting on a socket and makes no progress", "timeout"),
         ({"wchan": "hrtimer_nanosleep"}, "is asleep and makes no progress", "timeout"),
         ({"wchan": None}, "which must deliver the next batch, makes no progress;", "timeout"),
     ],
-)
+)  # fmt: skip
 def test_what_keeps_the_worker_is_reported(worker, says, advice):
     finding = starving(**worker).passes(9).finds("critical", STUCK, 1)
 

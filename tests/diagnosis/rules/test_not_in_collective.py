@@ -51,8 +51,7 @@ def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
     """One slow step: the garbage collector, a page-cache miss, a slow file open."""
     job = hang()
     job.passes(4.5)
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
 
     assert job.trains(10).ever() == []
 

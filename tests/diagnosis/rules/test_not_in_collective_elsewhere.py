@@ -101,23 +101,14 @@ def test_a_rank_works_while_the_child_for_which_it_waits_runs(waits_on, seen, se
 @pytest.mark.parametrize(
     ("seen", "text", "advice"),
     [
-        (
-            {"syscall": "read", "file": "stdin"},
-            "waiting for input on its standard input in ask (train.py:7)",
-            "nobody can answer",
-        ),
-        (
-            {"syscall": "wait4", "file": "child 4811"},
-            "waiting for its child (pid 4811) in ask (train.py:7)",
-            "--ppid 4801",
-        ),
-        (
-            {"syscall": "flock", "file": "/x.lock"},
-            "waiting for a lock on /x.lock in ask (train.py:7)",
-            "find out why it is stuck",
-        ),
+        ({"syscall": "read", "file": "stdin"},
+         "waiting for input on its standard input in ask (train.py:7)", "nobody can answer"),
+        ({"syscall": "wait4", "file": "child 4811"},
+         "waiting for its child (pid 4811) in ask (train.py:7)", "--ppid 4801"),
+        ({"syscall": "flock", "file": "/x.lock"},
+         "waiting for a lock on /x.lock in ask (train.py:7)", "find out why it is stuck"),
     ],
-)
+)  # fmt: skip
 def test_the_advice_fits_what_it_waits_for(seen, text, advice):
     job = trained(2)
     job.ranks[1].stands_at("ask", line=7)
@@ -242,8 +233,7 @@ def test_a_rank_that_leaves_is_not_judged_before_its_last_report():
     job.passes(4.5)
     job.ranks[2].seen_outside = {"exiting": True}
     job.passes(1.5)
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
 
     assert "left-early" not in {kind for _, kind, _ in job.passes(0.5).ever()}
 

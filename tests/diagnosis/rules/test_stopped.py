@@ -27,8 +27,7 @@ def test_a_debugger_that_stops_it_for_a_moment_is_silent():
     job = stopped()
     job.passes(1.5)
     job.ranks[1].continues()
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
 
     assert job.trains(10).ever() == []
 
@@ -39,8 +38,7 @@ def test_after_sigcont_it_clears():
     assert job.kinds() == [("critical", "rank-stopped", (1,))]
 
     job.ranks[1].continues()
-    for rank in job.ranks:
-        rank.comes_back()
+    job.goes_on()
     job.trains(5)
 
     assert job.kinds() == []

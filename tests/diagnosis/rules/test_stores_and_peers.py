@@ -172,12 +172,8 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
     early = job.finding()
     late = job.passes(50).finding()
 
-    assert (early.severity, early.kind, early.ranks, early.victims) == (
-        "warning",
-        "collective-stuck",
-        (),
-        (0, 1),
-    )
+    assert (early.severity, early.kind, early.ranks) == ("warning", "collective-stuck", ())
+    assert early.victims == (0, 1)
     assert (late.severity, late.kind) == ("critical", "collective-stuck")
     assert late.summary == (
         "ranks 0,1 have all been in init_process_group for 70 s; no rank is missing, and none"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from ddtop import registry
 from ddtop.policy import POLICY
@@ -192,6 +193,12 @@ class Ranks:
             self.dumps.on_time()
             time.sleep(collect.POLL_S / 2)
         return [stacks for stacks, _ in self.found]
+
+    def stacks_of(self, one: sample.Watched, **how: Any) -> Stacks:
+        """The only answer to the request "q" for the stacks of this rank."""
+        self.dumps.ask("q", [one], **how)
+        (found,) = self.finish()
+        return found
 
     def close(self) -> None:
         self.dumps.close()

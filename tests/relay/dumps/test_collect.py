@@ -58,16 +58,10 @@ def functions(stacks: Stacks) -> list[str]:
 
 def test_a_rank_that_holds_the_gil_in_c_is_read_by_signal(ranks):
     one = ranks.start("hold_the_gil")
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
-    (found,) = ranks.finish()
-
-    assert (found.method, found.request, found.of_rank, found.pid) == (
-        "signal",
-        "q",
-        0,
-        one.hello.pid,
-    )
+    assert (found.method, found.request, found.of_rank) == ("signal", "q", 0)
+    assert found.pid == one.hello.pid
     assert functions(found) == ["hold_the_gil", "<module>"]
     assert ranks.started[0].poll() is None
     assert ranks.asked == []
@@ -84,9 +78,7 @@ def test_an_agent_that_was_heard_is_asked_and_its_answer_ends_the_request(ranks)
 
 def test_an_agent_that_falls_silent_is_followed_by_the_signal(ranks):
     one = ranks.start("hold_the_gil", silent=False)
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert (found.method, functions(found)[0]) == ("signal", "hold_the_gil")
 
@@ -104,9 +96,7 @@ def test_a_stopped_rank_gets_no_signal(ranks):
     one = ranks.start("sleep_in_python")
     os.kill(one.hello.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, one.hello.pid, os.WSTOPPED | os.WNOWAIT)
-    ranks.dumps.ask("q", [one], automatic=True)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, automatic=True)
 
     assert found.automatic
     assert found.method == "py-spy" or (found.why or "").startswith("stopped")
@@ -133,9 +123,7 @@ def test_a_rank_that_cannot_take_the_signal_is_not_sent_it(ranks, what, why, no_
     A closed descriptor may belong to a file of the program by now.
     """
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert found.method == ""
     assert why in (found.why or "")
@@ -164,9 +152,7 @@ def test_two_requests_at_once_are_as_gentle_as_each_of_them(ranks, monkeypatch, 
 def test_a_request_for_stacks_is_no_request_for_a_signal(ranks, what, no_py_spy):
     """`d` and `ddtop stacks` may disturb nothing that their user was not told about."""
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one])
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one)
 
     assert (found.method, found.automatic) == ("", False)
     assert "F9, or ddtop stacks --signal" in (found.why or "")
@@ -177,9 +163,7 @@ def test_a_request_for_stacks_is_no_request_for_a_signal(ranks, what, no_py_spy)
 def test_nobody_is_signalled_by_an_automatic_dump(ranks, what, no_py_spy):
     """An automatic dump must not change the job, and a signal ends a sleep in C."""
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one], automatic=True)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, automatic=True)
 
     assert (found.method, found.automatic) == ("", True)
     assert "only for a person who asks" in (found.why or "")
@@ -189,9 +173,7 @@ def test_nobody_is_signalled_by_an_automatic_dump(ranks, what, no_py_spy):
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 def test_an_automatic_dump_reads_a_frozen_rank_without_stopping_it(ranks):
     one = ranks.start("hold_the_gil")
-    ranks.dumps.ask("q", [one], automatic=True)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, automatic=True)
 
     assert (found.method, found.why) == (
         "py-spy",
@@ -223,9 +205,7 @@ def test_a_person_who_asks_while_an_automatic_dump_is_under_way_gets_all_that_ca
 def test_a_person_may_have_a_silent_rank_that_works_signalled(ranks, no_py_spy):
     one = ranks.start("spin_in_c")
     one.cpu_ratio = 0.97
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     # On a crowded host it cannot be known that it has held the GIL all the time.
     assert found.method == "signal" or "Python may run" in (found.why or "")
@@ -239,9 +219,7 @@ def test_a_rank_in_which_python_may_run_gets_no_signal_however_long_its_agent_is
 ):
     """On a crowded host faulthandler walked frames that changed: SIGSEGV."""
     one = ranks.start(what)
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert found.method == ""
     assert "Python may run" in (found.why or "")
@@ -252,9 +230,7 @@ def test_a_rank_whose_agent_cannot_be_asked_now_gets_no_signal(ranks, no_py_spy)
     """The relay is new. The ranks have not connected to it yet, and are healthy."""
     ranks.agents_answer = False
     one = ranks.start("hold_the_gil", silent=False)
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert found.method == ""
     assert "its agent was heard" in (found.why or "")
@@ -269,9 +245,7 @@ def test_an_agent_that_reports_but_does_not_answer_is_not_followed_by_the_signal
     """
     monkeypatch.setattr(collect, "AGENT_S", 0.3)
     one = ranks.start("sleep_in_python", silent=False)
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert found.method == ""
     assert "gave no stacks" in (found.why or "")
@@ -383,9 +357,7 @@ def test_a_rank_that_ended_is_said_to_be_gone(ranks):
     one = ranks.start("sleep_in_python")
     ranks.started[0].kill()
     ranks.started[0].wait()
-    ranks.dumps.ask("q", [one])
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one)
 
     assert (found.method, found.why) == ("", "gone")
 
@@ -403,9 +375,7 @@ def test_a_rank_that_ends_while_it_is_asked_is_said_to_be_gone(ranks):
 @pytest.mark.skipif(find() is None, reason="py-spy is not installed")
 def test_what_no_signal_reaches_is_left_to_py_spy(ranks):
     one = ranks.start("block_the_signal")
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert found.method == "py-spy" or "ptrace" in (found.why or "")
     if found.method:
@@ -445,9 +415,7 @@ def test_a_link_in_the_place_of_the_dump_file_is_not_followed(ranks, tmp_path, n
     path = Path(one.hello.dump_path or "")
     path.unlink()
     path.symlink_to(precious)
-    ranks.dumps.ask("q", [one], how=BY_SIGNAL)
-
-    (found,) = ranks.finish()
+    found = ranks.stacks_of(one, how=BY_SIGNAL)
 
     assert found.method == ""
     assert precious.read_text() == "x"

@@ -10,7 +10,7 @@ import pytest
 from ddtop.relay.hub import uplink
 from ddtop.relay.hub.topology import derived_ports
 from ddtop.wire.records import Hello, HostState, RankState
-from tests.relay.hosts import World, connected, gather, heard, host_of, iteration
+from tests.relay.hosts import World, connected, gather, heard, hears, host_of, iteration
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def test_a_hub_that_was_killed_and_followed_by_another_gets_all_facts_again(pair
     """kill -9 of the hub's relay; its agents start another one within ten seconds."""
     hub, _, own = pair
     hub.kill()
-    lost = heard(own, host_of("bbb", lambda record: record.hub.connected is False))[-1][1].hub
+    lost = hears(own, host_of("bbb", lambda record: record.hub.connected is False)).hub
     hub.start()
     hub.greet(0)
     found = hellos(hub.viewer())
-    again = heard(own, connected("bbb"))[-1][1].hub
+    again = hears(own, connected("bbb")).hub
 
     assert sorted(found) == [0, 1]
     assert lost.lost_unix_ns > 0
@@ -67,14 +67,14 @@ def test_what_a_leaf_could_not_say_meanwhile_is_counted(pair):
     leaf.says(1, RankState("running", iteration=5))
     heard(own, iteration(1, 5))
 
-    assert heard(own, host_of("bbb"))[-1][1].hub.dropped > 0
+    assert hears(own, host_of("bbb")).hub.dropped > 0
 
 
 def test_a_hub_on_another_port_is_found_again(pair, world):
     """Another program took its port while it was away."""
     hub, _, own = pair
     ports = derived_ports(world.job)
-    assert heard(own, connected("bbb"))[-1][1].hub.address == f"127.0.0.1:{ports[0]}"
+    assert hears(own, connected("bbb")).hub.address == f"127.0.0.1:{ports[0]}"
     hub.kill()
     with socket.create_server(("", ports[0])):
         hub.start()
@@ -159,9 +159,9 @@ def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_resta
     hub = world.host("aaa")
     hub.rank(0)
     viewer = hub.viewer()
-    address = heard(viewer, host_of("aaa", lambda record: record.hub and record.hub.address))[-1][
-        1
-    ].hub.address
+    address = hears(
+        viewer, host_of("aaa", lambda record: record.hub and record.hub.address)
+    ).hub.address
     wire = Wire(int(address.rpartition(":")[2]))
     try:
         monkeypatch.setenv("DDTOP_HUB", f"127.0.0.1:{wire.port}")
@@ -170,7 +170,7 @@ def test_a_cut_wire_is_noticed_though_tcp_says_nothing_and_fixed_without_a_resta
         own = leaf.viewer()
         heard(own, connected("bbb"))
         wire.cut.set()
-        lost = heard(own, host_of("bbb", lambda record: record.hub.connected is False))[-1][1].hub
+        lost = hears(own, host_of("bbb", lambda record: record.hub.connected is False)).hub
         heard(viewer, host_of("aaa", lambda record: record.hub.leaves == 0))
         wire.cut.clear()
         heard(viewer, host_of("aaa", lambda record: record.hub.leaves == 1))

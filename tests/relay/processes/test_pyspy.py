@@ -290,11 +290,8 @@ def test_many_threads_and_deep_stacks_are_bounded_and_the_main_one_is_kept() -> 
 
     assert len(stacks) == THREADS_MAX
     assert not isinstance(stacks, str)
-    assert (stacks[0].main, len(stacks[0].frames), stacks[0].omitted) == (
-        True,
-        FRAMES_MAX,
-        200 - FRAMES_MAX,
-    )
+    assert (stacks[0].main, len(stacks[0].frames)) == (True, FRAMES_MAX)
+    assert stacks[0].omitted == 200 - FRAMES_MAX
 
 
 def test_addresses_of_c_code_become_its_library() -> None:
