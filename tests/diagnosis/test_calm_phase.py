@@ -8,8 +8,7 @@ from tests.ranks import unix_ns
 
 
 def test_ranks_that_all_save_are_said_to_save_and_for_how_long_that_takes():
-    job = FakeJob(2)
-    job.trains(8)
+    job = FakeJob(2).trains(8)
     for rank in job.ranks:
         rank.stands_at("_save")
         rank.says["progress"] = TrainingProgress(

@@ -48,8 +48,7 @@ def test_others_that_wait_for_an_expected_region_are_no_finding():
 
 
 def test_a_region_that_lasts_too_long_is_a_warning_that_says_so():
-    job = exporting(20)
-    job.passes(15)
+    job = exporting(20).passes(15)
 
     assert job.kinds() == [("warning", "not-in-collective", (0,))]
     (finding,) = job.verdict().findings

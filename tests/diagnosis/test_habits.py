@@ -127,8 +127,7 @@ def test_a_rank_whose_work_is_near_the_limit_is_not_told_to_stand_at_every_other
 
 def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_between():
     """Every 500 steps it validates; waits are remembered for 100 steps."""
-    job = FakeJob(3)
-    job.trains(30)
+    job = FakeJob(3).trains(30)
     for _ in range(2):
         validated(job, 8.0)
     first = job.ever()
@@ -140,8 +139,7 @@ def test_a_validation_that_has_come_twice_is_usual_however_many_steps_lie_betwee
 
 
 def test_work_that_takes_longer_than_the_usual_validations_is_a_warning_all_the_same():
-    job = FakeJob(3)
-    job.trains(30)
+    job = FakeJob(3).trains(30)
     for _ in range(2):
         validated(job, 8.0)
     job.ranks[0].works_at("validate")
@@ -153,8 +151,7 @@ def test_work_that_takes_longer_than_the_usual_validations_is_a_warning_all_the_
 
 
 def test_long_pauses_do_not_make_an_endless_loop_usual():
-    job = FakeJob(3)
-    job.trains(30)
+    job = FakeJob(3).trains(30)
     for _ in range(2):
         validated(job, 55.0)
     job.ranks[0].works_at("retry")
@@ -170,8 +167,7 @@ def test_long_pauses_do_not_make_an_endless_loop_usual():
 )
 def test_a_rank_that_is_ready_to_run_and_gets_no_cpu_is_not_stuck(delay_ratio, seconds, severity):
     """Beside forty processes rank 0 got 1 % of a core."""
-    job = FakeJob(3)
-    job.trains(30)
+    job = FakeJob(3).trains(30)
     job.ranks[0].stands_at("collect_statistics")
     job.others_wait(0)
     for passed in range(2 * seconds):

@@ -75,8 +75,7 @@ def a_dead_file_server(seconds=8, awaited=True):
 
 
 def a_dead_worker():
-    job = starving()
-    return job.passes(10)
+    return starving().passes(10)
 
 
 def a_cut_link():
@@ -94,20 +93,17 @@ def nobody_moves():
 
 
 def a_rank_that_never_came():
-    job = missing()
-    return job.passes(10)
+    return missing().passes(10)
 
 
 def a_rank_that_imports():
-    job = early()
-    job.passes(2)
+    job = early().passes(2)
     enter(job, 0, 1, 2)
     return job.passes(14)
 
 
 def slow_loaders():
-    job = loading()
-    return job.trains(15)
+    return loading().trains(15)
 
 
 def too_few_cpus():
@@ -130,15 +126,13 @@ def a_full_disk():
 
 
 def a_straggler():
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
     return job.trains(2)
 
 
 def the_same_data_on_all_ranks():
-    job = fed(**PLAIN)
-    return job.trains(10)
+    return fed(**PLAIN).trains(10)
 
 
 def a_swallowed_exception():
@@ -146,8 +140,7 @@ def a_swallowed_exception():
 
 
 def gradients_through_gloo():
-    job = on_gloo()
-    return job.trains(10)
+    return on_gloo().trains(10)
 
 
 def a_gpu_of_two():
@@ -169,16 +162,14 @@ def a_hot_gpu():
 
 
 def a_frozen_interpreter():
-    job = trained()
-    job.passes(0.5)
+    job = trained().passes(0.5)
     job.ranks[1].freezes()
     job.others_wait(1)
     return job.passes(8)
 
 
 def a_host_that_is_down():
-    job = SpreadJob(8, 4)
-    job.trains(6)
+    job = SpreadJob(8, 4).trains(6)
     job.goes_silent("node2")
     job.others_wait(4, 5)
     return job.passes(12)

@@ -78,8 +78,7 @@ def at(samples, name="rotate"):
 
 
 def in_a_function(samples):
-    job = at(samples)
-    job.trains(12)
+    job = at(samples).trains(12)
     return read(job)
 
 

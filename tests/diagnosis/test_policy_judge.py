@@ -40,8 +40,7 @@ def looks_after_a_hang(policy):
 
 def slow_until_lately(slow_s=15, fast_s=20):
     """Data has come fast for the last 20 s."""
-    job = loading()
-    job.trains(slow_s)
+    job = loading().trains(slow_s)
     for rank in job.ranks:
         rank.loader_share = 0.0
     return job.trains(fast_s)
@@ -84,8 +83,7 @@ def one_rank_waits_less():
 
 def has_some_batches():
     """One of four prefetched batches is ready."""
-    job = loading(depth=1, capacity=4)
-    return job.trains(15)
+    return loading(depth=1, capacity=4).trains(15)
 
 
 APPEARED = [[], [CULPRIT], [CULPRIT]]

@@ -12,8 +12,7 @@ from tests.second_policy import Case, kinds
 
 def answered(*states, counts=None):
     """The service answered 20 seconds ago."""
-    job = nccl_job()
-    job.trains(2)
+    job = nccl_job().trains(2)
     job.say(CommStatus(service(*states, counts=counts)))
     job.passes(20)
     return job.snapshot()

@@ -36,8 +36,7 @@ def communicating_on_a_busy_host():
 
 def skipping():
     """Each rank fetches nearly as many batches a step as there are ranks."""
-    job = fed(**(PLAIN | {"taken": 370}))
-    return job.trains(10)
+    return fed(**(PLAIN | {"taken": 370})).trains(10)
 
 
 def catching_before_a_hang():
@@ -55,8 +54,7 @@ def full_and_fragmented():
 
 def hot_and_slower():
     """A GPU is throttled by heat, and steps have taken 150 ms since. They took 100 ms before."""
-    job = GpuJob()
-    job.trains(5)
+    job = GpuJob().trains(5)
     for rank in job.ranks:
         rank.says = {"step_ms": 150.0}
     job.change(2, throttle=("hw_thermal", "hw_slowdown"), sm_mhz=1005, celsius=91)

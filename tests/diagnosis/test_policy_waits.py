@@ -39,8 +39,7 @@ def left_before_init():
 
 def works_longer_than_its_validations():
     """Two validations took eight seconds."""
-    job = FakeJob(3)
-    job.trains(5)
+    job = FakeJob(3).trains(5)
     for _ in range(2):
         validated(job, 8.0, then_s=5.0)
     job.ranks[0].works_at("validate")
@@ -89,8 +88,7 @@ def writes_in_a_handler():
 
 
 def saves(seconds, **more):
-    job = saving(**more)
-    return job.passes(seconds)
+    return saving(**more).passes(seconds)
 
 
 def works_with_a_short_timeout():
@@ -146,8 +144,7 @@ def test_the_policy_says_how_long_others_may_wait_for_a_rank(case):
 
 
 def sleeps_a_second_after_the_others_entered():
-    job = early(3)
-    job.passes(2)
+    job = early(3).passes(2)
     enter(job, 0, 1)
     job.passes(1)
     job.ranks[2].stands_at("wait_for_licence", line=88)
@@ -161,8 +158,7 @@ def never_came_though_its_launcher_lives():
 
 
 def all_stay_inside():
-    job = early(3)
-    job.passes(1)
+    job = early(3).passes(1)
     enter(job, 0, 1, 2)
     return job.passes(20)
 

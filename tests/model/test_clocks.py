@@ -26,8 +26,7 @@ OFFSETS = st.one_of(st.floats(0.06, 90_000), st.floats(-90_000, -0.06)).map(
 
 def busy_job():
     """Events of every kind have happened on three hosts."""
-    job = SpreadJob(6, hosts=3)
-    job.trains(4)
+    job = SpreadJob(6, hosts=3).trains(4)
     job.ranks[5].raises("ValueError", "bad")
     job.ranks[2].stands_at("fetch", since_unix_ns=unix_ns(4))
     job.others_wait(2, 5)

@@ -169,8 +169,7 @@ def test_times_of_gpus_move_with_the_clock_of_their_host():
 
 
 def test_numbers_that_the_relay_repeats_do_not_count():
-    job = GpuJob(world_size=1)
-    job.trains(25)
+    job = GpuJob(world_size=1).trains(25)
     job.change(0, power_watts=100.0)
     job.host_says["gpu_watch"] = GpuWatch(5000, "580")
 

@@ -14,8 +14,7 @@ CLOSED = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]
 @pytest.mark.parametrize("enqueued", [0, 1])
 def test_a_group_that_fails_before_its_first_collective_has_not_worked(enqueued):
     """It failed to start, which says nothing about another rank."""
-    job = FakeJob(2)
-    job.passes(1)
+    job = FakeJob(2).passes(1)
     job.ranks[1].raises("RuntimeError", CLOSED)
     job.ranks[1].ends(1)
     rank = job.passes(1).snapshot().ranks[1]

@@ -25,8 +25,7 @@ def applied(records, name="train-47"):
 
 def busy_job():
     """A job in which events of every kind have happened."""
-    job = FakeJob(4, hosts=2)
-    job.trains(4)
+    job = FakeJob(4, hosts=2).trains(4)
     job.ranks[1].raises("ValueError", "bad")
     job.ranks[2].stands_at("fetch")
     job.others_wait(2)
@@ -96,8 +95,7 @@ def test_the_same_records_twice_change_nothing():
 
 
 def test_an_older_record_changes_nothing():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     before = job.snapshot()
     job.ranks[0].iteration = 1
     job.say(job.ranks[0].state(), job.ranks[0], at_s=1.25)
@@ -132,8 +130,7 @@ def test_before_the_second_look_ratios_are_unknown():
 
 
 def test_a_rank_that_was_never_seen_is_missing_and_not_silent():
-    job = FakeJob(3, absent=[1])
-    job.passes(1)
+    job = FakeJob(3, absent=[1]).passes(1)
 
     assert [rank.state for rank in job.snapshot().ranks] == [
         State.RUNNING,
@@ -145,8 +142,7 @@ def test_a_rank_that_was_never_seen_is_missing_and_not_silent():
 
 
 def test_a_rank_that_stops_reporting_is_silent_and_its_last_report_stays():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     job.ranks[1].reports = False
     job.passes(5)
 
@@ -157,8 +153,7 @@ def test_a_rank_that_stops_reporting_is_silent_and_its_last_report_stays():
 
 
 def test_each_state_has_its_word():
-    job = FakeJob(6)
-    job.trains(5)
+    job = FakeJob(6).trains(5)
     starting, joining, waiting, stopped, exited, killed = job.ranks
     starting.phase, starting.standings = "starting", {}
     joining.is_in_init()
@@ -192,8 +187,7 @@ def test_the_cpu_time_of_the_agent_is_subtracted():
 
 
 def test_a_restart_begins_anew():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     job.ranks[1].ends(signal=9)
     job.restarts()
 
@@ -205,8 +199,7 @@ def test_a_restart_begins_anew():
 
 
 def test_a_late_record_of_the_last_attempt_is_ignored():
-    job = FakeJob(2)
-    job.trains(2)
+    job = FakeJob(2).trains(2)
     old = job.ranks[0]
     job.restarts()
     job.attempt = 0
@@ -218,8 +211,7 @@ def test_a_late_record_of_the_last_attempt_is_ignored():
 
 
 def test_a_new_attempt_begins_with_a_hello_and_nothing_else():
-    job = FakeJob(2)
-    job.trains(2)
+    job = FakeJob(2).trains(2)
     job.attempt = 5
     job.say(job.ranks[0].state(), job.ranks[0])
 
@@ -228,8 +220,7 @@ def test_a_new_attempt_begins_with_a_hello_and_nothing_else():
 
 def test_the_report_of_another_pid_about_a_rank_is_ignored():
     """A subprocess of rank 0 that inherited RANK=0 must not overwrite what the rank reports."""
-    job = FakeJob(1)
-    job.trains(2)
+    job = FakeJob(1).trains(2)
     job.ranks[0].pid, job.ranks[0].iteration = 9999, 1
     job.say(job.ranks[0].state(), job.ranks[0])
     job.say(Exit(0, 9999, 1, None, False, 0, "pidfd"), job.ranks[0])
@@ -238,8 +229,7 @@ def test_the_report_of_another_pid_about_a_rank_is_ignored():
 
 
 def test_two_processes_that_claim_one_rank_are_both_known():
-    job = FakeJob(2)
-    job.trains(1)
+    job = FakeJob(2).trains(1)
     first = job.ranks[1].pid
     job.ranks[1].pid = 7777
     job.greet(job.ranks[1])
@@ -250,8 +240,7 @@ def test_two_processes_that_claim_one_rank_are_both_known():
 
 
 def test_a_second_claimant_that_is_gone_is_forgotten():
-    job = FakeJob(2)
-    job.trains(1)
+    job = FakeJob(2).trains(1)
     job.ranks[1].pid = 7777
     job.greet(job.ranks[1])
     job.ranks[1].ends(1)
@@ -324,8 +313,7 @@ def test_a_child_that_outlives_its_rank_is_not_its_heir():
 
 def test_a_rank_whose_process_ended_may_come_again():
     """A rank without a launcher that was started again by hand after its crash."""
-    job = FakeJob(2)
-    job.trains(1)
+    job = FakeJob(2).trains(1)
     job.ranks[1].ends(1)
     job.ranks[1].pid, job.ranks[1].gone, job.ranks[1].reports = 7777, False, True
     job.greet(job.ranks[1])
@@ -335,8 +323,7 @@ def test_a_rank_whose_process_ended_may_come_again():
 
 
 def test_the_first_exit_of_a_rank_counts():
-    job = FakeJob(1)
-    job.trains(1)
+    job = FakeJob(1).trains(1)
     job.ranks[0].ends(signal=9)
     job.ranks[0].ends(0, later_s=1.0)
 
@@ -391,8 +378,7 @@ def test_the_number_of_invented_hosts_is_bounded():
 
 
 def test_an_older_look_at_a_host_changes_nothing():
-    job = FakeJob(1)
-    job.passes(4)
+    job = FakeJob(1).passes(4)
     job.say(
         HostState("node0", 4, processes=(ProcessState(0, 4800, "T"),)), at_s=1.5, sender="node0"
     )
@@ -423,8 +409,7 @@ def test_a_rank_that_does_not_know_the_members_does_not_hide_them():
 
 
 def test_without_a_completed_count_the_open_collective_is_the_last_one_enqueued():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     for rank in job.ranks:
         rank.standings["0"].completed = None
     job.ranks[0].waits_in()
@@ -436,8 +421,7 @@ def test_without_a_completed_count_the_open_collective_is_the_last_one_enqueued(
 
 
 def test_the_last_report_of_a_stopped_rank_is_not_a_wait():
-    job = FakeJob(2)
-    job.trains(5)
+    job = FakeJob(2).trains(5)
     job.ranks[0].waits_in()
     job.passes(3)
     job.ranks[0].is_stopped()

@@ -13,8 +13,7 @@ from tests.jobs import SECOND, FakeJob
 
 def stopped_rank():
     """A rank with a report of every kind and with every time set."""
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     job.ranks[1].is_stopped()
     job.passes(2)
     job.ranks[1].ends(signal=9)

@@ -34,8 +34,7 @@ class Halves(SpreadJob):
 
 
 def halves():
-    job = Halves()
-    return job.trains(5)
+    return Halves().trains(5)
 
 
 def test_several_launchers_are_one_host_with_all_ranks():
@@ -105,8 +104,7 @@ def test_the_host_is_the_part_of_the_sender_before_the_dot():
 def test_the_run_is_the_hubs_whichever_rank_sends_hello_last():
     """Each launcher has a name of its own. A name that changed with every Hello looked like a
     restart."""
-    job = SpreadJob(4, 2)
-    job.trains(2)
+    job = SpreadJob(4, 2).trains(2)
     model = job.model()
     for sender, run in (("node1", "r-leaf"), ("node0", "r-hub"), ("node1", "r-leaf")):
         rank = next(one for one in job.ranks if job.host_of(one) == sender)

@@ -156,8 +156,7 @@ def test_in_a_container_the_owner_of_gpu_memory_is_unknown():
 def test_old_numbers_of_the_driver_are_not_shown_as_current():
     """The GPU's driver hangs: the GPU's name stays, its numbers do not."""
     gpu = Gpu(0, "GPU-a", 0.97, 9 * GIB, 80 * GIB, processes=(GpuProcess(4800, 5 * GIB, rank=0),))
-    job = job_on(gpu)
-    job.trains(3)
+    job = job_on(gpu).trains(3)
     job.host_says["gpu_watch"] = GpuWatch(60_000, "580")
     own = job.trains(3).snapshot().ranks[0].gpu.own
 
@@ -165,8 +164,7 @@ def test_old_numbers_of_the_driver_are_not_shown_as_current():
 
 
 def test_a_host_without_gpus_costs_the_snapshot_nothing():
-    job = FakeJob(2)
-    job.trains(3)
+    job = FakeJob(2).trains(3)
     model = job.model()
 
     assert (devices_of(model.gpus, model.policy), job.snapshot().devices) == ({}, ())

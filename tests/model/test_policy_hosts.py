@@ -21,8 +21,7 @@ def seen(job, policy):
 
 def cut(seconds, waits_after_s=None):
     """No record of node1 arrives. The ranks train on, for some seconds or all the time."""
-    job = SpreadJob(4, 2)
-    job.trains(4)
+    job = SpreadJob(4, 2).trains(4)
     job.goes_silent("node1")
     if waits_after_s is not None:
         job.passes(waits_after_s)
@@ -76,8 +75,7 @@ def host_of_a_rank_that_two_claim(policy):
 
 def told_late_s(policy):
     """How far a rank's and the job's reports are off if the host's clock is 30 ms behind."""
-    job = SpreadJob(4, 2)
-    job.trains(4)
+    job = SpreadJob(4, 2).trains(4)
     model = Job(job.name, policy)
     for envelope, record in skewed(job.in_order(), {"node1": 0.03}):
         model.apply(envelope, record)
@@ -118,8 +116,7 @@ def balanced_together(policy):
 
 def process_of_an_earlier_life(policy):
     """Pids that claim rank 3: a process of the previous life sends Hello once more."""
-    job = SpreadJob(4, 2)
-    job.trains(4)
+    job = SpreadJob(4, 2).trains(4)
     old = job.ranks[3]
     hello = old.hello()
     job.goes_silent("node1")

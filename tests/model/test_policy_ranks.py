@@ -159,8 +159,7 @@ def transfers_by_the_last_look(policy):
 
 def unlooked(policy):
     """Whether half a second after the first look is too early to report what a rank does."""
-    job = FakeJob(1)
-    job.trains(1.5)
+    job = FakeJob(1).trains(1.5)
     return seen(job, policy).ranks[0].agent.unlooked
 
 
@@ -179,8 +178,7 @@ def reporting(policy):
 
 
 def host_is_cut(seconds):
-    job = SpreadJob(4, 2)
-    job.trains(4)
+    job = SpreadJob(4, 2).trains(4)
     job.goes_silent("node1")
     return job.passes(seconds)
 
@@ -245,8 +243,7 @@ def ratios_after(seconds):
 
 def low_ratio_is_known(policy):
     """Whether a rank that waits 30 % for data is known to do so in each quarter."""
-    job = loading(0.3)
-    job.trains(12)
+    job = loading(0.3).trains(12)
     return seen(job, policy).ranks[0].loader.wait_low_ratio is not None
 
 

@@ -21,8 +21,7 @@ def in_a_collective(seconds):
 
 def on_nccl(seconds):
     """All ranks have enqueued a collective that does not complete."""
-    job = NcclJob(world_size=4)
-    job.trains(4)
+    job = NcclJob(world_size=4).trains(4)
     job.others_wait()
     return job.passes(seconds)
 
@@ -43,8 +42,7 @@ def in_one_line(seconds):
 
 def aborted(after_s):
     """Rank 0 waits with a timeout of a minute, and is ended by SIGABRT after this long."""
-    job = NcclJob(world_size=4)
-    job.trains(4)
+    job = NcclJob(world_size=4).trains(4)
     job.ranks[2].stands_at("wait_for_licence", line=53)
     job.others_wait(2, timeout_ms=60_000)
     job.passes(after_s)
@@ -53,8 +51,7 @@ def aborted(after_s):
 
 
 def in_a_barrier():
-    job = MpiJob()
-    job.passes(5)
+    job = MpiJob().passes(5)
     job.in_collective("Barrier", 0, 1)
     return job.passes(5)
 

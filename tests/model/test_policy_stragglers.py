@@ -18,16 +18,14 @@ from tests.second_policy import Case
 
 def one_read(share=0.6, seconds=2):
     """Rank 1 was late for 60 % of each step in one read, this many seconds ago."""
-    job = job_with(share=share)
-    job.trains(12)
+    job = job_with(share=share).trains(12)
     answers(job)
     return job.trains(seconds)
 
 
 def two_reads():
     """Rank 1 was late for 17 % of each step in two reads, five seconds apart."""
-    job = job_with(share=0.18)
-    job.trains(12)
+    job = job_with(share=0.18).trains(12)
     answers(job, cost_ms=17.0)
     job.trains(5)
     answers(job, cost_ms=17.0, request="r2")
@@ -90,8 +88,7 @@ def one_read_of_stages():
 
 def an_old_balance():
     """The arrivals were read 20 seconds ago."""
-    job = communicating(0.8)
-    return job.trains(18)
+    return communicating(0.8).trains(18)
 
 
 def little_cpu():

@@ -16,15 +16,13 @@ def seen(job, policy):
 
 
 def window_s(policy):
-    job = FakeJob(1)
-    job.trains(40)
+    job = FakeJob(1).trains(40)
     return round(seen(job, policy).ranks[0].reported.window_s)
 
 
 def loading_lately():
     """The ranks wait for data for 70 % of the time, since 12 seconds."""
-    job = loading(0.0)
-    job.trains(30)
+    job = loading(0.0).trains(30)
     for rank in job.ranks:
         rank.loader_share = 0.7
     return job.trains(12)
@@ -32,14 +30,12 @@ def loading_lately():
 
 def loading_long():
     """... and here for 40 seconds."""
-    job = loading(0.7)
-    return job.trains(40)
+    return loading(0.7).trains(40)
 
 
 def cores_used(policy):
     """Cores that a rank used: one for 20 seconds, then none for 15."""
-    job = trained(1)
-    job.trains(10)
+    job = trained(1).trains(10)
     job.ranks[0].stands_at("fetch")
     job.ranks[0].cores = 0.0
     job.passes(15)

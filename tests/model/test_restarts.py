@@ -14,8 +14,7 @@ from tests.spread import SpreadJob
 
 
 def trained(world_size=4, hosts=2):
-    job = SpreadJob(world_size, hosts)
-    return job.trains(5)
+    return SpreadJob(world_size, hosts).trains(5)
 
 
 def rows(job):
@@ -144,8 +143,7 @@ def test_a_process_of_the_life_before_does_not_become_the_rank_again():
 
 
 def test_equal_pids_and_ranks_in_two_containers_are_two_processes():
-    job = FakeJob(2, hosts=2)
-    job.trains(1)
+    job = FakeJob(2, hosts=2).trains(1)
     first, second = job.ranks
     second.number = 0
     second.pid = first.pid
@@ -158,8 +156,7 @@ def test_equal_pids_and_ranks_in_two_containers_are_two_processes():
 
 
 def test_on_a_single_host_a_rank_that_is_started_again_by_hand_is_no_restart():
-    job = FakeJob(1)
-    job.trains(1)
+    job = FakeJob(1).trains(1)
     job.ranks[0].ends(1)
     job.ranks[0].pid, job.ranks[0].gone, job.ranks[0].reports = 7777, False, True
     job.greet(job.ranks[0])

@@ -191,8 +191,7 @@ def test_the_ranks_behind_are_the_same_worked_out_once_and_for_each_waiter(world
 
 def test_waits_for_the_same_ranks_share_one_tuple():
     """Ten thousand tuples of five thousand ranks would be half a gigabyte for each snapshot."""
-    job = FakeJob(6)
-    job.trains(5)
+    job = FakeJob(6).trains(5)
     for rank in job.ranks[4:]:
         rank.stands_at("fetch")
     job.others_wait(4, 5)

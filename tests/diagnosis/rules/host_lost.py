@@ -7,7 +7,6 @@ from tests.spread import SpreadJob
 
 def cut(world_size: int = 8, hosts: int = 4, host: str = "node2") -> SpreadJob:
     """All ranks train. Then no record of one host arrives any more."""
-    job = SpreadJob(world_size, hosts)
-    job.trains(6)
+    job = SpreadJob(world_size, hosts).trains(6)
     job.goes_silent(host)
     return job

@@ -36,8 +36,7 @@ def service(*states, counts=None, usual=812, pids=None, hosts=None):
 
 def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False):
     """C code holds the GIL of the ranks; rank 2 sleeps. NCCL's answers come all the same."""
-    job = nccl_job()
-    job.trains(10)
+    job = nccl_job().trains(10)
     job.ranks[2].trains = False
     job.ranks[2].stands_at("sleep")
     for number in frozen:
@@ -58,8 +57,7 @@ def frozen_job(*frozen, counts=(812, 812, 811, 812), same_ms=10_000, text=False)
 
 def launches_outside(counts, same_ms=5_500, kind="unclear"):
     """Ranks without agents: 0, 1 and 3 are at one line that synchronizes with the GPU, 2 sleeps."""
-    job = nccl_job()
-    job.trains(10)
+    job = nccl_job().trains(10)
     since = unix_ns(job.now - 20.0)
     for number in (0, 1, 3):
         # A rank that spins in a wait has gone to sleep for a moment lately.

@@ -60,8 +60,7 @@ def test_ctrl_c_on_one_rank_alone_is_its_end():
 @pytest.mark.parametrize(("gap_s", "kind"), [(0.01, "cancelled"), (0.2, "rank-killed")])
 def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s, kind):
     """A launcher that cleans up after a death does so later, and only on its own host."""
-    job = SpreadJob(6, hosts=3)
-    job.trains(10)
+    job = SpreadJob(6, hosts=3).trains(10)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.3 * (rank.number // 2) + gap_s * (rank.number % 2))
 
@@ -70,8 +69,7 @@ def test_a_signal_that_reaches_one_host_after_the_other_is_a_cancellation(gap_s,
 
 def test_of_one_rank_a_host_a_signal_to_all_is_a_cancellation_however_late_it_comes():
     """Slurm's daemons pass on scancel at their own pace, and no launcher ends a rank elsewhere."""
-    job = SpreadJob(3, hosts=3)
-    job.trains(10)
+    job = SpreadJob(3, hosts=3).trains(10)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.4 * rank.number)
 

@@ -314,8 +314,7 @@ def test_whatever_the_text_says_the_numbers_are_ranks(text):
 
 def test_ranks_that_are_ended_from_outside_say_nothing_of_the_network():
     """scancel on two hosts: the second host's ranks lose their peers before their own SIGTERM."""
-    job = FakeJob(4, hosts=2)
-    job.trains(10)
+    job = FakeJob(4, hosts=2).trains(10)
     fails(job, 2, 3, leaves=False)
     for number in (2, 3):
         job.ranks[number].ends(signal=15, later_s=0.05)

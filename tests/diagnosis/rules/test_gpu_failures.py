@@ -163,8 +163,7 @@ def xid(code, job):
 
 def test_a_gpu_that_fell_off_the_bus_stands_before_its_consequences():
     """Xid 79: one rank in a plain CUDA call for ever, the others in all_reduce."""
-    job = GpuJob()
-    job.trains(10)
+    job = GpuJob().trains(10)
     job.change(1, lost=True, processes=None, util_ratio=None, used_bytes=None, xids=xid(79, job))
     job.ranks[1].stands_at("train_step", activity="cuda_sync")
     job.others_wait(1)
@@ -196,16 +195,14 @@ def test_a_gpu_that_is_cut_into_instances_fails_with_the_ranks_on_these():
         msgspec.structs.replace(one, processes=(GpuProcess(4800 + number, GIB, rank=number),))
         for number, one in enumerate(parts)
     ]
-    job = GpuJob(card(0, mig=True, processes=()), *parts, world_size=2)
-    job.trains(5)
+    job = GpuJob(card(0, mig=True, processes=()), *parts, world_size=2).trains(5)
     job.change(0, xids=(Xid(79, unix_ns(job.now)),))
 
     assert job.trains(3).kinds() == [("critical", "gpu-error", (0, 1))]
 
 
 def test_what_a_gpu_did_before_the_ranks_were_started_again_does_not_happen_to_these():
-    job = GpuJob()
-    job.trains(5)
+    job = GpuJob().trains(5)
     job.change(1, xids=(Xid(94, unix_ns(-30.0)),))
 
     assert job.trains(3).ever() == []
@@ -233,8 +230,7 @@ def test_an_error_of_a_gpu_that_the_job_does_not_use_is_not_the_job_s_affair():
 
 
 def test_a_rank_that_crashed_elsewhere_is_not_folded_under_a_failed_gpu():
-    job = GpuJob()
-    job.trains(3)
+    job = GpuJob().trains(3)
     job.change(1, xids=xid(79, job), lost=True)
     job.ranks[2].raises("ValueError", "bad batch")
     job.ranks[2].ends(1)

@@ -49,8 +49,7 @@ def test_a_process_of_somebody_else_on_a_rank_s_gpu_is_named():
 
 def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
     """The relay looks for children every few seconds, and the driver's list is seconds old."""
-    job = GpuJob()
-    job.trains(5)
+    job = GpuJob().trains(5)
     job.has(card(0, 0), holding(card(1, 1), stranger()), card(2, 2), card(3, 3))
     job.trains(8)
     job.has(*[card(number, number) for number in range(4)])
@@ -60,8 +59,7 @@ def test_who_came_a_moment_ago_may_be_a_child_of_a_rank_and_who_goes_was_one():
 
 def test_the_list_has_a_rank_for_a_while_after_it_has_ended():
     """The next attempt must not take the processes of the last attempt for foreign ones."""
-    job = GpuJob(card(0, 0), card(1, 1), world_size=2)
-    job.trains(5)
+    job = GpuJob(card(0, 0), card(1, 1), world_size=2).trains(5)
     job.has(card(0, 0), holding(card(1), GpuProcess(4801, 40 * GIB)))
     job.ranks[1].ends(0)
 
@@ -102,8 +100,7 @@ def test_two_instances_of_one_gpu_are_two_gpus():
         for number, one in enumerate(parts)
     ]
     for instances in (named, parts):
-        job = GpuJob(whole, *instances, world_size=2)
-        job.trains(15)
+        job = GpuJob(whole, *instances, world_size=2).trains(15)
 
         assert job.ever() == []
 
@@ -187,8 +184,7 @@ def test_a_context_on_the_first_gpu_is_not_sharing():
     ],
 )
 def test_nccl_refuses_two_ranks_on_one_gpu(text):
-    job = GpuJob(card(0, 0, 1), world_size=2)
-    job.trains(1)
+    job = GpuJob(card(0, 0, 1), world_size=2).trains(1)
     job.ranks[1].raises(
         "DistBackendError",
         f"NCCL error in: NCCLUtils.cpp:94, invalid usage, ncclInvalidUsage: Last error: {text}",
@@ -202,8 +198,7 @@ def test_nccl_refuses_two_ranks_on_one_gpu(text):
 
 
 def test_where_nothing_is_known_of_the_gpus_the_rank_that_was_refused_is_named():
-    job = FakeJob(2)
-    job.trains(1)
+    job = FakeJob(2).trains(1)
     job.ranks[1].raises("DistBackendError", "Multiple Ranks are using the same GPU/Partition.")
     job.ranks[1].ends(1)
     job.passes(3)

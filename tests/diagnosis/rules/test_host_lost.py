@@ -62,8 +62,7 @@ def test_while_a_relay_may_be_being_replaced_nothing_is_reported():
 
 def test_what_its_ranks_did_when_it_fell_silent_is_not_what_they_do():
     """In a collective, in uninterruptible sleep, in a DataLoader: each would become a finding."""
-    job = SpreadJob(6, 2)
-    job.trains(6)
+    job = SpreadJob(6, 2).trains(6)
     job.ranks[3].is_stalled()
     job.ranks[4].waits_for_batch(locked=1)
     job.ranks[5].waits_in()
@@ -126,8 +125,7 @@ def test_a_rank_that_stands_elsewhere_on_another_host_is_named_beside_the_lost_h
 
 
 def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_cut():
-    job = cut()
-    job.trains(14)
+    job = cut().trains(14)
     finding = job.finds("info", "host-lost", 4, 5)
 
     assert "the job continues" in finding.summary
@@ -136,8 +134,7 @@ def test_while_collectives_with_its_ranks_are_completed_only_the_connection_is_c
 
 
 def test_when_they_end_as_well_it_is_the_host():
-    job = cut()
-    job.trains(14)
+    job = cut().trains(14)
     job.others_wait(4, 5)
 
     assert job.passes(16).kinds() == [("critical", "host-lost", (4, 5))]
@@ -159,8 +156,7 @@ def test_while_nobody_waits_for_it_and_others_move_it_is_a_warning():
 
 
 def test_several_hosts_behind_one_switch_are_one_finding():
-    job = SpreadJob(8, 4)
-    job.trains(6)
+    job = SpreadJob(8, 4).trains(6)
     job.goes_silent("node2", "node3")
     job.others_wait(4, 5, 6, 7)
     job.passes(12)
@@ -180,8 +176,7 @@ def test_a_host_is_lost_though_a_rank_elsewhere_has_finished():
 
 
 def test_a_host_whose_ranks_had_ended_is_not_lost():
-    job = SpreadJob(8, 4)
-    job.trains(6)
+    job = SpreadJob(8, 4).trains(6)
     for rank in job.ranks[4:6]:
         rank.ends(0)
     job.goes_silent("node2")
@@ -191,8 +186,7 @@ def test_a_host_whose_ranks_had_ended_is_not_lost():
 
 def test_at_the_end_of_the_job_nobody_is_lost():
     """A scheduler ends the other relays with the step, before they can report the ends."""
-    job = SpreadJob(8, 4)
-    job.trains(6)
+    job = SpreadJob(8, 4).trains(6)
     job.goes_silent("node1", "node2", "node3")
     for rank in job.ranks[:2]:
         rank.ends(signal=15)
@@ -217,8 +211,7 @@ def test_a_host_of_which_the_others_died_is_still_the_cause():
 
 def test_where_the_hub_is_not_heard_either_nobody_is_lost():
     """The viewer's own connection is cut, or the hub hangs."""
-    job = SpreadJob(8, 4)
-    job.trains(6)
+    job = SpreadJob(8, 4).trains(6)
     job.goes_silent("node0", "node1", "node2", "node3")
     model, judge = job.model(), Judge(POLICY)
 
@@ -232,8 +225,7 @@ def test_where_the_hub_is_not_heard_either_nobody_is_lost():
 
 def test_a_viewer_that_is_behind_loses_no_host():
     """The last records that it received are ten seconds old on all hosts."""
-    job = SpreadJob(8, 4)
-    job.trains(30)
+    job = SpreadJob(8, 4).trains(30)
     model, judge = Job("train-47", POLICY), Judge(POLICY)
     for envelope, record in job.in_order():
         model.apply(envelope, record)
@@ -288,8 +280,7 @@ def test_a_viewer_at_a_leaf_is_told_that_it_sees_this_host_only():
 
 
 def test_a_job_whose_hosts_are_all_seen_is_not_apart():
-    job = SpreadJob(4, 2)
-    job.trains(5)
+    job = SpreadJob(4, 2).trains(5)
 
     assert job.snapshot().apart is None
     assert all(isinstance(host, HostState) for host in job.snapshot().hosts)
@@ -297,8 +288,7 @@ def test_a_job_whose_hosts_are_all_seen_is_not_apart():
 
 def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
     """Six seconds without a record made the critical finding a warning."""
-    job = SpreadJob(4, 2)
-    job.trains(5)
+    job = SpreadJob(4, 2).trains(5)
     job.ranks[2].stands_at("fetch")
     job.others_wait(2)
     job.passes(8)
@@ -313,8 +303,7 @@ def test_what_stood_before_a_relay_was_replaced_stands_on_unchanged():
 
 def test_who_works_is_not_said_before_the_relay_has_looked_twice():
     """A viewer joins a relay that was just started: one look at a CPU counter proves nothing."""
-    job = FakeJob(4)
-    job.trains(5)
+    job = FakeJob(4).trains(5)
     job.ranks[2].stands_at("fetch")
     job.others_wait(2)
     job.passes(20)

@@ -145,8 +145,7 @@ def test_a_rank_that_has_asked_for_work_at_this_line_before_is_idle_for_longer(s
 )
 def test_a_master_that_sleeps_between_bursts_is_idle_if_its_sleep_ends_soon(sleeps_s, kinds):
     """The workers of a farm wait in recv. The agent reads the end of `time.sleep(40)`."""
-    job = without_steps(MpiJob(3))
-    job.passes(10)
+    job = without_steps(MpiJob(3)).passes(10)
     job.ranks[0].stands_at("serve")
     job.ranks[0].wchan = "hrtimer_nanosleep"
     job.ranks[0].says = {"sleeps_until_unix_ns": unix_ns(job.now + sleeps_s)}

@@ -49,8 +49,7 @@ def test_batches_that_lie_ready_are_not_what_it_waits_for():
 
 def test_an_epochs_first_batch_with_its_worker_start_is_no_evidence():
     """Starting 16 workers takes 5 s, once per epoch. After that the queue is never empty."""
-    job = loading(share=0.0)
-    job.trains(20)
+    job = loading(share=0.0).trains(20)
     all_wait_for_a_batch(job, 5)
 
     assert job.trains(20).ever() == []
@@ -72,8 +71,7 @@ def test_with_less_than_eight_seconds_seen_it_is_silent():
 
 
 def test_a_hang_is_not_called_input_bound_too():
-    job = loading()
-    job.trains(15)
+    job = loading().trains(15)
     job.ranks[0].stands_at("fetch", activity="loader", waits_on="DataLoader")
     job.others_wait(0)
 
@@ -111,8 +109,7 @@ def test_a_validation_in_between_does_not_make_it_come_and_go():
 
 
 def test_a_loader_that_keeps_up_again_is_no_bottleneck_half_a_minute_later():
-    job = loading()
-    job.trains(15)
+    job = loading().trains(15)
     for rank in job.ranks:
         rank.loader_share = 0.0
 
@@ -120,8 +117,7 @@ def test_a_loader_that_keeps_up_again_is_no_bottleneck_half_a_minute_later():
 
 
 def test_in_a_hang_it_does_not_stand_beside_the_cause():
-    job = loading()
-    job.trains(15)
+    job = loading().trains(15)
     job.ranks[2].stands_at("fetch", waits_on="socket")
     job.others_wait(2)
 

@@ -64,8 +64,7 @@ def test_a_big_checkpoint_that_passes_through_d_all_the_time_is_no_stall(moves):
 
 def test_a_sleep_in_d_just_under_the_limit_is_silent():
     """A page-cache miss, a slow open."""
-    job = stalled(0)
-    job.passes(4.5)
+    job = stalled(0).passes(4.5)
     job.goes_on()
 
     assert job.trains(10).ever() == []
@@ -115,8 +114,7 @@ def test_a_child_that_does_not_get_to_start_is_what_to_look_at():
 
 
 def test_after_the_server_came_back_it_clears():
-    job = stalled(3)
-    job.passes(8)
+    job = stalled(3).passes(8)
     assert job.kinds() == [("critical", "io-stall", (3,))]
 
     job.ranks[3].wchan, job.ranks[3].seen_outside = None, {}

@@ -32,8 +32,7 @@ def dump(job, rank, *frames, method="signal"):
 
 def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
     """OpenCV's pool was forked with its mutex held, on one rank of three."""
-    job = starving()
-    job.passes(3)
+    job = starving().passes(3)
     dump(
         job,
         job.ranks[1],
@@ -61,8 +60,7 @@ def test_a_worker_in_a_lock_after_fork_is_named_and_not_its_rank_s_own_place():
 @pytest.mark.parametrize("begins", ["_bootstrap", "BaseProcess._bootstrap"])
 def test_what_a_forked_worker_has_from_its_rank_is_not_the_datasets_line(begins):
     """The program's only frames on that stack are from before the fork."""
-    job = starving()
-    job.passes(3)
+    job = starving().passes(3)
     dump(
         job,
         job.ranks[1],
@@ -82,8 +80,7 @@ C10D = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 def test_a_worker_in_a_collective_is_named_as_that_and_not_as_a_lock_at_fork():
     """The dataset reduced a counter in `__getitem__`. Both sleep in a futex."""
-    job = starving(wchan="futex_wait_queue")
-    job.passes(3)
+    job = starving(wchan="futex_wait_queue").passes(3)
     dump(
         job,
         job.ranks[1],
@@ -121,8 +118,7 @@ def test_it_is_named_within_ten_seconds_and_never_called_by_another_kind_before(
 
 
 def test_a_batch_that_comes_ends_the_finding():
-    job = starving()
-    job.passes(12)
+    job = starving().passes(12)
     job.ranks[1].comes_back()
     for number in (0, 2):
         job.ranks[number].comes_back()
@@ -202,8 +198,7 @@ def test_a_worker_that_works_now_and_then_is_not_stuck():
 
 def test_a_worker_that_stops_working_becomes_stuck():
     """It decoded for ten seconds, then it waited for a lock."""
-    job = starving(cores=0.5, wchan="futex_do_wait")
-    job.passes(10)
+    job = starving(cores=0.5, wchan="futex_do_wait").passes(10)
     job.ranks[1].worker, job.ranks[1].cores = {"workers_cpu_ns": 0}, 0.004
     job.passes(9)
 
@@ -337,8 +332,7 @@ def test_an_iterator_that_was_left_behind_closed_says_nothing_of_a_rank_that_is_
 
 
 def test_a_viewer_that_joins_later_reads_the_same():
-    job = starving()
-    job.passes(25)
+    job = starving().passes(25)
     seen = [
         replace(one, summary="", evidence=(), advice="") for one in job.verdicts(0.0)[-1].findings
     ]

@@ -9,8 +9,7 @@ from tests.jobs import FakeJob, trained
 
 def mismatch(odd, usual, world_size=4, number=2):
     """All ranks enter the next collective, but one of them enters a different one."""
-    job = FakeJob(world_size)
-    job.trains(10)
+    job = FakeJob(world_size).trains(10)
     for rank in job.ranks:
         rank.waits_in(**(odd if rank.number == number else usual))
     return job

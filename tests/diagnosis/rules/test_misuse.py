@@ -83,8 +83,7 @@ def test_a_first_epoch_or_one_that_was_set_is_left_in_peace(other):
 
 
 def test_nccl_without_a_gpu_is_the_wrong_backend_and_the_crash_stands_first():
-    job = FakeJob(2)
-    job.trains(2)
+    job = FakeJob(2).trains(2)
     for rank in job.ranks:
         rank.raises("RuntimeError", "Distributed package doesn't have NCCL built in")
         rank.ends(1)

@@ -12,8 +12,7 @@ from tests.ranks import unix_ns
 
 
 def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
-    job = MpiJob()
-    job.passes(10)
+    job = MpiJob().passes(10)
     job.in_collective("Barrier", 0, 1)
     job.ranks[2].stands_at("load", "/home/ada/sim.py", 40)
     job.passes(8)
@@ -26,8 +25,7 @@ def test_ranks_that_spin_in_a_barrier_wait_for_the_one_that_sleeps():
 
 def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
     """The first lowercase allreduce holds the GIL: the agent is silent, and nothing is frozen."""
-    job = MpiJob()
-    job.passes(10)
+    job = MpiJob().passes(10)
     job.in_collective("allreduce", 0, 1, by_relay=True)
     job.ranks[2].stands_at("load")
 
@@ -35,8 +33,7 @@ def test_a_rank_whose_call_holds_the_gil_is_seen_by_its_relay():
 
 
 def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("allreduce", 0, by_relay=True)
     job.in_collective("Barrier", 1)
     finding = job.passes(8).finds("critical", "collective-mismatch", 0, 1)
@@ -53,8 +50,7 @@ def test_two_calls_at_one_number_are_named_though_one_side_is_silent():
 )
 def test_lengths_and_roots_that_differ_are_a_mismatch_of_the_minority(one, other, said):
     name = "Bcast" if "peer" in one else "Allreduce"
-    job = MpiJob(4)
-    job.passes(10)
+    job = MpiJob(4).passes(10)
     job.in_collective(name, 0, 1, 3, **one)
     job.in_collective(name, 2, **other)
     finding = job.passes(8).finds("critical", "collective-mismatch", 2)
@@ -63,8 +59,7 @@ def test_lengths_and_roots_that_differ_are_a_mismatch_of_the_minority(one, other
 
 
 def test_a_length_that_is_not_known_on_one_side_is_no_mismatch():
-    job = MpiJob()
-    job.passes(10)
+    job = MpiJob().passes(10)
     job.in_collective("Allreduce", 0, nbytes=800)
     job.in_collective("Allreduce", 1)
     job.ranks[2].stands_at("load")
@@ -73,8 +68,7 @@ def test_a_length_that_is_not_known_on_one_side_is_no_mismatch():
 
 
 def test_barrier_and_its_lowercase_twin_are_one_collective():
-    job = MpiJob()
-    job.passes(10)
+    job = MpiJob().passes(10)
     job.in_collective("Barrier", 0)
     job.in_collective("barrier", 1)
     job.ranks[2].stands_at("load")
@@ -84,8 +78,7 @@ def test_barrier_and_its_lowercase_twin_are_one_collective():
 
 def test_who_waits_for_a_broadcast_waits_for_its_root_alone():
     """Rank 1 has not joined either, but its message is not awaited."""
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.in_collective("bcast", 2, peer=0)
     job.ranks[0].stands_at("read_input", line=12)
     job.ranks[1].works_at("prepare", line=30)
@@ -113,8 +106,7 @@ def test_a_rank_before_mpi_init_is_late_and_the_call_has_its_name():
 
 def test_a_collective_that_one_side_has_passed_is_compared_from_memory():
     """A small bcast returns at once on its root."""
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Barrier", 1)
     job.ranks[0].stands_at("write")
     job.outside(0, done=21)
@@ -126,8 +118,7 @@ def test_a_collective_that_one_side_has_passed_is_compared_from_memory():
 
 
 def test_a_truncated_message_of_a_collective_is_a_mismatch_and_not_only_a_crash():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.ranks[1].raises("Exception", "MPI_ERR_TRUNCATE: message truncated")
     failed = job.call("Allreduce", group=WORLD, seq=21, nbytes=800)
     job.outside(1, done=21, failed=failed)
@@ -143,8 +134,7 @@ def test_a_truncated_message_of_a_collective_is_a_mismatch_and_not_only_a_crash(
 
 
 def test_a_truncated_message_is_reported_once_though_the_raiser_lingers_in_its_call():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Allreduce", 0, nbytes=1600)
     job.ranks[1].raises("Exception", "MPI_ERR_TRUNCATE: message truncated")
     call = job.call("Allreduce", group=WORLD, seq=21, nbytes=800)
@@ -157,8 +147,7 @@ def test_a_truncated_message_is_reported_once_though_the_raiser_lingers_in_its_c
 
 
 def test_of_lengths_that_may_differ_nothing_is_told_where_the_roots_do():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Reduce", 0, peer=0)
     job.in_collective("Reduce", 1, peer=1, nbytes=800)
 
@@ -172,8 +161,7 @@ def _started(job: MpiJob, number: int, *names: str) -> None:
 
 
 def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_does_not_differ():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     _started(job, 0, "Ibcast")
     job.in_collective("Ibcast", 1, peer=1, nbytes=80)
 
@@ -182,8 +170,7 @@ def test_of_a_started_broadcast_that_is_waited_for_the_root_is_not_known_and_doe
 
 def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_for_it():
     """MPI makes progress only while the ranks are inside its calls."""
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     _started(job, 0, "Ibcast", "Iallreduce")
     job.ranks[1].stands_at("compute", line=12)
     job.outside(1, done=22)
@@ -198,8 +185,7 @@ def test_who_has_started_a_collective_and_then_sleeps_holds_up_those_that_wait_f
 )
 def test_a_fence_is_held_up_by_the_others_only_where_all_of_them_make_no_progress(third, kinds):
     """It is not known which ranks share the window."""
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.inside(0, job.call("Win.Fence"))
     job.ranks[1].stands_at("load", line=40)
     job.outside(1)

@@ -15,8 +15,7 @@ def _finalizing(job: MpiJob, *numbers: int) -> None:
 
 
 def test_a_rank_in_finalize_has_left_and_is_no_worker_though_it_spins():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Barrier", 0)
     job.ranks[1].works_at("main", line=99)
     job.outside(1, finalize_since_unix_ns=unix_ns(job.now))
@@ -25,8 +24,7 @@ def test_a_rank_in_finalize_has_left_and_is_no_worker_though_it_spins():
 
 
 def test_the_rank_that_raised_and_hangs_in_finalize_is_named():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.ranks[1].raises("ValueError", "boom")
     job.ranks[1].seen_outside = {"exiting": True}
     job.in_collective("Barrier", 0)
@@ -36,8 +34,7 @@ def test_the_rank_that_raised_and_hangs_in_finalize_is_named():
 
 
 def test_a_master_that_forgot_a_worker_is_named_with_it_and_not_who_is_done():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.in_single(0, "recv", None, None)
     job.in_single(1, "recv", 0, None)
     _finalizing(job, 2)
@@ -47,8 +44,7 @@ def test_a_master_that_forgot_a_worker_is_named_with_it_and_not_who_is_done():
 
 def test_a_rank_that_leaves_without_finalize_went_first_though_the_launcher_kills_the_other():
     """os._exit(0) in one rank: mpirun ends the others, by SIGKILL."""
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.ranks[0].ends(0, exiting=False)
     job.ranks[1].ends(signal=9, later_s=0.05)
 
@@ -56,8 +52,7 @@ def test_a_rank_that_leaves_without_finalize_went_first_though_the_launcher_kill
 
 
 def test_a_rank_that_hangs_while_the_others_are_in_finalize_is_named():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     _finalizing(job, 0, 1)
     job.ranks[2].stands_at("save", line=77)
     job.outside(2)
@@ -68,8 +63,7 @@ def test_a_rank_that_hangs_while_the_others_are_in_finalize_is_named():
 
 
 def test_who_is_done_early_keeps_nobody_waiting_while_the_others_work():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     _finalizing(job, 2)
     job.ranks[0].works_at("relax")
     job.ranks[1].works_at("relax")
@@ -78,8 +72,7 @@ def test_who_is_done_early_keeps_nobody_waiting_while_the_others_work():
 
 
 def test_of_a_rank_that_waits_for_a_child_while_the_others_are_done_only_a_warning_is_given():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     _finalizing(job, 0)
     job.ranks[1].stands_at("pack_results", waits_on="child")
     job.outside(1)
@@ -88,8 +81,7 @@ def test_of_a_rank_that_waits_for_a_child_while_the_others_are_done_only_a_warni
 
 
 def test_ranks_that_wait_for_each_other_are_named_and_not_those_in_finalize():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     _finalizing(job, 2)
     for rank in range(2):
         job.in_single(rank, "Ssend", 1 - rank, 3)

@@ -9,8 +9,7 @@ from tests.mpi_jobs import MpiJob, sent
 
 
 def test_a_wrong_tag_is_named_with_what_was_sent():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Barrier", 0)
     job.inside(0, job.ranks[0].mpi.calls[0], traffic=(sent(1, 7, is_last=True),))
     job.in_single(1, "recv", 0, 99, traffic=(sent(0, 99, 0, 1),))
@@ -26,8 +25,7 @@ def test_a_wrong_tag_is_named_with_what_was_sent():
 
 def two_that_receive(*sends, taken=()):
     """Rank 0 has sent these to rank 1, and both wait in recv for each other."""
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_single(0, "recv", 1, 6, traffic=sends)
     job.in_single(1, "recv", 0, 12, traffic=(*taken, sent(0, 12, 0, 1)))
     job.passes(8)
@@ -56,8 +54,7 @@ def test_where_the_last_send_was_received_nobody_sends():
 
 def test_how_many_receives_of_a_rank_that_takes_from_anybody_have_begun_is_not_said():
     """Its receives are not counted by peer: 0 would be untrue."""
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Barrier", 0)
     job.in_single(1, "ssend", 0, 4, traffic=(sent(0, 4, 71, is_last=True),))
     finding = job.passes(8).finds("critical", "unmatched-p2p", 1)
@@ -66,8 +63,7 @@ def test_how_many_receives_of_a_rank_that_takes_from_anybody_have_begun_is_not_s
 
 
 def test_a_ring_of_large_sends_is_a_cycle():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     for rank in range(3):
         job.in_single(rank, "Send", (rank + 1) % 3, 3)
     finding = job.passes(8).finds("critical", "wait-cycle", 0, 1, 2)
@@ -76,8 +72,7 @@ def test_a_ring_of_large_sends_is_a_cycle():
 
 
 def test_the_halves_of_two_sendrecvs_that_miss_each_other_are_named():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     for rank in range(2):
         job.waits_for(rank, "sendrecv", ("Send", 1 - rank, 1), ("Recv", 1 - rank, 2))
     finding = job.passes(8).finds("critical", "unmatched-p2p", 0, 1)
@@ -88,8 +83,7 @@ def test_the_halves_of_two_sendrecvs_that_miss_each_other_are_named():
 
 def test_of_several_requests_only_those_that_are_owed_are_waited_for():
     """Rank 1 has sent its part and goes on computing. Rank 2 sleeps."""
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.waits_for(
         0, "Waitall", ("Irecv", 1, 5), ("Irecv", 2, 5), traffic=(sent(1, 5, 0, 1), sent(2, 5, 0, 1))
     )
@@ -102,8 +96,7 @@ def test_of_several_requests_only_those_that_are_owed_are_waited_for():
 
 
 def test_a_master_that_takes_from_anybody_waits_for_nobody_while_one_may_still_send():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.in_single(0, "recv", None, None)
     job.in_single(1, "recv", 0, 4)
     job.ranks[2].works_at("compute")
@@ -112,8 +105,7 @@ def test_a_master_that_takes_from_anybody_waits_for_nobody_while_one_may_still_s
 
 
 def test_a_receive_from_anybody_that_nobody_can_send_to_is_named():
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.in_single(0, "recv", None, 4)
     job.in_collective("Barrier", 1, 2)
     finding = job.passes(8).finds("critical", "unmatched-p2p", 0)
@@ -122,8 +114,7 @@ def test_a_receive_from_anybody_that_nobody_can_send_to_is_named():
 
 
 def test_a_receive_from_itself_without_a_send_is_named():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_collective("Barrier", 0)
     job.in_single(1, "recv", 1, 7)
 
@@ -131,8 +122,7 @@ def test_a_receive_from_itself_without_a_send_is_named():
 
 
 def test_two_that_receive_from_each_other_are_told_that_nobody_sends():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.in_single(0, "recv", 1, 4)
     job.in_single(1, "recv", 0, 4)
     job.passes(8)
@@ -142,8 +132,7 @@ def test_two_that_receive_from_each_other_are_told_that_nobody_sends():
 
 
 def test_the_receive_is_told_where_a_request_to_send_is_open_too():
-    job = MpiJob(2)
-    job.passes(10)
+    job = MpiJob(2).passes(10)
     job.waits_for(0, "Waitall", ("Isend", 1, 12), ("Irecv", 1, 11))
     job.in_collective("Barrier", 1)
 
@@ -162,8 +151,7 @@ def test_the_receive_is_told_where_a_request_to_send_is_open_too():
 )
 def test_a_master_waits_for_its_last_worker_where_that_cannot_be_at_work(waits_on, wchan, kinds):
     """Workers that run another program or call a server use no CPU, and still work."""
-    job = MpiJob(3)
-    job.passes(10)
+    job = MpiJob(3).passes(10)
     job.in_single(0, "recv", None, None)
     job.in_single(2, "recv", 0, 4)
     job.ranks[1].stands_at("fetch", waits_on=waits_on)

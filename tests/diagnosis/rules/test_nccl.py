@@ -119,8 +119,7 @@ def test_what_it_really_answered_is_told_of_the_ranks_of_the_job(name, lines):
 )
 def test_gone_is_who_does_not_answer(name, ranks):
     """Who left a communicator is not gone, nor are others if the one that answers was stopped."""
-    job = nccl_job()
-    job.trains(2)
+    job = nccl_job().trains(2)
     recorded(job, name)
 
     assert gone_ranks(job.snapshot(), POLICY) == ranks
@@ -150,8 +149,7 @@ def test_who_has_launched_more_than_all_others_is_named():
 
 def test_ranks_with_one_pid_are_distinguished_by_their_numbers_in_a_communicator_of_all():
     """Each container has a process with pid 1."""
-    job = FakeJob(4, hosts=4)
-    job.trains(2)
+    job = FakeJob(4, hosts=4).trains(2)
     addresses = [f"10.0.0.{number}" for number in range(4)]
     world = service("ok", "ok", "ok", "ok", pids=[1] * 4, hosts=addresses).communicators[0]
     pair = service("ok", "ok", counts=[812, 811], pids=[1] * 2, hosts=addresses[2:]).communicators[
@@ -184,8 +182,7 @@ def test_a_service_that_did_not_answer_is_reported():
 
 def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
     """C code holds the GIL of rank 2 for ever, but NCCL's own thread answers."""
-    job = nccl_job()
-    job.trains(10)
+    job = nccl_job().trains(10)
     job.ranks[2].freezes()
     job.others_wait(2)
     job.passes(4)
@@ -198,8 +195,7 @@ def test_where_python_is_frozen_nccl_still_tells_who_has_not_come():
 
 def test_an_error_of_the_backend_blames_the_peer_that_nccl_calls_dead():
     """get_error returns REMOTE_ERROR on three ranks, and no process is gone on this host."""
-    job = nccl_job()
-    job.trains(10)
+    job = nccl_job().trains(10)
     job.ranks[3].trains = False
     job.ranks[3].stands_at("train_step")
     job.others_wait(3)
@@ -296,8 +292,7 @@ def test_of_such_a_version_nobody_knows_whether_anything_ends_the_wait():
 
 
 def test_a_communicator_that_is_being_built_is_reported():
-    job = nccl_job()
-    job.trains(10)
+    job = nccl_job().trains(10)
     job.others_wait()
     for rank in job.ranks:
         rank.says = {

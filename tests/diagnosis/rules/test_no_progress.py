@@ -309,8 +309,7 @@ def test_a_pause_that_it_has_made_twice_is_usual():
 
 
 def test_a_long_validation_on_all_ranks_is_silent_and_an_info_in_the_end():
-    job = trained(4)
-    job.passes(1)
+    job = trained(4).passes(1)
     for second in range(320):
         for rank in job.ranks:
             rank.works_at("validate", line=30 + second % 5, callee="forward")

@@ -10,8 +10,7 @@ from tests.jobs import FakeJob, unix_ns
 
 def half_seen(outside=True, **standing):
     """Of four ranks, 0 and 1 are on this host, and they make no progress."""
-    job = FakeJob(4, absent=(2, 3))
-    job.trains(6)
+    job = FakeJob(4, absent=(2, 3)).trains(6)
     for rank in job.ranks[:2]:
         rank.stands_at(**standing)
         if outside:

@@ -26,8 +26,7 @@ def alone(size=2, **variables):
 
 def test_ranks_that_each_train_the_same_model_alone_are_a_warning():
     """accelerate finds no GPU and says DistributedType.NO on both ranks."""
-    job = alone()
-    job.trains(40)
+    job = alone().trains(40)
     finding = job.finds("warning", KIND, 0, 1)
 
     assert finding.summary.endswith("none has called init_process_group, though WORLD_SIZE is 2")
@@ -50,8 +49,7 @@ def test_the_policy_says_from_when_ranks_that_train_alone_are_named(changes):
 
 
 def test_it_ends_once_they_have_a_process_group():
-    job = alone()
-    job.trains(40)
+    job = alone().trains(40)
     for rank in job.ranks:
         rank.says["trains"], rank.phase = None, "running"
 

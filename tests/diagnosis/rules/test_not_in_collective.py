@@ -11,8 +11,7 @@ from tests.jobs import WORLD, FakeJob, place, trained, unix_ns
 
 def hang(before_s=10.0):
     """Four ranks train. Then rank 2 is stuck in user code and the others wait for it."""
-    job = FakeJob(4)
-    job.trains(before_s)
+    job = FakeJob(4).trains(before_s)
     job.ranks[2].stands_at("wait_for_licence", "/home/ada/train.py", 53)
     job.others_wait(2)
     return job
@@ -33,8 +32,7 @@ def test_a_rank_that_stands_elsewhere_while_all_others_wait_is_named_with_its_pl
 
 
 def test_it_is_named_within_ten_seconds_of_the_fault():
-    job = hang()
-    job.passes(8)
+    job = hang().passes(8)
 
     first = next(
         index for index, verdict in enumerate(job.verdicts()) if verdict.health == "critical"
@@ -49,8 +47,7 @@ def test_just_under_the_limit_nothing_is_reported():
 
 def test_a_wait_that_ends_before_the_limit_leaves_no_trace():
     """One slow step: the garbage collector, a page-cache miss, a slow file open."""
-    job = hang()
-    job.passes(4.5)
+    job = hang().passes(4.5)
     job.goes_on()
 
     assert job.trains(10).ever() == []
@@ -275,8 +272,7 @@ def test_an_asynchronous_collective_while_computing_holds_nobody_up():
 
 def test_a_rank_whose_agent_never_spoke_is_not_blamed():
     """One node has no ddtop installed, so nothing is known about its ranks."""
-    job = FakeJob(4, absent=[3])
-    job.trains(10)
+    job = FakeJob(4, absent=[3]).trains(10)
     for number in (0, 1, 2):
         job.ranks[number].waits_in()
     job.passes(30)
@@ -304,8 +300,7 @@ def test_start_up_of_minutes_is_a_warning_at_most():
 
 
 def test_a_healthy_job_is_silent_and_says_so():
-    job = FakeJob(4)
-    job.trains(60)
+    job = FakeJob(4).trains(60)
 
     assert job.ever() == []
     assert (job.verdict().health, job.verdict().headline) == ("ok", "ok: 4/4 moving, watched 60 s")

@@ -52,8 +52,7 @@ def test_other_phases_change_nothing(phase):
 
 
 def test_a_rank_that_died_in_its_checkpoint_is_not_saving_any_more():
-    job = saving()
-    job.passes(3)
+    job = saving().passes(3)
     job.ranks[0].ends(signal=9)
     job.passes(5)
 

@@ -149,8 +149,7 @@ def test_a_collective_behind_a_long_computation_is_not_stuck(watts):
 
 def test_where_nothing_is_known_of_the_gpus_a_collective_that_all_are_in_is_not_called_stuck():
     """All of them may compute for a minute."""
-    job = on_nccl(FakeJob(4))
-    job.trains(10)
+    job = on_nccl(FakeJob(4)).trains(10)
     spin(job, 0, 1, 2, 3)
 
     assert job.passes(60).ever() == []
@@ -173,8 +172,7 @@ def aborted(after_s, *ranks):
 @pytest.mark.parametrize("first", [(0,), (0, 1, 3)])
 def test_whom_the_watchdog_aborts_is_a_victim_and_who_had_not_come_is_named(first):
     """Half an hour later the launcher reports rank 0, exit code -6."""
-    job = aborted(60, *first)
-    job.passes(1)
+    job = aborted(60, *first).passes(1)
     then = {finding.ranks for finding in job.verdict().findings}
     for rank in job.ranks:
         if rank.number not in first:

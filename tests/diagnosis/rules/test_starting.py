@@ -43,8 +43,7 @@ def test_ranks_that_wait_for_less_than_eight_seconds_miss_nobody_yet():
 
 
 def test_a_rank_that_comes_at_last_ends_the_finding():
-    job = missing()
-    job.passes(10)
+    job = missing().passes(10)
     job.greet(job.ranks[3])
     job.ranks[3].reports = True
     for rank in job.ranks:
@@ -85,8 +84,7 @@ def test_while_another_rank_still_imports_nobody_is_missing():
 
 def test_the_timeout_that_follows_half_an_hour_later_does_not_change_the_cause():
     """After the end, torch's own error names no rank."""
-    job = missing()
-    job.passes(12)
+    job = missing().passes(12)
     for rank in job.ranks[:3]:
         rank.raises(
             "DistStoreError",
@@ -146,8 +144,7 @@ def test_while_another_process_may_become_the_rank_a_dead_one_is_a_helper():
 
 
 def late(**more):
-    job = early(3)
-    job.passes(2)
+    job = early(3).passes(2)
     job.ranks[2].stands_at("wait_for_licence", line=88, **more)
     enter(job, 0, 1)
     return job
@@ -203,8 +200,7 @@ def test_half_of_the_groups_own_timeout_makes_it_critical_sooner():
 
 
 def test_all_ranks_that_import_for_minutes_are_a_slow_start_and_nothing_else():
-    job = early(4)
-    job.passes(180)
+    job = early(4).passes(180)
     enter(job, 0, 1, 2, 3)
 
     assert job.passes(1).ever() == []
@@ -256,8 +252,7 @@ def test_the_wait_for_a_rank_that_left_begins_with_its_end():
 
 
 def test_an_elastic_restart_begins_anew():
-    job = missing()
-    job.passes(10)
+    job = missing().passes(10)
     job.restarts()
     for rank in job.ranks:
         rank.phase, rank.trains, rank.iteration = "starting", False, None

@@ -24,8 +24,7 @@ def test_a_stopped_rank_is_named_with_its_pid_and_what_lets_it_go_on():
 
 def test_a_debugger_that_stops_it_for_a_moment_is_silent():
     """gdb and py-spy stop a process for some hundred milliseconds."""
-    job = stopped()
-    job.passes(1.5)
+    job = stopped().passes(1.5)
     job.ranks[1].continues()
     job.goes_on()
 
@@ -33,8 +32,7 @@ def test_a_debugger_that_stops_it_for_a_moment_is_silent():
 
 
 def test_after_sigcont_it_clears():
-    job = stopped()
-    job.passes(6)
+    job = stopped().passes(6)
     assert job.kinds() == [("critical", "rank-stopped", (1,))]
 
     job.ranks[1].continues()

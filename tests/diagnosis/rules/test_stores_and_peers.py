@@ -182,8 +182,7 @@ def test_a_start_that_does_not_return_though_all_have_come_is_no_ok():
 
 
 def test_a_restart_that_does_not_meet_is_told_to_start_anew():
-    job = meets(2)
-    job.trains(1)
+    job = meets(2).trains(1)
     job.restarts()
     all_enter(job, 0, 1)
 

@@ -20,8 +20,7 @@ from tests.jobs import SECOND, FakeJob, replace_loader
 
 
 def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
     job.trains(2)
     finding = job.finds("critical", "straggler", 1)
@@ -72,8 +71,7 @@ def test_a_limit_that_is_far_or_that_all_share_is_not_why_one_rank_is_late(used)
 
 
 def test_a_fifth_of_the_step_is_a_warning_and_needs_a_second_read():
-    job = job_with(share=0.18)
-    job.trains(12)
+    job = job_with(share=0.18).trains(12)
     answers(job, cost_ms=17.0)
     job.trains(5)
     once = job.kinds()
@@ -97,8 +95,7 @@ def test_on_crowded_cores_the_second_read_has_to_come_later(seconds, named):
 
 def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_strong_share():
     """Another program is busy for ten seconds."""
-    job = job_with(share=0.18)
-    job.trains(12)
+    job = job_with(share=0.18).trains(12)
     answers(job, slow=(1,), cost_ms=17.0)
     job.trains(5)
     answers(job, slow=(2,), cost_ms=17.0, request="r2")
@@ -107,8 +104,7 @@ def test_of_two_reads_that_name_different_ranks_neither_is_believed_below_the_st
 
 
 def test_it_is_over_when_the_samples_say_so_before_the_next_read():
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
     job.trains(3)
     before = job.kinds()
@@ -119,16 +115,14 @@ def test_it_is_over_when_the_samples_say_so_before_the_next_read():
 
 
 def test_a_read_that_nobody_repeats_is_forgotten():
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
 
     assert job.trains(170).kinds() == []
 
 
 def test_a_hang_is_said_alone():
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
     job.ranks[2].stands_at("fetch")
     job.others_wait(2)
@@ -246,8 +240,7 @@ def test_a_rank_that_lacks_a_cpu_only_because_of_other_programs_is_a_warning(cor
 def test_a_rank_that_another_program_answers_late_in_each_step_is_a_warning(waits_on, severity):
     """Rank 1 asks a server for its samples. A rank that sleeps, or that waits for a thread of its
     own, is slow by itself."""
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
     spot = Spot("fetch", "/home/ada/ask.py", 12, 61, waits_on)
     job.ranks[1].says = {"spots": (spot,), "spots_samples": 100}
@@ -292,8 +285,7 @@ def test_other_programs_are_not_the_cause_where_the_code_is_or_where_the_job_has
 
 
 def test_the_sentence_does_not_change_with_every_sample():
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     answers(job)
     said = set()
     for samples in (61, 60, 62, 59, 58):
@@ -316,8 +308,7 @@ def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
 
 @pytest.mark.parametrize("slow", [(1,), (0, 3)])
 def test_a_viewer_that_joins_later_reads_the_same(slow):
-    job = job_with(slow)
-    job.trains(12)
+    job = job_with(slow).trains(12)
     answers(job, slow)
     job.trains(5)
     early, late = job.verdicts()[-1].findings, job.verdicts(joined_s=16.0)[-1].findings
@@ -345,8 +336,7 @@ def test_a_job_of_stages_that_send_to_each_other_is_left_in_peace():
 )
 def test_who_has_joined_and_shadows_the_last_batches_waits_for_no_straggler(joined, kinds):
     """Under Join the rank with the most batches is the last by design."""
-    job = job_with()
-    job.trains(12)
+    job = job_with().trains(12)
     for number in joined:
         job.ranks[number].says = {
             "spots": (Spot("main", AUG, 118, 20, "join"),),

@@ -22,8 +22,7 @@ WAITS = OutsideLook(
 
 def job_of(*looks):
     """A job that makes progress, with these looks at its stacks."""
-    job = FakeJob(len(looks))
-    job.trains(6)
+    job = FakeJob(len(looks)).trains(6)
     for number, look in enumerate(looks):
         since = unix_ns(job.now) - SECOND // 20
         job.ranks[number].says["outside"] = msgspec.structs.replace(look, since_unix_ns=since)

@@ -14,8 +14,7 @@ def stuck():
 
 def test_a_collective_in_which_all_stand_is_stuck_and_blames_no_rank():
     """A switch dropped the packets of one flow for half an hour."""
-    job = stuck()
-    job.passes(8)
+    job = stuck().passes(8)
     finding = job.finds("critical", "collective-stuck")
 
     assert finding.victims == (0, 1, 2, 3)

@@ -22,8 +22,7 @@ def by(rank, *threads, group="0"):
 
 def both_wait(*threads, world_size=2):
     """Each rank has two open collectives, which these threads have called."""
-    job = FakeJob(world_size)
-    job.trains(10)
+    job = FakeJob(world_size).trains(10)
     for rank in job.ranks:
         rank.waits_in("all_gather")
         rank.waits_in("all_reduce")
