@@ -252,6 +252,15 @@ def trained(world_size: int = 4) -> FakeJob:
     return FakeJob(world_size).trains(10)
 
 
+def hung(seconds: float = 8.0, joined_s: float | None = None) -> FakeJob:
+    """Rank 2 is stuck elsewhere, and the others have waited for it for so long."""
+    job = trained()
+    job.joined_s = joined_s
+    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
+    job.others_wait(2)
+    return job.passes(seconds)
+
+
 def brief(finding: Finding) -> Kind:
     """Severity, kind and ranks of a finding."""
     return (finding.severity, finding.kind, finding.ranks)

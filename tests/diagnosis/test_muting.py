@@ -9,7 +9,7 @@ from ddtop.diagnosis.judge import heard_and_muted
 from ddtop.diagnosis.kinds import Kind
 from ddtop.present.documents import diagnose_json
 from ddtop.wire.records import Mute, Order
-from tests.jobs import trained
+from tests.jobs import hung
 from tests.ranks import unix_ns
 
 LATE = 1 << 62
@@ -37,13 +37,6 @@ def test_a_mute_is_for_its_kind_and_its_ranks_only(mute, one, muted):
     heard, left = heard_and_muted([one], (mute,))
 
     assert (len(heard), len(left)) == ((0, 1) if muted else (1, 0))
-
-
-def hung():
-    job = trained()
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    return job.passes(8)
 
 
 def said(job, *mutes):

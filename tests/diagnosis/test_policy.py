@@ -24,9 +24,9 @@ from tests.diagnosis.rules.nccl import launches_outside
 from tests.diagnosis.rules.no_progress import all_stand
 from tests.diagnosis.rules.rendezvous import all_enter, file_store, meets
 from tests.diagnosis.rules.starting import early, enter, missing, spawned
-from tests.diagnosis.rules.straggler import answers, job_with
+from tests.diagnosis.rules.straggler import job_with, read_once
 from tests.gpu_jobs import GIB, GpuJob, card, holding, stranger
-from tests.jobs import FakeJob, trained, unix_ns
+from tests.jobs import FakeJob, hung, trained, unix_ns
 from tests.spread import SpreadJob
 
 LONG_S = 3600.0
@@ -37,13 +37,6 @@ def a_stopped_rank():
     job = trained()
     job.ranks[1].is_stopped()
     return job.passes(6)
-
-
-def a_rank_elsewhere():
-    job = trained()
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    return job.passes(8)
 
 
 def a_rank_at_work():
@@ -126,9 +119,7 @@ def a_full_disk():
 
 
 def a_straggler():
-    job = job_with().trains(12)
-    answers(job)
-    return job.trains(2)
+    return read_once(job_with())
 
 
 def the_same_data_on_all_ranks():
@@ -187,7 +178,7 @@ CASES = [
     (a_host_that_is_down, "host-lost", {"host_lost_s": LONG_S}),
     (a_peer_at_the_address_of_a_bridge, "peer-unreachable", {"init_missing_limit_s": LONG_S}),
     (a_stopped_rank, "rank-stopped", {"stopped_limit_s": LONG_S}),
-    (a_rank_elsewhere, "not-in-collective", {"still_limit_s": LONG_S}),
+    (hung, "not-in-collective", {"still_limit_s": LONG_S}),
     (a_rank_at_work, "not-in-collective", {"blame.working_limit_s": LONG_S}),
     (a_stuck_collective, "collective-stuck", {"still_limit_s": LONG_S}),
     (a_cycle, "wait-cycle", {"still_limit_s": LONG_S}),
@@ -276,7 +267,7 @@ def test_no_module_of_the_diagnosis_knows_the_policy_of_the_commands():
 
 
 def test_a_finding_tells_which_thresholds_its_reader_has_changed():
-    job = a_rank_elsewhere()
+    job = hung()
     changed = replace(POLICY, still_limit_s=4.0)
 
     (ours,), (theirs,) = (diagnose(job.snapshot(), POLICY), diagnose(job.snapshot(), changed))
@@ -315,7 +306,7 @@ def launched_less():
 
 
 OWN_LIMITS = [
-    ("not-in-collective.wait_s", a_rank_elsewhere, "not-in-collective"),
+    ("not-in-collective.wait_s", hung, "not-in-collective"),
     ("collective-stuck.wait_s", a_stuck_collective, "collective-stuck"),
     ("deadlock.wait_s", a_cycle, "wait-cycle"),
     ("io-stall.wait_s", a_dead_file_server, "io-stall"),
@@ -356,7 +347,7 @@ def test_a_kind_is_named_earlier_than_others_if_its_own_limit_is_shorter(name, s
 
 
 def test_no_kind_is_blamed_earlier_than_a_rank_is():
-    assert found(a_rank_elsewhere(), still_limit_s=LONG_S, **{BEFORE_THE_KIND: 5.0}) == []
+    assert found(hung(), still_limit_s=LONG_S, **{BEFORE_THE_KIND: 5.0}) == []
 
 
 def test_the_longest_of_these_limits_is_known():

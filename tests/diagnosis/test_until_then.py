@@ -13,7 +13,7 @@ from ddtop.policy import POLICY
 from ddtop.wire.records import HelperEnd
 from tests import jobs
 from tests.follow.taped import taped
-from tests.jobs import FakeJob, brief, unix_ns
+from tests.jobs import FakeJob, brief, hung, unix_ns
 
 HANG = ("critical", "not-in-collective", (2,))
 
@@ -25,14 +25,6 @@ def trained() -> FakeJob:
     return job
 
 
-def hung(seconds: float = 10.0) -> FakeJob:
-    """Rank 2 is stuck elsewhere, and the others wait for it."""
-    job = trained()
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    return job.passes(seconds)
-
-
 def launcher_ends_the_others(job: FakeJob, first: int) -> FakeJob:
     """torchrun ends the others within a second after a rank has ended."""
     for rank in job.ranks:
@@ -42,7 +34,7 @@ def launcher_ends_the_others(job: FakeJob, first: int) -> FakeJob:
 
 
 def killed_after_a_hang(first: int = 2) -> FakeJob:
-    job = hung()
+    job = hung(10, joined_s=0.0)
     job.ranks[first].ends(signal=9)
     return launcher_ends_the_others(job, first)
 
@@ -66,7 +58,7 @@ def test_a_kill_does_not_hide_the_hang_that_stood_until_then(first):
 
 def test_sigkill_to_all_ranks_does_not_hide_the_hang():
     """A scheduler that gives no time for a clean-up."""
-    job = hung()
+    job = hung(10, joined_s=0.0)
     for rank in job.ranks:
         rank.ends(signal=9, later_s=0.01 * rank.number)
 
@@ -74,7 +66,7 @@ def test_sigkill_to_all_ranks_does_not_hide_the_hang():
 
 
 def test_a_launcher_that_fails_does_not_hide_the_hang():
-    job = hung()
+    job = hung(10, joined_s=0.0)
     job.host_says = {"helpers": (HelperEnd(4990, unix_ns(job.now), 3),)}
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
@@ -85,7 +77,7 @@ def test_a_launcher_that_fails_does_not_hide_the_hang():
 
 
 def test_while_ranks_live_the_hang_is_reported_in_the_present():
-    job = hung()
+    job = hung(10, joined_s=0.0)
     job.ranks[0].ends(signal=9)
 
     assert not any(one.summary.startswith("until") for one in job.passes(5).verdict().findings)
@@ -111,7 +103,7 @@ def test_a_rank_that_was_gone_long_before_the_others_is_no_hang():
 
 
 def test_a_hang_that_was_over_before_the_kill_is_not_reported():
-    job = hung()
+    job = hung(10, joined_s=0.0)
     job.goes_on()
     job.trains(5)
     job.ranks[2].ends(signal=9)
@@ -122,7 +114,7 @@ def test_a_hang_that_was_over_before_the_kill_is_not_reported():
 
 def test_an_exception_of_the_very_rank_tells_enough():
     """The rank returned from there and raised, so that line is the cause."""
-    job = hung()
+    job = hung(10, joined_s=0.0)
     job.ranks[2].raises("TimeoutError", "no answer from the label server")
     job.ranks[2].ends(1, later_s=0.2)
     launcher_ends_the_others(job, 2)
@@ -165,7 +157,7 @@ def test_a_recording_tells_it_at_any_moment_after_the_end(later_s):
 
 
 def test_a_recording_tells_a_cancellation_with_what_stood():
-    job = hung()
+    job = hung(10, joined_s=0.0)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
     job.passes(30)

@@ -10,7 +10,7 @@ from ddtop.policy import Policy
 from ddtop.wire.records import GpuWatch, ProcessLoad
 from tests.diagnosis.rules.crowded import loaded
 from tests.diagnosis.rules.misuse import communicating
-from tests.diagnosis.rules.straggler import answers, job_with
+from tests.diagnosis.rules.straggler import answers, job_with, read_once
 from tests.jobs import SECOND, WORLD, FakeJob
 from tests.nccl_jobs import COMPUTES, HOT, WAITS, NcclJob
 from tests.second_policy import Case
@@ -81,9 +81,7 @@ def one_read_of_stages():
     job = job_with()
     for rank in job.ranks:
         rank.standings[WORLD].offset = 40
-    job.trains(12)
-    answers(job)
-    return job.trains(2)
+    return read_once(job)
 
 
 def an_old_balance():

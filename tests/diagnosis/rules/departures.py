@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddtop.wire.records import COLLECTIVE, RUN, OutsideLook
-from tests.jobs import FakeJob, trained, unix_ns
+from tests.jobs import FakeJob, hung, unix_ns
 
 
 def looked_at(world_size=3, wait_s=0.05, **told):
@@ -19,15 +19,12 @@ def looked_at(world_size=3, wait_s=0.05, **told):
     return job.passes(0.5)
 
 
-def cancelled_after_a_hang(over_for_s):
-    """Rank 2 was stuck for ten seconds; the job trained again for this long, then SIGTERM came."""
-    job = trained()
-    job.joined_s = 0.0
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    job.passes(10)
-    job.goes_on()
-    job.trains(over_for_s)
+def cancelled_after_a_hang(over_for_s=0):
+    """A hang of ten seconds; the job trained again for this long, then SIGTERM came."""
+    job = hung(10, joined_s=0.0)
+    if over_for_s:
+        job.goes_on()
+        job.trains(over_for_s)
     for rank in job.ranks:
         rank.ends(signal=15, later_s=0.01 * rank.number)
     return job.passes(3)

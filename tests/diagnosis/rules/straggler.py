@@ -31,6 +31,13 @@ def answers(job, slow=(1,), step_ms=100.0, cost_ms=60.0, request="r1", steps=100
         job.say(Arrivals(request, (record,), steps), rank)
 
 
+def read_once(job, **read):
+    """The ranks train until their arrivals are read, and for two seconds more."""
+    job.trains(12)
+    answers(job, **read)
+    return job.trains(2)
+
+
 def counting(job, rank, **per_s):
     """These counters in the rank's reports grow at these rates."""
     job.ranks[rank].says = dict.fromkeys(per_s, 0)

@@ -193,21 +193,9 @@ def test_a_rank_that_failed_by_itself_is_the_cause_and_not_the_helper():
     assert job.passes(3).finding().kind == "rank-crashed"
 
 
-def hung_then_cancelled():
-    """Rank 2 is stuck elsewhere. After ten seconds the time limit ends all ranks."""
-    job = trained()
-    job.joined_s = 0.0
-    job.ranks[2].stands_at("fetch_labels", "data.py", 40)
-    job.others_wait(2)
-    job.passes(10)
-    for rank in job.ranks:
-        rank.ends(signal=15, later_s=0.01 * rank.number)
-    return job.passes(3)
-
-
 def test_a_hang_that_somebody_ended_is_reported_with_the_cancellation():
     """The user must not read "cancelled, nothing to fix" the next morning."""
-    finding = hung_then_cancelled().finds("warning", "cancelled")
+    finding = cancelled_after_a_hang().finds("warning", "cancelled")
 
     assert finding.summary.startswith(
         "the job was cancelled: ranks 0-3 ended together (SIGTERM). Until then: rank 2 has been in"

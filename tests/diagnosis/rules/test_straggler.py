@@ -15,14 +15,13 @@ from tests.diagnosis.rules.straggler import (
     crowded_by_others,
     job_with,
     lacking_cpu,
+    read_once,
 )
 from tests.jobs import SECOND, FakeJob, replace_loader
 
 
 def test_a_rank_that_all_wait_for_is_a_straggler_and_critical_over_half_of_the_step():
-    job = job_with().trains(12)
-    answers(job)
-    job.trains(2)
+    job = read_once(job_with())
     finding = job.finds("critical", "straggler", 1)
 
     assert finding.victims == (0, 2, 3)
@@ -48,9 +47,7 @@ def late_and_limited(*used, spots=100):
             "load": ProcessLoad(limits=(Limit("RLIMIT_AS", gib * GIB, 100 * GIB),))
         }
     job.ranks[1].says = {"spots": (Spot("fit", AUG, 88, spots),), "spots_samples": 100}
-    job.trains(12)
-    answers(job)
-    return job.trains(2)
+    return read_once(job)
 
 
 def test_a_rank_that_its_limit_of_memory_keeps_is_no_straggler_beside_it():
@@ -141,9 +138,7 @@ def test_the_function_in_which_only_the_slow_rank_is_found_is_the_cause():
             "spots": (Spot("step", "/home/ada/t.py", 9, 97),),
             "spots_samples": 100,
         }
-    job.trains(12)
-    answers(job)
-    job.trains(2)
+    read_once(job)
     finding = job.finding()
 
     assert finding.summary.endswith(
@@ -179,9 +174,7 @@ def test_its_own_loader_is_the_cause_and_input_bound_is_not_said_too():
     job = job_with()
     for rank in job.ranks:
         rank.loader, rank.loader_share = Loader(workers=0), 0.6 if rank.number == 1 else 0.02
-    job.trains(12)
-    answers(job)
-    finding = job.trains(2).finding()
+    finding = read_once(job).finding()
 
     assert (
         "waits 60% of the time for its DataLoader with num_workers=0, the others wait less"
@@ -300,10 +293,8 @@ def test_the_sentence_does_not_change_with_every_sample():
 def test_without_a_cause_that_explains_much_of_the_wait_it_says_so(spots):
     job = job_with()
     job.ranks[1].says = {"spots": spots, "spots_samples": 100}
-    job.trains(12)
-    answers(job)
 
-    assert job.trains(2).finding().summary.endswith("it is slow, and the cause is not measured")
+    assert read_once(job).finding().summary.endswith("it is slow, and the cause is not measured")
 
 
 @pytest.mark.parametrize("slow", [(1,), (0, 3)])
