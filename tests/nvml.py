@@ -11,8 +11,6 @@ nv.cards[0].raises["nvmlDeviceGetTemperature"] = NOT_SUPPORTED
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -223,14 +221,3 @@ class FakeNvml:
         if code == 0:
             raise NVMLError(TIMEOUT)
         return SimpleNamespace(device=card, eventType=8, eventData=code)
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """The result of `condition`, as soon as there is one. The driver is called in threads that
-    signal nothing.
-    """
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.005)
-    return found

@@ -14,6 +14,7 @@ from ddtop import registry
 from tests import hosts
 from tests.cli.commands import ddtop
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+from tests.waiting import until
 
 
 @pytest.fixture(params=[hosts.FAKE, hosts.REAL])
@@ -47,10 +48,7 @@ def here(home):
     stage = Stage(home)
     stage.rank()
     stage.heard(stage.viewer(), sees_ranks)
-    end = time.monotonic() + 15
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(registry.read_entries)
     yield stage
     stage.close()
 

@@ -24,6 +24,7 @@ from tests.cli.commands import ddtop_process, finished, killed
 from tests.cli.elsewhere import attach, over
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui.terminals import Terminal
+from tests.waiting import until
 
 STOPPED = "rank 0 has been stopped"
 THERE = "stopped"
@@ -37,10 +38,7 @@ def stage(home):
     found.rank()
     found.heard(found.viewer(), sees_ranks)
     found.children[-1].send_signal(signal.SIGSTOP)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(registry.read_entries)
     yield found
     found.close()
 

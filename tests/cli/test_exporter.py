@@ -24,6 +24,7 @@ from ddtop.cli.job_list import JobSeries
 from ddtop.follow.fleet import FleetJob
 from tests.cli.commands import ddtop_process
 from tests.relay.stage import DEADLINE_S, listed_job
+from tests.waiting import until
 
 pytest.importorskip("prometheus_client")
 
@@ -148,10 +149,7 @@ def test_of_two_runs_of_one_name_the_live_one_is_served():
 def test_a_text_file_is_written_and_removed_at_the_end(stage, exporting, tmp_path):
     running = exporting("--textfile", str(tmp_path))
     path = tmp_path / "ddtop.prom"
-    end = time.monotonic() + DEADLINE_S
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(path.exists)
     text = path.read_text()
 
     assert 'ddtop_up{job="train"} 1.0' in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -11,7 +10,8 @@ from ddtop import registry
 from ddtop.cli import cli
 from ddtop.cli.errors import CommandError
 from tests.cli.commands import ddtop
-from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
+from tests.relay.stage import Stage, sees_ranks
+from tests.waiting import until
 
 
 def test_what_is_muted_is_reported_to_whoever_looks(home):
@@ -19,10 +19,7 @@ def test_what_is_muted_is_reported_to_whoever_looks(home):
     try:
         stage.rank()
         stage.heard(stage.viewer(), sees_ranks)
-        end = time.monotonic() + DEADLINE_S
-        while not registry.read_entries():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(registry.read_entries)
         done = ddtop(
             "mute", "train", "straggler", "--rank", "1", "--for", "10m", "--because", "slow"
         )

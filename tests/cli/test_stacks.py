@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from ddtop.wire.records import RankState
 from tests.agents import LOAD, Answering
 from tests.cli.commands import ddtop, finished, write_ended
 from tests.relay.stage import DEADLINE_S, Stage
+from tests.waiting import until
 
 
 def stacks(name, wanted):
@@ -33,10 +33,7 @@ def stage(home, agents_count_as_heard):
     for number, (link, pid) in enumerate(found.ranks):
         found.says(link, RankState("running"), number, pid)
     found.heard(found.viewer(), lambda record: len(getattr(record, "processes", ())) == 2)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(registry.read_entries)
     yield found
     found.close()
 

@@ -16,6 +16,7 @@ from ddtop.follow.look import Look
 from tests.cli.commands import finished, killed, write_ended
 from tests.relay.stage import DEADLINE_S, Stage, sees_ranks
 from tests.ui import builders
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -30,10 +31,7 @@ def one_rank(stage, number=0, code="import sys; sys.stdin.readline()"):
     """A rank that the relay watches. Its child is the last process of the stage."""
     stage.rank(number, code=code)
     stage.heard(stage.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(registry.read_entries)
     return stage.children[-1]
 
 

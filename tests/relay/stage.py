@@ -14,6 +14,7 @@ from ddtop.relay.server import Server
 from ddtop.wire import frames
 from ddtop.wire.records import Command, Hello, HostState, Reply
 from tests.speaking import process_with_link, say
+from tests.waiting import until
 
 DEADLINE_S = 15.0
 
@@ -104,10 +105,7 @@ def listed_job(home):
     found = Stage(home)
     found.rank()
     found.heard(found.viewer(), sees_ranks)
-    end = time.monotonic() + DEADLINE_S
-    while not registry.read_entries():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(registry.read_entries)
     yield found
     if found.thread.is_alive():
         found.close()

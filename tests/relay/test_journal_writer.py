@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from ddtop.wire import frames
 from ddtop.wire.records import Hello, RankState
 from tests.journals import read_journal
 from tests.relay.stage import Stage, is_a
+from tests.waiting import until
 
 FACTS = (b"hello of rank 0", b"hello of rank 1")
 DEADLINE_S = 10.0
@@ -26,14 +26,6 @@ def numbered(count, first=0):
 
 def box_on(path, budget_bytes=8 << 20):
     return JournalWriter(path, budget_bytes, lambda: FACTS)
-
-
-def until(question):
-    end = time.monotonic() + DEADLINE_S
-    while not (found := question()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture(autouse=True)

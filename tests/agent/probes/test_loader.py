@@ -23,16 +23,9 @@ from ddtop.agent.state_page import StatePage
 from ddtop.procfs import descendants, stat_fields
 from ddtop.wire import page as layout
 from ddtop.wire.records import Feed, WorkerEnd
+from tests.waiting import until
 
 SECOND = 1_000_000_000
-
-
-def until(question, within_s=20.0):
-    end = time.monotonic() + within_s
-    while not (answer := question()):
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    return answer
 
 
 @pytest.fixture
@@ -113,6 +106,7 @@ class Tracer:
 
     PROGRAM = """
 import ctypes, os, sys
+from tests.waiting import until
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 open("/proc/self/comm", "w").write(sys.argv[2])

@@ -16,7 +16,8 @@ from ddtop.relay.gpus.nvml import NvidiaDriver
 from ddtop.relay.gpus.reader import GpuReader, driver_here
 from ddtop.wire.records import AMD, NVIDIA, Gpu
 from tests.amdsmi import IO, NOT_SUPPORTED, FakeAmdGpu, FakeAmdSmi
-from tests.nvml import FakeCard, FakeNvml, until
+from tests.nvml import FakeCard, FakeNvml
+from tests.waiting import until
 
 GIB = 1 << 30
 

@@ -21,8 +21,9 @@ from ddtop.relay.gpus import nvml as reader
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NO_DRIVER, NOT_ANSWERING, NvidiaDriver, Nvml, NvmlError
 from ddtop.relay.gpus.reader import GpuReader
-from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml, until
+from tests.nvml import GIB, IS_LOST, NOT_SUPPORTED, FakeCard, FakeNvml
 from tests.nvml_library import NO_PERMISSION, RESERVED, UNKNOWN, Library, loaded
+from tests.waiting import until
 
 NEWER = (
     "nvmlDeviceGetMemoryInfo_v2",

@@ -10,7 +10,8 @@ import pytest
 from ddtop.relay.gpus import reader as room
 from ddtop.relay.gpus.nvml import NvidiaDriver, NvmlError
 from ddtop.relay.gpus.reader import GpuReader, Xids, described
-from tests.nvml import GIB, FakeCard, FakeNvml, until
+from tests.nvml import GIB, FakeCard, FakeNvml
+from tests.waiting import until
 
 
 @pytest.fixture
